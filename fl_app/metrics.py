@@ -19,6 +19,8 @@ from fl_app.core.types import Event
 Floats = NDArray[np.float64]
 
 PER_CLASS = ("recall", "clients")
+OF_EVERY_AGGREGATION = ("kind", "t", "version")
+COLLAPSED_AT = 0.99  # of the test examples put into one class
 STABILITY_WINDOW = 10  # evaluations
 SMOOTHING = 5  # evaluations
 
@@ -106,6 +108,21 @@ class _Work:
     joules: float = 0.0
 
 
+@dataclass
+class _Mean:
+    """Mean of numbers that come one by one."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        self.total += value
+        self.count += 1
+
+    def __float__(self) -> float:
+        return self.total / self.count
+
+
 class Tally:
     """Sink that adds up what clients did, and what of it was in vain.
 
@@ -125,6 +142,7 @@ class Tally:
         seconds_used: of orders whose updates were used.
         seconds_wasted: of orders in vain.
         orders_wasted: how many.
+        reported: name -> values that the strategy reported of an aggregation, numbers only.
     """
 
     def __init__(
@@ -139,6 +157,7 @@ class Tally:
         self.seconds_used = 0.0
         self.seconds_wasted = 0.0
         self.orders_wasted = 0
+        self.reported: dict[str, _Mean] = defaultdict(_Mean)
         self._num_clients = num_clients
         self._num_bytes = num_bytes
         self._joules_of = joules
@@ -178,6 +197,9 @@ class Tally:
                 self._waste(event)
             case "aggregate":
                 self._use(event)
+                for name, value in event.items():
+                    if name not in OF_EVERY_AGGREGATION and isinstance(value, int | float):
+                        self.reported[name].add(value)
             case "evaluate":
                 accuracy = event.get("accuracy", math.nan)
                 self.milestones.append(
@@ -250,7 +272,8 @@ def of_run(tally: Tally, target_accuracy: float) -> dict[str, Any]:
         (the target) with ``seconds_to_target``, ``updates_to_target``, ``versions_to_target`` and
         ``versions_to_target_smoothed`` (of the mean of five evaluations); ``joules``;
         ``orders_wasted``, ``seconds_wasted`` and ``wasted_share`` of all seconds that ended used or
-        wasted; ``participation_gini``.
+        wasted; ``participation_gini``; ``aggregation``, by name the mean of every number that the
+        strategy reported of its aggregations.
     """
     log, plain = stability([m.accuracy for m in tally.milestones])
     reached = first_at(tally.milestones, target_accuracy)
@@ -269,6 +292,7 @@ def of_run(tally: Tally, target_accuracy: float) -> dict[str, Any]:
         "seconds_wasted": tally.seconds_wasted,
         "wasted_share": tally.seconds_wasted / ended if ended else None,
         "participation_gini": tally.gini,
+        "aggregation": {name: float(mean) for name, mean in tally.reported.items()},
     }
 
 
@@ -276,10 +300,15 @@ def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
     """What ``summary.json`` says of an evaluation where its metrics hold it.
 
     Returns:
-        ``final_perplexity``; ``recall``, a list over the classes; ``client_accuracy_mean`` and
-        ``client_accuracy_worst_decile``.
+        ``collapsed``, whether the model's weights are finite and yet it answers (nearly) always the
+        same class, which no check of numbers sees; ``final_perplexity``; ``recall``, a list over
+        the classes; ``client_accuracy_mean`` and ``client_accuracy_worst_decile``.
     """
     summary: dict[str, Any] = {}
+    if "commonest_prediction" in metrics:
+        summary["collapsed"] = metrics["commonest_prediction"] >= COLLAPSED_AT and math.isfinite(
+            metrics["loss"]
+        )
     if "perplexity" in metrics:
         summary["final_perplexity"] = _known(metrics["perplexity"])
     recall = [_known(value) for key, value in metrics.items() if key.startswith("recall_")]

@@ -1,8 +1,11 @@
 """A task: data of all clients in one tensor, who owns which part of it, model, loss and metrics."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -71,9 +74,20 @@ class Task:
         inputs = self.inputs.index_select(0, places)
         if self.augment is not None:
             inputs = self.augment(inputs)
+        return self._ready(inputs), self.targets.index_select(0, places)
+
+    def _ready(self, inputs: Tensor) -> Tensor:
+        """Inputs as the model takes them."""
         if self.prepare is not None:
             inputs = self.prepare(inputs)
-        return inputs, self.targets.index_select(0, places)
+        if inputs.ndim == 4:
+            # Pixel by pixel rather than plane by plane: convolution and pooling, forward and
+            # backward, of LeNet on 1x28x28 take a fifth less time.
+            # Of one channel both orders are the same in memory, and only the strides tell.
+            num, channels, height, width = inputs.shape
+            pixels = inputs.permute(0, 2, 3, 1).reshape(-1)
+            inputs = pixels.view(num, height, width, channels).permute(0, 3, 1, 2)
+        return inputs
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean cross-entropy, a scalar; `output` has the shape of `target` and one of classes."""
@@ -96,36 +110,66 @@ class Task:
     def test(self, model: nn.Module, *, recall: bool = False) -> dict[str, float]:
         """Accuracy in [0, 1] and mean loss on the test set; the model's modes are left as found.
 
-        Of sequences, both are means over tokens, and ``"perplexity"`` is the loss's exponential.
+        ``"commonest_prediction"`` is the share of the test examples that are put into the class most
+        often chosen: 1.0 of a model that has collapsed to a constant, whatever its weights.
+        Of sequences, the first two are means over tokens, and instead of the third there is
+        ``"perplexity"``, the loss's exponential.
         With `recall` there are also ``recall_0`` ... ``recall_<C-1>``, the share of every class's
         test examples that the model gets right; NaN for a class that has none.
         """
-        device = next(model.parameters()).device
+        classes = self.test_targets.ndim == 1
         training = [module for module in model.modules() if module.training]
-        correct, loss = 0, 0.0
-        hits = torch.zeros(self.num_classes, dtype=torch.int64)
+        chunks = zip(
+            torch.split(self.test_inputs, self.test_chunk),
+            torch.split(self.test_targets, self.test_chunk),
+            strict=True,
+        )
         model.eval()
-        with torch.inference_mode():
-            for inputs, target in zip(
-                torch.split(self.test_inputs, self.test_chunk),
-                torch.split(self.test_targets, self.test_chunk),
-                strict=True,
-            ):
-                inputs, target = inputs.to(device), target.to(device)
-                output = model(inputs if self.prepare is None else self.prepare(inputs))
-                loss += self.loss(output, target).item() * target.numel()
-                right = output.argmax(-1) == target
-                correct += int(right.sum())
-                if recall:
-                    hits += torch.bincount(target[right].cpu(), minlength=self.num_classes)
+        # A chunk is one thread's work and chunks are added up in order: the numbers do not depend
+        # on how many cores there are. Trainers wait for the test, so that cores are free.
+        with ThreadPoolExecutor(_num_cores()) as threads:
+            parts = list(threads.map(lambda chunk: self._test_chunk(model, *chunk), chunks))
         for module in training:
             module.training = True
+        loss = sum(part.loss for part in parts)
+        hits = torch.stack([part.hits for part in parts]).sum(0)
         total = self.test_targets.numel()
-        metrics = {"accuracy": correct / total, "loss": loss / total}
-        if self.test_targets.ndim > 1:
+        metrics = {"accuracy": int(hits.sum()) / total, "loss": loss / total}
+        if classes:
+            chosen = torch.stack([part.chosen for part in parts]).sum(0)
+            metrics["commonest_prediction"] = int(chosen.max()) / total
+        else:
             # The exponential of a diverged model's loss is beyond a float.
             metrics["perplexity"] = math.inf if loss / total > 700 else math.exp(loss / total)
         if recall:
             shares = hits.double() / torch.from_numpy(self.label_counts())
             metrics.update((f"recall_{label}", share.item()) for label, share in enumerate(shares))
         return metrics
+
+    def _test_chunk(self, model: nn.Module, inputs: Tensor, target: Tensor) -> "_Part":
+        device = next(model.parameters()).device
+        inputs, target = inputs.to(device), target.to(device)
+        with torch.inference_mode():
+            output = model(self._ready(inputs))
+            loss = self.loss(output, target).item() * target.numel()
+            chosen = output.argmax(-1)
+            return _Part(
+                loss,
+                self._count(target[chosen == target]),
+                self._count(chosen.flatten()),
+            )
+
+    def _count(self, labels: Tensor) -> Tensor:
+        return torch.bincount(labels.cpu(), minlength=self.num_classes)
+
+
+class _Part(NamedTuple):
+    """What a chunk of the test set gives: summed loss; right answers and all answers by class."""
+
+    loss: float
+    hits: Tensor
+    chosen: Tensor
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -186,7 +186,30 @@ def test_the_summary_of_a_run() -> None:
         "seconds_wasted": 11.0,
         "wasted_share": 0.5,
         "participation_gini": pytest.approx(0.5),
+        "aggregation": {},
     }
+
+
+def test_numbers_that_the_strategy_reported_are_averaged() -> None:
+    counted = Tally(num_clients=2, num_bytes=4)
+    for version, kept in ((1, 3), (2, 4)):
+        counted.emit({"kind": "dispatch", "t": 0.0, "client": 0, "version": version - 1})
+        arrival = {"client": 0, "base_version": version - 1, "age": 0, "loss": 1.0}
+        counted.emit({"kind": "arrival", "t": 1.0, **arrival})
+        fresh = {"kind": "aggregate", "t": 1.0, "version": version, "client": [0], "age": [0]}
+        counted.emit({**fresh, "weight": [1.0], "kept": kept, "effective_clients": None})
+    assert of_run(counted, target_accuracy=0.5)["aggregation"] == {"kept": 3.5}
+
+
+def test_a_collapsed_model_has_finite_weights_and_one_answer() -> None:
+    def collapsed(share: float, loss: float) -> bool:
+        metrics = {"accuracy": 0.1, "loss": loss, "commonest_prediction": share}
+        return bool(of_last_evaluation(metrics)["collapsed"])
+
+    assert collapsed(0.99, 2.3)
+    assert not collapsed(0.98, 2.3)
+    assert not collapsed(1.0, math.nan)  # diverged, as the loss says
+    assert "collapsed" not in of_last_evaluation({"accuracy": 0.1, "loss": 2.3})
 
 
 def test_the_summary_of_a_run_that_did_nothing() -> None:
@@ -267,6 +290,7 @@ def test_accuracy_over_the_clients() -> None:
     assert set(metrics) == {
         "accuracy",
         "loss",
+        "commonest_prediction",
         "client_accuracy_mean",
         "client_accuracy_worst_decile",
     }

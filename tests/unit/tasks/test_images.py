@@ -77,7 +77,7 @@ def test_grey_images(
     assert inputs.dtype == torch.float32
     assert inputs[1].flatten().tolist() == [(12 * 784 + i) % 256 for i in range(784)]
     assert targets.tolist() == [3, 2]
-    assert task.test(task.model()).keys() == {"accuracy", "loss"}
+    assert task.test(task.model()).keys() == {"accuracy", "loss", "commonest_prediction"}
 
 
 def write_writers(root: Path, labels: list[int]) -> None:
