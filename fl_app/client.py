@@ -6,7 +6,8 @@ memory, Flower's ClientApp through `LocalTrainer.fit` with a list of arrays.
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.core.layout import Entry, Layout
-from fl_app.core.types import KINDS, Config, Upload, Vector
+from fl_app.core.types import KINDS, Config, State, Upload, Vector
+
+NOTHING: Vector = np.empty(0, np.float32)
 
 
 class TrainingTask(Protocol):
@@ -131,7 +134,8 @@ class LocalTrainer(NumPyClient):
 
     A step is ``w <- w - lr * v``, ``v <- momentum * v + g``,
     ``g = grad f(w; batch) + weight_decay * w + proximal * (w - w_received)``, with epochs over
-    freshly permuted data. Subclasses change it through `penalty` and `correct`.
+    freshly permuted data. Subclasses change it through `penalty` and `correct`, keep what they need
+    between a client's orders in `state`, and pause through `should_pause` and `merge`.
 
     Args:
         task: data, model and loss of every client.
@@ -144,8 +148,14 @@ class LocalTrainer(NumPyClient):
         momentum: in [0, 1), starting from zero with every order.
         weight_decay: >= 0.
         proximal: mu >= 0, pulls towards the received model (Li et al. 2020, FedProx).
+        lr_decay: in (0, 1], what eta_l is multiplied by for every version of the global model.
+        max_grad_norm: longest gradient of a batch, with penalty and correction, > 0; None = any.
         seed: of the run; an order's randomness comes from (seed, client, order number).
         device: torch device; ``"auto"`` takes a GPU if there is one.
+
+    Attributes:
+        client_id: whose order is being carried out.
+        state: what this client keeps between its orders, arrays by name.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -163,6 +173,8 @@ class LocalTrainer(NumPyClient):
         momentum: float = 0.0,
         weight_decay: float = 0.0,
         proximal: float = 0.0,
+        lr_decay: float = 1.0,
+        max_grad_norm: float | None = None,
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -176,6 +188,9 @@ class LocalTrainer(NumPyClient):
         require(momentum < 1, "client.momentum", momentum, "below 1", "steps would grow for ever")
         require_at_least("client.weight_decay", weight_decay, 0, "weights would grow for ever")
         require_at_least("client.proximal", proximal, 0, "training would flee the received model")
+        require(0 < lr_decay <= 1, "client.lr_decay", lr_decay, "in (0, 1]", "rates would grow")
+        if max_grad_norm is not None:
+            require_positive("client.max_grad_norm", max_grad_norm, "nothing would be trained")
         self.task = task
         self.upload = upload
         self.local_lr = local_lr
@@ -185,7 +200,11 @@ class LocalTrainer(NumPyClient):
         self.momentum = momentum
         self.weight_decay = weight_decay
         self.proximal = proximal
+        self.lr_decay = lr_decay
+        self.max_grad_norm = max_grad_norm
         self.seed = seed
+        self.client_id = 0
+        self.state: dict[str, NDArray[Any]] = {}
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = FlatModel(task.model(), device)
@@ -193,6 +212,19 @@ class LocalTrainer(NumPyClient):
         cls = type(self)
         self._penalised = cls.penalty is not LocalTrainer.penalty
         self._corrected = cls.correct is not LocalTrainer.correct
+        self._pauses = cls.should_pause is not LocalTrainer.should_pause
+
+    overlaps: ClassVar[bool] = False  # whether it trains while models travel
+
+    @property
+    def epochs(self) -> int:
+        """Equal parts of an order, at whose ends a client can pause or stop early."""
+        return 1 if self.local_steps is not None else self.local_epochs
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a client may pause in the middle of an order."""
+        return self._pauses
 
     # -- hooks ------------------------------------------------------------------------------------
 
@@ -204,6 +236,23 @@ class LocalTrainer(NumPyClient):
         """The gradient to step along, from the batch's gradient; shapes are kept."""
         raise NotImplementedError
 
+    def begin(self, config: Config, rng: np.random.Generator) -> None:
+        """Whatever is to be done before an order's first batch."""
+
+    def should_pause(self, epoch: int) -> bool:
+        """Whether to ask for a fresh model after so many local epochs, once an order."""
+        raise NotImplementedError
+
+    def merge(self, fresh: Vector, config: Config, rng: np.random.Generator) -> dict[str, float]:
+        """Take the fresh model in that came upon a pause; metrics of that for the upload.
+
+        Args:
+            fresh: w_g, shape ``(d,)``.
+            config: of the order, with ``version`` o and ``fresh_version`` g > o.
+            rng: of the order.
+        """
+        raise NotImplementedError
+
     # -- training ---------------------------------------------------------------------------------
 
     def train(
@@ -213,31 +262,43 @@ class LocalTrainer(NumPyClient):
         received: Vector,
         config: Config,
         out: Vector | None = None,
+        state: State | None = None,
     ) -> Upload:
-        """Carry out one order.
+        """Carry out one order, or the rest of one that paused.
 
         Args:
             client_id: whose data, 0 <= client_id < num_clients.
             sequence: the client's order number, for its randomness.
-            received: w_o, shape ``(d,)``, left alone.
-            config: what the strategy added; the base class ignores it.
+            received: w_o, shape ``(d,)``, left alone. After a pause the fresh model, or nothing,
+                shape ``(0,)``.
+            config: what the strategy added. Known here: ``version`` (of w_o), ``local_epochs`` and
+                ``local_lr_factor``, which go before the trainer's own, and ``resume``.
             out: where to write the upload's vector, shape ``(d,)``; default a new one.
+            state: what the client kept from its order before.
 
         Raises:
-            ValueError: the client has no training data.
+            ValueError: the client has no training data, or did not pause.
         """
-        del config
         indices = self.task.train_indices(client_id)
         if indices.size == 0:
             raise ValueError(f"client {client_id} has no training examples")
-        rng = np.random.default_rng((self.seed, client_id, sequence))
+        self.client_id = client_id
+        self.state = dict(state or {})
+        resumes = bool(config.get("resume", False))
+        entropy = (self.seed, client_id, sequence)
+        rng = np.random.default_rng((*entropy, 1) if resumes else entropy)
         _seed_torch(int(rng.integers(1 << 62)), self.device)
-        self.model.load(received)
         if not self.model.module.training:  # setting it on every submodule takes 0.1 ms
             self.model.module.train()
+        if resumes:
+            return self._go_on(indices, rng, received, config, out)
+        # An order that paused and was never answered is over.
+        self.state = {k: v for k, v in self.state.items() if not k.startswith("paused")}
+        self.model.load(received)
+        self.begin(config, rng)
         if self.upload == "gradient":
             return self._gradient(indices, rng, received, out)
-        return self._descend(indices, rng, received, out)
+        return self._descend(indices, rng, received, config, out, _Course())
 
     def _gradient(
         self,
@@ -254,20 +315,31 @@ class LocalTrainer(NumPyClient):
         torch.cat(flat, out=torch.from_numpy(vector[:split]))
         if split < vector.size:
             vector[split:] = received[split:] - self.model.read()[split:]
-        return Upload(vector, "gradient", int(indices.size), loss.item())
+        return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)
 
     def _descend(
         self,
         indices: NDArray[np.int64],
         rng: np.random.Generator,
         received: Vector,
+        config: Config,
         out: Vector | None,
+        course: "_Course",
     ) -> Upload:
+        """Local SGD from where `course` is to the end, or to a pause."""
         params: list[Tensor] = self.model.params  # type: ignore[assignment]
-        anchor = self._anchor()
-        velocity: list[Tensor] | None = None
+        anchor = course.anchor or self._anchor()
+        velocity = course.velocity
+        version = float(config.get("version", 0))
+        lr = self.local_lr * self.lr_decay**version * float(config.get("local_lr_factor", 1.0))
+        per_epoch = math.ceil(indices.size / self.batch_size)
+        epochs = int(config.get("local_epochs", self.local_epochs))
+        steps = self.local_steps or epochs * per_epoch
+        pauses = self._pauses and not course.steps
         losses = []
-        for step, chosen in enumerate(self._batches(indices, rng)):
+        for step, chosen in enumerate(
+            self._batches(indices, rng, course.steps, steps), course.steps
+        ):
             loss, grad = self._loss_and_grad(chosen, anchor, step)
             with torch.no_grad():
                 if self.momentum:
@@ -277,10 +349,15 @@ class LocalTrainer(NumPyClient):
                         torch._foreach_mul_(velocity, self.momentum)
                         torch._foreach_add_(velocity, grad)
                     grad = velocity
-                torch._foreach_add_(params, grad, alpha=-self.local_lr)
+                torch._foreach_add_(params, grad, alpha=-lr)
             losses.append(loss)
+            done = step + 1
+            at_epochs_end = done % per_epoch == 0 and done < steps
+            if pauses and at_epochs_end and self.should_pause(done // per_epoch):
+                course = _Course(done, float(torch.stack(losses).sum()), anchor, velocity)
+                return self._pause(course, received, done / steps, int(indices.size))
         vector = self.model.read(out)
-        rate_sum = self.local_lr * len(losses)
+        rate_sum = lr * steps
         if self.upload != "model":
             np.subtract(vector, received, out=vector)
         if self.upload == "pseudo":
@@ -288,7 +365,62 @@ class LocalTrainer(NumPyClient):
             vector[:split] *= np.float32(-1.0 / rate_sum)
             vector[split:] *= np.float32(-1.0)
         mean_loss = float(torch.stack(losses).mean())
-        return Upload(vector, self.upload, int(indices.size), mean_loss, rate_sum)
+        if course.steps:
+            mean_loss = (course.loss + mean_loss * len(losses)) / steps
+        return Upload(vector, self.upload, int(indices.size), mean_loss, rate_sum, state=self.state)
+
+    def _pause(
+        self, course: "_Course", received: Vector, progress: float, num_examples: int
+    ) -> Upload:
+        """Put everything aside that the rest of the order needs, and ask."""
+        self.state["paused"] = self.model.read()
+        self.state["paused_at"] = np.array([course.steps, course.loss])
+        if self.upload != "model":
+            self.state["paused_received"] = received.copy()
+        for name, tensors in (("anchor", course.anchor), ("velocity", course.velocity)):
+            if tensors is not None:
+                flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+                self.state[f"paused_{name}"] = flat.cpu().numpy()
+        return Upload(
+            NOTHING,
+            self.upload,
+            num_examples,
+            course.loss / course.steps,
+            done=False,
+            progress=progress,
+            state=self.state,
+        )
+
+    def _go_on(
+        self,
+        indices: NDArray[np.int64],
+        rng: np.random.Generator,
+        fresh: Vector,
+        config: Config,
+        out: Vector | None,
+    ) -> Upload:
+        """The rest of an order that paused, with what was put aside."""
+        if "paused" not in self.state:
+            raise ValueError(f"client {self.client_id} is to go on, but has nothing put aside")
+        aside = {key: self.state.pop(key) for key in list(self.state) if key.startswith("paused")}
+        self.model.load(aside["paused"])
+        metrics = self.merge(fresh, config, rng) if fresh.size else {}
+        course = _Course(
+            int(aside["paused_at"][0]),
+            float(aside["paused_at"][1]),
+            self._like_params(aside.get("paused_anchor")),
+            self._like_params(aside.get("paused_velocity")),
+        )
+        received = aside.get("paused_received", aside["paused"])
+        upload = self._descend(indices, rng, received, config, out, course)
+        return replace(upload, metrics=metrics)
+
+    def _like_params(self, flat: NDArray[Any] | None) -> list[Tensor] | None:
+        if flat is None:
+            return None
+        sizes = [parameter.numel() for parameter in self.model.params]
+        parts = torch.split(torch.from_numpy(flat).to(self.device), sizes)
+        return [part.view(p.shape) for part, p in zip(parts, self.model.params, strict=True)]
 
     def _anchor(self) -> list[Tensor] | None:
         """The received parameters, for those who compare with them."""
@@ -313,6 +445,10 @@ class LocalTrainer(NumPyClient):
         with torch.no_grad():
             if self._corrected:
                 grad = self.correct(grad, step)
+            if self.max_grad_norm is not None:
+                length = torch.nn.utils.get_total_norm(grad).item()
+                if length > self.max_grad_norm:
+                    grad = list(torch._foreach_mul(grad, self.max_grad_norm / length))
             if self.weight_decay:
                 grad = list(torch._foreach_add(grad, params, alpha=self.weight_decay))
             if self.proximal and anchor is not None:
@@ -321,12 +457,11 @@ class LocalTrainer(NumPyClient):
         return loss.detach(), grad
 
     def _batches(
-        self, indices: NDArray[np.int64], rng: np.random.Generator
+        self, indices: NDArray[np.int64], rng: np.random.Generator, first: int, steps: int
     ) -> Iterator[NDArray[np.int64]]:
-        """Mini-batches of freshly permuted data: `local_steps` of them, or whole epochs."""
+        """Mini-batches of freshly permuted data: numbers `first` to `steps`; epochs are whole."""
         per_epoch = math.ceil(indices.size / self.batch_size)
-        steps = self.local_steps or self.local_epochs * per_epoch
-        for step in range(steps):
+        for step in range(first, steps):
             place = step % per_epoch * self.batch_size
             if place == 0:
                 order = rng.permutation(indices)
@@ -344,21 +479,34 @@ class LocalTrainer(NumPyClient):
     ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
         """Train as ordered, by client ``config["client-id"]`` as its order ``config["sequence"]``.
 
+        `state` is what this client kept from its order before, and afterwards what it keeps.
+
         Returns:
-            The upload as arrays in the layout's order, the number of examples, and metrics
-            ``loss``, ``rate-sum`` and ``kind``.
+            The upload as arrays in the layout's order (none upon a pause), the number of examples,
+            and metrics ``loss``, ``rate-sum`` and ``kind``; where they say something, also
+            ``done``, ``progress`` and ``base-version``.
         """
-        received = self.model.layout.flatten(parameters)
+        received = self.model.layout.flatten(parameters) if parameters else NOTHING
         settings = {k: v for k, v in config.items() if not isinstance(v, bytes)}
         upload = self.train(
-            int(config.get("client-id", 0)), int(config.get("sequence", 0)), received, settings
+            int(config.get("client-id", 0)),
+            int(config.get("sequence", 0)),
+            received,
+            settings,
+            state=self.state,
         )
+        self.state = dict(upload.state)
         metrics: dict[str, Scalar] = {
             **upload.metrics,
             "loss": upload.loss,
             "rate-sum": upload.rate_sum,
             "kind": upload.kind,
         }
+        if upload.base_version is not None:
+            metrics["base-version"] = upload.base_version
+        if not upload.done:
+            metrics |= {"done": 0, "progress": upload.progress}
+            return [], upload.num_examples, metrics
         return self.model.layout.unflatten(upload.vector), upload.num_examples, metrics
 
     def evaluate(
@@ -374,6 +522,16 @@ class LocalTrainer(NumPyClient):
             loss = self.task.loss(output, target.to(self.device)).item()
             accuracy = (output.argmax(-1).cpu() == target).float().mean().item()
         return loss, int(indices.size), {"accuracy": accuracy}
+
+
+@dataclass(frozen=True)
+class _Course:
+    """How far an order is: steps, their summed loss, what penalties compare with, momentum."""
+
+    steps: int = 0
+    loss: float = 0.0
+    anchor: list[Tensor] | None = None
+    velocity: list[Tensor] | None = None
 
 
 def initial_vector(task: TrainingTask, seed: int) -> tuple[Vector, Layout]:

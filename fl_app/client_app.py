@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from flwr.common import Scalar
 
 from fl_app import wire
+from fl_app.memory import Memory
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
@@ -27,10 +28,16 @@ def train(message: Message, context: Context) -> Message:
     """Carry out one order; what goes wrong is told as in the other runtimes."""
     try:
         config = _own_config(message, context)
-        trainer = _trainer(str(config.get(wire.APP_CONFIG, "")), wire.ANY_NODE in config)
+        any_node = wire.ANY_NODE in config
+        trainer = _trainer(str(config.get(wire.APP_CONFIG, "")), any_node)
         layout = trainer.model.layout
+        memory = None if any_node else Memory.of(context, int(config[wire.CLIENT_ID]))
+        trainer.state = wire.state_of(message) if memory is None else memory.load()
         upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
-        return wire.pack_upload(message, layout, upload, num_examples, metrics)
+        if memory is not None:
+            memory.save(trainer.state)
+        kept = trainer.state if any_node else None
+        return wire.pack_upload(message, layout, upload, num_examples, metrics, kept)
     except Exception as error:
         log.exception("the order could not be carried out")
         return wire.pack_error(message, error)

@@ -17,7 +17,7 @@ from fl_app import wire
 from fl_app.client import LocalTrainer, TrainingTask, initial_vector
 from fl_app.core.errors import require, require_at_least, require_positive
 from fl_app.core.layout import Layout
-from fl_app.devices import Fleet
+from fl_app.devices import Fleet, Overlapping
 from fl_app.engine.clock import Clock, Devices, Mailbox, VirtualClock, WallClock
 from fl_app.engine.engine import Engine, Evaluate, Sink, Stop
 from fl_app.engine.grid import AnyNode, GridMailbox
@@ -105,6 +105,13 @@ def check(config: DictConfig) -> None:
             "at most 1",
             "it is a share of 1, not a percentage",
         )
+    require(
+        isinstance(config.tensorboard, bool) or config.tensorboard == "auto",
+        "tensorboard",
+        config.tensorboard,
+        "true, false or auto",
+        "nobody could say whether to write its files",
+    )
     for name in config.metrics:
         require(name in PER_CLASS, "metrics", name, f"one of {', '.join(PER_CLASS)}", "unknown")
     build_strategy(config).check(config.num_versions)
@@ -153,8 +160,11 @@ def build_schedule(config: DictConfig) -> Schedule:
     return schedule
 
 
-def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | None:
-    """The devices of all clients; None where time is not theirs: with random-K, on real nodes."""
+def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | Overlapping | None:
+    """The devices of all clients; None where time is not theirs: with random-K, on real nodes.
+
+    Of an algorithm that trains while models travel, the trainer is told how many local epochs fit.
+    """
     if config.runtime.name == "deployment" or isinstance(build_schedule(config), RandomK):
         return None
     task, settings = trainer.task, config.devices
@@ -171,13 +181,19 @@ def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | None:
         instantiate(settings[part], facts) if part in settings else None
         for part in ("network", "energy")
     )
-    return Fleet(compute, network, energy)
+    fleet = Fleet(compute, network, energy)
+    if not trainer.overlaps:
+        return fleet
+    cap = config.algorithm.strategy.max_local_epochs
+    overlapping = Overlapping(fleet, config.num_clients, cap)
+    trainer.local_epochs = config.algorithm.client.local_epochs = overlapping.local_epochs
+    return overlapping
 
 
 def build_engine(
     config: DictConfig,
     trainer: LocalTrainer,
-    devices: Fleet | None,
+    devices: Fleet | Overlapping | None,
     *,
     sinks: Sequence[Sink],
     grid: "Grid | None" = None,
@@ -239,7 +255,7 @@ def _clock(
     trainer: LocalTrainer,
     layout: Layout,
     schedule: Schedule,
-    devices: Fleet | None,
+    devices: Fleet | Overlapping | None,
     grid: "Grid | None",
 ) -> Clock:
     deadline = _unlimited(config.deadline)
@@ -255,14 +271,21 @@ def _clock(
         mailbox = GridMailbox(grid, layout, train_config=settings, deadline=deadline)
         return WallClock(mailbox, deadline=deadline)
     availability = config.devices.get("availability")
+    if isinstance(schedule, RandomK) and (trainer.pauses or trainer.overlaps):
+        raise ValueError(
+            f"algorithm/schedule=random_k knows how long an order takes, and not its parts: "
+            f"algorithm={config.algorithm.name} needs devices, and another schedule"
+        )
     return VirtualClock(
         _mailbox(config, trainer, layout, grid, settings),
         # Random-K decides by its draws how long an order takes.
-        schedule if isinstance(schedule, RandomK) else cast(Devices, devices),
+        cast(Devices, schedule if isinstance(schedule, RandomK) else devices),
         config.num_clients,
         deadline=deadline,
         seed=config.seed,
         availability=availability and instantiate(availability, {"seed": config.seed}),
+        epochs=trainer.epochs,
+        pauses=trainer.pauses,
     )
 
 

@@ -139,7 +139,7 @@ class Tally:
     Attributes:
         milestones: the evaluations.
         participation: client -> how many of its updates were used.
-        seconds_used: of orders whose updates were used.
+        seconds_used: of orders whose updates were used, also for forming clusters.
         seconds_wasted: of orders in vain.
         orders_wasted: how many.
         reported: name -> values that the strategy reported of an aggregation, numbers only.
@@ -165,8 +165,9 @@ class Tally:
         self._knows_joules = joules is not None and joules(0, 0, 0.0, 0.0) is not None
         self._client_updates = 0
         self._orders: Counter[int] = Counter()  # client -> orders given
-        # By client and the version it was given: what it works on, what waits to be aggregated.
-        self._open: dict[tuple[int, int], _Work] = {}
+        self._refreshes = 0
+        self._open: dict[int, _Work] = {}  # what each client works on
+        # By client and the version it started from: what waits to be aggregated.
         self._arrived: dict[tuple[int, int], deque[_Work]] = defaultdict(deque)
 
     @property
@@ -185,14 +186,16 @@ class Tally:
         match event["kind"]:
             case "dispatch":
                 client = event["client"]
-                self._open[client, event["version"]] = _Work(self._orders[client], event["t"])
+                self._open[client] = _Work(self._orders[client], event["t"])
                 self._orders[client] += 1
             case "arrival":
-                key = event["client"], event["base_version"]
-                work = self._open.pop(key)
-                self._spend(key[0], work, event["t"])
-                self._arrived[key].append(work)
+                client = event["client"]
+                work = self._open.pop(client)
+                self._spend(client, work, event["t"])
+                self._arrived[client, event["base_version"]].append(work)
                 self._client_updates += 1
+            case "refresh":
+                self._refreshes += 1
             case "failure" | "reject":
                 self._waste(event)
             case "aggregate":
@@ -200,6 +203,9 @@ class Tally:
                 for name, value in event.items():
                     if name not in OF_EVERY_AGGREGATION and isinstance(value, int | float):
                         self.reported[name].add(value)
+            case "cluster":
+                for client in event["dropped"]:  # what they trained told the clusters
+                    self.seconds_used += self._leave(client, event["version"]).seconds
             case "evaluate":
                 accuracy = event.get("accuracy", math.nan)
                 self.milestones.append(
@@ -213,7 +219,7 @@ class Tally:
         """What has come together so far, as further columns of ``metrics.csv``."""
         columns: dict[str, float] = {
             "client_updates": self._client_updates,
-            "bytes_down": self._orders.total() * self._num_bytes,
+            "bytes_down": (self._orders.total() + self._refreshes) * self._num_bytes,
             "bytes_up": self._client_updates * self._num_bytes,
             "orders_wasted": self.orders_wasted,
             "seconds_wasted": self.seconds_wasted,
@@ -236,22 +242,26 @@ class Tally:
     def _waste(self, event: Event) -> None:
         # A client whose order expired goes on; the rest of its time is known when it is back and
         # its reply is rejected. So the order stays open.
-        key = event.get("client"), event.get("base_version")
-        work = self._open.get(key)  # type: ignore[arg-type]
+        work = self._open.get(event.get("client"))  # type: ignore[arg-type]
         if work is None:
             return  # a duplicate: the work was counted
         self.orders_wasted += not work.failed
         work.failed = True
         self.seconds_wasted += self._spend(event["client"], work, event["t"])
 
+    def _leave(self, client: int, base_version: int) -> _Work:
+        """The oldest work of a client that waits, which leaves the buffer."""
+        works = self._arrived[client, base_version]
+        work = works.popleft()
+        if not works:
+            del self._arrived[client, base_version]
+        return work
+
     def _use(self, event: Event) -> None:
         clients, ages = event["client"], event["age"]
         weights = event.get("weight", [1.0] * len(clients))
         for client, age, weight in zip(clients, ages, weights, strict=True):
-            key = client, event["version"] - 1 - age
-            work = self._arrived[key].popleft()
-            if not self._arrived[key]:
-                del self._arrived[key]
+            work = self._leave(client, event["version"] - 1 - age)
             if weight == 0:
                 self.orders_wasted += 1
                 self.seconds_wasted += work.seconds

@@ -30,6 +30,7 @@ from fl_app.factory import (
 from fl_app.metrics import Tally
 from fl_app.tasks.task import Task
 from fl_app.telemetry import JsonLines, Metrics, Progress
+from fl_app.tensorboard import TensorBoard
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -83,6 +84,7 @@ def run(
     table = report.write_report(folder, config.experiment.report_accuracy, figures=figures)
     report.print_table(table)
     print(f"Files{', table and figures' if figures else ' and table'}: {folder}")
+    print(f"Report, to open in a browser: {folder / report.PAGE}")
     if problem is not None:
         raise problem
     return summaries
@@ -119,7 +121,7 @@ def run_cell(
         num_bytes=num_bytes,
         joules=None if devices is None else devices.joules,
     )
-    sinks: list[Tally | JsonLines | Metrics | Progress | Recorder] = [
+    sinks: list[Tally | JsonLines | Metrics | Progress | Recorder | TensorBoard] = [
         tally,
         JsonLines(folder / "events.jsonl"),
         Metrics(folder / "metrics.csv", tally.columns),
@@ -127,6 +129,10 @@ def run_cell(
     ]
     if real:
         sinks.append(Recorder(folder / "devices.csv", num_bytes))
+    if config.tensorboard is True or (config.tensorboard == "auto" and real):
+        board = TensorBoard(folder / "tensorboard", lambda: engine.clients, tally.columns)
+        sinks.append(board)
+        print(f"To watch: tensorboard --logdir {folder}")
     began = time.monotonic()
     try:
         engine, layout = build_engine(config, trainer, devices, sinks=sinks, grid=grid)

@@ -12,7 +12,7 @@ One class covers the classic regimes. With M_c clients at work and a buffer of K
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
@@ -20,13 +20,16 @@ import numpy as np
 
 from fl_app.core.errors import require, require_count
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Update
+from fl_app.core.types import Order, Update
 
 Refill = Literal["at_once", "after_aggregation"]
 
 
 class Schedule(Protocol):
-    """Decides when clients start and when updates are aggregated; never how."""
+    """Decides when clients start and when updates are aggregated; never how.
+
+    Schedules subclass it, for the defaults of what few of them need.
+    """
 
     def start(
         self,
@@ -57,9 +60,54 @@ class Schedule(Protocol):
         """
         ...
 
+    def wake(self, now: float) -> float:
+        """When to be asked again, should nothing happen before; inf = never.
+
+        Args:
+            now: seconds on the run's clock, at which `start` is asked next.
+        """
+        del now
+        return math.inf
+
+    def urgent(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
+        """Clients that shall send what they have at the end of their local epoch.
+
+        Asked after every aggregation; on real nodes, which hear nothing while they train, without
+        effect.
+
+        Args:
+            busy: clients at work, with their orders.
+            version: of the global model.
+        """
+        del busy, version
+        return ()
+
+    @property
+    def surveys(self) -> bool:
+        """Whether `survey` may yet say yes: every client's latest upload is kept until then."""
+        return False
+
+    def survey(self, version: int, buffer: Sequence[Update]) -> bool:
+        """Whether clusters of clients are to be formed now, before anything else is taken."""
+        del version, buffer
+        return False
+
+    def regroup(self, clusters: Mapping[int, int], buffer: Sequence[Update]) -> Sequence[Update]:
+        """Go by these clusters from now on; `survey` asked for them.
+
+        Args:
+            clusters: client -> cluster, numbered from 0 by falling size.
+            buffer: updates that wait.
+
+        Returns:
+            Those of `buffer` that were ordered for the clusters alone; they are dropped.
+        """
+        del clusters, buffer
+        return ()
+
 
 @dataclass(frozen=True)
-class Buffered:
+class Buffered(Schedule):
     """Keep `concurrency` clients at work; aggregate every `buffer_size` updates.
 
     Attributes:
@@ -159,7 +207,7 @@ def fully_async(concurrency: int | None = 10) -> Buffered:
     return Buffered(concurrency, 1)
 
 
-class RoundBlocking:
+class RoundBlocking(Schedule):
     """K-asynchronous in rounds: every client's update is taken once before any is taken again.
 
     GSGM's schedule (Li et al. 2019). All clients are at work, participants restart after the
@@ -191,7 +239,7 @@ class RoundBlocking:
         """Whoever is idle and not waiting for the aggregation."""
         del rng
         self._present = len(idle) + len(busy)
-        return _not_waiting(idle, buffer)
+        return not_waiting(idle, buffer)
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         """The first K updates of clients not taken in this round, which counts them as taken."""
@@ -216,7 +264,7 @@ class RoundBlocking:
         )
 
 
-class RandomK:
+class RandomK(Schedule):
     """Every iteration, K of P clients drawn uniformly without replacement report.
 
     The speed model of WKAFL's published code: all clients are at work on the model they received
@@ -258,7 +306,7 @@ class RandomK:
     ) -> Sequence[int]:
         """Whoever is idle and not waiting for the aggregation."""
         del busy, rng
-        return _not_waiting(idle, buffer)
+        return not_waiting(idle, buffer)
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
@@ -287,7 +335,7 @@ class RandomK:
         return upcoming.popleft() - now
 
 
-def _not_waiting(idle: ClientPool, buffer: Sequence[Update]) -> Sequence[int]:
+def not_waiting(idle: ClientPool, buffer: Sequence[Update]) -> Sequence[int]:
     """Idle clients without an update in the buffer, who may be offline and idle no more."""
     if not idle:
         return ()

@@ -91,10 +91,32 @@ class AsyncStrategy(Strategy):
         del client_id
         return model.params, {}
 
+    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
+        """The answer to a client that paused: a vector of shape ``(d,)`` and settings.
+
+        Only asked when there is a newer version than the client started from.
+        """
+        del paused
+        return model.params, {}
+
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         """A reason to refuse an arrival, or None."""
         del model, update
         return None
+
+    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+        """Clusters of clients, for a schedule that asks for them; no version comes of it.
+
+        Args:
+            model: w_t.
+            updates: the latest upload of every client that is there, as a descent direction.
+
+        Returns:
+            client -> cluster, numbered from 0 by falling size. A client that is in none, since it
+            comes later, belongs to cluster 0, the largest.
+        """
+        del model
+        return {update.client_id: 0 for update in updates}
 
     def to_evaluate(self, model: GlobalModel) -> Vector:
         """What is tested and saved, shape ``(d,)``."""

@@ -11,6 +11,7 @@ understand them:
 | reply | ``arrays`` | the upload by name |
 | | ``metrics`` | ``num-examples``; ours also ``version``, ``loss``, ``rate-sum`` |
 | | ``config`` | ours: ``kind`` |
+| both, where any node serves any client | ``state`` | what the client keeps between its orders |
 | introduction (`query`) | ``metrics`` | the reply holds ``partition-id`` |
 
 Nothing is ever unpickled: Flower writes arrays in NumPy's format and reads them with pickle off.
@@ -40,11 +41,12 @@ from flwr.common.constant import ErrorCode
 from numpy.typing import NDArray
 
 from fl_app.core.layout import Layout, names_of
-from fl_app.core.types import Order, Upload, Vector
+from fl_app.core.types import Order, State, Upload, Vector
 
 ARRAYS = "arrays"
 CONFIG = "config"
 METRICS = "metrics"
+STATE = "state"
 
 SERVER_ROUND = "server-round"
 VERSION = "version"
@@ -57,6 +59,9 @@ NUM_EXAMPLES = "num-examples"
 KIND = "kind"
 LOSS = "loss"
 RATE_SUM = "rate-sum"
+DONE = "done"  # 0: the client paused
+PROGRESS = "progress"
+BASE_VERSION = "base-version"  # that the client trained from, if not its order's
 LOSS_NAMES = (LOSS, "train_loss", "train-loss")  # ours, and those of Flower's examples
 
 PARTITION_ID = "partition-id"
@@ -152,10 +157,15 @@ class OrderPacker:
             CLIENT_ID: order.client_id,
             SEQUENCE: order.sequence,
         }
-        return train_record(self._record(order.vector), ConfigRecord(config))  # type: ignore[arg-type]
+        record = train_record(self._record(order.vector), ConfigRecord(config))  # type: ignore[arg-type]
+        if order.state:
+            record[STATE] = state_record(order.state)
+        return record
 
     def _record(self, vector: Vector) -> ArrayRecord:
         with self._lock:
+            if not vector.size:  # to go on with what the client has
+                return ArrayRecord({})
             for known, record in self._records:
                 if known() is vector:
                     return record
@@ -179,7 +189,7 @@ def unpack_reply(message: Message, layout: Layout, version: int | None = None) -
         ValueError: the reply is malformed, or tagged with another version.
     """
     content = message.content
-    arrays = _only(content.array_records, "ArrayRecord")
+    arrays = _model(message)
     numbers = {
         name: value
         for name, value in _only(content.metric_records, "MetricRecord").items()
@@ -193,13 +203,19 @@ def unpack_reply(message: Message, layout: Layout, version: int | None = None) -
     if version is not None and tag != version:
         raise ValueError(f"reply is tagged with version {tag}, its order carried {version}")
     kind = content.config_records[CONFIG].get(KIND) if CONFIG in content.config_records else None
+    done = bool(numbers.pop(DONE, 1))
+    base_version = numbers.pop(BASE_VERSION, None)
     return Upload(
-        vector=from_arrays(arrays, layout),
+        vector=from_arrays(arrays, layout) if done else np.empty(0, np.float32),
         kind="model" if kind is None else str(kind),
         num_examples=int(numbers.pop(NUM_EXAMPLES)),
         loss=float(next((numbers[name] for name in LOSS_NAMES if name in numbers), math.nan)),
         rate_sum=float(numbers.pop(RATE_SUM, 1.0)),
+        done=done,
+        progress=float(numbers.pop(PROGRESS, 1.0)),
+        base_version=None if base_version is None else int(base_version),
         metrics={name: float(v) for name, v in numbers.items() if name not in LOSS_NAMES},
+        state=state_of(message),
     )
 
 
@@ -222,7 +238,23 @@ def partition_of(reply: Message) -> int | None:
     return None
 
 
-def _only(records: TypedDict[str, T], kind: str) -> T:
+def state_record(state: State) -> ArrayRecord:
+    """What a client keeps between its orders, as arrays by name."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in state.items()})
+
+
+def state_of(message: Message) -> dict[str, NDArray[np.generic]]:
+    """What a message brings of what its client keeps between its orders."""
+    records = message.content.array_records
+    return {k: array.numpy() for k, array in records[STATE].items()} if STATE in records else {}
+
+
+def _model(message: Message) -> ArrayRecord:
+    records = {n: r for n, r in message.content.array_records.items() if n != STATE}
+    return _only(records, "ArrayRecord")
+
+
+def _only(records: Mapping[str, T] | TypedDict[str, T], kind: str) -> T:
     if len(records) != 1:
         raise ValueError(f"reply holds {len(records)} {kind}s, expected exactly one")
     return next(iter(records.values()))
@@ -238,12 +270,13 @@ def order_config(message: Message) -> dict[str, Scalar]:
 
 
 def order_arrays(message: Message, layout: Layout) -> list[NDArray[np.generic]]:
-    """The model that came with an order, in the layout's order.
+    """The model that came with an order, in the layout's order; nothing to go on after a pause.
 
     Raises:
         ValueError: names or dtypes are not those of the layout.
     """
-    return _read(_only(message.content.array_records, "ArrayRecord"), layout)
+    record = _model(message)
+    return _read(record, layout) if len(record) else []
 
 
 def pack_upload(
@@ -252,6 +285,7 @@ def pack_upload(
     arrays: list[NDArray[np.generic]],
     num_examples: int,
     metrics: Mapping[str, Scalar],
+    state: State | None = None,
 ) -> Message:
     """The reply to an order, tagged with the model version that came with it.
 
@@ -261,13 +295,14 @@ def pack_upload(
         arrays: as `fl_app.client.LocalTrainer.fit` returns them; so are the other two.
         num_examples: size of the client's training set.
         metrics: numbers, and texts such as ``kind``.
+        state: what the client keeps, where the server keeps it.
     """
     numbers, texts = _split(metrics)
     config = order_config(message)
     if VERSION in config:
         numbers[VERSION] = int(config[VERSION])
     numbers[NUM_EXAMPLES] = num_examples
-    named = {name: Array(a) for name, a in zip(layout.names, arrays, strict=True)}
+    named = {name: Array(a) for name, a in zip(layout.names, arrays, strict=True)} if arrays else {}
     content = RecordDict(
         {
             ARRAYS: ArrayRecord(named),
@@ -275,6 +310,8 @@ def pack_upload(
             CONFIG: ConfigRecord(texts),  # type: ignore[arg-type]
         }
     )
+    if state:
+        content[STATE] = state_record(state)
     return Message(content, reply_to=message)
 
 

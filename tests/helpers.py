@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer
-from fl_app.core.types import Config, Event, GlobalModel, Update, Upload, Vector
+from fl_app.core.types import Config, Event, GlobalModel, State, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.devices import UniformRatio
 from fl_app.engine.clock import VirtualClock
@@ -95,7 +95,13 @@ class Scripted:
         self._script = script
 
     def train(
-        self, client_id: int, sequence: int, received: Vector, config: Config, out: Vector | None
+        self,
+        client_id: int,
+        sequence: int,
+        received: Vector,
+        config: Config,
+        out: Vector | None,
+        state: State | None = None,
     ) -> Upload:
         upload: Upload = self._script(client_id, sequence, received)
         return upload
@@ -115,6 +121,21 @@ class Times:
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
         return self._seconds(client_id, sequence)
+
+
+class Stays:
+    """Stays as listed by client, from the one at second 0; then for ever."""
+
+    def __init__(self, stays: Mapping[int, Sequence[float]], offline: Sequence[int] = ()) -> None:
+        self._stays = stays
+        self._offline = offline
+
+    def starts_online(self, client_id: int) -> bool:
+        return client_id not in self._offline
+
+    def stay(self, client_id: int, number: int) -> float:
+        stays = self._stays.get(client_id, ())
+        return stays[number] if number < len(stays) else math.inf
 
 
 class MeanDelta:
@@ -137,6 +158,9 @@ class MeanDelta:
 
     def to_evaluate(self, model: GlobalModel) -> Vector:
         return model.params
+
+    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+        return {update.client_id: 0 for update in updates}
 
 
 class Recorder:
@@ -177,7 +201,10 @@ def run(
     seconds: float = math.inf,
     target_accuracy: float = math.inf,
     devices: Any = None,
+    availability: Any = None,
     deadline: float = math.inf,
+    epochs: int = 1,
+    pauses: bool = False,
     workers: int = 0,
     patience: float = 60.0,
     strategy: Any = None,
@@ -202,7 +229,16 @@ def run(
     engine = Engine(
         strategy=strategy,
         schedule=schedule,
-        clock=VirtualClock(mailbox, devices, num_clients, deadline=deadline, seed=seed),
+        clock=VirtualClock(
+            mailbox,
+            devices,
+            num_clients,
+            deadline=deadline,
+            seed=seed,
+            availability=availability,
+            epochs=epochs,
+            pauses=pauses,
+        ),
         initial=initial,
         stop=Stop(num_versions, seconds, target_accuracy),
         sinks=[recorder, *sinks],

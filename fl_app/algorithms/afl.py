@@ -1,6 +1,7 @@
 """AFL: K-asynchronous aggregation weighted by the clients' data, whatever the age.
 
-The semi-asynchronous baseline without staleness weights of EAFL's comparison, in gradient form.
+The semi-asynchronous baseline without staleness weights of EAFL's comparison
+(`fl_app.algorithms.eafl`), in gradient form.
 
 Server, once K uploads have arrived:
 

@@ -1,6 +1,7 @@
 """SAFL: K-asynchronous aggregation weighted by the clients' data over their staleness.
 
-The staleness-aware baseline of EAFL's comparison (its eq. 1), in gradient form.
+The staleness-aware baseline of EAFL's comparison (`fl_app.algorithms.eafl`, eq. 1), in gradient
+form.
 
 Server, once K uploads have arrived:
 

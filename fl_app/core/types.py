@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 Vector: TypeAlias = NDArray[np.float32]
 Scalar: TypeAlias = bool | int | float | str
 Config: TypeAlias = Mapping[str, Scalar]
+State: TypeAlias = Mapping[str, NDArray[Any]]
 Kind: TypeAlias = Literal["gradient", "pseudo", "delta", "model"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -32,6 +33,8 @@ class Order:
         vector: what the client receives, shape ``(d,)``.
         config: what the strategy tells the client beside the model.
         sent_at: time of dispatch on the engine's clock, seconds.
+        state: what the client kept from its order before, by name; a number is an array of shape
+            ``()``. Empty on real nodes, where clients keep it themselves.
     """
 
     number: int
@@ -41,6 +44,7 @@ class Order:
     vector: Vector
     config: Config
     sent_at: float
+    state: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,9 @@ class Upload:
         rate_sum: sum of the local learning rates of the steps taken; 1.0 if unknown.
         metrics: whatever else the client measured.
         done: False if the client paused and waits for an answer.
+        progress: share of the order's training that is done, in (0, 1]; below 1 if paused.
+        base_version: the version that the client started from; None = that of its order.
+        state: what the client keeps for its next order, see `Order`.
     """
 
     vector: Vector
@@ -66,6 +73,9 @@ class Upload:
     rate_sum: float = 1.0
     metrics: Mapping[str, float] = field(default_factory=dict)
     done: bool = True
+    progress: float = 1.0
+    base_version: int | None = None
+    state: State = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

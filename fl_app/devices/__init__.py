@@ -9,7 +9,7 @@ from fl_app.devices.compute import Exponential, LogNormal, MeanSeconds, TwoSpeed
 from fl_app.devices.fleet import Compute, Energy, Fleet, Network
 from fl_app.devices.measured import MeasuredLinks, MeasuredPhones
 from fl_app.devices.network import Link, Relative
-from fl_app.devices.overlap import OverlapCompute, OverlapNetwork
+from fl_app.devices.overlap import OverlapCompute, OverlapNetwork, Overlapping
 from fl_app.devices.replay import Recorder, Replay
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Network",
     "OverlapCompute",
     "OverlapNetwork",
+    "Overlapping",
     "Recorder",
     "Relative",
     "Replay",

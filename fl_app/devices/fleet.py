@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fl_app.core.errors import require_at_least
+from fl_app.engine.clock import Parts
 
 
 class Compute(Protocol):
@@ -76,13 +77,19 @@ class Fleet:
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
         """Virtual seconds of the client's order number `sequence` given at `now`."""
+        download, training, upload = self.parts(client_id, sequence, now)
+        return training + (download + upload)
+
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        """What these seconds are made of."""
         training = self._compute.seconds(client_id, sequence, now)
         if self._network is None:
-            return training
-        transfers = self._network.download(client_id, sequence) + self._network.upload(
-            client_id, sequence
+            return Parts(0.0, training, 0.0)
+        return Parts(
+            self._network.download(client_id, sequence),
+            training,
+            self._network.upload(client_id, sequence),
         )
-        return training + transfers
 
     def joules(
         self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
@@ -95,17 +102,15 @@ class Fleet:
             now: when it was given, seconds.
             elapsed: seconds since then; an order that was cut short took less than all of it.
         """
+        return self.joules_of(self.parts(client_id, sequence, now), elapsed)
+
+    def joules_of(self, parts: Parts, elapsed: float = math.inf) -> float | None:
+        """Energy of the first `elapsed` seconds of a download, training and upload."""
         if self._energy is None:
             return None
-        download = 0.0
-        if self._network is not None:
-            download = min(elapsed, self._network.download(client_id, sequence))
-            elapsed -= download
-        training = min(elapsed, self._compute.seconds(client_id, sequence, now))
-        elapsed -= training
-        upload = 0.0
-        if self._network is not None:
-            upload = min(elapsed, self._network.upload(client_id, sequence))
+        download = min(elapsed, parts.download)
+        training = min(elapsed - download, parts.training)
+        upload = min(elapsed - download - training, parts.upload)
         return (
             training * self._energy.compute_watts + (download + upload) * self._energy.radio_watts
         )

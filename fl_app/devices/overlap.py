@@ -1,4 +1,4 @@
-"""The devices of Overlap-FedAvg's Table 4: equal ones, by model.
+"""Devices that train while models travel, and those of Overlap-FedAvg's Table 4: equal, by model.
 
 Table 4 gives the seconds of one iteration under FedAvg (five local epochs and the communication)
 and under Overlap-FedAvg (five local epochs alone), so the difference is the communication. NOTE:
@@ -6,12 +6,15 @@ per million parameters that is 3 to 12 seconds depending on the model, so no ban
 and the numbers are used as they are. A model is known by its number of parameters.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.devices.compute import MeanSeconds
+from fl_app.devices.fleet import Fleet
+from fl_app.engine.clock import Parts
 
 # parameters -> seconds of five local epochs on the largest client, seconds of communication
 TABLE_4 = {
@@ -68,6 +71,50 @@ class OverlapNetwork:
     def upload(self, client_id: int, sequence: int) -> float:
         """Seconds from the end of training until the server has the update."""
         return self._seconds
+
+
+class Overlapping:
+    """A fleet whose clients go on training while an upload and the next download are under way.
+
+    All clients are in step. A cycle has as many local epochs as the slowest needs to cover its
+    transfers, at least one and at most `max_epochs`; it takes as long as its training or its
+    transfers, whichever is longer.
+
+    Args:
+        fleet: whose training time is that of `max_epochs` local epochs.
+        num_clients: N.
+        max_epochs: E_max >= 1.
+
+    Attributes:
+        local_epochs: of a cycle.
+    """
+
+    def __init__(self, fleet: Fleet, num_clients: int, max_epochs: int) -> None:
+        self._fleet = fleet
+        parts = [fleet.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
+        epoch = max(training for _, training, _ in parts) / max_epochs
+        transfers = max(download + upload for download, _, upload in parts)
+        self.local_epochs = min(max(math.ceil(transfers / epoch - 1e-9), 1), max_epochs)
+        self._share = self.local_epochs / max_epochs
+
+    def seconds(self, client_id: int, sequence: int, now: float) -> float:
+        """Virtual seconds from one upload to the next; the first waits for its download."""
+        download, training, upload = self.parts(client_id, sequence, now)
+        if sequence == 0:
+            return download + training + upload
+        return max(training, download + upload)
+
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        """As of the fleet, with the training of one cycle."""
+        download, training, upload = self._fleet.parts(client_id, sequence, now)
+        return Parts(download, training * self._share, upload)
+
+    def joules(
+        self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
+    ) -> float | None:
+        """Energy of an order: `Fleet.joules` of as much work as its cycle has."""
+        del elapsed  # orders under way are not cut short while all are in step
+        return self._fleet.joules_of(self.parts(client_id, sequence, now))
 
 
 def _row(num_bytes: int) -> tuple[float, float]:

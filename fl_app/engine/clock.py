@@ -24,7 +24,7 @@ NO_VECTOR: Vector = np.empty(0, np.float32)
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """An order's reply came in time."""
+    """An order's reply came in time; the client may have paused and wait for an answer to it."""
 
     order: Order
     reply: Reply
@@ -67,7 +67,12 @@ class Left:
     reason: str = "node vanished"
 
 
-ClockEvent: TypeAlias = Arrived | Expired | Returned | Stray | Joined | Left
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """The time has come that was asked for."""
+
+
+ClockEvent: TypeAlias = Arrived | Expired | Returned | Stray | Joined | Left | Alarm
 
 
 class Clock(Protocol):
@@ -88,6 +93,18 @@ class Clock(Protocol):
 
     def dispatch(self, order: Order) -> None:
         """Give an order to its client."""
+        ...
+
+    def resume(self, order: Order, progress: float) -> None:
+        """Answer a client that paused after `progress` of its training: `order` says how."""
+        ...
+
+    def hurry(self, order: Order) -> bool:
+        """Ask for the result at the end of the local epoch under way; whether that was possible."""
+        ...
+
+    def alarm(self, at: float) -> None:
+        """Ask for an `Alarm` at this time at the latest, in place of the one asked for before."""
         ...
 
     def next(self, until: float) -> ClockEvent | None:
@@ -123,6 +140,14 @@ class Mailbox(Protocol):
         ...
 
 
+class Parts(NamedTuple):
+    """The seconds of an order."""
+
+    download: float
+    training: float
+    upload: float
+
+
 class Devices(Protocol):
     """How long the orders of each client take (`fl_app.devices`)."""
 
@@ -130,11 +155,16 @@ class Devices(Protocol):
         """Virtual seconds of the client's order number `sequence` given at `now`; inf = never."""
         ...
 
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        """What these seconds are made of."""
+        ...
+
 
 class _Kind(IntEnum):
     ARRIVAL = 0
     EXPIRY = 1
     RETURN = 2
+    PAUSE_AT_THE_EARLIEST = 3
 
 
 class _Entry(NamedTuple):
@@ -164,6 +194,10 @@ class VirtualClock:
         seed: of the tie-breaking keys.
         availability: when clients come and go; None = all are always online. Who goes offline
             loses its order.
+        epochs: equal parts of an order's training, after which a client can pause or be asked for
+            what it has.
+        pauses: whether clients may pause. When, they decide themselves, so an order is computed in
+            time for its first epoch's end.
     """
 
     def __init__(
@@ -175,6 +209,8 @@ class VirtualClock:
         deadline: float = math.inf,
         seed: int = 0,
         availability: Availability | None = None,
+        epochs: int = 1,
+        pauses: bool = False,
     ) -> None:
         self._now = 0.0
         self._mailbox = mailbox
@@ -188,6 +224,11 @@ class VirtualClock:
         self._under_way = 0  # with a worker
         self._presence = availability and Presence(availability, num_clients)
         self._lost: dict[int, Order] = {}  # client -> its order, which it leaves before the end
+        self._epochs = epochs
+        self._pauses = pauses and epochs > 1
+        self._held: dict[int, Reply] = {}  # computed early, to see whether the client pauses
+        self._dropped: set[int] = set()  # numbers with a worker that nobody asks for any longer
+        self._alarm = math.inf
 
     @property
     def now(self) -> float:
@@ -202,10 +243,91 @@ class VirtualClock:
     def dispatch(self, order: Order) -> None:
         seconds = self._devices.seconds(order.client_id, order.sequence, self.now)
         tie = self._ties.random()
-        end, given_up = self._now + seconds, self._now + self._deadline
+        if self._pauses:
+            download, training, _ = self._parts(order)
+            pause = self._now + download + training / self._epochs
+            self._plan(order, self._now + seconds, tie, first=pause)
+        else:
+            self._plan(order, self._now + seconds, tie)
+
+    def resume(self, order: Order, progress: float) -> None:
+        # The rest of the training, after one more download if there is a newer model.
+        download, training, upload = self._parts(order)
+        fetch = download if order.vector.size else 0.0
+        end = self._now + fetch + (1.0 - progress) * training + upload
+        self._plan(order, end, self._ties.random())
+
+    def hurry(self, order: Order) -> bool:
+        download, training, upload = self._parts(order)
+        began = order.sent_at + download
+        epoch = training / self._epochs
+        done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else self._epochs
+        planned = next((e for e in self._events if e.order is order), None)
+        if planned is None or planned.kind is not _Kind.ARRIVAL or done >= self._epochs:
+            return False
+        # What was or is being computed is the whole order, so it is computed anew, and shorter.
+        number = planned.number
+        self._events.remove(planned)
+        heapq.heapify(self._events)
+        if planned in self._pending:
+            self._pending.remove(planned)
+            heapq.heapify(self._pending)
+        elif self._ready.pop(number, None) is None:
+            self._dropped.add(number)
+        shorter = replace(order, config={**order.config, "local_epochs": done})
+        end = began + done * epoch + upload
+        entry = _Entry(end, planned.tie, -1 - number, _Kind.ARRIVAL, order)
+        heapq.heappush(self._events, entry)
+        heapq.heappush(self._pending, entry._replace(order=replace(shorter, number=-1 - number)))
+        return True
+
+    def alarm(self, at: float) -> None:
+        self._alarm = at
+
+    def next(self, until: float) -> ClockEvent | None:
+        while True:
+            first = self._events[0].time if self._events else math.inf
+            due = self._presence.due if self._presence else math.inf
+            if self._presence and due < first and due <= min(until, self._alarm):
+                return self._come_or_go(self._presence)
+            if self._alarm < first and self._alarm <= until:
+                self._now, self._alarm = max(self._now, self._alarm), math.inf
+                return Alarm()
+            if first > until or not self._events:
+                if math.isfinite(until) and (self._events or self._presence):
+                    self._now = max(self._now, until)
+                return None
+            entry = heapq.heappop(self._events)
+            self._now = entry.time
+            match entry.kind:
+                case _Kind.EXPIRY:
+                    return Expired(entry.order)
+                case _Kind.RETURN:
+                    return Returned(entry.order)
+                case _Kind.ARRIVAL:
+                    return Arrived(entry.order, self._collect(entry.number))
+            self._see_whether_it_pauses(entry)
+
+    def close(self) -> None:
+        self._mailbox.close()
+
+    def _parts(self, order: Order) -> Parts:
+        return self._devices.parts(order.client_id, order.sequence, order.sent_at)
+
+    def _plan(self, order: Order, end: float, tie: float, first: float = math.inf) -> None:
+        """Put an order's end on the agenda: its own, its deadline's, or that of its client's stay.
+
+        Args:
+            order: from now on with its client.
+            end: when its update arrives, if nothing comes between.
+            tie: key among events of the same time.
+            first: when the client may pause at the earliest.
+        """
+        given_up = order.sent_at + self._deadline
         leaves = self._presence.until(order.client_id) if self._presence else math.inf
         if math.isfinite(end) and end <= min(given_up, leaves):
-            entry = _Entry(end, tie, order.number, _Kind.ARRIVAL, order)
+            kind = _Kind.PAUSE_AT_THE_EARLIEST if first < end else _Kind.ARRIVAL
+            entry = _Entry(min(first, end), tie, order.number, kind, order)
             heapq.heappush(self._events, entry)
             heapq.heappush(self._pending, entry)
             return
@@ -222,22 +344,17 @@ class VirtualClock:
             back = _Entry(end, tie, order.number, _Kind.RETURN, order)
             heapq.heappush(self._events, back)
 
-    def next(self, until: float) -> ClockEvent | None:
-        first = self._events[0].time if self._events else math.inf
-        if self._presence and self._presence.due < first and self._presence.due <= until:
-            return self._come_or_go(self._presence)
-        if first > until or not self._events:
-            if math.isfinite(until) and (self._events or self._presence):
-                self._now = max(self._now, until)
-            return None
-        entry = heapq.heappop(self._events)
-        self._now = entry.time
-        if entry.kind is _Kind.ARRIVAL:
-            return Arrived(entry.order, self._collect(entry.number))
-        return Expired(entry.order) if entry.kind is _Kind.EXPIRY else Returned(entry.order)
-
-    def close(self) -> None:
-        self._mailbox.close()
+    def _see_whether_it_pauses(self, entry: _Entry) -> None:
+        """Put on the agenda when the reply comes that was computed early."""
+        order = entry.order
+        reply = self._collect(entry.number)
+        download, training, upload = self._parts(order)
+        share = 1.0
+        if reply.upload is not None and not reply.upload.done:
+            share, upload = reply.upload.progress, 0.0
+        self._held[entry.number] = reply
+        at = max(order.sent_at + download + share * training + upload, self._now)
+        heapq.heappush(self._events, entry._replace(time=at, kind=_Kind.ARRIVAL))
 
     def _come_or_go(self, presence: Presence) -> Joined | Left:
         self._now = presence.due
@@ -249,6 +366,8 @@ class VirtualClock:
 
     def _collect(self, number: int) -> Reply:
         """The reply of one order; keeps the workers busy with the orders that end next."""
+        if number in self._held:
+            return self._held.pop(number)
         self._feed()
         if number in self._ready:
             self._gather(0.0)
@@ -259,8 +378,11 @@ class VirtualClock:
     def _gather(self, timeout: float | None) -> None:
         for reply in self._mailbox.pull(timeout):
             if isinstance(reply, Reply):
-                self._ready[reply.number] = reply
                 self._under_way -= 1
+                if reply.number in self._dropped:
+                    self._dropped.discard(reply.number)
+                else:
+                    self._ready[reply.number] = reply
         self._feed()
 
     def _feed(self) -> None:
@@ -291,6 +413,7 @@ class WallClock:
         self._expired: dict[int, Order] = {}  # given up, the client still out
         self._deadlines: list[tuple[float, int]] = []
         self._inbox: list[Reply | Joined | Left] = []
+        self._alarm = math.inf
 
     @property
     def now(self) -> float:
@@ -308,11 +431,27 @@ class WallClock:
             heapq.heappush(self._deadlines, (self.now + self._deadline, order.number))
         self._mailbox.push(order)
 
+    def resume(self, order: Order, progress: float) -> None:
+        del progress
+        self._orders[order.number] = order  # its deadline stands
+        self._mailbox.push(order)
+
+    def hurry(self, order: Order) -> bool:
+        # NOTE: a SuperNode handles one message at a time, so no notice reaches one that trains.
+        del order
+        return False
+
+    def alarm(self, at: float) -> None:
+        self._alarm = at
+
     def next(self, until: float) -> ClockEvent | None:
         while True:
             if self._inbox:
                 return self._event(self._inbox.pop(0))
             now = self.now
+            if now >= self._alarm:
+                self._alarm = math.inf
+                return Alarm()
             while self._deadlines and self._deadlines[0][0] <= now:
                 order = self._orders.pop(heapq.heappop(self._deadlines)[1], None)
                 if order is not None:
@@ -320,7 +459,8 @@ class WallClock:
                     return Expired(order)
             if now >= until:
                 return None
-            due = min(until, self._deadlines[0][0] if self._deadlines else math.inf)
+            given_up = self._deadlines[0][0] if self._deadlines else math.inf
+            due = min(until, self._alarm, given_up)
             self._inbox.extend(self._mailbox.pull(due - now if math.isfinite(due) else None))
 
     def close(self) -> None:

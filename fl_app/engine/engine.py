@@ -8,8 +8,8 @@ Nothing here knows whether time is virtual, how orders travel or what the equati
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -19,8 +19,20 @@ import numpy as np
 from fl_app.core.errors import Diverged, RunError, Stalled, is_number, require_at_least
 from fl_app.core.layout import check_vector
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import KINDS, Config, Event, GlobalModel, Order, Update, Upload, Vector
+from fl_app.core.types import (
+    KINDS,
+    Config,
+    Event,
+    GlobalModel,
+    Order,
+    State,
+    Update,
+    Upload,
+    Vector,
+)
 from fl_app.engine.clock import (
+    NO_VECTOR,
+    Alarm,
     Arrived,
     Clock,
     ClockEvent,
@@ -32,6 +44,8 @@ from fl_app.engine.clock import (
 )
 from fl_app.schedule import Schedule
 
+NO_STATE: State = {}
+
 
 class Aggregator(Protocol):
     """What the engine needs of a strategy (`fl_app.strategy.AsyncStrategy`)."""
@@ -40,8 +54,10 @@ class Aggregator(Protocol):
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector: ...
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]: ...
+    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]: ...
     def admit(self, model: GlobalModel, update: Update) -> str | None: ...
     def to_evaluate(self, model: GlobalModel) -> Vector: ...
+    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]: ...
 
 
 class Sink(Protocol):
@@ -153,10 +169,17 @@ class Engine:
         self._idle = ClientPool(clock.clients())
         self._busy: dict[int, Order] = {}  # client -> its order in time
         self._buffer: list[Update] = []
+        self._latest: dict[int, Update] = {}  # by client, while the schedule surveys
         self._sequences: Counter[int] = Counter()  # client -> orders given so far
+        self._client_states: dict[int, State] = {}  # what clients keep between orders
         self._orders = 0
         self._failures_in_a_row = 0
         self.outcome = Outcome(params=initial)
+
+    @property
+    def clients(self) -> tuple[Collection[int], Collection[int]]:
+        """Those who are there and have nothing to do, and those who work on an order."""
+        return self._idle, self._busy.keys()
 
     def run(self) -> Outcome:
         """Run to the end; Ctrl-C and errors of the run end it early with what was done so far."""
@@ -165,6 +188,8 @@ class Engine:
             self._evaluate()
             while not outcome.stopped:
                 self._start()
+                if self._settle():  # the others may have waited for somebody who left
+                    continue
                 event = self._clock.next(self._stop.seconds)
                 if event is not None:
                     self._handle(event)
@@ -191,6 +216,7 @@ class Engine:
     # -- orders -----------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        self._clock.alarm(self._schedule.wake(self._clock.now))
         for client_id in self._schedule.start(self._idle, self._busy, self._buffer, self._rng):
             vector, config = self._strategy.dispatch(self._model(), client_id)
             order = Order(
@@ -199,8 +225,9 @@ class Engine:
                 sequence=self._sequences[client_id],
                 base_version=self._version,
                 vector=vector,
-                config=config,
+                config={**config, "version": self._version},
                 sent_at=self._clock.now,
+                state=self._client_states.get(client_id, NO_STATE),
             )
             self._orders += 1
             self._sequences[client_id] += 1
@@ -214,12 +241,18 @@ class Engine:
     def _handle(self, event: ClockEvent) -> None:
         match event:
             case Arrived(order, reply):
+                upload = reply.upload
+                if upload is not None and upload.state:
+                    self._client_states[order.client_id] = upload.state
+                if upload is not None and not upload.done and 0 < upload.progress < 1:
+                    self._refresh(order, upload)
+                    return
                 del self._busy[order.client_id]
                 self._idle.add(order.client_id)
-                if reply.upload is None:
+                if upload is None:
                     self._fail(order, reply.error)
                 else:
-                    self._arrive(order, reply.upload)
+                    self._arrive(order, upload)
             case Expired(order):
                 del self._busy[order.client_id]
                 self._fail(order, "deadline passed")
@@ -228,6 +261,8 @@ class Engine:
                 self._reject(order.client_id, order.base_version, "late: its deadline had passed")
             case Stray():
                 self._reject(None, None, "duplicate: this order was answered before")
+            case Alarm():
+                pass  # whoever asked for it is asked next
             case Joined(client_id):
                 self._idle.add(client_id)
             case Left(client_id, orders, reason):
@@ -236,10 +271,29 @@ class Engine:
                     self._busy.pop(order.client_id, None)
                     self._fail(order, reason)
 
-    def _arrive(self, order: Order, upload: Upload) -> None:
-        update = Update.of(upload, order.client_id, order.base_version)
+    def _refresh(self, order: Order, upload: Upload) -> None:
+        """Answer a client that paused: with what the strategy has for it, or nothing newer."""
         model = self._model()
-        reason = self._malformed(upload) or self._strategy.admit(model, update)
+        client_id, base_version = order.client_id, order.base_version
+        self._emit("pause", client=client_id, base_version=base_version, progress=upload.progress)
+        vector, config = NO_VECTOR, {**order.config, "resume": True}
+        if self._version > base_version:
+            paused = Update.of(upload, client_id, base_version)
+            vector, more = self._strategy.refresh(model, paused)
+            config |= {**more, "fresh_version": self._version}
+            self.outcome.bytes_down += vector.nbytes
+            self._emit("refresh", client=client_id, version=self._version)
+        order = replace(order, vector=vector, config=config, state=upload.state)
+        self._busy[client_id] = order
+        self._clock.resume(order, upload.progress)
+
+    def _arrive(self, order: Order, upload: Upload) -> None:
+        base_version = order.base_version
+        if upload.base_version is not None:
+            base_version = upload.base_version
+        update = Update.of(upload, order.client_id, base_version)
+        model = self._model()
+        reason = self._malformed(order, upload) or self._strategy.admit(model, update)
         if reason:
             self._release(order.base_version)
             self._failures_in_a_row += 1
@@ -247,20 +301,32 @@ class Engine:
             self._check_alive(reason)
             return
         self._failures_in_a_row = 0
+        self._cited[base_version] += 1
+        self._release(order.base_version)
         self.outcome.client_updates += 1
         self.outcome.bytes_up += update.vector.nbytes
         self._emit(
             "arrival",
             client=order.client_id,
-            base_version=order.base_version,
+            base_version=base_version,
             age=model.age(update),
             loss=update.loss if math.isfinite(update.loss) else None,
         )
         self._buffer.append(update)
-        while not self.outcome.stopped and (taken := self._schedule.take(self._buffer)):
-            self._aggregate(taken)
+        if self._schedule.surveys:
+            # Its base version may be forgotten by the time of the survey, so not as a model.
+            gradient = model.gradient(update)
+            self._latest[update.client_id] = replace(update, vector=gradient, kind="gradient")
+        self._settle()
 
-    def _malformed(self, upload: Upload) -> str:
+    def _malformed(self, order: Order, upload: Upload) -> str:
+        if not upload.done:
+            return f"progress={upload.progress!r} of a paused client must be between 0 and 1"
+        if not (upload.base_version is None or 0 <= upload.base_version <= order.base_version):
+            return (
+                f"base_version={upload.base_version} must be between 0 and {order.base_version}, "
+                "the version of its order"
+            )
         if upload.kind not in KINDS:
             return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"
         if not (is_number(upload.num_examples) and upload.num_examples > 0):
@@ -295,6 +361,41 @@ class Engine:
 
     # -- versions ---------------------------------------------------------------------------------
 
+    def _settle(self) -> bool:
+        """Aggregate what the schedule releases; whether there was anything."""
+        acted = False
+        while not self.outcome.stopped:
+            if self._schedule.survey(self._version, self._buffer):
+                self._cluster()
+            elif taken := self._schedule.take(self._buffer):
+                self._aggregate(taken)
+            else:
+                break
+            acted = True
+        return acted
+
+    def _cluster(self) -> None:
+        """Let the strategy put the clients that are here into clusters; makes no version."""
+        present = sorted(self._latest.keys() & {*self._idle, *self._busy})
+        self._latest = {client_id: self._latest[client_id] for client_id in present}
+        clusters = self._strategy.cluster(self._model(), list(self._latest.values()))
+        if clusters.keys() != self._latest.keys():
+            raise ValueError(
+                f"cluster() must put each of the {len(present)} clients that it is shown into one "
+                f"cluster, and nobody else: {sorted(clusters.keys() ^ self._latest.keys())}"
+            )
+        dropped = self._schedule.regroup(clusters, self._buffer)
+        self._discard(dropped)
+        for update in dropped:
+            self._release(update.base_version)
+        self._emit(
+            "cluster",
+            version=self._version,
+            client=list(clusters),
+            cluster=list(clusters.values()),
+            dropped=[update.client_id for update in dropped],
+        )
+
     def _aggregate(self, updates: Sequence[Update]) -> None:
         model = self._model()
         self._strategy.report = {}
@@ -303,8 +404,7 @@ class Engine:
         if problem:
             raise Diverged(f"aggregation of version {self._version + 1}: {problem}")
         ages = [model.age(update) for update in updates]
-        taken = {id(update) for update in updates}
-        self._buffer = [update for update in self._buffer if id(update) not in taken]
+        self._discard(updates)
         # In this order, so that Ctrl-C between any two steps leaves a version that exists.
         self._versions[self._version + 1] = self._clock.share(params)
         self._version += 1
@@ -319,10 +419,17 @@ class Engine:
             age=ages,
             **self._strategy.report,
         )
+        for client_id in self._schedule.urgent(self._busy, self._version):
+            if self._clock.hurry(self._busy[client_id]):
+                self._emit("notice", client=client_id, version=self._version)
         if self._version % self._eval_every == 0:
             self._evaluate()
         if self._version >= self._stop.num_versions:
             self.outcome.stopped = self.outcome.stopped or "num_versions"
+
+    def _discard(self, updates: Sequence[Update]) -> None:
+        gone = {id(update) for update in updates}
+        self._buffer = [update for update in self._buffer if id(update) not in gone]
 
     def _model(self) -> GlobalModel:
         return GlobalModel(

@@ -16,11 +16,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fl_app.core.types import Config, Order, Reply, Upload, Vector
+from fl_app.core.types import Config, Order, Reply, State, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
+from fl_app.engine.clock import NO_VECTOR
 
 BESIDE_VECTOR = [entry.name for entry in fields(Upload) if entry.name != "vector"]
+NOTHING = -1  # the place of no model, for a client that goes on with its own
 ORDERS_PER_WORKER = 2  # one at work, one waiting, so that a worker never waits for the engine
 
 
@@ -28,7 +30,13 @@ class Trainer(Protocol):
     """What a worker calls (`fl_app.client.LocalTrainer`)."""
 
     def train(
-        self, client_id: int, sequence: int, received: Vector, config: Config, out: Vector | None
+        self,
+        client_id: int,
+        sequence: int,
+        received: Vector,
+        config: Config,
+        out: Vector | None,
+        state: State | None,
     ) -> Upload: ...
 
 
@@ -53,7 +61,13 @@ class Inline:
             return []
         order = self._orders.popleft()
         answer = _train(
-            self._trainer, order.client_id, order.sequence, order.vector, order.config, None
+            self._trainer,
+            order.client_id,
+            order.sequence,
+            order.vector,
+            order.config,
+            None,
+            order.state,
         )
         return [_reply(order.number, answer)]
 
@@ -144,7 +158,7 @@ class Workers:
 
     def _give(self, worker: _Worker, order: Order) -> None:
         received = order.vector
-        place = self._arena.slot(received)
+        place = self._arena.slot(received) if received.size else NOTHING
         if place is None:  # no version of the model that was shared, but the strategy's own
             received = self._arena.share(received)
             place = self._arena.slot(received)
@@ -153,7 +167,8 @@ class Workers:
             worker.since = time.monotonic()
         worker.orders.append((order, received, result))
         with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
-            _send(worker.pipe, (order.client_id, order.sequence, place, slot, dict(order.config)))
+            about = order.client_id, order.sequence, dict(order.config), order.state
+            _send(worker.pipe, (place, slot, *about))
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
@@ -208,10 +223,11 @@ def _train(
     received: Vector,
     config: Config,
     out: Vector | None,
+    state: State,
 ) -> Upload | str:
     """A client's upload, or the reason why there is none."""
     try:
-        upload = trainer.train(client_id, sequence, received, config, out)
+        upload = trainer.train(client_id, sequence, received, config, out, state)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     if not isinstance(upload, Upload):
@@ -236,12 +252,12 @@ def _work(
         other.close()  # else the pipes of a dead parent never end
     while True:
         try:
-            client_id, sequence, model, result, config = pipe.recv()
+            model, result, client_id, sequence, config, state = pipe.recv()
         except (EOFError, OSError):
             return
-        received, out = arena.view(model), arena.view(result)
+        received, out = NO_VECTOR if model == NOTHING else arena.view(model), arena.view(result)
         received.flags.writeable = False  # it is the server's, and other clients' too
-        answer = _train(trainer, client_id, sequence, received, config, out)
+        answer = _train(trainer, client_id, sequence, received, config, out, state)
         if isinstance(answer, Upload) and answer.vector is out:
             _send(pipe, tuple(getattr(answer, name) for name in BESIDE_VECTOR))
         else:

@@ -1,32 +1,86 @@
-"""Table and figures of a finished or interrupted run: `python -m fl_app.report <run folder>`."""
+"""Table, page and figures of a run that ended or still goes on: `python -m fl_app.report`."""
 
+import time
+from collections.abc import Callable
 from pathlib import Path
 
-from fl_app.core.errors import require
-from fl_app.report.cells import read_run
+from fl_app.core.errors import require, require_positive
+from fl_app.report.cells import Cell
+from fl_app.report.reading import read_run
 from fl_app.report.table import Table, make_table, print_table, write_csv
 
-__all__ = ["Table", "print_table", "write_report"]
+__all__ = ["PAGE", "Table", "print_table", "watch", "write_report"]
 
 TARGET_ACCURACY = 0.9
+PAGE = "report.html"
 
 
 def write_report(
-    run_folder: Path, target_accuracy: float | None = None, *, figures: bool = True
+    run_folder: Path,
+    target_accuracy: float | None = None,
+    *,
+    figures: bool = True,
+    span: tuple[float, float] | None = None,
 ) -> Table:
-    """Write ``table.csv`` and ``figures/*.png`` into a run folder.
+    """Write ``table.csv``, ``report.html`` and ``figures/*.png`` into a run folder.
 
     Args:
         run_folder: holds one folder per cell, or is itself the only cell.
         target_accuracy: in (0, 1], the accuracy to which times are measured; None = 0.9.
-        figures: draw them; without, it takes no noticeable time.
+        figures: draw the pictures, which takes seconds.
+        span: seconds from and to which the page's timelines reach; None = so much that a browser
+            draws it quickly.
 
     Returns:
         The table that was written.
 
     Raises:
-        ValueError: the folder holds no cell, or the target is out of its range.
+        ValueError: the folder holds no cell, or an argument is out of its range.
     """
+    cells, table = _read(run_folder, target_accuracy, span)
+    write_csv(table, run_folder / "table.csv")
+    _write_page(run_folder, cells, table, span)
+
+    if figures:
+        from fl_app.report.figures import write_figures  # matplotlib takes a second to import
+
+        write_figures(cells, table.target_accuracy, run_folder / "figures")
+    return table
+
+
+def watch(
+    run_folder: Path,
+    target_accuracy: float | None = None,
+    *,
+    every: float,
+    span: tuple[float, float] | None = None,
+    sleep: Callable[[float], object] = time.sleep,
+) -> None:
+    """Write ``report.html`` again and again until the run has ended; it reloads itself meanwhile.
+
+    Args:
+        run_folder: as for `write_report`.
+        target_accuracy: likewise.
+        every: seconds from one to the next, > 0.
+        span: as for `write_report`.
+        sleep: waits so many seconds.
+
+    Raises:
+        ValueError: as `write_report`.
+    """
+    require_positive("every", every, "the page would never rest")
+    ended = False
+    while not ended:
+        ended = _ended(run_folder)  # before the files are read, so that the last page has all
+        cells, table = _read(run_folder, target_accuracy, span)
+        _write_page(run_folder, cells, table, span, refresh=None if ended else every)
+        if not ended:
+            sleep(every)
+
+
+def _read(
+    run_folder: Path, target_accuracy: float | None, span: tuple[float, float] | None
+) -> tuple[list[Cell], Table]:
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
     require(
         0 < target <= 1,
@@ -35,12 +89,32 @@ def write_report(
         "above 0 and at most 1",
         "accuracy is a fraction, no run would reach it or every run at once",
     )
+    require(
+        span is None or 0 <= span[0] < span[1],
+        "span",
+        span,
+        "two times, the first at least 0 and before the second",
+        "a timeline would have no length",
+    )
     cells = read_run(run_folder)
-    table = make_table(cells, target)
-    write_csv(table, run_folder / "table.csv")
+    return cells, make_table(cells, target)
 
-    if figures:
-        from fl_app.report.figures import write_figures  # matplotlib takes a second to import
 
-        write_figures(cells, target, run_folder / "figures")
-    return table
+def _write_page(
+    run_folder: Path,
+    cells: list[Cell],
+    table: Table,
+    span: tuple[float, float] | None,
+    refresh: float | None = None,
+) -> None:
+    from fl_app.report.page import write_page  # plotly takes a tenth of a second to import
+
+    write_page(cells, table, run_folder / PAGE, span=span, refresh=refresh)
+
+
+def _ended(run_folder: Path) -> bool:
+    """Whether something that is written at the end is newer than all event logs."""
+    logs = [run_folder / "events.jsonl", *run_folder.glob("*/events.jsonl")]
+    newest = max((log.stat().st_mtime for log in logs if log.is_file()), default=0.0)
+    last = (run_folder / "table.csv", run_folder / "summary.json")
+    return any(path.is_file() and path.stat().st_mtime >= newest for path in last)

@@ -1,28 +1,50 @@
-"""`python -m fl_app.report <run folder>`: draw the table and the figures of a run again."""
+"""`python -m fl_app.report <run folder>`: write table, page and figures of a run again."""
 
 import argparse
 from pathlib import Path
 
-from fl_app.report import TARGET_ACCURACY, print_table, write_report
+from fl_app.report import PAGE, TARGET_ACCURACY, print_table, watch, write_report
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Read the command line, write the report, print the table."""
+    """Read the command line, write the report, print the table; or watch a run until it ends."""
     parser = argparse.ArgumentParser(prog="python -m fl_app.report", description=__doc__)
-    parser.add_argument("run_folder", type=Path, help="a run's output folder")
+    parser.add_argument("run_folder", type=Path, help="a run's output folder, or one of its cells'")
     parser.add_argument(
         "--target-accuracy",
         type=float,
         default=TARGET_ACCURACY,
         help="accuracy to which times are measured, in (0, 1] (default: %(default)s)",
     )
+    parser.add_argument(
+        "--span",
+        type=float,
+        nargs=2,
+        metavar=("FROM", "TO"),
+        help="seconds from and to which the page's timelines reach (default: as much as is quick)",
+    )
+    parser.add_argument(
+        "--watch",
+        type=float,
+        metavar="SECONDS",
+        help=f"write only {PAGE}, so often until the run ends; in a browser it reloads itself",
+    )
     options = parser.parse_args(arguments)
+    folder, target = options.run_folder, options.target_accuracy
+    span = tuple(options.span) if options.span else None
+    page = folder / PAGE
     try:
-        table = write_report(options.run_folder, options.target_accuracy)
+        if options.watch is not None:
+            print(f"page: {page}", flush=True)
+            watch(folder, target, every=options.watch, span=span)
+            return
+        table = write_report(folder, target, span=span)
     except ValueError as error:
         parser.error(str(error))
+    except KeyboardInterrupt:
+        return
     print_table(table)
-    print(f"figures: {options.run_folder / 'figures'}")
+    print(f"page: {page}\nfigures: {folder / 'figures'}")
 
 
 if __name__ == "__main__":

@@ -26,15 +26,16 @@ from fl_app.report.series import (
     reached,
     rows,
     sample,
+    seconds,
+    time_label,
     window,
 )
-from fl_app.report.style import RC, Look, looks
+from fl_app.report.style import INK, MUTED, RC, WAITING, Look, looks
 
 MAX_PANELS = 6  # series of which the overview shows more than the accuracy
 MAX_LABELS = 15  # clients that a panel of the timeline can name
-WAITING = "#d4d4d4"
 _LOST: dict[str, Any] = {"color": "black", "marker": "x", "ls": "", "ms": 4, "mew": 1.2}
-_VERSION: dict[str, Any] = {"colors": "#222222", "lw": 0.7, "clip_on": False}
+_VERSION: dict[str, Any] = {"colors": INK, "lw": 0.7, "clip_on": False}
 
 
 def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
@@ -48,7 +49,7 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
     folder.mkdir(exist_ok=True)
     series = group(cells)
     drawn = looks([each.algorithm for each in series])
-    unit = _time_label(cells)
+    unit = time_label(cells)
     panels = len(series)
     columns = min(panels, 4)
     zoom = learning_phase(series, target)
@@ -115,7 +116,7 @@ def draw_accuracy(
         line = curve(each)
         highest = max(highest, line.high.max(initial=0.0))
         moment = reached(line, target)
-        when = f"never {target:.0%}" if moment is None else f"{target:.0%} at {_seconds(moment)}"
+        when = f"never {target:.0%}" if moment is None else f"{target:.0%} at {seconds(moment)}"
         seeds = f" ({len(each.cells)} seeds)" if len(each.cells) > 1 else ""
         label = f"{each.name}{seeds}: {when}"
         axes.plot(line.t, line.mean, look.line, color=look.colour, label=label)
@@ -126,7 +127,7 @@ def draw_accuracy(
             axes.plot(moment, target, "o", color=look.colour, ms=6, mec="white", mew=1, zorder=5)
     if highest > target / 2:  # a target far above every curve would press them down
         highest = max(highest, target)
-    axes.axhline(target, color="#888888", lw=0.8, ls=(0, (4, 3)), zorder=1)
+    axes.axhline(target, color=MUTED, lw=0.8, ls=(0, (4, 3)), zorder=1)
     axes.set_xlim(0, until)
     axes.set_ylim(0, 1.05 * highest or 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0))
@@ -237,10 +238,6 @@ def _bars(spans: Iterable[tuple[int, float, float]], colour: str) -> PolyCollect
     return PolyCollection(corners, facecolor=colour, lw=0, snap=False)
 
 
-def _time_label(cells: Sequence[Cell]) -> str:
-    return "wall time (s)" if any(c.on_wall_clock for c in cells) else "virtual time (s)"
-
-
 def _grid(figure: Figure | SubFigure, panels: int, columns: int) -> list[Axes]:
     grid = figure.subplots(math.ceil(panels / columns), columns, squeeze=False, sharex=True).ravel()
     for unused in grid[panels:]:
@@ -258,7 +255,3 @@ def _figure(width: float, height: float) -> Figure:
 
 def _title(figure: Figure | SubFigure, text: str) -> None:
     figure.suptitle(text, x=0.01, ha="left", fontsize=10.5, fontweight="bold")
-
-
-def _seconds(t: float) -> str:
-    return f"{t:,.0f} s" if t >= 100 else f"{t:.1f} s"

@@ -34,7 +34,7 @@ class Series:
 
 
 class Curve(NamedTuple):
-    """Accuracy over time: mean, lowest and highest of the seeds; arrays of one shape ``(n,)``."""
+    """Something over `t`: mean, lowest and highest of the seeds; arrays of one shape ``(n,)``."""
 
     t: Floats
     mean: Floats
@@ -46,21 +46,31 @@ def group(cells: Sequence[Cell]) -> list[Series]:
     """Put the seeds of a cell together, in the order in which the cells come."""
     groups: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
-        groups[re.sub(r"-seed\d+$", "", cell.name)].append(cell)
+        groups[without_seed(cell.name)].append(cell)
     return [Series(name, tuple(members)) for name, members in groups.items()]
 
 
-def curve(series: Series) -> Curve:
-    """Accuracy over time.
+def without_seed(name: str) -> str:
+    """What the seeds of a cell are called together."""
+    return re.sub(r"-seed\d+$", "", name)
+
+
+def curve(series: Series, x: str = "t", y: str = "accuracy") -> Curve:
+    """A field of the evaluations over another, by default accuracy over time.
 
     A model counts until the next one is evaluated, so seeds with other evaluation times meet on
     the union of all times, and one that ended early keeps its last value. Empty if none was
     evaluated.
+
+    Args:
+        series: of one cell or its seeds.
+        x: "t", "version" or "client_updates"; becomes the curve's `t`.
+        y: "accuracy" or "loss".
     """
     runs = [
         (
-            np.array([e.t for e in cell.evaluations]),
-            np.array([e.accuracy for e in cell.evaluations]),
+            np.array([getattr(e, x) for e in cell.evaluations], float),
+            np.array([getattr(e, y) for e in cell.evaluations], float),
         )
         for cell in series.cells
         if cell.evaluations
@@ -101,6 +111,16 @@ def histogram(ages: Counter[int], width: int) -> tuple[Floats, Floats]:
     for age, count in ages.items():
         counts[age // width] += count
     return np.arange(counts.size) * float(width), counts / counts.sum()
+
+
+def seconds(t: float) -> str:
+    """Seconds as text."""
+    return f"{t:,.0f} s" if t >= 100 else f"{t:.1f} s"
+
+
+def time_label(cells: Sequence[Cell]) -> str:
+    """Title of a time axis."""
+    return "wall time (s)" if any(c.on_wall_clock for c in cells) else "virtual time (s)"
 
 
 def busy_share(cell: Cell, until: float) -> float:

@@ -40,6 +40,8 @@ ALGORITHMS = tuple(_COLOURS)
 _PALETTE = tuple(dict.fromkeys(_COLOURS.values()))
 _LINES = ("-", "--", ":", "-.")
 
+INK, MUTED, GRID, WAITING = "#222222", "#888888", "#e6e6e6", "#d4d4d4"
+
 RC: dict[Any, Any] = {
     "figure.dpi": 160,
     "savefig.dpi": 160,
@@ -49,11 +51,11 @@ RC: dict[Any, Any] = {
     "axes.labelsize": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": "#888888",
+    "axes.edgecolor": MUTED,
     "axes.linewidth": 0.8,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e6e6e6",
+    "grid.color": GRID,
     "grid.linewidth": 0.6,
     "xtick.color": "#555555",
     "ytick.color": "#555555",

@@ -1,20 +1,26 @@
-"""The table of a run: one row per cell."""
+"""The table of a run: one row per cell, and what the seeds of a cell have in common."""
 
 import csv
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
 from fl_app.report.cells import Cell, mean_age
+from fl_app.report.series import group, without_seed
 
 
 @dataclass(frozen=True)
 class Row:
     """What one cell came to; None where it is unknown or never happened.
+
+    Or, over the seeds of a cell, the mean or the population standard deviation of each number;
+    unknown where it is unknown of a seed, and of words what all seeds have in common.
 
     Attributes:
         cell: name of the cell.
@@ -33,6 +39,8 @@ class Row:
         failures: orders that brought nothing.
         rejected: replies that were refused.
         stopped: what ended the run.
+        statistic: "run" for one cell, "mean" or "std" over its seeds.
+        num_seeds: 1, or over how many.
     """
 
     cell: str
@@ -41,16 +49,18 @@ class Row:
     final_accuracy: float | None
     best_accuracy: float | None
     seconds_to_target: float | None
-    updates_to_target: int | None
+    updates_to_target: float | None
     mean_staleness: float | None
-    max_staleness: int | None
+    max_staleness: float | None
     mb_down: float | None
     mb_up: float | None
-    client_updates: int
+    client_updates: float
     updates_per_second: float | None
-    failures: int
-    rejected: int
+    failures: float
+    rejected: float
     stopped: str | None
+    statistic: str = "run"
+    num_seeds: int = 1
 
 
 @dataclass(frozen=True)
@@ -60,10 +70,32 @@ class Table:
     rows: tuple[Row, ...]
     target_accuracy: float
 
+    def of_series(self) -> list[tuple[Row, Row | None]]:
+        """A row for each cell, seeds together: its mean and its spread, which one seed has not."""
+        spreads = {row.cell: row for row in self.rows if row.statistic == "std"}
+        return [
+            (row, spreads.get(row.cell))
+            for row in self.rows
+            if row.statistic == "mean"
+            or (row.statistic == "run" and without_seed(row.cell) not in spreads)
+        ]
+
 
 def make_table(cells: Sequence[Cell], target_accuracy: float) -> Table:
-    """Collect the rows; what the events tell is taken from them, the rest from the summaries."""
-    return Table(tuple(_row(cell, target_accuracy) for cell in cells), target_accuracy)
+    """Collect the rows; what the events tell is taken from them, the rest from the summaries.
+
+    The seeds of a cell are followed by their mean and their spread.
+    """
+    rows: list[Row] = []
+    for series in group(cells):
+        seeds = [_row(cell, target_accuracy) for cell in series.cells]
+        rows += seeds
+        if len(seeds) > 1:
+            rows += [
+                _over(seeds, series.name, "mean", fmean),
+                _over(seeds, series.name, "std", pstdev),
+            ]
+    return Table(tuple(rows), target_accuracy)
 
 
 def write_csv(table: Table, path: Path) -> None:
@@ -77,24 +109,34 @@ def write_csv(table: Table, path: Path) -> None:
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
-    """Print the table; the best accuracies and the shortest ways to the target are bold."""
-    rows = table.rows
+    """Print the table, with mean and spread below the seeds of a cell.
+
+    The best accuracies and the shortest ways to the target are bold, seeds taken together.
+    """
+    rows = [row for row in table.rows if row.statistic != "std"]
     target = f"{table.target_accuracy:.0%}"
+
+    def marked(key: str, form: str, best: Callable[[Sequence[float]], float]) -> list[str]:
+        return _marked(table, rows, key, form, best)
+
+    def plain(key: str, form: str) -> list[str]:
+        return [_text(getattr(row, key), form) for row in rows]
+
     columns: list[tuple[str, list[str]]] = [
-        ("\ncell", [escape(row.cell) for row in rows]),
-        ("acc.\nfinal", _marked([row.final_accuracy for row in rows], "{:.1%}", max)),
-        ("\nbest", _marked([row.best_accuracy for row in rows], "{:.1%}", max)),
-        (f"to {target}\nsec.", _marked([row.seconds_to_target for row in rows], "{:,.1f}", min)),
-        ("\nupdates", _marked([row.updates_to_target for row in rows], "{:,}", min)),
-        ("stale\nmean", [_text(row.mean_staleness, "{:.1f}") for row in rows]),
-        ("\nmax", [_text(row.max_staleness, "{}") for row in rows]),
-        ("MB\ndown", [_text(row.mb_down, "{:,.1f}") for row in rows]),
-        ("\nup", [_text(row.mb_up, "{:,.1f}") for row in rows]),
-        ("client\nupdates", [_text(row.client_updates, "{:,}") for row in rows]),
-        ("wall\nupd/s", [_text(row.updates_per_second, "{:,.0f}") for row in rows]),
-        ("\nfail", [_text(row.failures, "{:,}") for row in rows]),
-        ("\nrej", [_text(row.rejected, "{:,}") for row in rows]),
-        ("\nstopped", [_text(row.stopped, "{}") for row in rows]),
+        ("\ncell", [escape(name(row)) for row in rows]),
+        ("acc.\nfinal", marked("final_accuracy", "{:.1%}", max)),
+        ("\nbest", marked("best_accuracy", "{:.1%}", max)),
+        (f"to {target}\nsec.", marked("seconds_to_target", "{:,.1f}", min)),
+        ("\nupdates", marked("updates_to_target", "{:,.0f}", min)),
+        ("stale\nmean", plain("mean_staleness", "{:.1f}")),
+        ("\nmax", plain("max_staleness", "{:.0f}")),
+        ("MB\ndown", plain("mb_down", "{:,.1f}")),
+        ("\nup", plain("mb_up", "{:,.1f}")),
+        ("client\nupdates", plain("client_updates", "{:,.0f}")),
+        ("wall\nupd/s", plain("updates_per_second", "{:,.0f}")),
+        ("\nfail", plain("failures", "{:,.0f}")),
+        ("\nrej", plain("rejected", "{:,.0f}")),
+        ("\nstopped", plain("stopped", "{}")),
     ]
     drawn = RichTable(box=None, pad_edge=False, header_style="dim")
     for title, _ in columns:
@@ -106,10 +148,15 @@ def print_table(table: Table, console: Console | None = None) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=160)  # a file has no width: break no line
     console.print(drawn)
-    if made_up := [row.cell for row in rows if row.data == "stand-in"]:
+    if made_up := [row.cell for row in table.rows if row.data == "stand-in"]:
         console.print(
             f"NOT THE REAL DATA but a stand-in: {escape(', '.join(made_up))}", style="bold"
         )
+
+
+def name(row: Row) -> str:
+    """Of the cell; of several seeds also how many."""
+    return row.cell if row.num_seeds == 1 else f"{row.cell} ({row.num_seeds} seeds)"
 
 
 def _row(cell: Cell, target_accuracy: float) -> Row:
@@ -136,6 +183,19 @@ def _row(cell: Cell, target_accuracy: float) -> Row:
     )
 
 
+def _over(
+    seeds: Sequence[Row], name: str, statistic: str, of: Callable[[list[float]], float]
+) -> Row:
+    values: dict[str, Any] = {}
+    for field in fields(Row):
+        column = [getattr(row, field.name) for row in seeds]
+        if any(value is None or isinstance(value, str) for value in column):
+            values[field.name] = column[0] if len(set(column)) == 1 else None
+        else:
+            values[field.name] = of(column)
+    return Row(**{**values, "cell": name, "statistic": statistic, "num_seeds": len(seeds)})
+
+
 def _megabytes(num_bytes: float | None) -> float | None:
     return None if num_bytes is None else num_bytes / 1e6
 
@@ -145,13 +205,24 @@ def _text(value: object, form: str) -> str:
 
 
 def _marked(
-    values: Sequence[float | None], form: str, best: Callable[[Sequence[float]], float]
+    table: Table,
+    rows: Sequence[Row],
+    key: str,
+    form: str,
+    best: Callable[[Sequence[float]], float],
 ) -> list[str]:
-    """The values as text, the best of several in bold."""
-    known = [value for value in values if value is not None]
+    """Values as text, means with their spread, and the best of several in bold."""
+    series = table.of_series()
+    spreads = {row.cell: spread for row, spread in series if spread is not None}
+    known = [value for row, _ in series if (value := getattr(row, key)) is not None]
     winner = best(known) if len(known) > 1 else None
-    texts = [_text(value, form) for value in values]
-    return [
-        f"[bold]{text}[/bold]" if value is not None and value == winner else text
-        for text, value in zip(texts, values, strict=True)
-    ]
+    rivals = [row for row, _ in series]
+    texts = []
+    for row in rows:
+        value = getattr(row, key)
+        text = _text(value, form)
+        if value is not None and row.statistic == "mean":
+            text += f" \u00b1{form.format(getattr(spreads[row.cell], key)).rstrip('%')}"
+        best_of_all = value is not None and value == winner and row in rivals
+        texts.append(f"[bold]{text}[/bold]" if best_of_all else text)
+    return texts

@@ -110,8 +110,8 @@ class Task:
     def test(self, model: nn.Module, *, recall: bool = False) -> dict[str, float]:
         """Accuracy in [0, 1] and mean loss on the test set; the model's modes are left as found.
 
-        ``"commonest_prediction"`` is the share of the test examples that are put into the class most
-        often chosen: 1.0 of a model that has collapsed to a constant, whatever its weights.
+        ``"commonest_prediction"`` is the share of the test examples that are put into the class
+        most often chosen: 1.0 of a model that has collapsed to a constant, whatever its weights.
         Of sequences, the first two are means over tokens, and instead of the third there is
         ``"perplexity"``, the loss's exponential.
         With `recall` there are also ``recall_0`` ... ``recall_<C-1>``, the share of every class's

@@ -9,6 +9,7 @@ from helpers import Quadratic, Run, run, vec
 
 from fl_app.algorithms.afl import AFL
 from fl_app.algorithms.dynsgd import DynSGD
+from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.fedhist import FedHist
@@ -106,7 +107,11 @@ def situation(ages: list[int]) -> tuple[GlobalModel, list[Update]]:
     return GlobalModel(vector(), VERSION, num_trainable=5), updates
 
 
-@pytest.mark.parametrize("strategy", [AFL(server_lr=RATE), SAFL(server_lr=RATE)], ids=type)
+@pytest.mark.parametrize(
+    "strategy",
+    [AFL(server_lr=RATE), SAFL(server_lr=RATE), EAFL(server_lr=RATE, num_clusters=1)],
+    ids=type,
+)
 def test_fresh_gradients_are_averaged_by_examples(strategy: AsyncStrategy) -> None:
     model, updates = situation([0, 0, 0, 0])
     expected = FedAvgK(server_lr=RATE, weighting="examples").aggregate(model, updates)

@@ -66,11 +66,24 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path):
     assert sum(event["kind"] == "arrival" for event in events) == summary["client_updates"]
     with np.load(tmp_path / "model.npz", allow_pickle=False) as model:
         assert sum(model[name].size for name in model) == 2410
+    assert "<h1>fedbuff on digits</h1>" in (tmp_path / "report.html").read_text()
+    assert not (tmp_path / "tensorboard").exists()
     assert {path.stem for path in (tmp_path / "figures").glob("*.png")} >= {
         "accuracy",
         "staleness",
         "timeline",
     }
+
+
+def test_tensorboard_of_a_simulated_run_is_there_on_request(monkeypatch, tmp_path, capsys):
+    assert (
+        run(monkeypatch, tmp_path, "algorithm=fedasync", "num_versions=3", "tensorboard=true") == 0
+    )
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    assert file.stat().st_size > 0
+    out = capsys.readouterr().out
+    assert f"To watch: tensorboard --logdir {tmp_path}" in out
+    assert f"Report, to open in a browser: {tmp_path / 'report.html'}" in out
 
 
 def test_quickstart_compares_its_cells_at_equal_updates(monkeypatch, tmp_path):
@@ -113,6 +126,7 @@ def test_cells_run_once_per_seed(monkeypatch, tmp_path):
         ("num_versions=many", "num_versions=many must be an integer >= 1"),
         ("eval_every=0", "eval_every=0 must be an integer >= 1"),
         ("deadline=0", "deadline=0 must be a finite number above 0"),
+        ("tensorboard=1", "tensorboard=1 must be true, false or auto"),
         ("target_accuracy=90", "target_accuracy=90 must be at most 1"),
         ("algorithm.client.local_lr=fast", "client.local_lr=fast must be a finite number above 0"),
         ("algorithm.client.upload=weights", "client.upload=weights must be one of"),

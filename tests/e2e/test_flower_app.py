@@ -12,6 +12,7 @@ from fake_grid import FakeGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam
 
+from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.asynchronous import Asynchronous
 from fl_app.schedule import Buffered
@@ -40,8 +41,9 @@ def evaluate(version: int, arrays: ArrayRecord) -> MetricRecord:
         (FedBuff(), {}),
         (Asynchronous(FedAdam(eta=0.1)), {"schedule": Buffered(concurrency=3, buffer_size=2)}),
         (Asynchronous(FedAdam(eta=0.1)), {}),
+        (EAFL(server_lr=1.0, num_clusters=2, recluster_every=3), {}),
     ],
-    ids=["FedBuff", "FedBuff by default", "FedAdam", "FedAdam by default"],
+    ids=["FedBuff", "FedBuff by default", "FedAdam", "FedAdam by default", "EAFL by default"],
 )
 def test_start_trains_an_unmodified_client_app(strategy: Any, settings: dict[str, Any]) -> None:
     grid = FakeGrid(foreign_app.app, 4)

@@ -6,8 +6,9 @@ import hydra
 import pytest
 from omegaconf import DictConfig
 
+from fl_app.clustered import ClusteredQuorum
 from fl_app.core.rates import LinearDecay
-from fl_app.factory import build_strategy, check
+from fl_app.factory import build_schedule, build_strategy, check
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -20,6 +21,20 @@ def compose(*overrides: str) -> DictConfig:
 def test_the_rate_falls_over_the_configured_run() -> None:
     config = compose("algorithm=twafl", "num_versions=80", "algorithm.strategy.lr_schedule.to=0.25")
     assert build_strategy(config).lr_schedule == LinearDecay(to=0.25, versions=80)
+
+
+def test_eafls_schedule_goes_by_the_strategys_keys() -> None:
+    keys = {
+        "num_clusters": 3,
+        "participation": 0.2,
+        "recluster_every": 7,
+        "synchronous": False,
+        "recluster": False,
+    }
+    overrides = [f"algorithm.strategy.{key}={value}" for key, value in keys.items()]
+    config = compose("algorithm=eafl", *overrides)
+    assert build_schedule(config) == ClusteredQuorum(**keys)
+    assert build_strategy(config).schedule == build_schedule(config)
 
 
 def test_a_bad_value_inside_a_setting_is_refused() -> None:

@@ -190,6 +190,23 @@ def test_the_summary_of_a_run() -> None:
     }
 
 
+def test_training_for_clusters_is_neither_participation_nor_in_vain() -> None:
+    """2 s for the clusters, then 3 s used, both on version 0."""
+    counted = Tally(num_clients=1, num_bytes=4)
+    for start, end in ((0.0, 2.0), (2.0, 5.0)):
+        counted.emit({"kind": "dispatch", "t": start, "client": 0, "version": 0})
+        arrival = {"client": 0, "base_version": 0, "age": 0, "loss": 1.0}
+        counted.emit({"kind": "arrival", "t": end, **arrival})
+        if end == 2.0:
+            clusters = {"version": 0, "client": [0], "cluster": [0], "dropped": [0]}
+            counted.emit({"kind": "cluster", "t": end, **clusters})
+            assert counted.seconds_used == 2.0
+    counted.emit({"kind": "aggregate", "t": 5.0, "version": 1, "client": [0], "age": [0]})
+    assert counted.seconds_used == 5.0
+    assert counted.seconds_wasted == counted.orders_wasted == 0
+    assert counted.participation == {0: 1}
+
+
 def test_numbers_that_the_strategy_reported_are_averaged() -> None:
     counted = Tally(num_clients=2, num_bytes=4)
     for version, kept in ((1, 3), (2, 4)):

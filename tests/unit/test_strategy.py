@@ -11,10 +11,12 @@ from flwr.app import ArrayRecord
 from helpers import vec
 
 from fl_app import strategy
+from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.clustered import ClusteredQuorum
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.schedule import Buffered, Schedule, fully_async, k_async, synchronous
 from fl_app.strategy import AsyncStrategy
@@ -36,6 +38,7 @@ def test_an_author_who_writes_aggregate_gets_the_rest() -> None:
     assert mean.dispatch(model, client_id=5) == (model.params, {})
     assert mean.admit(model, Update(5, 0, vec(1, 1), "delta", 10, 0.5)) is None
     assert mean.to_evaluate(model) is model.params
+    assert mean.cluster(model, [Update(5, 0, vec(1, 1), "gradient", 10, 0.5)]) == {5: 0}
     assert (mean.state, mean.report) == ({}, {})
     assert Mean.schedule == Buffered(concurrency=None, buffer_size=1)
 
@@ -59,6 +62,12 @@ def test_aggregate_is_required() -> None:
 )
 def test_classes_name_their_schedule(algorithm: type[AsyncStrategy], schedule: Schedule) -> None:
     assert algorithm.schedule == schedule
+
+
+def test_eafls_schedule_goes_by_its_own_keywords() -> None:
+    eafl = EAFL(num_clusters=3, participation=0.2, recluster_every=7, synchronous=False)
+    assert eafl.schedule == ClusteredQuorum(3, 0.2, 7, synchronous=False, recluster=True)
+    assert EAFL(recluster=False).schedule == ClusteredQuorum(5, 0.1, 100, True, recluster=False)
 
 
 def test_instances_share_no_state() -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,14 @@ from helpers import MeanDelta, Recorder, Times, vec
 from fl_app.core.types import Order, Reply, Upload, Vector
 from fl_app.engine import clock as clock_module
 from fl_app.engine.clock import (
+    NO_VECTOR,
     READY_LIMIT,
+    Alarm,
     Arrived,
     Expired,
     Joined,
     Left,
+    Parts,
     Returned,
     Stray,
     VirtualClock,
@@ -341,3 +345,132 @@ def test_a_node_that_vanishes_frees_its_place(time: SimpleNamespace) -> None:
     ]
     assert sink.events[2]["reason"] == "node vanished"
     assert outcome.failures == 1
+
+
+# -- alarms, pauses, notices ----------------------------------------------------------------------
+
+
+class Parted(Times):
+    """A second of download and one of upload around the training."""
+
+    def seconds(self, client_id: int, sequence: int, now: float) -> float:
+        return 2.0 + super().seconds(client_id, sequence, now)
+
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        return Parts(1.0, super().seconds(client_id, sequence, now), 1.0)
+
+
+class Answers(Shelf):
+    """As a shelf, with an upload of its own for every order."""
+
+    def __init__(self, uploads: dict[int, Upload]) -> None:
+        super().__init__()
+        self.uploads = uploads
+        self.given: list[Order] = []
+
+    def push(self, order: Order) -> None:
+        self.given.append(order)
+        super().push(order)
+
+    def pull(self, timeout: float | None) -> Iterable[Reply]:
+        return [
+            replace(reply, upload=self.uploads.get(reply.number, UPLOAD))
+            for reply in super().pull(timeout)
+        ]
+
+
+def paused(progress: float) -> Upload:
+    return replace(UPLOAD, done=False, progress=progress)
+
+
+def test_an_alarm_comes_at_its_time_and_once() -> None:
+    clock = virtual(Shelf(), lambda client, sequence: 4.0)
+    clock.dispatch(order(0))
+    clock.alarm(3.0)
+    assert isinstance(clock.next(math.inf), Alarm)
+    assert clock.now == 3.0
+    clock.alarm(4.0)  # what ends at the same moment comes first
+    assert isinstance(clock.next(math.inf), Arrived)
+    assert isinstance(clock.next(math.inf), Alarm)
+    assert clock.next(math.inf) is None
+    clock.alarm(9.0)
+    assert clock.next(5.0) is None
+
+
+def test_a_client_pauses_when_it_says_and_goes_on_with_the_rest() -> None:
+    """1 s down, 10 s in 5 epochs, 1 s up: it pauses after 2 epochs, at 5; fetches 1 s; 6 + 1 s."""
+    mailbox = Answers({0: paused(0.4)})
+    clock = VirtualClock(mailbox, Parted(lambda *_: 10.0), 1, epochs=5, pauses=True)
+    clock.dispatch(order(0))
+    event = clock.next(math.inf)
+    assert isinstance(event, Arrived)
+    assert event.reply.upload is not None
+    assert not event.reply.upload.done
+    assert clock.now == pytest.approx(5.0)
+    mailbox.uploads.clear()
+    clock.resume(replace(event.order, config={"resume": True}), 0.4)
+    event = clock.next(math.inf)
+    assert isinstance(event, Arrived)
+    assert event.order.config == {"resume": True}
+    assert clock.now == pytest.approx(13.0)
+
+
+def test_nothing_newer_costs_no_download() -> None:
+    clock = VirtualClock(
+        Answers({0: paused(0.4)}), Parted(lambda *_: 10.0), 1, epochs=5, pauses=True
+    )
+    clock.dispatch(order(0))
+    event = clock.next(math.inf)
+    assert isinstance(event, Arrived)
+    clock.resume(replace(event.order, vector=NO_VECTOR), 0.4)
+    assert clock.next(math.inf) is not None
+    assert clock.now == pytest.approx(12.0)
+
+
+def test_who_does_not_pause_ends_as_always() -> None:
+    clock = VirtualClock(Shelf(), Parted(lambda *_: 10.0), 1, epochs=5, pauses=True)
+    clock.dispatch(order(0))
+    event = clock.next(math.inf)
+    assert isinstance(event, Arrived)
+    assert event.reply.upload == UPLOAD
+    assert clock.now == 12.0
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_a_notice_shortens_an_order_to_its_epoch(computed: bool) -> None:
+    """At 6, in the third of 5 epochs of 2 s after 1 s of download: it ends at 7, arrives at 8."""
+    mailbox = Answers({})
+    clock = VirtualClock(
+        mailbox,
+        Parted(lambda client, sequence: 4.0 if client else 10.0),
+        2,
+        epochs=5,
+    )
+    late, other = order(0), order(1, client_id=1)
+    clock.dispatch(late)
+    clock.dispatch(other)
+    if computed:  # its workers ran ahead
+        assert isinstance(clock.next(math.inf), Arrived)
+        mailbox.pull(None)
+    else:
+        mailbox._capacity = 1  # only the next one is computed
+        assert isinstance(clock.next(math.inf), Arrived)
+    assert clock.now == 6.0
+    assert clock.hurry(late)
+    mailbox._capacity = 4
+    event = clock.next(math.inf)
+    assert isinstance(event, Arrived)
+    assert event.order is late
+    assert clock.now == pytest.approx(8.0)
+    assert mailbox.given[-1].config == {"local_epochs": 3}
+    assert clock.next(math.inf) is None
+
+
+def test_nobody_is_hurried_in_the_last_epoch_or_when_gone() -> None:
+    clock = VirtualClock(Shelf(), Parted(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
+    late, other = order(0), order(1, client_id=1)
+    clock.dispatch(late)
+    clock.dispatch(other)
+    clock.next(math.inf)
+    assert not clock.hurry(late)  # at 6 it trains its second epoch, or sends
+    assert not clock.hurry(other)

@@ -2,9 +2,11 @@
 
 import gc
 import math
+import re
 import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +25,7 @@ from helpers import (
 )
 
 from fl_app.client import LocalTrainer
+from fl_app.clustered import ClusteredQuorum
 from fl_app.core.errors import Diverged, Stalled
 from fl_app.core.types import Config, Event, GlobalModel, Update, Upload, Vector
 from fl_app.devices import UniformRatio
@@ -123,7 +126,13 @@ def test_a_strategy_decides_what_clients_receive_and_what_is_tested() -> None:
 
     class Trainer:
         def train(
-            self, client_id: int, sequence: int, vector: Vector, config: Config, out: Any
+            self,
+            client_id: int,
+            sequence: int,
+            vector: Vector,
+            config: Config,
+            out: Any,
+            state: Any,
         ) -> Upload:
             received.setdefault(client_id, float(vector[0]))
             configs.append(config)
@@ -137,7 +146,7 @@ def test_a_strategy_decides_what_clients_receive_and_what_is_tested() -> None:
 
     result = run(k_async(2), Trainer(), num_clients=3, strategy=Shifted(), evaluate=evaluate)
     assert received == {0: 0.0, 1: 10.0, 2: 20.0}
-    assert all(config == {"lr": 0.5} for config in configs)
+    assert all(config["lr"] == 0.5 for config in configs)
     assert set(tested) == {1000.0}
     assert result.outcome.params.tolist() == [1000, 1000]
 
@@ -157,13 +166,17 @@ def test_an_update_that_is_not_admitted_makes_no_version() -> None:
     assert result.outcome.client_updates == len(result.kind("arrival"))
 
 
-class InBursts:
+class InBursts(Schedule):
     """Once four updates wait, releases them one by one, but keeps the last."""
 
     def __init__(self) -> None:
         self._bursting = False
-        self.start = Buffered(5, 1).start
-        self.check = Buffered(5, 1).check
+
+    def start(self, *situation: Any) -> Sequence[int]:
+        return Buffered(5, 1).start(*situation)
+
+    def check(self, num_clients: int) -> None:
+        Buffered(5, 1).check(num_clients)
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         self._bursting = len(buffer) > (1 if self._bursting else 3)
@@ -185,6 +198,65 @@ def test_what_the_schedule_leaves_waits_and_what_is_over_the_end_is_not_aggregat
     assert times == [arrivals[3 + 3 * (v // 3)]["t"] for v in range(num_versions)]
 
 
+# -- clusters -------------------------------------------------------------------------------------
+
+
+class Watching(MeanDelta):
+    """Remembers what it was shown for every clustering."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[list[Update]] = []
+        self.current: list[int] = []
+
+    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+        self.shown.append(list(updates))
+        self.current.append(model.version)
+        return super().cluster(model, updates)
+
+
+def counting(client_id: int, sequence: int, received: Vector) -> Upload:
+    """A displacement of which client and order can be told."""
+    return Upload(vec(client_id, sequence), "delta", 10 + client_id, 0.0, rate_sum=0.5)
+
+
+def test_clusters_are_formed_of_every_clients_latest_gradient() -> None:
+    """At second 1.25, when all start anew, and with version 4, for which two are waited for:
+
+    version  second  of clients' orders         then at work until second
+    1        2.5     0: 1 (2.25), 1: 1 (2.5)    0: 3.5, 1: 3.75, 2: 3.35
+    2        3.5     2: 1 (3.35), 0: 2 (3.5)    0: 4.5, 1: 3.75, 2: 5.6
+    3        4.5     1: 2 (3.75), 0: 3 (4.5)    0: 5.5, 1: 5.75, 2: 5.6
+    4        5.6     0: 4 (5.5),  2: 2 (5.6)
+    """
+    result = run(
+        ClusteredQuorum(num_clusters=1, participation=0.5, recluster_every=4),
+        Scripted(counting),
+        num_clients=3,
+        num_versions=6,
+        devices=Times(lambda client, order: (1.0, 1.25, 2.1 if order else 1.0)[client]),
+        strategy=Watching(),
+    )
+    strategy = result.strategy
+    assert strategy.current == [0, 4]
+    for shown, orders in zip(strategy.shown, ([0, 0, 0], [4, 2, 2]), strict=True):
+        assert [update.client_id for update in shown] == [0, 1, 2]
+        assert {update.kind for update in shown} == {"gradient"}
+        assert [update.num_examples for update in shown] == [10, 11, 12]
+        expected = [[-2.0 * client, -2.0 * order] for client, order in enumerate(orders)]
+        assert [update.vector.tolist() for update in shown] == expected
+
+
+def test_clusters_must_hold_those_who_were_shown() -> None:
+    class Forgetful(MeanDelta):
+        def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+            return {update.client_id: 0 for update in updates[1:]} | {77: 0}
+
+    text = "must put each of the 10 clients that it is shown into one cluster, and nobody else: "
+    with pytest.raises(ValueError, match=re.escape(text + "[0, 77]")):
+        run(ClusteredQuorum(num_clusters=2), strategy=Forgetful())
+
+
 # -- versions -------------------------------------------------------------------------------------
 
 
@@ -204,8 +276,16 @@ def cited(events: list[Event]) -> list[list[int]]:
             case "aggregate":
                 found.append(sorted({*bases.values(), *(base for _, base in waiting), current}))
                 current = event["version"]
-                waiting = waiting[len(event["client"]) :]
+                leave(event["client"], waiting)
+            case "cluster":
+                leave(event["dropped"], waiting)
     return found
+
+
+def leave(clients: list[int], waiting: list[tuple[int, int]]) -> None:
+    """Of every client the update that waits for longest."""
+    for client in clients:
+        waiting.remove(next(update for update in waiting if update[0] == client))
 
 
 def half_of_them_fail(client_id: int, sequence: int, received: Vector) -> Upload:
@@ -221,12 +301,29 @@ def half_are_refused(client_id: int, sequence: int, received: Vector) -> Upload:
 
 @pytest.mark.parametrize(
     "schedule",
-    [synchronous(4), k_async(3), Buffered(8, 3), fully_async(8), RandomK(3, 10, 0), InBursts()],
-    ids=["synchronous", "k_async", "buffered", "fully_async", "random_k", "in_bursts"],
+    [
+        synchronous(4),
+        k_async(3),
+        Buffered(8, 3),
+        fully_async(8),
+        RandomK(3, 10, 0),
+        InBursts(),
+        ClusteredQuorum(num_clusters=1, participation=0.3, recluster_every=9),
+    ],
+    ids=[
+        "synchronous",
+        "k_async",
+        "buffered",
+        "fully_async",
+        "random_k",
+        "in_bursts",
+        "clustered_quorum",
+    ],
 )
 @pytest.mark.parametrize("script", [toward_own_number, half_of_them_fail, half_are_refused])
 def test_versions_are_kept_exactly_while_somebody_cites_them(schedule: Any, script: Any) -> None:
     devices = schedule if isinstance(schedule, RandomK) else None
+    schedule = deepcopy(schedule)
     result = run(schedule, Scripted(script), devices=devices, num_versions=120, deadline=4.5)
     assert result.strategy.histories == cited(result.events)
     sizes = [len(history) for history in result.strategy.histories]
@@ -495,6 +592,33 @@ def test_ctrl_c_while_a_version_is_published_leaves_the_one_before() -> None:
     assert outcome.version == 2
     same = run(SCHEDULE, devices=Times(one_second), num_versions=2)
     assert outcome.params.tolist() == same.outcome.params.tolist()
+
+
+def test_engine_tells_who_has_nothing_to_do_and_who_works() -> None:
+    """Two of three clients at work, K = 2."""
+    seen = []
+
+    class Watcher:
+        def emit(self, event: Event) -> None:
+            idle, busy = engine.clients
+            seen.append((event["kind"], len(idle), len(busy)))
+
+    engine = Engine(
+        strategy=MeanDelta(),
+        schedule=k_async(2, 2),
+        clock=VirtualClock(Inline(Scripted(toward_own_number)), Times(one_second), 3),
+        initial=vec(0, 0),
+        stop=Stop(num_versions=1),
+        sinks=[Watcher()],
+    )
+    engine.run()
+    assert seen == [
+        ("dispatch", 2, 1),
+        ("dispatch", 1, 2),
+        ("arrival", 2, 1),
+        ("arrival", 3, 0),
+        ("aggregate", 3, 0),
+    ]
 
 
 # -- ends and evaluations -------------------------------------------------------------------------

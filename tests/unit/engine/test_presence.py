@@ -1,11 +1,11 @@
 """Clients that come and go under virtual time."""
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import helpers
 import numpy as np
+from helpers import Stays
 
 from fl_app.core.types import Order
 from fl_app.devices import Churn
@@ -14,21 +14,6 @@ from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.presence import Presence
 from fl_app.engine.workers import Inline
 from fl_app.schedule import Buffered, k_async
-
-
-class Stays:
-    """Stays as listed by client, from the one at second 0; then for ever."""
-
-    def __init__(self, stays: Mapping[int, Sequence[float]], offline: Sequence[int] = ()) -> None:
-        self._stays = stays
-        self._offline = offline
-
-    def starts_online(self, client_id: int) -> bool:
-        return client_id not in self._offline
-
-    def stay(self, client_id: int, number: int) -> float:
-        stays = self._stays.get(client_id, ())
-        return stays[number] if number < len(stays) else math.inf
 
 
 def make_clock(availability: Any, seconds: float, deadline: float = math.inf) -> VirtualClock:

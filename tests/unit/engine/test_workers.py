@@ -91,7 +91,13 @@ def test_results_outlive_later_work(start: Any, num_workers: int) -> None:
 
     class Writer:
         def train(
-            self, client_id: int, sequence: int, received: Vector, config: Config, out: Any
+            self,
+            client_id: int,
+            sequence: int,
+            received: Vector,
+            config: Config,
+            out: Any,
+            state: Any,
         ) -> Upload:
             out = np.empty_like(received) if out is None else out
             out[:] = sequence

@@ -6,7 +6,6 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from run_folders import ASYNCHRONOUS, ROUNDS, dispatch, failure, write_cell
 
-from fl_app.report.cells import read_run
 from fl_app.report.figures import (
     WAITING,
     draw_accuracy,
@@ -14,6 +13,7 @@ from fl_app.report.figures import (
     draw_timeline,
     write_figures,
 )
+from fl_app.report.reading import read_run
 from fl_app.report.series import group
 from fl_app.report.style import looks
 

@@ -20,6 +20,8 @@ def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys)
         "overview.png",
     }
     out = capsys.readouterr().out
+    assert f"page: {tmp_path / 'report.html'}" in out
+    assert (tmp_path / "report.html").is_file()
     assert "to 50%" in out
     assert "fedavg  95.0%" in out
 
@@ -47,6 +49,14 @@ def test_command_refuses_a_folder_without_cells(tmp_path, capsys):
     assert "nothing to report" in capsys.readouterr().err
 
 
-def test_importing_the_report_does_not_import_matplotlib():
-    code = "import sys, fl_app.report; sys.exit('matplotlib' in sys.modules)"
+def test_command_watches_a_run_that_has_ended_once(tmp_path, capsys):
+    write_cell(tmp_path, events=ROUNDS, summary={}, algorithm="fedavg")
+    main([str(tmp_path), "--watch", "5", "--span", "1", "2"])
+    assert capsys.readouterr().out == f"page: {tmp_path / 'report.html'}\n"
+    assert "1.0 s to 2.0 s of 6.0 s" in (tmp_path / "report.html").read_text()
+    assert not (tmp_path / "figures").exists()
+
+
+def test_importing_the_report_imports_neither_matplotlib_nor_plotly():
+    code = "import sys, fl_app.report; sys.exit(bool({'matplotlib', 'plotly'} & {*sys.modules}))"
     subprocess.run([sys.executable, "-c", code], check=True)

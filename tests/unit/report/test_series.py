@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from run_folders import ASYNCHRONOUS, ROUNDS, dispatch, evaluate, write_cell
 
-from fl_app.report.cells import Cell, Evaluation, Training, Wait, read_cell
+from fl_app.report.cells import Cell, Evaluation, Training, Wait
+from fl_app.report.reading import read_cell
 from fl_app.report.series import (
     Series,
     busy_share,
@@ -16,6 +17,8 @@ from fl_app.report.series import (
     reached,
     rows,
     sample,
+    seconds,
+    time_label,
     window,
 )
 
@@ -26,8 +29,11 @@ def cell(name="fedbuff", accuracies=(), trainings=(), waits=(), seconds=0.0):
         algorithm="fedbuff",
         on_wall_clock=False,
         summary={},
-        evaluations=[Evaluation(t, accuracy, 0) for t, accuracy in accuracies],
-        trainings=[Training(*each, "arrival") for each in trainings],
+        evaluations=[
+            Evaluation(t, accuracy, 10 * n, n, 1 - accuracy)
+            for n, (t, accuracy) in enumerate(accuracies)
+        ],
+        trainings=[Training(*each, "arrival", 0) for each in trainings],
         waits=[Wait(*each) for each in waits],
         seconds=seconds,
     )
@@ -168,3 +174,23 @@ def test_labels_are_short_and_tell_clients_apart(clients, expected):
 def test_open_orders_end_with_the_log(tmp_path):
     write_cell(tmp_path, events=[dispatch(0.0, 1), evaluate(7.0, 0, 0.1)])
     assert window([read_cell(tmp_path)]) == 7.0
+
+
+def test_curve_of_loss_over_versions_and_updates():
+    """Versions 0, 1 and updates 0, 10 belong to the two evaluations; the loss is 1 - accuracy."""
+    series = Series("fedbuff", (cell(accuracies=[(0, 0.25), (8, 0.75)]),))
+    over_versions = curve(series, "version", "loss")
+    assert (over_versions.t.tolist(), over_versions.mean.tolist()) == ([0, 1], [0.75, 0.25])
+    assert curve(series, "client_updates").t.tolist() == [0, 10]
+
+
+def test_time_is_named_after_its_clock():
+    real = cell()
+    real.on_wall_clock = True
+    assert time_label([cell()]) == "virtual time (s)"
+    assert time_label([cell(), real]) == "wall time (s)"
+
+
+@pytest.mark.parametrize(("t", "text"), [(0.04, "0.0 s"), (99.94, "99.9 s"), (1234.5, "1,234 s")])
+def test_seconds_are_as_fine_as_they_are_few(t, text):
+    assert seconds(t) == text

@@ -1,10 +1,11 @@
 import csv
 import io
 
+import pytest
 from rich.console import Console
 from run_folders import ASYNCHRONOUS, ROUNDS, write_cell
 
-from fl_app.report.cells import read_run
+from fl_app.report.reading import read_run
 from fl_app.report.table import Row, Table, make_table, print_table, write_csv
 
 SUMMARY = {
@@ -96,6 +97,79 @@ def test_names_in_brackets_are_no_markup(tmp_path):
     text = printed(make_table(read_run(tmp_path), 0.9))
     assert "[red]" in text
     assert "Diverged: [red] nan" in text
+
+
+def of_seeds(tmp_path):
+    """Two seeds of fedasync that end at 85 % and 92 % after 3 and 2 updates, and one fedavg."""
+    write_cell(tmp_path / "fedasync-seed0", events=ASYNCHRONOUS, algorithm="fedasync")
+    write_cell(tmp_path / "fedasync-seed1", events=ASYNCHRONOUS[:9], algorithm="fedasync")
+    write_cell(tmp_path / "fedavg", events=ROUNDS, summary=SUMMARY, algorithm="fedavg")
+    return make_table(read_run(tmp_path), 0.9)
+
+
+def test_seeds_are_followed_by_their_mean_and_population_deviation(tmp_path):
+    """Accuracy .85 and .92: mean .885, deviation (.92 - .85) / 2. Updates 3 and 2: 2.5 and .5."""
+    rows = of_seeds(tmp_path).rows
+    assert [(row.cell, row.statistic, row.num_seeds) for row in rows] == [
+        ("fedavg", "run", 1),
+        ("fedasync-seed0", "run", 1),
+        ("fedasync-seed1", "run", 1),
+        ("fedasync", "mean", 2),
+        ("fedasync", "std", 2),
+    ]
+    mean, std = rows[3:]
+    assert mean.final_accuracy == pytest.approx(0.885)
+    assert std.final_accuracy == pytest.approx(0.035)
+    assert (mean.client_updates, std.client_updates) == (2.5, 0.5)
+    assert (mean.seconds_to_target, std.seconds_to_target) == (2.0, 0.0)
+    assert (mean.algorithm, std.algorithm) == ("fedasync", "fedasync")
+    assert mean.mb_up is None  # no summary says so
+
+
+def test_mean_of_what_one_seed_never_reached_is_unknown(tmp_path):
+    of_seeds(tmp_path)
+    (tmp_path / "fedasync-seed1" / "events.jsonl").write_text("")
+    mean = make_table(read_run(tmp_path), 0.9).rows[3]
+    assert mean.seconds_to_target is mean.updates_to_target is mean.final_accuracy is None
+    assert mean.client_updates == 1.5
+
+
+def test_words_that_seeds_do_not_share_are_unknown_of_all(tmp_path):
+    for seed, stopped in enumerate(("seconds", "num_versions")):
+        summary = {"data": "real", "stopped": stopped}
+        write_cell(tmp_path / f"x-seed{seed}", events=ROUNDS, summary=summary)
+    mean = make_table(read_run(tmp_path), 0.9).rows[2]
+    assert (mean.data, mean.stopped) == ("real", None)
+
+
+def test_csv_tells_runs_from_what_they_have_in_common(tmp_path):
+    write_csv(of_seeds(tmp_path), tmp_path / "table.csv")
+    with (tmp_path / "table.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["cell"] for row in rows if row["statistic"] == "run"] == [
+        "fedavg",
+        "fedasync-seed0",
+        "fedasync-seed1",
+    ]
+    (std,) = [row for row in rows if row["statistic"] == "std"]
+    assert (float(std["client_updates"]), std["num_seeds"], std["mb_up"]) == (0.5, "2", "-")
+
+
+def test_series_are_means_with_their_spread_and_runs_without(tmp_path):
+    table = of_seeds(tmp_path)
+    assert table.of_series() == [(table.rows[0], None), (table.rows[3], table.rows[4])]
+
+
+def test_printed_mean_has_its_spread_and_only_means_compete(tmp_path):
+    table = of_seeds(tmp_path)
+    lines = [" ".join(line.split()) for line in printed(table).splitlines()]
+    assert lines[-1].startswith(
+        "fedasync (2 seeds) 88.5% \u00b13.5 92.0% \u00b10.0 2.0 \u00b10.0 2 "
+    )
+    text = printed(table, force_terminal=True, width=200)
+    assert "\x1b[1m2.0 \u00b10.0\x1b[0m" in text
+    assert "\x1b[1m95.0%\x1b[0m" in text
+    assert text.count("\x1b[1m") == 4
 
 
 def test_made_up_data_are_announced_below_the_table(tmp_path):

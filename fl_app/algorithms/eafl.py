@@ -1,0 +1,168 @@
+"""EAFL: weights by staleness within clusters of like gradients, by data between the clusters.
+
+Asynchronous federated learning with dynamic clustering by the similarity of gradients (GDC),
+staleness-aware semi-asynchronous aggregation within (SAA) and data-size-aware synchronous
+aggregation between clusters (DSA); its Algorithm 1, eq. 4. No code is published.
+
+Server, at version t, once the first k_n of every cluster X_n have reported, V_n:
+
+    gbar_n  = sum_{i in V_n} |D_i| / (sum_{j in V_n} |D_j|) 1/tau_i g_i        SAA (4)
+    w_{t+1} = w_t - eta sum_n |D_n| / |D| gbar_n                              DSA
+    k_n     = max(1, floor(phi |X_n| + 1/2))
+
+At t = 0 and every R versions (GDC) all clients that are there are put into N clusters: k-means over
+g_i / ||g_i||, whose squared distances are 2 - 2 cos(g_i, g_j). At t = 0 each client trains at w_0
+for that alone; later its latest gradient serves, and nobody trains anew.
+
+Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of local learning rates).
+
+Symbols: eta server_lr, N num_clusters, R recluster_every, phi participation, tau_i = t - o + 1 >= 1
+the staleness, |D_i| number of examples of client i, |D_n| of all of X_n, |D| of all clusters.
+
+Ablations: ``recluster=False`` (w/o GDC) keeps the clusters of t = 0 [A]; ``staleness=False`` (w/o
+SAA) leaves out 1/tau_i; ``synchronous=False`` (w/o DSA) makes a version of every cluster's
+aggregate as it comes, w_{t+1} = w_t - eta |D_n| / |D| gbar_n, and counts as many as there are
+clusters as one iteration of R. (About this one the paper's text says synchronous for asynchronous.)
+
+Deviations: within a cluster the weights sum to less than 1, as printed; the step shrinks with the
+staleness, so eta is to be chosen several times larger than that of an average, unless
+``normalise=True`` divides by the sum. Clusters have no heads, through which traffic would go, and
+collecting the gradients for later clusters takes no time. A client whose gradient is 0, or that
+comes after the clusters were formed, belongs to the largest. Who is waited for is up to the
+schedule (`fl_app.clustered.ClusteredQuorum`).
+"""
+
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+from fl_app.clustered import ClusteredQuorum
+from fl_app.core.errors import require_positive
+from fl_app.core.rates import LinearDecay
+from fl_app.core.staleness import polynomial
+from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.vector import cosines
+from fl_app.strategy import AsyncStrategy
+
+BLOCK = 1 << 13  # entries of every gradient that are multiplied at a time, as doubles
+
+
+class EAFL(AsyncStrategy):
+    """Clusters clients by their gradients, so that every kind of data has its say in a version.
+
+    The defaults are those of the paper for MNIST. The server keeps every client's latest gradient.
+
+    Args:
+        server_lr: eta > 0.
+        num_clusters: N >= 1.
+        recluster_every: R >= 1 iterations.
+        participation: phi in (0, 1], share of a cluster that is waited for.
+        normalise: whether the weights within a cluster are made to sum to 1.
+        clip_norm: longest trainable part of an upload, > 0; None = any.
+        lr_schedule: of eta; None = constant.
+        recluster: False forms clusters only once.
+        staleness: False sets tau_i = 1.
+        synchronous: False aggregates each cluster by itself.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        server_lr: float = 0.005,
+        num_clusters: int = 5,
+        recluster_every: int = 100,
+        participation: float = 0.1,
+        normalise: bool = False,
+        clip_norm: float | None = None,
+        lr_schedule: LinearDecay | None = None,
+        recluster: bool = True,
+        staleness: bool = True,
+        synchronous: bool = True,
+    ) -> None:
+        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
+        require_positive("strategy.server_lr", server_lr, "the model would not move")
+        self.server_lr = server_lr
+        self.num_clusters = num_clusters
+        self.normalise = normalise
+        self.staleness = staleness
+        self.synchronous = synchronous
+        self.schedule = ClusteredQuorum(  # type: ignore[misc]  # it goes by this one's keywords
+            num_clusters, participation, recluster_every, synchronous, recluster
+        )
+        self.state = {"clusters": {}, "examples": {}}  # by client
+
+    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+        gradients = {u.client_id: model.gradient(u)[: model.num_trainable] for u in updates}
+        clusters = dict.fromkeys(gradients, 0)
+        directed = {client_id: g for client_id, g in gradients.items() if g.any()}
+        if directed:
+            # Equal gradients at equal versions make equal clusters.
+            labels = k_means([*directed.values()], self.num_clusters, seed=model.version)
+            clusters |= zip(directed, labels.tolist(), strict=True)
+        self.state["clusters"] = clusters
+        self.state["examples"] = {update.client_id: update.num_examples for update in updates}
+        return clusters
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        clusters, examples = self.state["clusters"], self.state["examples"]
+        examples |= {update.client_id: update.num_examples for update in updates}
+        of_all = np.array([clusters.get(client_id, 0) for client_id in examples])
+        data = np.bincount(of_all, list(examples.values()))  # |D_n|
+        mine = np.array([clusters.get(update.client_id, 0) for update in updates])
+        reported = np.unique(mine)
+
+        inverse = np.ones(len(updates))
+        if self.staleness:
+            inverse[:] = [polynomial(model.age(update), 1.0) for update in updates]
+        own = np.array([update.num_examples for update in updates], np.float64)
+        within = own / np.bincount(mine, own)[mine] * inverse
+        if self.normalise:
+            within /= np.bincount(mine, within)[mine]
+        # A cluster of which nobody is there any more does not shorten the step of the others.
+        between = data / (data[reported].sum() if self.synchronous else data.sum())
+        weights = between[mine] * within
+
+        self.report["cluster_sizes"] = np.bincount(of_all).tolist()
+        self.report["quorums"] = np.bincount(mine, minlength=data.size).tolist()
+        direction = self.average(model, weights, self.gradients(model, updates))
+        return self.step(model, direction, self.server_lr)
+
+
+def k_means(gradients: Sequence[Vector], num_clusters: int, seed: int) -> NDArray[np.int64]:
+    """Clusters of M vectors ``(d,)`` by direction, which none of them lacks.
+
+    Returns:
+        Labels ``(M,)``, numbered by falling size, each in use; fewer than `num_clusters` where
+        fewer directions differ.
+    """
+    with threadpool_limits(1), warnings.catch_warnings():  # one thread: bits as of one core
+        products = gram(gradients)
+        lengths = np.sqrt(np.diag(products))
+        # M coordinates have the distances of the M directions, and k-means sees nothing else.
+        values, axes = np.linalg.eigh(cosines(products, lengths, lengths))
+        points = axes * np.sqrt(np.maximum(values, 0))
+        warnings.simplefilter("ignore", ConvergenceWarning)  # where fewer directions differ
+        labels = KMeans(
+            min(num_clusters, len(points)), n_init=10, max_iter=100, tol=1e-4, random_state=seed
+        ).fit_predict(points)
+    _, labels, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    rank = np.empty(sizes.size, np.int64)
+    rank[np.argsort(-sizes, kind="stable")] = np.arange(sizes.size)
+    return rank[labels]
+
+
+def gram(vectors: Sequence[Vector]) -> NDArray[np.float64]:
+    """Inner products of M vectors ``(d,)``, shape ``(M, M)``."""
+    products = np.zeros((len(vectors), len(vectors)))
+    for start in range(0, vectors[0].size, BLOCK):
+        rows = np.array([vector[start : start + BLOCK] for vector in vectors], np.float64)
+        products += rows @ rows.T
+    return products

@@ -1,0 +1,160 @@
+"""FedASMU's device: when it asks for a fresh model, and how it merges it."""
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+
+from fl_app.algorithms.fedasmu.slots import STAY, learn_slot, next_slot
+from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.types import Config, Vector
+
+FIXED = ("first", "middle", "last")
+
+
+class FedASMUTrainer(LocalTrainer):
+    """Local SGD that pauses once for a fresh global model and merges it into its own.
+
+    It keeps between its orders: gamma_i and upsilon_i, its last slot and action, and its table of
+    Q-values ``(L_max - 1, 3)``.
+
+    Args:
+        task: data, model and loss of every client.
+        merge_scale: mu_b > 0.
+        gamma0: first gamma_i.
+        upsilon0: first upsilon_i.
+        gamma_lr: eta_gamma >= 0.
+        upsilon_lr: eta_upsilon >= 0.
+        slot: ``"learned"``, or always ``"first"`` (H1), ``"middle"`` (H2, L_max / 2 rounded down),
+            ``"last"`` (H3).
+        q_lr: Q-learning's phi, in (0, 1].
+        q_discount: Q-learning's psi, in [0, 1).
+        epsilon: share of random actions, in [0, 1].
+        settings: those of `LocalTrainer`; `local_epochs` is L_max >= 2.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        *,
+        merge_scale: float = 10.0,
+        gamma0: float = 1.0,
+        upsilon0: float = 0.5,
+        gamma_lr: float = 1e-4,
+        upsilon_lr: float = 1e-4,
+        slot: str = "learned",
+        q_lr: float = 0.1,
+        q_discount: float = 0.9,
+        epsilon: float = 0.1,
+        **settings: Any,
+    ) -> None:
+        super().__init__(task, **settings)
+        require_positive("client.merge_scale", merge_scale, "no model would ever be merged")
+        for key, value in (("gamma_lr", gamma_lr), ("upsilon_lr", upsilon_lr)):
+            require_at_least(f"client.{key}", value, 0, "it would climb the loss")
+        require(
+            slot == "learned" or slot in FIXED,
+            "client.slot",
+            slot,
+            f"learned, {', '.join(FIXED)}",
+            "no other choice is known",
+        )
+        require(0 < q_lr <= 1, "client.q_lr", q_lr, "in (0, 1]", "it is a share")
+        require(0 <= q_discount < 1, "client.q_discount", q_discount, "in [0, 1)", "values grow")
+        require(0 <= epsilon <= 1, "client.epsilon", epsilon, "in [0, 1]", "it is a share")
+        require(
+            self.local_steps is None,
+            "client.local_steps",
+            self.local_steps,
+            "null",
+            "a client pauses at the end of a local epoch",
+        )
+        require_count("client.local_epochs - 1", self.local_epochs - 1, "there would be no slot")
+        self.merge_scale = merge_scale
+        self.gamma0 = gamma0
+        self.upsilon0 = upsilon0
+        self.gamma_lr = gamma_lr
+        self.upsilon_lr = upsilon_lr
+        self.slot = slot
+        self.q_lr = q_lr
+        self.q_discount = q_discount
+        self.epsilon = epsilon
+
+    def begin(self, config: Config, rng: np.random.Generator) -> None:
+        """Choose the slot of this order."""
+        num_slots = self.local_epochs - 1
+        self._ask_after = int(config.get("slot", -1))  # 0 = never
+        if self._ask_after == 0:
+            return
+        if self.slot in FIXED:
+            slots = (1, (num_slots + 1) // 2, num_slots)
+            self._ask_after = slots[FIXED.index(self.slot)]
+            return
+        action = STAY
+        if self._ask_after < 0 and "slot" in self.state:
+            last = int(self.state["slot"])
+            self._ask_after, action = next_slot(self._values(), last, self.epsilon, rng)
+            self.state["came_from"] = np.array(last)
+        else:
+            # The first order's slot is the server's choice. NOTE: also that of a device which the
+            # server knows but which knows no slot, such as one that lost its memory.
+            self._ask_after = min(max(self._ask_after, 1), num_slots)
+            self.state.pop("came_from", None)
+        self.state["slot"], self.state["action"] = np.array(self._ask_after), np.array(action)
+
+    def should_pause(self, epoch: int) -> bool:
+        """After the slot's epoch."""
+        return epoch == self._ask_after
+
+    def merge(self, fresh: Vector, config: Config, rng: np.random.Generator) -> dict[str, float]:
+        """w <- w + beta (w_g - w); learn from it gamma_i, upsilon_i and the slot's value.
+
+        Returns:
+            ``reward``, the drop of a batch's loss, and ``merge_weight``, beta.
+        """
+        indices = self.task.train_indices(self.client_id)
+        chosen = rng.permutation(indices)[: self.batch_size]
+        origin, version = int(config["version"]), int(config["fresh_version"])
+        gamma = float(self.state.get("gamma", np.array(self.gamma0)))
+        upsilon = float(self.state.get("upsilon", np.array(self.upsilon0)))
+        before, _ = self._loss_and_grad(chosen, None, 0)
+
+        age = math.sqrt(version - origin + 1)
+        phi = max(0.0, gamma / math.sqrt(version) * (1 - upsilon / age))
+        scaled = 1 + self.merge_scale * phi
+        beta = self.merge_scale * phi / scaled
+        gap = torch.tensor(fresh, device=self.device) - self.model.flat
+        self.model.flat.add_(gap, alpha=beta)
+        after, grad = self._loss_and_grad(chosen, None, 0)
+
+        split = self.model.layout.num_trainable
+        slope = float(torch.dot(torch.cat([g.reshape(-1) for g in grad]), gap[:split]))
+        slope *= self.merge_scale / scaled**2  # dF / d phi
+        self.state["gamma"] = np.array(
+            gamma - self.gamma_lr * slope * (1 - upsilon / age) / math.sqrt(version)
+        )
+        self.state["upsilon"] = np.array(
+            upsilon + self.upsilon_lr * slope * gamma / (math.sqrt(version) * age)
+        )
+        reward = (before - after).item()
+        self._learn_slot(reward)
+        return {"reward": reward, "merge_weight": beta}
+
+    def _learn_slot(self, reward: float) -> None:
+        if "came_from" in self.state:
+            self.state["values"] = learn_slot(
+                self._values(),
+                int(self.state["came_from"]),
+                int(self.state["action"]),
+                reward,
+                self.q_lr,
+                self.q_discount,
+            )
+
+    def _values(self) -> Any:
+        return self.state.get("values", np.zeros((self.local_epochs - 1, 3)))

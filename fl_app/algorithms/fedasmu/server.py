@@ -1,0 +1,219 @@
+"""FedASMU's server: how much an upload counts, learned per device."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl_app.algorithms.fedasmu.slots import MetaModel
+from fl_app.core import staleness
+from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.types import Config, GlobalModel, Update, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.periodic import Periodic
+from fl_app.schedule import Schedule
+from fl_app.strategy import AsyncStrategy
+
+STATIC_MIXING, STATIC_EXPONENT = 0.6, 0.5  # FedAsync's, of the ablations without dynamic weights
+MAX_SIGMA = 5.0
+
+
+@dataclass
+class Control:
+    """A device's control parameters, and its last upload that was applied.
+
+    Attributes:
+        lam: lambda_i >= 0.
+        sigma: sigma_i in [0, 5].
+        iota: iota_i >= 0.
+        version: r_i, at which the last upload was applied; -1 = there was none.
+        staleness: s = r_i - o' + 1 of that upload.
+        xi: of that upload, and the lambda and sigma that made it.
+        lam_used: see `xi`.
+        sigma_used: see `xi`.
+        direction: d_i = w_i - w_{r_i} of that upload, trainable part.
+    """
+
+    lam: float
+    sigma: float
+    iota: float
+    version: int = -1
+    staleness: int = 1
+    xi: float = 0.0
+    lam_used: float = 0.0
+    sigma_used: float = 0.0
+    direction: Vector | None = None
+
+
+class FedASMU(AsyncStrategy):
+    """Mixes each arrival into the global model with a weight that each device's history shapes.
+
+    Args:
+        mixing_scale: mu_a > 0.
+        lambda0: first lambda_i, >= 0.
+        sigma0: first sigma_i, in [0, 5].
+        iota0: first iota_i, >= 0.
+        lambda_lr: eta_lambda >= 0.
+        sigma_lr: eta_sigma >= 0.
+        iota_lr: eta_iota >= 0.
+        max_staleness: tau >= 1; an upload with more is refused.
+        num_slots: slots of the request for a fresh model, L_max - 1; 0 = the devices never ask.
+        rl_lr: eta_RL >= 0, of the meta-model.
+        reward_rate: rho in (0, 1], of the rewards' running mean.
+        dynamic: False = FedAsync's polynomial weight 0.6 s^-0.5 (ablation FedASMU-DA).
+        refresh: False = devices never ask for a fresh model (ablation FedASMU-FA; without both,
+            FedASMU-0).
+        seed: of the meta-model.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    schedule: ClassVar[Schedule] = Periodic()
+
+    def __init__(
+        self,
+        *,
+        mixing_scale: float = 10.0,
+        lambda0: float = 1.0,
+        sigma0: float = 0.5,
+        iota0: float = 0.0,
+        lambda_lr: float = 1e-4,
+        sigma_lr: float = 1e-4,
+        iota_lr: float = 1e-4,
+        max_staleness: int = 99,
+        num_slots: int = 4,
+        rl_lr: float = 0.001,
+        reward_rate: float = 0.1,
+        dynamic: bool = True,
+        refresh: bool = True,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        require_positive("strategy.mixing_scale", mixing_scale, "the model would never move")
+        for key, value in (("lambda0", lambda0), ("iota0", iota0)):
+            require_at_least(f"strategy.{key}", value, 0, "weights could be negative")
+        require(
+            0 <= sigma0 <= MAX_SIGMA,
+            "strategy.sigma0",
+            sigma0,
+            f"in [0, {MAX_SIGMA:g}]",
+            "staler uploads would count more, or nothing at all",
+        )
+        for key, value in (
+            ("lambda_lr", lambda_lr),
+            ("sigma_lr", sigma_lr),
+            ("iota_lr", iota_lr),
+            ("rl_lr", rl_lr),
+        ):
+            require_at_least(f"strategy.{key}", value, 0, "it would climb the loss")
+        require_count("strategy.max_staleness", max_staleness, "every upload would be refused")
+        require_at_least("strategy.num_slots", num_slots, 0, "there is no such moment")
+        require(
+            0 < reward_rate <= 1, "strategy.reward_rate", reward_rate, "in (0, 1]", "it is a share"
+        )
+        self.mixing_scale = mixing_scale
+        self.lambda0 = lambda0
+        self.sigma0 = sigma0
+        self.iota0 = iota0
+        self.lambda_lr = lambda_lr
+        self.sigma_lr = sigma_lr
+        self.iota_lr = iota_lr
+        self.max_staleness = max_staleness
+        self.num_slots = num_slots if refresh else 0
+        self.rl_lr = rl_lr
+        self.reward_rate = reward_rate
+        self.dynamic = dynamic
+        self.seed = seed
+        self.state: dict[str, Any] = {
+            "controls": {},  # client -> Control
+            "theta": MetaModel.initial(seed) if self.num_slots else None,
+            "baseline": 0.0,  # b, running mean of the rewards
+            "chosen": {},  # client -> slot of its first order, until its reward is known
+        }
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        if not self.num_slots:
+            return model.params, {"slot": 0}
+        if client_id in self.state["controls"]:
+            return model.params, {}  # the device chooses
+        log_probs = MetaModel.log_probs(self.state["theta"], self.num_slots)
+        rng = np.random.default_rng((self.seed, client_id, model.version))
+        slot = 1 + int(rng.choice(self.num_slots, p=np.exp(log_probs)))
+        self.state["chosen"][client_id] = slot
+        return model.params, {"slot": slot}
+
+    def admit(self, model: GlobalModel, update: Update) -> str | None:
+        tau = model.age(update) + 1
+        if tau > self.max_staleness:
+            return f"staleness {tau} exceeds strategy.max_staleness={self.max_staleness}"
+        return None
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        params, weights = model.params, []
+        for version, update in enumerate(updates, start=model.version):
+            control = self._control(update.client_id)
+            self._learn(control, model, update)
+            weight = self.weight(control, version, version - update.base_version + 1)
+            local = model.local(update)
+            control.direction = (local - params)[: model.num_trainable]
+            params = weighted_sum([1 - weight, weight], [params, local])
+            weights.append(weight)
+            self._reward(update)
+        self.report = {"weight": weights, "baseline": self.state["baseline"]}
+        return params
+
+    def weight(self, control: Control, version: int, s: int) -> float:
+        """alpha at version t for staleness s; `control` remembers what it was made of."""
+        control.version, control.staleness = version, s
+        control.lam_used, control.sigma_used = control.lam, control.sigma
+        decay = math.sqrt(max(version, 1)) * s**control.sigma
+        control.xi = max(control.lam / decay + control.iota, 0.0)
+        if not self.dynamic:
+            return STATIC_MIXING * staleness.polynomial(s - 1, STATIC_EXPONENT)
+        return self.mixing_scale * control.xi / (1 + self.mixing_scale * control.xi)
+
+    def control_gradient(self, control: Control, gradient: Vector) -> tuple[float, float, float]:
+        """dF/d(lambda, sigma, iota) through alpha of the device's last upload.
+
+        Args:
+            control: of a device that has a last upload.
+            gradient: of the device's loss at the model it received, trainable part.
+        """
+        assert control.direction is not None
+        slope = self.mixing_scale / (1 + self.mixing_scale * control.xi) ** 2  # d alpha / d xi
+        q = float(np.dot(gradient, control.direction)) * slope
+        decay = math.sqrt(max(control.version, 1)) * control.staleness**control.sigma_used
+        return q / decay, -q * control.lam_used * math.log(control.staleness) / decay, q
+
+    def _control(self, client_id: int) -> Control:
+        controls: dict[int, Control] = self.state["controls"]
+        if client_id not in controls:
+            controls[client_id] = Control(self.lambda0, self.sigma0, self.iota0)
+        return controls[client_id]
+
+    def _learn(self, control: Control, model: GlobalModel, update: Update) -> None:
+        if control.version < 0 or not self.dynamic:
+            return
+        gradient = model.gradient(update)[: model.num_trainable]
+        by_lambda, by_sigma, by_iota = self.control_gradient(control, gradient)
+        control.lam = max(control.lam - self.lambda_lr * by_lambda, 0.0)
+        control.sigma = min(max(control.sigma - self.sigma_lr * by_sigma, 0.0), MAX_SIGMA)
+        control.iota = max(control.iota - self.iota_lr * by_iota, 0.0)
+
+    def _reward(self, update: Update) -> None:
+        """Teach the meta-model by the reward of a merge, if there was one."""
+        slot = self.state["chosen"].pop(update.client_id, None)
+        if "reward" not in update.metrics:
+            return
+        reward = float(update.metrics["reward"])
+        if slot is not None:
+            self.state["theta"] = MetaModel.reinforce(
+                self.state["theta"],
+                self.num_slots,
+                slot,
+                self.rl_lr * (reward - self.state["baseline"]),
+            )
+        self.state["baseline"] += self.reward_rate * (reward - self.state["baseline"])

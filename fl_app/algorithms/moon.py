@@ -1,0 +1,164 @@
+"""MOON: clients learn features like the global model's and unlike their own of last time.
+
+Li, He, Song: "Model-Contrastive Federated Learning", CVPR 2021, arXiv:2103.16257, Algorithm 1.
+
+Server, once all K clients of a round have reported:
+
+    w_{t+1} = sum_i (n_i / n) w_i,    n = sum_i n_i
+
+Client: E epochs of mini-batch SGD from w_t on the task's loss and, over the examples of a batch,
+
+    mu mean -log( exp(cos(z, z_g) / T) / (exp(cos(z, z_g) / T) + exp(cos(z, z_p) / T)) )
+
+where z are the features under the model that is trained, z_g under w_t, and z_p under what this
+client's order before ended with (at first w_t: the term then begins at mu log 2).
+
+Symbols: mu contrast, T temperature, which every order carries; n_i number of training examples of
+client i.
+
+Deviations: features are the inputs of the model's last linear layer; the authors put a projection
+head of two layers before it, with which the model would not be that of the other algorithms. w_t
+and the previous model are frozen whole: no dropout, batch normalisation by running statistics.
+With a single local step the term is of little use, for z is z_g.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from fl_app.client import FlatModel, LocalTrainer, TrainingTask
+from fl_app.core.errors import require_at_least, require_positive
+from fl_app.core.types import Config, GlobalModel, State, Update, Upload, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.schedule import Schedule, synchronous
+from fl_app.strategy import AsyncStrategy
+
+
+class MOON(AsyncStrategy):
+    """Average of the local models, weighted by the number of examples; the clients do the rest.
+
+    Args:
+        contrast: mu >= 0; 0 is FedAvg.
+        temperature: T > 0.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    schedule: ClassVar[Schedule] = synchronous(10)
+    needs: ClassVar[str] = "MOONTrainer"
+
+    def __init__(self, *, contrast: float = 5.0, temperature: float = 0.5) -> None:
+        super().__init__()
+        _check("strategy", contrast, temperature)
+        self.contrast = contrast
+        self.temperature = temperature
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        del client_id
+        return model.params, {"contrast": self.contrast, "temperature": self.temperature}
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        weights = np.array([update.num_examples for update in updates], np.float64)
+        weights /= weights.sum()
+        self.report = {"weight": weights.tolist()}
+        return weighted_sum(weights, [model.local(update) for update in updates])
+
+
+class MOONTrainer(LocalTrainer):
+    """Local SGD with the contrastive term; keeps the model that a client's last order ended with.
+
+    Args:
+        task: data, model and loss of every client; the model has a linear layer.
+        contrast: mu >= 0, unless the order says.
+        temperature: T > 0, unless the order says.
+        settings: those of `LocalTrainer`.
+
+    Raises:
+        ValueError: a value is out of its bounds, or the model has no linear layer.
+    """
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        *,
+        contrast: float = 5.0,
+        temperature: float = 0.5,
+        **settings: Any,
+    ) -> None:
+        super().__init__(task, **settings)
+        _check("client", contrast, temperature)
+        self.contrast = contrast
+        self.temperature = temperature
+        self._features = _Features(self.model.module)
+        self._frozen = [_Frozen(task, self.device) for _ in range(2)]
+
+    def begin(self, config: Config, rng: np.random.Generator) -> None:
+        """Freeze the received model and the client's previous one."""
+        del rng
+        self._mu = float(config.get("contrast", self.contrast))
+        self._temperature = float(config.get("temperature", self.temperature))
+        received = self.model.read()
+        for frozen, vector in zip(
+            self._frozen, (received, self.state.get("previous", received)), strict=True
+        ):
+            frozen.model.load(vector)
+
+    def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
+        """mu log(1 + exp((cos(z, z_p) - cos(z, z_g)) / T)), the mean over the batch."""
+        alike, before = (
+            F.cosine_similarity(self._features.seen, frozen(self._features.inputs), dim=-1)
+            for frozen in self._frozen
+        )
+        return self._mu * F.softplus((before - alike) / self._temperature).mean()
+
+    def train(
+        self,
+        client_id: int,
+        sequence: int,
+        received: Vector,
+        config: Config,
+        out: Vector | None = None,
+        state: State | None = None,
+    ) -> Upload:
+        upload = super().train(client_id, sequence, received, config, out, state)
+        return replace(upload, state={"previous": self.model.read()})
+
+
+class _Features:
+    """Keeps what a module was last given in training, and what its last linear layer was."""
+
+    inputs: Tensor
+    seen: Tensor
+
+    def __init__(self, module: nn.Module) -> None:
+        heads = [part for part in module.modules() if isinstance(part, nn.Linear)]
+        if not heads:
+            raise ValueError(
+                f"task.model={type(module).__name__} must have a linear layer: MOON compares "
+                "the features that its last one is given"
+            )
+        module.register_forward_pre_hook(self._keep_inputs)
+        heads[-1].register_forward_pre_hook(self._keep_features)
+
+    def _keep_inputs(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if module.training:  # the model is also the one that is evaluated, in several threads
+            (self.inputs,) = args
+
+    def _keep_features(self, head: nn.Module, args: tuple[Tensor, ...]) -> None:
+        if head.training:
+            (self.seen,) = args
+
+
+class _Frozen:
+    """A second model of the task, which is not trained."""
+
+    def __init__(self, task: TrainingTask, device: torch.device) -> None:
+        self.model = FlatModel(task.model(), device)
+        self.model.module.eval()
+        self._features = _Features(self.model.module)

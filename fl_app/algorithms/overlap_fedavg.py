@@ -1,0 +1,123 @@
+"""Overlap-FedAvg: training goes on while models travel; compensation and momentum make up for it.
+
+Zhou, Li, Ye, Guo, Wang, Liu, Lv: "Communication-efficient Federated Learning with Compensated
+Overlap-FedAvg", IEEE TPDS 2022, arXiv:2012.06706, Algorithms 1 to 3, equation 8.
+
+Device: at the end of a cycle it sends what it trained from the global model of the cycle before,
+loads the newest one that has come, and trains on without waiting. So the uploads u_k that meet the
+server at w_t were trained from w_{t-1}: the age of all is 1. A cycle has as many local epochs as
+fit into the transfer, at least 1 and at most E_max (beyond that the device waits).
+
+Server, once all N uploads are in, with p_k = n_k / n and momentum V = 0 at first:
+
+    d    = sum_k p_k (w_{t-1} - u_k)
+    d_ah = d + (lambda / eta) d .* d .* (w_t - w_{t-1})
+    V    = beta V + d_ah + beta (d_ah - d),    w_{t+1} = w_t - V
+
+which is equation 8 with g = d / eta: eta remains in the compensation alone.
+
+Symbols: eta server_lr (the clients' rate), lambda compensation, beta momentum, E_max
+max_local_epochs.
+
+Deviations: Algorithm 3 line 3 takes the difference the other way round and line 10 leaves beta out;
+equation 8 is followed. The first cycle has no global model before w_0, from which is trained twice.
+An order's answer is what the device trained before it came, so one order a device is under way.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from fl_app.client import LocalTrainer
+from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.types import Config, GlobalModel, State, Update, Upload, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.schedule import Schedule, synchronous
+from fl_app.strategy import AsyncStrategy
+
+
+class OverlapFedAvg(AsyncStrategy):
+    """Averages displacements that are one version old, with compensation and Nesterov momentum.
+
+    Args:
+        server_lr: eta > 0, the clients' rate.
+        compensation: lambda >= 0.
+        momentum: beta in [0, 1).
+        max_local_epochs: E_max >= 1, of a cycle.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    schedule: ClassVar[Schedule] = synchronous(10)
+
+    def __init__(
+        self,
+        *,
+        server_lr: float = 0.01,
+        compensation: float = 0.0,
+        momentum: float = 0.0,
+        max_local_epochs: int = 5,
+    ) -> None:
+        super().__init__()
+        require_positive("strategy.server_lr", server_lr, "the compensation would have no measure")
+        require_at_least("strategy.compensation", compensation, 0, "delays would be amplified")
+        require_at_least("strategy.momentum", momentum, 0, "steps would oscillate")
+        require(momentum < 1, "strategy.momentum", momentum, "below 1", "steps would grow for ever")
+        require_count("strategy.max_local_epochs", max_local_epochs, "nothing would be trained")
+        self.server_lr = server_lr
+        self.compensation = compensation
+        self.momentum = momentum
+        self.max_local_epochs = max_local_epochs
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        del client_id
+        return model.params, {"max_local_epochs": self.max_local_epochs}
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        weights = np.array([update.num_examples for update in updates], float)
+        weights /= weights.sum()
+        deltas = [model.delta(update) for update in updates]
+        previous: Vector = self.state.get("previous", model.params)
+        mean = weighted_sum(weights, deltas)
+        split = model.num_trainable
+        d = -mean[:split]
+        scale = np.float32(self.compensation / self.server_lr)
+        ahead = d + scale * d * d * (model.params - previous)[:split]
+        beta = np.float32(self.momentum)
+        velocity = beta * self.state.get("velocity", np.float32(0)) + ahead + beta * (ahead - d)
+        params = previous + mean  # where the uploads are: right for buffers
+        params[:split] = model.params[:split] - velocity
+        self.state["previous"] = model.params.copy()
+        self.state["velocity"] = velocity
+        self.report["weight"] = weights.tolist()
+        return params
+
+
+class OverlapTrainer(LocalTrainer):
+    """Answers an order with what it trained from the model of the order before.
+
+    Args:
+        settings: those of `LocalTrainer`; `local_epochs` is the number of a cycle.
+    """
+
+    overlaps: ClassVar[bool] = True
+
+    def train(
+        self,
+        client_id: int,
+        sequence: int,
+        received: Vector,
+        config: Config,
+        out: Vector | None = None,
+        state: State | None = None,
+    ) -> Upload:
+        version = int(config.get("version", 0))
+        base, base_version = received, version
+        if state:
+            base, base_version = state["received"], int(state["version"])
+        upload = super().train(client_id, sequence, base, config, out)
+        kept = {"received": received.copy(), "version": np.array(version)}
+        return replace(upload, base_version=base_version, state=kept)

@@ -1,0 +1,103 @@
+"""PORT: buffered aggregation weighted by data, age and agreement, with bounded staleness.
+
+Su, Li: "How Asynchronous can Federated Learning Be?", IWQoS 2022, in the form of its authors' code
+(Plato, examples/async).
+
+Server, once K updates Delta_k = w_k - w_o of ages t - o_k have arrived:
+
+    u_k = n_k / n ( b (cos_k + 1) / 2 + a Omega / (t - o_k + Omega) ),    p_k = u_k / sum u
+    cos_k = cos(Delta_k, w_t - w_{o_k})  if t > o_k, else 1
+    w_{t+1} = w_t + sum_k p_k Delta_k
+
+A client whose model is older than Omega gets an urgent notice and sends what it has at the end of
+its local epoch; no version is made without it (`fl_app.bounded.BoundedStaleness`).
+
+Symbols: a staleness_weight, b similarity_weight, Omega staleness_bound, K schedule.buffer_size.
+
+Deviations: the code compares each update with the model of two rounds ago; here it is compared with
+what the global model did since that client got it. NOTE: on real nodes nobody hears a notice, for a
+SuperNode handles one message at a time; the server then waits for the whole order.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fl_app.bounded import BoundedStaleness
+from fl_app.core.errors import require, require_at_least, require_positive
+from fl_app.core.rates import LinearDecay
+from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.vector import cosines, norm
+from fl_app.strategy import AsyncStrategy
+
+
+class PORT(AsyncStrategy):
+    """Displacements weighted by number of examples, age, and agreement with the global course.
+
+    Args:
+        server_lr: of the whole step, > 0; 1 in the paper.
+        staleness_weight: a >= 0.
+        similarity_weight: b >= 0; a + b > 0.
+        staleness_bound: Omega >= 1, versions.
+        clip_norm: longest trainable part of a displacement, > 0; None = any.
+        lr_schedule: of `server_lr`; None = constant.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        server_lr: float = 1.0,
+        staleness_weight: float = 3.0,
+        similarity_weight: float = 1.0,
+        staleness_bound: int = 10,
+        clip_norm: float | None = None,
+        lr_schedule: LinearDecay | None = None,
+    ) -> None:
+        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
+        require_positive("strategy.server_lr", server_lr, "the model would not move")
+        for key, value in (
+            ("staleness_weight", staleness_weight),
+            ("similarity_weight", similarity_weight),
+        ):
+            require_at_least(f"strategy.{key}", value, 0, "weights could be negative")
+        require(
+            staleness_weight + similarity_weight > 0,
+            "strategy.staleness_weight + strategy.similarity_weight",
+            staleness_weight + similarity_weight,
+            "above 0",
+            "no update would count",
+        )
+        require_at_least("strategy.staleness_bound", staleness_bound, 1, "ages start at 0")
+        self.server_lr = server_lr
+        self.staleness_weight = staleness_weight
+        self.similarity_weight = similarity_weight
+        self.staleness_bound = staleness_bound
+        bounded = BoundedStaleness(staleness_bound=staleness_bound)
+        self.schedule = bounded  # type: ignore[misc]  # it goes by this one's keyword
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        deltas = self.clip(model, (model.delta(update) for update in updates))
+        weights = np.array(
+            [
+                update.num_examples * self._merit(model, update, delta)
+                for update, delta in zip(updates, deltas, strict=True)
+            ]
+        )
+        total = weights.sum()
+        # All weights are 0 if all updates lead straight back and their age does not count.
+        weights = weights / total if total > 0 else np.full(len(updates), 1 / len(updates))
+        return self.step(model, -self.average(model, weights, deltas), self.server_lr)
+
+    def _merit(self, model: GlobalModel, update: Update, delta: Vector) -> float:
+        age, bound = model.age(update), self.staleness_bound
+        cosine = 1.0
+        if age:
+            course = (model.params - model.base(update))[: model.num_trainable]
+            delta = delta[: model.num_trainable]
+            product = float(np.dot(delta, course))
+            cosine = float(cosines([[product]], [norm(delta)], [norm(course)])[0, 0])
+        agreement = self.similarity_weight * (cosine + 1) / 2
+        return agreement + self.staleness_weight * bound / (age + bound)

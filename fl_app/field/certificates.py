@@ -1,0 +1,183 @@
+"""Certificates and keys: who the server is, and which devices may join.
+
+An authority of one's own signs the server's certificate, and devices trust that authority alone.
+Devices prove who they are with keys in OpenSSH's format, as Flower wants them; the SuperLink knows
+their public halves. Nothing here is encrypted with a passphrase: boards start unattended.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fl_app.core.errors import require, require_count
+
+PRIVATE, PUBLIC = 0o600, 0o644  # file modes
+BACKDATED = timedelta(days=1)  # or a device whose clock lags would refuse a new certificate
+HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*")
+
+
+def new_authority(folder: Path, days: int) -> None:
+    """Write ``ca.key`` and ``ca.crt``; whoever has the former can pose as the server.
+
+    Raises:
+        ValueError: `days` is out of its bounds.
+        FileExistsError: there is one already.
+    """
+    key = ec.generate_private_key(ec.SECP384R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fl-app authority")])
+    usage = _usage(digital_signature=False, key_cert_sign=True, crl_sign=True)
+    certificate = (
+        _builder(name, name, key.public_key(), key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .sign(key, hashes.SHA384())
+    )
+    write(folder / "ca.key", _pem(key), PRIVATE)
+    write(folder / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
+
+
+def new_server(authority: Path, folder: Path, hosts: Sequence[str], days: int) -> None:
+    """Write ``server.key`` and ``server.crt``, signed by the authority.
+
+    Args:
+        authority: folder with ``ca.key`` and ``ca.crt``.
+        folder: receives the two files.
+        hosts: names and addresses under which devices reach the server.
+        days: until it expires, at least 1.
+
+    Raises:
+        ValueError: a host is none, or `days` is out of its bounds.
+        FileExistsError: there is one already.
+    """
+    issuer = load_certificate(authority / "ca.crt")
+    issuer_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fl-app SuperLink")])
+    certificate = (
+        _builder(issuer.subject, subject, key.public_key(), issuer_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([general_name(host) for host in dict.fromkeys(hosts)]),
+            critical=False,
+        )
+        .sign(issuer_key, hashes.SHA384())
+    )
+    write(folder / "server.key", _pem(key), PRIVATE)
+    write(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
+
+
+def new_node(folder: Path, comment: str) -> None:
+    """Write a device's ``node.key`` and ``node.key.pub``.
+
+    Raises:
+        FileExistsError: there is one already.
+    """
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    write(folder / "node.key", private, PRIVATE)
+    write(folder / "node.key.pub", public + f" {comment}\n".encode(), PUBLIC)
+
+
+def load_certificate(path: Path) -> x509.Certificate:
+    """The certificate in a file.
+
+    Raises:
+        ValueError: it holds none.
+        OSError: it cannot be read.
+    """
+    return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def general_name(host: str) -> x509.GeneralName:
+    """A host's name or address, as certificates spell it.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        require(
+            HOST.fullmatch(host) is not None,
+            "--host",
+            host,
+            "an IP address or a host name, without port",
+            "no certificate could name it, and no device would find the server",
+        )
+        return x509.DNSName(host)
+
+
+def write(path: Path, content: bytes, mode: int) -> None:
+    """Create a file that from its first byte on has this mode.
+
+    Raises:
+        FileExistsError: it is there already.
+    """
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(content)
+
+
+def _builder(
+    issuer: x509.Name,
+    subject: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    issuer_key: ec.EllipticCurvePublicKey,
+    days: int,
+) -> x509.CertificateBuilder:
+    require_count("--days", days, "the certificate would have expired before its first use")
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .issuer_name(issuer)
+        .subject_name(subject)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False
+        )
+    )
+
+
+def _usage(
+    *, digital_signature: bool, key_cert_sign: bool = False, crl_sign: bool = False
+) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=key_cert_sign,
+        crl_sign=crl_sign,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )

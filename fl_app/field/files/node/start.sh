@@ -1,0 +1,18 @@
+#!/bin/sh
+# Starts this device's SuperNode. What may differ lies in node.env; all it writes stays in this folder.
+set -eu
+cd "$(dirname "$0")"
+if [ -z "${SUPERLINK-}" ]; then # else systemd or Docker has read it
+    set -a
+    . ./node.env
+    set +a
+fi
+export PATH="${VENV:+$VENV/bin:}$PATH" # Flower's commands call each other by name
+export FLWR_HOME="$PWD/flower" XDG_STATE_HOME="$PWD/state" XDG_CACHE_HOME="$PWD/cache"
+export FL_APP_DATA="${FL_APP_DATA-$PWD/data}"
+if [ "${INSECURE-}" = 1 ]; then
+    set -- --insecure
+else
+    set -- --root-certificates ca.crt --auth-supernode-private-key node.key
+fi
+exec flower-supernode --superlink "$SUPERLINK" --port "$PORT" --node-config "$NODE_CONFIG" "$@"

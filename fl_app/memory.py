@@ -1,0 +1,74 @@
+"""What a device keeps between its orders: a file that outlives ClientApp and SuperNode."""
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+from flwr.app import Context
+
+from fl_app.core.types import State
+
+log = logging.getLogger("flwr")
+
+STATE_DIR = "state-dir"  # of the node's own configuration
+VARIABLE = "FL_APP_STATE_DIR"
+
+
+class Memory:
+    """One client's state in one run, as a file that is replaced as a whole.
+
+    Args:
+        path: the file, in NumPy's npz format; pickles are not read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @classmethod
+    def of(cls, context: Context, client_id: int) -> "Memory":
+        """That of a node's client in the present run.
+
+        It lies in the folder that ``state-dir`` of the node's configuration names, else the
+        environment variable FL_APP_STATE_DIR, else the user's state folder.
+        """
+        home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+        folder = context.node_config.get(STATE_DIR) or os.environ.get(VARIABLE)
+        root = Path(str(folder)) if folder else Path(home) / "fl_app"
+        return cls(root / f"run-{context.run_id}" / f"client-{client_id}.npz")
+
+    def load(self) -> dict[str, np.ndarray]:
+        """What was saved last; nothing if there is no such file, or none that can be read.
+
+        A file that cannot be read is set aside and told of: the client goes on as a new one, for
+        it is one of many, and would otherwise fail for the rest of the run.
+        """
+        try:
+            with self._path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                return dict(arrays)
+        except FileNotFoundError:
+            return {}
+        except (ValueError, TypeError, OSError, EOFError, KeyError, BadZipFile) as error:
+            aside = self._path.with_suffix(".unreadable")
+            log.warning(
+                "%s cannot be read (%s) and is kept as %s: this client starts without memory",
+                self._path,
+                error,
+                aside.name,
+            )
+            self._path.replace(aside)
+            return {}
+
+    def save(self, state: State) -> None:
+        """Replace what was saved before, at once and as a whole; an empty state leaves no file."""
+        if not state:
+            self._path.unlink(missing_ok=True)
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self._path.parent, delete=False) as file:
+            np.savez(file, allow_pickle=False, **state)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(file.name, self._path)

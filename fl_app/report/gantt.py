@@ -1,0 +1,188 @@
+"""The interactive timeline: who trained when, what was lost, and what else happened."""
+
+import html
+from collections.abc import Sequence
+from typing import Any
+
+from fl_app.report.cells import Cell, Mark, Training
+from fl_app.report.charts import MAX_NAMED, Figure, choice, faint, layout_of, rounded
+from fl_app.report.series import labels, time_label
+from fl_app.report.style import INK, WAITING, Look
+from fl_app.report.timeline import Timeline
+
+ROOMY = 15  # orders of a slow client that a timeline shows at first
+LEGEND_COLUMNS = 6
+EXPIRED = "deadline passed"
+
+# Kind of a mark: its symbol and what it is called.
+_SIGNS = {
+    "failure": ("x-thin", "failed"),
+    "expiry": ("hourglass-open", "deadline passed"),
+    "refused": ("diamond-open", "refused"),
+    "reject": ("circle-open", "late or duplicate reply"),
+    "pause": ("triangle-left-open", "paused"),
+    "refresh": ("triangle-right", "refreshed"),
+    "checkpoint": ("square", "checkpoint"),
+    "cluster": ("star", "clusters formed"),
+    "notice": ("triangle-down-open", "told to hurry"),
+}
+
+
+def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
+    """Who trained and who waited when, what was lost, and new versions along the top.
+
+    Args:
+        cell: of which.
+        shown: the part of it to draw.
+        look: of the cell.
+        zoom: seconds to show at first: the first ones, on the wall clock the last ones.
+    """
+    place = {client: row for row, client in enumerate(shown.clients)}
+    kinds: dict[str, list[Training]] = {"arrival": [], "lost": [], "": []}
+    for order in shown.trainings:
+        kinds[order.ended if order.ended in kinds else "lost"].append(order)
+    hatched = {"shape": "/", "fgcolor": look.colour, "bgcolor": "white", "size": 5, "solidity": 0.4}
+    traces = [
+        _bars(
+            "waits for others",
+            [(place[w.client], w.start, w.end, w.client, "waits") for w in shown.waits],
+            {"color": WAITING},
+        ),
+        _bars("trains", _orders(kinds["arrival"], place), {"color": look.colour}),
+        _bars("trains in vain", _orders(kinds["lost"], place), {"pattern": hatched}),
+        _bars("under way", _orders(kinds[""], place), {"color": faint(look.colour, "80")}),
+    ]
+    top = len(shown.clients) + 0.2
+    traces += _signs(shown, place, top)
+    height = max(len(shown.clients), 4)
+    edge = 0.02 * height
+    times = [t for each in shown.versions for t in (each, each, None)]
+    ends = [y for _ in shown.versions for y in (top - 0.4, top + 0.04 * height, None)]
+    traces.append(
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "x": rounded(times),
+            "y": ends,
+            "line": {"color": INK, "width": 1},
+            "name": "new version"
+            if shown.every == 1
+            else f"new version (1 of {shown.every} shown)",
+            "hovertemplate": "new version at %{x:,.2f} s<extra></extra>",
+        }
+    )
+    layout = layout_of(time_label([cell]), "", height=int(110 + max(13 * height, 150)))
+    named = len(shown.clients) <= MAX_NAMED
+    layout["yaxis"].update(
+        fixedrange=True,
+        range=[-0.6 - edge, top + 0.08 * height],
+        tickvals=list(range(len(shown.clients))) if named else [0, len(shown.clients) - 1],
+        ticktext=labels(shown.clients) if named else ["fast", "slow"],
+        showgrid=False,
+        title={"text": "client" if named else "clients", "standoff": 10},
+    )
+    layout["barmode"] = "overlay"
+    layout["hovermode"] = "closest"
+    layout["legend"].update(traceorder="normal")
+    layout["dragmode"] = "zoom"
+    whole = [shown.since, shown.until]
+    if cell.on_wall_clock:
+        label, part = f"last {zoom:,.3g} s", [whole[1] - zoom, whole[1]]
+    else:
+        label, part = f"first {zoom:,.3g} s", [whole[0], whole[0] + zoom]
+    layout["xaxis"]["range"] = whole
+    if 1.5 * zoom < whole[1] - whole[0]:
+        layout["xaxis"]["range"] = part
+        layout["updatemenus"] = [
+            choice(
+                [
+                    {"label": text, "method": "relayout", "args": [{"xaxis.range": span}]}
+                    for text, span in ((label, part), ("all", whole))
+                ]
+            )
+        ]
+    traces = [trace for trace in traces if trace["x"]]
+    more = 20 * ((len(traces) - 1) // LEGEND_COLUMNS)  # pixels for the further lines of the legend
+    layout["margin"]["b"] += more
+    layout["height"] += more
+    return {"data": traces, "layout": layout}
+
+
+def _orders(
+    orders: Sequence[Training], place: dict[int, int]
+) -> list[tuple[int, float, float, int, str]]:
+    return [(place[o.client], o.start, o.end, o.client, _story(o)) for o in orders]
+
+
+def _story(order: Training) -> str:
+    """An order in words."""
+    words = {"arrival": "arrived", "failure": "failed", "reject": "refused", "": "under way"}
+    text = f"given version {order.version}<br>{words[order.ended]}"
+    if order.age is not None:
+        text += f" {order.age} versions old"
+    if order.loss is not None:
+        text += f", loss {order.loss:.4g}"
+    return text + (f": {html.escape(order.reason[:200])}" if order.reason else "")
+
+
+def _bars(
+    title: str, spans: Sequence[tuple[int, float, float, int, str]], marker: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": [row for row, *_ in spans],
+        "base": rounded(start for _, start, *_ in spans),
+        "x": rounded(end - start for _, start, end, *_ in spans),
+        "customdata": [[str(client), f"{end:,.2f}", text] for *_, end, client, text in spans],
+        "marker": {**marker, "line": {"color": "white", "width": 0.5}},
+        "width": 0.82,
+        "name": title,
+        "hovertemplate": (
+            "client %{customdata[0]}<br>%{base:,.2f} to %{customdata[1]} s<br>"
+            "%{customdata[2]}<extra></extra>"
+        ),
+    }
+
+
+def _signs(shown: Timeline, place: dict[int, int], top: float) -> list[dict[str, Any]]:
+    """Markers: how orders were lost, and moments that ended none."""
+    points: dict[str, list[Mark]] = {kind: [] for kind in _SIGNS}
+    for order in shown.trainings:
+        if order.ended == "failure":
+            kind = "expiry" if order.reason == EXPIRED else "failure"
+        elif order.ended == "reject":
+            kind = "refused"
+        else:
+            continue
+        points[kind].append(Mark(kind, order.end, order.client, order.reason[:200]))
+    for mark in shown.marks:
+        points.setdefault(mark.kind, []).append(mark)
+    traces = []
+    for kind, marks in points.items():
+        symbol, title = _SIGNS.get(kind, ("circle", kind))
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": rounded(mark.t for mark in marks),
+                "y": [place.get(mark.client, top) for mark in marks],  # type: ignore[arg-type]
+                "customdata": [[_whose(mark), html.escape(mark.note)] for mark in marks],
+                "marker": {
+                    "symbol": symbol,
+                    "size": 8,
+                    "color": INK,
+                    "line": {"color": INK, "width": 1.5},
+                },
+                "name": title,
+                "hovertemplate": (
+                    f"%{{customdata[0]}}{title}<br>%{{x:,.2f}} s<br>"
+                    "%{customdata[1]}<extra></extra>"
+                ),
+            }
+        )
+    return traces
+
+
+def _whose(mark: Mark) -> str:
+    return "" if mark.client is None else f"client {mark.client}: "

@@ -1,0 +1,276 @@
+"""The report as one HTML file that needs nothing else: figures that can be zoomed and asked."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+from plotly.io import to_html
+from plotly.offline import get_plotlyjs
+
+from fl_app.report import plots
+from fl_app.report.cells import Cell, mean_age
+from fl_app.report.charts import Figure
+from fl_app.report.gantt import ROOMY, timeline_of
+from fl_app.report.series import Series, group, seconds, window
+from fl_app.report.style import Look, looks
+from fl_app.report.table import Row, Table
+from fl_app.report.template import PAGE
+from fl_app.report.timeline import MAX_ORDERS, Timeline, timeline
+
+MAX_TIMELINES = 6  # on a page that compares series
+MAX_REASONS = 20  # of a cell
+MAX_TOLD = 20  # troubles of a cell on a page that compares
+
+_BUTTONS = ["select2d", "lasso2d", "autoScale2d"]
+_CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": _BUTTONS}
+
+_COLUMNS = (
+    ("final_accuracy", "{:.1%}"),
+    ("best_accuracy", "{:.1%}"),
+    ("seconds_to_target", "{:,.1f}"),
+    ("updates_to_target", "{:,.0f}"),
+    ("mean_staleness", "{:.1f}"),
+    ("max_staleness", "{:.0f}"),
+    ("mb_down", "{:,.1f}"),
+    ("mb_up", "{:,.1f}"),
+    ("client_updates", "{:,.0f}"),
+    ("failures", "{:,.0f}"),
+    ("rejected", "{:,.0f}"),
+)
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the page: figures beside each other or, if wide, below each other."""
+
+    title: str
+    text: str
+    figures: Sequence[Figure]
+    wide: bool = False
+
+
+def write_page(
+    cells: Sequence[Cell],
+    table: Table,
+    path: Path,
+    *,
+    span: tuple[float, float] | None = None,
+    refresh: float | None = None,
+) -> None:
+    """Write the report; who reads the file meanwhile gets all of the old one or of the new one.
+
+    Args:
+        cells: of the run; one is told in full, several are compared.
+        table: of the cells.
+        path: the file.
+        span: seconds that timelines show; None = as much as a browser draws quickly.
+        refresh: seconds after which a browser reads the file again; None = never.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.write_text(render(cells, table, path.parent, span=span, refresh=refresh), "utf-8")
+    draft.replace(path)
+
+
+def render(
+    cells: Sequence[Cell],
+    table: Table,
+    folder: Path,
+    *,
+    span: tuple[float, float] | None = None,
+    refresh: float | None = None,
+) -> str:
+    """The text of the page; `folder` is named on it."""
+    series = group(cells)
+    drawn = looks([each.algorithm for each in series])
+    alone = len(cells) == 1
+    many = any(row.statistic == "mean" for row in table.rows)
+    told = None if alone else MAX_TOLD
+    if alone:
+        sections = _of_run(cells[0], series[0], drawn[0], table, span)
+    else:
+        sections = _of_comparison(series, drawn, table, span)
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(number=_number, seconds=seconds)
+    numbered = enumerate(figure for section in sections for figure in section.figures)
+    html = iter([_drawn(figure, number) for number, figure in numbered])
+    return environment.from_string(PAGE).render(
+        title=_title(cells, folder),
+        folder=folder.resolve(),
+        refresh=refresh,
+        plotly=Markup(get_plotlyjs()),
+        status=_status(cells),
+        made_up=[cell.name for cell in cells if cell.summary.get("data") == "stand-in"],
+        collapsed=[cell.name for cell in cells if cell.summary.get("collapsed")],
+        tiles=_tiles(cells[0], table) if alone else [],
+        target=f"{table.target_accuracy:.0%}",
+        rows=[] if alone else table.of_series(),
+        seeds=[(row, None) for row in table.rows if row.statistic == "run"] if many else [],
+        columns=_COLUMNS,
+        sections=[(section, [next(html) for _ in section.figures]) for section in sections],
+        troubled=[
+            (cell, cell.reasons.most_common(MAX_REASONS), list(reversed(cell.troubles))[:told])
+            for cell in cells
+            if cell.reasons
+        ],
+        cells=[(cell, json.dumps(cell.summary, indent=2)) for cell in cells],
+    )
+
+
+def _of_run(
+    cell: Cell, series: Series, look: Look, table: Table, span: tuple[float, float] | None
+) -> list[Section]:
+    sections = []
+    if cell.evaluations:
+        text = "Test accuracy and loss of the global model."
+        sections.append(Section("Learning", text, _curves([series], [look], table)))
+    if cell.trainings:
+        shown = timeline(cell, span)
+        figure = timeline_of(cell, shown, look, window([cell], ROOMY))
+        sections.append(Section("Who trained when", _words(cell, shown), [figure], wide=True))
+        who = [plots.participation(cell, look)]
+        if cell.ages:
+            who.insert(0, plots.staleness([series], [look]))
+        text = "How old updates were when they were aggregated, and whose they were."
+        sections.append(Section("Staleness and participation", text, who))
+    more = []
+    if len(cell.metrics.get("bytes_up", [])) > 1:
+        more.append(plots.traffic(cell, look))
+    if cell.reports:
+        more.append(plots.reports(cell, look))
+    if more:
+        text = "Bytes over time, and what the strategy reported of its aggregations; of a list of "
+        text += "numbers, such as weights, the mean."
+        sections.append(Section("Traffic and aggregations", text, more))
+    return sections
+
+
+def _of_comparison(
+    series: Sequence[Series],
+    drawn: Sequence[Look],
+    table: Table,
+    span: tuple[float, float] | None,
+) -> list[Section]:
+    seeds = any(len(each.cells) > 1 for each in series)
+    sections = []
+    if any(cell.evaluations for each in series for cell in each.cells):
+        text = "Test accuracy and loss of the global models."
+        if seeds:
+            text += " Lines are means, bands reach from the lowest to the highest of the seeds."
+        text += " A click on a name hides its line, a double-click all others."
+        sections.append(Section("Who learns faster", text, _curves(series, drawn, table), True))
+        text = "Accuracy of the last evaluation"
+        text += ": diamonds are means, bars standard deviations, circles seeds." if seeds else "."
+        sections.append(Section("Where it ends", text, [plots.final(table, series, drawn)], True))
+    if any(each.ages for each in series):
+        text = "Share of the aggregated updates that were at most so old."
+        sections.append(Section("Staleness", text, [plots.staleness(series, drawn)], True))
+    first = [each.cells[0] for each in series]
+    active = [(cell, look) for cell, look in zip(first, drawn, strict=True) if cell.trainings]
+    for number, (cell, look) in enumerate(active[:MAX_TIMELINES], start=1):
+        some = min(len(active), MAX_TIMELINES)
+        shown = timeline(cell, span, max_clients=30, max_orders=MAX_ORDERS // some)
+        text = _words(cell, shown)
+        if number < len(active) and number == MAX_TIMELINES:
+            text += f" The other {len(active) - number}: python -m fl_app.report FOLDER/CELL."
+        figure = timeline_of(cell, shown, look, window(first, ROOMY))
+        sections.append(Section(f"Who trained when: {cell.name}", text, [figure], wide=True))
+    return sections
+
+
+def _curves(series: Sequence[Series], drawn: Sequence[Look], table: Table) -> list[Figure]:
+    return [
+        plots.learning(series, drawn, "accuracy", table.target_accuracy),
+        plots.learning(series, drawn, "loss"),
+    ]
+
+
+def _words(cell: Cell, shown: Timeline) -> str:
+    """What a timeline shows, and what it leaves out."""
+    text = f"All {shown.num_clients:,} clients, from fast (below) to slow"
+    if len(shown.clients) < shown.num_clients:
+        text = (
+            f"{len(shown.clients)} of {shown.num_clients:,} clients, evenly spread from fast "
+            "(below) to slow"
+        )
+    text += f", {len(shown.trainings):,} of their orders" if not shown.whole else ""
+    text += f", {seconds(shown.since)} to {seconds(shown.until)}"
+    if not shown.whole:
+        text += f" of {seconds(cell.seconds)}; --span FROM TO shows another part"
+    return text + ". Drag to zoom; double-click shows all of it."
+
+
+def _tiles(cell: Cell, table: Table) -> list[tuple[str, str, str]]:
+    """Label, value and remark of the numbers on top of a run's page."""
+    row = table.rows[0]
+    clock = "wall clock" if cell.on_wall_clock else "virtual"
+    reached = row.seconds_to_target
+    under_way = sum(not order.ended for order in cell.trainings)
+    tiles = [
+        ("accuracy", _percent(row.final_accuracy), f"best {_percent(row.best_accuracy)}"),
+        (
+            f"to {table.target_accuracy:.0%}",
+            "never" if reached is None else seconds(reached),
+            "" if reached is None else f"{row.updates_to_target:,.0f} client updates",
+        ),
+        ("versions", f"{cell.version:,}", ""),
+        ("client updates", f"{cell.client_updates:,}", f"{under_way:,} more under way"),
+        ("time", seconds(cell.seconds), clock),
+    ]
+    if cell.ages:
+        oldest = f"at most {max(cell.ages)}"
+        tiles.append(("mean staleness", f"{mean_age(cell.ages):.1f}", oldest))
+    if row.mb_up is not None and row.mb_down is not None:
+        tiles.append(("traffic", f"{row.mb_up + row.mb_down:,.1f} MB", f"{row.mb_up:,.1f} MB up"))
+    tiles.append(("failures", f"{cell.failures:,}", f"{cell.rejected:,} replies refused"))
+    return tiles
+
+
+def _title(cells: Sequence[Cell], folder: Path) -> str:
+    """What was run; an experiment's cells may be of several tasks."""
+    what = cells[0].name if len(cells) == 1 else cells[0].experiment or folder.resolve().name
+    tasks = list(dict.fromkeys(cell.task for cell in cells if cell.task))
+    return f"{what} on {', '.join(tasks)}" if tasks else what
+
+
+def _status(cells: Sequence[Cell]) -> str:
+    """How the run stands, in words."""
+    ends = {cell.summary.get("stopped") for cell in cells}
+    if None in ends:
+        return "no summary: still running, or killed"
+    return ", ".join(sorted(f"ended by {end}" if " " not in str(end) else str(end) for end in ends))
+
+
+def _number(row: Row, spread: Row | None, key: str, form: str) -> Markup:
+    """A number of a row with its spread."""
+    value = getattr(row, key)
+    if value is None:
+        return Markup("&ndash;")
+    deviation = None if spread is None else getattr(spread, key)
+    if deviation is None:
+        return Markup.escape(form.format(value))
+    text = form.format(deviation).rstrip("%")
+    return Markup("{} <small>&plusmn;&thinsp;{}</small>").format(form.format(value), text)
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
+
+
+def _drawn(figure: Figure, number: int) -> Markup:
+    return Markup(
+        to_html(
+            figure,
+            config=_CONFIG,
+            include_plotlyjs=False,
+            full_html=False,
+            div_id=f"figure-{number}",
+            default_height=f"{figure['layout']['height']}px",
+            validate=False,
+        )
+    )

@@ -1,0 +1,316 @@
+"""The interactive figures of a report, but for the timeline."""
+
+import html
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fl_app.report.cells import Cell, mean_age
+from fl_app.report.charts import (
+    MAX_NAMED,
+    Figure,
+    beside,
+    choice,
+    dots,
+    faint,
+    few,
+    layout_of,
+    line_of,
+    means,
+    plain,
+    remark,
+    rounded,
+    spread_out,
+)
+from fl_app.report.series import Curve, Series, curve, histogram, labels, time_label
+from fl_app.report.style import INK, MUTED, Look
+from fl_app.report.table import Table, name
+
+MAX_BARS = 400  # clients with a bar of their own
+MAX_BELOW = 8  # series whose legend is below the figure and not beside it
+
+
+def learning(
+    series: Sequence[Series], looks: Sequence[Look], y: str, target: float | None = None
+) -> Figure:
+    """Accuracy or loss over seconds, versions or client updates, seeds as a band.
+
+    Args:
+        series: to draw.
+        looks: of each.
+        y: "accuracy" or "loss".
+        target: accuracy in (0, 1] to mark.
+    """
+    axes = {"t": time_label([c for s in series for c in s.cells]), "version": "versions"}
+    axes["client_updates"] = "client updates"
+    traces: list[dict[str, Any]] = []
+    data: dict[str, list[tuple[Any, Any]]] = {x: [] for x in axes}
+    for each, look in zip(series, looks, strict=True):
+        style = {"legendgroup": each.name, "name": html.escape(each.name)}
+        if len(each.cells) > 1:
+            traces.append(
+                {
+                    **line_of(look, width=0),
+                    **style,
+                    "fill": "toself",
+                    "fillcolor": faint(look.colour),
+                    "hoverinfo": "skip",
+                    "showlegend": False,
+                }
+            )
+        traces.append(
+            {
+                **line_of(look),
+                **style,
+                **dots(max(len(cell.evaluations) for cell in each.cells)),
+                "hovertemplate": f"%{{y:{'.1%' if y == 'accuracy' else '.3f'}}}",
+            }
+        )
+        for x in axes:
+            line = _thin(curve(each, x, y))
+            if len(each.cells) > 1:
+                around = np.concatenate([line.t, line.t[::-1]])
+                data[x].append((around, np.concatenate([line.high, line.low[::-1]])))
+            data[x].append((line.t, line.mean))
+    for trace, (along, up) in zip(traces, data["t"], strict=True):
+        trace.update(x=plain(along), y=plain(up))
+    buttons = [
+        {
+            "label": title,
+            "method": "update",
+            "args": [
+                {"x": [plain(a) for a, _ in data[x]], "y": [plain(b) for _, b in data[x]]},
+                {"xaxis.title.text": title},
+            ],
+        }
+        for x, title in axes.items()
+    ]
+    several = len(series) > 1
+    layout = layout_of(axes["t"], f"test {y}", height=360, legend=several)
+    layout["yaxis"].update(tickformat=".0%" if y == "accuracy" else "", rangemode="tozero")
+    layout["xaxis"]["rangemode"] = "tozero"
+    if len(series) > MAX_BELOW:
+        beside(layout, len(series))
+    layout["updatemenus"] = [choice(buttons)]
+    layout["hovermode"] = "x unified" if len(series) <= 10 else "closest"
+    if target is not None:
+        layout["shapes"] = [
+            {
+                "type": "line",
+                "xref": "paper",
+                "x0": 0,
+                "x1": 1,
+                "y0": target,
+                "y1": target,
+                "line": {"color": MUTED, "width": 1, "dash": "dash"},
+            }
+        ]
+    return {"data": traces, "layout": layout}
+
+
+def staleness(series: Sequence[Series], looks: Sequence[Look]) -> Figure:
+    """How old aggregated updates were: a histogram of one series, cumulative lines of several."""
+    several = len(series) > 1
+    title = "share of updates at most so old" if several else "share of updates"
+    layout = layout_of("age of the update when it was aggregated (versions)", title, legend=several)
+    layout["yaxis"].update(tickformat=".0%", rangemode="tozero")
+    if len(series) > MAX_BELOW:
+        beside(layout, len(series))
+    eldest = max((max(each.ages, default=0) for each in series), default=0)
+    if eldest <= 12:
+        layout["xaxis"]["dtick"] = 1
+    traces: list[dict[str, Any]] = []
+    for each, look in zip(series, looks, strict=True):
+        ages = each.ages
+        if not ages:
+            continue
+        if not several:
+            width = math.ceil((max(ages) + 1) / 40)
+            first, share = histogram(ages, width)
+            upto = "" if width == 1 else f" to %{{x}} + {width - 1}"
+            traces.append(
+                {
+                    "type": "bar",
+                    "x": plain(first),
+                    "y": plain(share),
+                    "marker": {"color": look.colour},
+                    "hovertemplate": f"age %{{x}}{upto}: %{{y:.1%}}<extra></extra>",
+                }
+            )
+            layout["bargap"] = 0.15
+            mean, oldest = mean_age(ages), max(ages)
+            layout["annotations"] = [remark(f"mean {mean:.1f}, max {oldest}")]
+            continue
+        first, share = histogram(ages, 1)
+        x, y = few(first, np.cumsum(share))
+        traces.append(
+            {
+                **line_of(look),
+                "x": [*x, eldest],
+                "y": [*y, 1.0],
+                "line": {**line_of(look)["line"], "shape": "hv"},
+                "mode": "lines",
+                "name": html.escape(each.name),
+                "hovertemplate": "%{y:.1%} are at most %{x} old",
+            }
+        )
+    return {"data": traces, "layout": layout}
+
+
+def participation(cell: Cell, look: Look) -> Figure:
+    """Updates of each client that were aggregated, and its orders that were lost."""
+    clients = sorted(
+        {order.client for order in cell.trainings},
+        key=lambda client: (-cell.participation[client], -cell.lost[client], client),
+    )
+    used = [cell.participation[client] for client in clients]
+    lost = [cell.lost[client] for client in clients]
+    layout = layout_of("clients, most used first", "orders", legend=lost != [0] * len(lost))
+    layout["yaxis"]["rangemode"] = "tozero"
+    if len(clients) > MAX_BARS:  # as an area, which costs the same for thousands
+        traces: list[dict[str, Any]] = [
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "x": x,
+                "y": y,
+                "line": {"color": colour, "width": 1, "shape": "hv"},
+                "fill": "tozeroy",
+                "name": title,
+            }
+            for values, colour, title in (
+                (used, look.colour, "aggregated"),
+                (lost, INK, "lost"),
+            )
+            for x, y in [few(np.arange(len(values)), np.array(values))]
+        ]
+    else:
+        texts = [str(client) for client in clients]
+        traces = [
+            {
+                "type": "bar",
+                "x": list(range(len(clients))),
+                "y": values,
+                "customdata": texts,
+                "marker": marker,
+                "name": title,
+                "hovertemplate": f"client %{{customdata}}: %{{y}} {title}<extra></extra>",
+            }
+            for values, marker, title in (
+                (used, {"color": look.colour}, "aggregated"),
+                (lost, {"pattern": {"shape": "/", "fgcolor": INK, "bgcolor": "white"}}, "lost"),
+            )
+        ]
+        layout["barmode"] = "stack"
+        named = len(clients) <= MAX_NAMED
+        layout["xaxis"].update(
+            tickvals=list(range(len(clients))) if named else [],
+            ticktext=labels(clients) if named else [],
+            showgrid=False,
+        )
+    return {"data": [trace for trace in traces if any(trace["y"])], "layout": layout}
+
+
+def traffic(cell: Cell, look: Look) -> Figure:
+    """Megabytes sent to and received from clients over time, as evaluations noted them."""
+    layout = layout_of(time_label([cell]), "MB (10<sup>6</sup> bytes)")
+    traces = [
+        {
+            **line_of(look),
+            "x": rounded(cell.metrics["t"]),
+            "y": [value / 1e6 for value in cell.metrics[column]],
+            "line": {"color": look.colour, "width": 2, "dash": dash},
+            "name": title,
+            "hovertemplate": "%{y:,.2f} MB",
+        }
+        for column, title, dash in (
+            ("bytes_down", "to clients", "solid"),
+            ("bytes_up", "from clients", "dot"),
+        )
+        if column in cell.metrics
+    ]
+    layout["hovermode"] = "x unified"
+    return {"data": traces, "layout": layout}
+
+
+def reports(cell: Cell, look: Look) -> Figure:
+    """Whatever the strategy reported of its aggregations, one number at a time."""
+    names = list(cell.reports)
+    layout = layout_of("version", html.escape(names[0]), legend=False)
+    traces = []
+    for number, key in enumerate(names):
+        versions, values = zip(*cell.reports[key], strict=True)
+        x, y = means(versions, values)
+        traces.append(
+            {
+                **line_of(look),
+                **dots(len(x)),
+                "x": x,
+                "y": y,
+                "name": html.escape(key),
+                "visible": number == 0,
+                "hovertemplate": "version %{x}: %{y:.4g}<extra></extra>",
+            }
+        )
+    if len(names) > 1:
+        buttons = [
+            {
+                "label": html.escape(key.replace("_", " ")),
+                "method": "update",
+                "args": [
+                    {"visible": [other == key for other in names]},
+                    {"yaxis.title.text": html.escape(key)},
+                ],
+            }
+            for key in names
+        ]
+        layout["updatemenus"] = [{**choice(buttons), "type": "dropdown"}]
+    return {"data": traces, "layout": layout}
+
+
+def final(table: Table, series: Sequence[Series], looks: Sequence[Look]) -> Figure:
+    """Last accuracy of each series: every seed, and mean and population standard deviation."""
+    found = [
+        (label, look, each, row, spread)
+        for each, look, (row, spread) in zip(series, looks, table.of_series(), strict=True)
+        if row.final_accuracy is not None
+        for label in [html.escape(name(row))]
+    ]
+    traces: list[dict[str, Any]] = []
+    for label, look, each, row, spread in found:
+        seeds = [c.evaluations[-1].accuracy for c in each.cells]
+        if spread is not None:
+            traces.append(
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "x": seeds,
+                    "y": [label] * len(seeds),
+                    "marker": {"color": look.colour, "size": 8, "symbol": "circle-open"},
+                    "hovertemplate": "%{x:.2%}<extra>one seed</extra>",
+                }
+            )
+        error = {} if spread is None else {"array": [spread.final_accuracy], "color": look.colour}
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "x": [row.final_accuracy],
+                "y": [label],
+                "marker": {"color": look.colour, "size": 11, "symbol": "diamond"},
+                "error_x": {"type": "data", "thickness": 2, "width": 6, **error},
+                "hovertemplate": "%{x:.2%}<extra></extra>",
+            }
+        )
+    layout = layout_of("last test accuracy", "", height=110 + 26 * len(found), legend=False)
+    layout["xaxis"]["tickformat"] = ".1%"
+    layout["yaxis"].update(autorange="reversed", automargin=True, type="category")
+    return {"data": traces, "layout": layout}
+
+
+def _thin(line: Curve) -> Curve:
+    """At most `MAX_POINTS` of a curve's points, first and last among them."""
+    at = spread_out(line.t.size)
+    return Curve(*(values[at] for values in line))

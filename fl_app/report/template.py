@@ -1,0 +1,198 @@
+"""The template of the HTML report (Jinja), with its style sheet."""
+
+PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+{% if refresh %}
+<meta http-equiv="refresh" content="{{ refresh }}">
+{% endif %}
+<title>{{ title }}</title>
+<link rel="icon" href="data:,">
+<style>
+:root { color-scheme: light; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #f6f7f8; color: #222; font: 15px/1.5 system-ui, sans-serif; }
+main { max-width: 1240px; margin: 0 auto; padding: 24px 20px 60px; }
+h1 { font-size: 26px; line-height: 1.2; margin: 0; }
+h2 { font-size: 18px; margin: 0 0 2px; }
+h3 { font-size: 15px; margin: 16px 0 4px; }
+p { margin: 0 0 8px; color: #555; }
+small { color: #666; font-size: 12px; }
+header p { margin: 4px 0 16px; overflow-wrap: anywhere; }
+section, .tile, .warning { background: white; border: 1px solid #e2e4e6; border-radius: 8px; }
+section { padding: 16px 18px; margin-top: 16px; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(138px, 1fr)); gap: 10px; }
+.tile { padding: 10px 14px; }
+.tile b { display: block; font-size: 22px; font-weight: 600; line-height: 1.35; }
+.tile b, .tile small { white-space: nowrap; }
+.tile span { color: #555; font-size: 13px; }
+.tile small { display: block; min-height: 18px; }
+.warning { border-color: #d55e00; border-left-width: 6px; padding: 8px 14px; margin-bottom: 12px; }
+.figures { display: grid; grid-template-columns: 1fr 1fr; gap: 12px; }
+.figures.wide { grid-template-columns: 1fr; }
+.figures > div { min-width: 0; }
+@media (max-width: 800px) { .figures { grid-template-columns: 1fr; } }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
+table { font-variant-numeric: tabular-nums; }
+th { font-weight: 500; color: #555; text-align: right; border-bottom: 1px solid #888; }
+th { vertical-align: bottom; }
+td { text-align: right; border-bottom: 1px solid #eee; vertical-align: top; }
+th, td { padding: 4px 10px; white-space: nowrap; }
+th.text, td.text { text-align: left; }
+td.wrap { white-space: normal; overflow-wrap: anywhere; min-width: 260px; }
+details { margin-top: 8px; }
+summary { cursor: pointer; color: #0a5a8c; }
+pre { background: #f6f7f8; border-radius: 6px; padding: 10px 12px; margin: 6px 0 0; overflow: auto;
+  max-height: 460px; font: 12.5px/1.45 ui-monospace, monospace; }
+main > details pre { background: white; border: 1px solid #e2e4e6; }
+td pre { white-space: pre-wrap; max-height: 220px; }
+.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 14px; }
+</style>
+<script>{{ plotly }}</script>
+</head>
+<body>
+<main>
+<header>
+<h1>{{ title }}</h1>
+<p>{{ status }} &middot; {{ folder }}</p>
+</header>
+
+{% if made_up %}
+<div class="warning"><b>Not the real data</b> but a stand-in: {{ made_up | join(", ") }}.</div>
+{% endif %}
+{% if collapsed %}
+<div class="warning"><b>Collapsed:</b> the model gives nearly always the same answer:
+{{ collapsed | join(", ") }}.</div>
+{% endif %}
+
+{% if tiles %}
+<div class="tiles">
+{% for label, value, remark in tiles %}
+<div class="tile"><span>{{ label }}</span><b>{{ value }}</b><small>{{ remark }}</small></div>
+{% endfor %}
+</div>
+{% endif %}
+
+{% macro files(cell, summary) %}
+<div class="pair">
+<div><h3>Summary</h3><pre>{{ summary }}</pre></div>
+<div><h3>Configuration</h3><pre>{{ cell.config }}</pre></div>
+</div>
+{% endmacro %}
+
+{% if tiles %}
+<details>
+<summary>Summary and resolved configuration</summary>
+{{ files(*cells[0]) }}
+</details>
+{% endif %}
+
+{% macro numbers(rows) %}
+<div class="scroll">
+<table>
+<tr><th class="text">cell</th><th>final<br>accuracy</th><th>best<br>accuracy</th>
+<th>seconds<br>to {{ target }}</th><th>updates<br>to {{ target }}</th><th>mean<br>staleness</th>
+<th>max</th><th>MB<br>down</th><th>MB<br>up</th><th>client<br>updates</th><th>failures</th>
+<th>refused</th><th class="text">ended by</th></tr>
+{% for row, spread in rows %}
+<tr><td class="text">{{ row.cell }}{% if row.num_seeds > 1 %}
+ <small>{{ row.num_seeds }} seeds</small>{% endif %}</td>
+{% for key, form in columns %}
+<td>{{ row | number(spread if loop.index <= 5 else none, key, form) }}</td>
+{% endfor %}
+<td class="text">{{ row.stopped or "" }}</td></tr>
+{% endfor %}
+</table>
+</div>
+{% endmacro %}
+
+{% if rows %}
+<section>
+<h2>In numbers</h2>
+<p>The time to {{ target }} is that of the first evaluation with so much accuracy.
+{% if seeds %}
+Of several seeds: mean and population standard deviation, unknown if one seed never got there.
+{% endif %}
+</p>
+{{ numbers(rows) }}
+{% if seeds %}
+<details>
+<summary>Every seed</summary>
+{{ numbers(seeds) }}
+</details>
+{% endif %}
+</section>
+{% endif %}
+
+{% for section, figures in sections %}
+<section>
+<h2>{{ section.title }}</h2>
+<p>{{ section.text }}</p>
+<div class="figures{{ ' wide' if section.wide }}">
+{% for figure in figures %}
+{{ figure }}
+{% endfor %}
+</div>
+</section>
+{% endfor %}
+
+{% if troubled %}
+<section>
+<h2>Failures and refused replies</h2>
+<p>Nothing of these was aggregated.</p>
+{% for cell, reasons, troubles in troubled %}
+{% if not tiles %}
+<h3>{{ cell.name }}</h3>
+{% endif %}
+<div class="scroll">
+<table>
+<tr><th>times</th><th class="text">what</th><th class="text">reason</th></tr>
+{% for (kind, reason), count in reasons %}
+<tr><td>{{ "{:,}".format(count) }}</td><td class="text">{{ kind }}</td>
+<td class="text wrap">{{ reason }}</td></tr>
+{% endfor %}
+</table>
+</div>
+<details>
+<summary>{{ "The latest " ~ troubles | length if troubles | length < cell.failures + cell.rejected
+else "All " ~ troubles | length }}, with what the client did before</summary>
+<div class="scroll">
+<table>
+<tr><th>time</th><th class="text">what</th><th>client</th><th>version</th>
+<th class="text">reason and story</th></tr>
+{% for trouble in troubles %}
+<tr><td>{{ trouble.t | seconds }}</td><td class="text">{{ trouble.kind }}</td>
+<td>{{ trouble.client if trouble.client is not none else "" }}</td>
+<td>{{ trouble.version if trouble.version is not none else "" }}</td>
+<td class="text wrap">{{ trouble.reason.splitlines() | first | default("") }}
+{% if trouble.story or trouble.reason.splitlines() | length > 1 %}
+<details><summary>story</summary><pre>{{ trouble.story | join("\n") }}
+{{ trouble.reason if trouble.reason.splitlines() | length > 1 }}</pre></details>
+{% endif %}</td></tr>
+{% endfor %}
+</table>
+</div>
+</details>
+{% endfor %}
+</section>
+{% endif %}
+
+{% if not tiles %}
+<section>
+<h2>Summaries and resolved configurations</h2>
+{% for cell, summary in cells %}
+<details>
+<summary>{{ cell.name }}</summary>
+{{ files(cell, summary) }}
+</details>
+{% endfor %}
+</section>
+{% endif %}
+</main>
+</body>
+</html>
+"""

@@ -1,0 +1,98 @@
+"""What an interactive timeline shows of a cell: so much of it that a browser stays quick."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fl_app.report.cells import Cell, Mark, Training, Wait
+from fl_app.report.series import rows, sample
+
+MAX_CLIENTS = 60
+MAX_ORDERS = 4000
+MAX_VERSIONS = 2000
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A part of what happened in a cell.
+
+    Attributes:
+        clients: from fast to slow.
+        num_clients: how many trained in the whole cell.
+        since: seconds.
+        until: seconds.
+        whole: whether `since` to `until` is all of the cell.
+        trainings: of the clients, that were under way in between.
+        waits: of the clients, in between.
+        marks: of the clients and of the server, in between.
+        versions: times in between at which a version was published, every `every`-th.
+        every: 1 if all versions are there.
+    """
+
+    clients: Sequence[int]
+    num_clients: int
+    since: float
+    until: float
+    whole: bool
+    trainings: Sequence[Training]
+    waits: Sequence[Wait]
+    marks: Sequence[Mark]
+    versions: Sequence[float]
+    every: int
+
+
+def timeline(
+    cell: Cell,
+    span: tuple[float, float] | None = None,
+    *,
+    max_clients: int = MAX_CLIENTS,
+    max_orders: int = MAX_ORDERS,
+    max_versions: int = MAX_VERSIONS,
+) -> Timeline:
+    """Choose what to show.
+
+    Of more than `max_clients` those that are shown are spread evenly from fast to slow. Of more
+    than `max_orders` the first are shown, which is where a model learns; on the wall clock the last
+    ones, which is what somebody who watches wants to see.
+
+    Args:
+        cell: of which.
+        span: seconds from and to which; None = as much as fits.
+        max_clients: at least 2.
+        max_orders: at least 1.
+        max_versions: at least 1.
+    """
+    since, until = span or (0.0, cell.seconds)
+    active = rows([cell], math.inf)
+    clients = sample(active, max_clients)
+    chosen = set(clients)
+    orders = [
+        o for o in cell.trainings if o.client in chosen and o.end >= since and o.start <= until
+    ]
+    if len(orders) > max_orders:
+        if cell.on_wall_clock:
+            orders.sort(key=lambda order: order.end)
+            orders = orders[-max_orders:]
+            since = max(since, orders[0].end)
+        else:
+            orders.sort(key=lambda order: order.start)
+            until = min(until, orders[max_orders].start)
+            orders = orders[:max_orders]
+    versions = [t for t in cell.aggregations if since <= t <= until]
+    every = max(1, math.ceil(len(versions) / max_versions))
+    return Timeline(
+        clients=clients,
+        num_clients=len(active),
+        since=since,
+        until=until,
+        whole=(since, until) == (0.0, cell.seconds),
+        trainings=orders,
+        waits=[w for w in cell.waits if w.client in chosen and w.end >= since and w.start <= until],
+        marks=[
+            mark
+            for mark in cell.marks
+            if (mark.client is None or mark.client in chosen) and since <= mark.t <= until
+        ],
+        versions=versions[::every],
+        every=every,
+    )

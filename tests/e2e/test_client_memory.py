@@ -1,0 +1,81 @@
+"""Clients that keep something between their orders, in every runtime."""
+
+import json
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import hydra
+import pytest
+from fake_grid import ClientApp, FakeGrid
+from flwr.app import Context, Message
+
+from fl_app import client_app
+from fl_app.run import run
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+SMALL = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]
+CASES = {
+    "fedasmu": ["algorithm=fedasmu", "algorithm.strategy.num_slots=2", "devices/network=normal"],
+    "overlap_fedavg": ["algorithm=overlap_fedavg", "devices/network=normal"],
+    "port": ["algorithm=port", "algorithm.schedule.buffer_size=2", "devices=uniform_110x"],
+}
+CASES["port"] += ["algorithm.strategy.staleness_bound=2", "algorithm.schedule.concurrency=6"]
+CASES["fedasmu"] += ["algorithm.schedule.concurrency=3"]
+
+
+def one_at_a_time() -> ClientApp:
+    """Nodes of the fake grid share a process, and with it the trainer; real ones do not."""
+    lock = Lock()
+
+    def app(message: Message, context: Context) -> Message:
+        with lock:
+            return client_app.app(message, context)
+
+    return app
+
+
+def federation(folder: Path, overrides: list[str], grid: Any = None) -> tuple[bytes, str]:
+    everything = [*SMALL, *overrides]
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose("config", overrides=everything)
+        run(config, everything, folder, grid)
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["num_versions"] == 6
+    return (folder / "events.jsonl").read_bytes(), summary["model_sha256"]
+
+
+@pytest.fixture(autouse=True)
+def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
+    client_app._trainer.cache_clear()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_any_node_serves_any_client_and_time_is_virtual(name: str, tmp_path: Path) -> None:
+    """What a client keeps travels with its orders: the same files as without Flower."""
+    inline = federation(tmp_path / "inline", [*CASES[name], "runtime.workers=0"])
+    grid = FakeGrid(one_at_a_time(), 2)
+    flower = federation(tmp_path / "flower", [*CASES[name], "runtime=flower"], grid)
+    assert flower == inline
+    workers = federation(tmp_path / "workers", [*CASES[name], "runtime.workers=2"])
+    assert workers == inline
+    kinds = {json.loads(line)["kind"] for line in inline[0].splitlines()}
+    if name == "fedasmu":
+        assert {"pause", "refresh"} <= kinds
+    if name == "port":
+        assert "notice" in kinds
+
+
+@pytest.mark.parametrize("name", ["fedasmu", "overlap_fedavg"])
+def test_on_real_nodes_it_lies_in_files(name: str, tmp_path: Path) -> None:
+    grid = FakeGrid(one_at_a_time(), 6)
+    log, _ = federation(tmp_path / "real", [*CASES[name], "runtime=deployment"], grid)
+    files = sorted(path.name for path in (tmp_path / "state").rglob("*.npz"))
+    assert len(files) >= 3
+    events = [json.loads(line) for line in log.splitlines()]
+    assert [event for event in events if event["kind"] in ("failure", "reject")] == []
+    if name == "overlap_fedavg":
+        ages = [event["age"] for event in events if event["kind"] == "aggregate"]
+        assert ages[0] == [0] * 6
+        assert ages[-1] == [1] * 6

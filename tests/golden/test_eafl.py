@@ -1,0 +1,191 @@
+"""EAFL against hand-derived values: w_t = [1, 1], eta = 1.
+
+client             0       1       2       3       4
+clustering g_i     [2, 0]  [1, 0]  [9, 1]  [0, 1]  [0, 3]
+examples           10      20      30      20      20
+cluster            0       0       0       1       1        |D_0| = 60, |D_1| = 40, |D| = 100
+
+V_0 = {0, 1} and V_1 = {3} report
+
+client             0       1       3
+g_i                [5, 0]  [0, 5]  [10, 10]
+age                0       1       3
+tau = age + 1      1       2       4
+|D_i| / sum_V      1/3     2/3     1
+p_i                .6/3    .4/2    .4/4     = .2  .2  .1
+
+w_{t+1} = [1, 1] - [.2 5 + .1 10, .2 5 + .1 10] = [-1, -1]
+"""
+
+import numpy as np
+import pytest
+from helpers import Run, Scripted, Times, run, vec
+
+from fl_app.algorithms.afl import AFL
+from fl_app.algorithms.eafl import BLOCK, EAFL, gram
+from fl_app.algorithms.safl import SAFL
+from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.schedule import k_async, synchronous
+from fl_app.strategy import AsyncStrategy
+
+MODEL = GlobalModel(vec(1, 1), version=3)
+EXAMPLES = [10, 20, 30, 20, 20]
+SURVEY = [vec(2, 0), vec(1, 0), vec(9, 1), vec(0, 1), vec(0, 3)]
+
+
+def gradient(client_id: int, vector: Vector, age: int = 0) -> Update:
+    return Update(client_id, 3 - age, vector, "gradient", EXAMPLES[client_id], 0.1)
+
+
+REPORTED = [gradient(0, vec(5, 0)), gradient(1, vec(0, 5), 1), gradient(3, vec(10, 10), 3)]
+
+
+def clustered(**settings: bool) -> EAFL:
+    eafl = EAFL(server_lr=1, num_clusters=2, **settings)
+    eafl.cluster(MODEL, [gradient(i, vector) for i, vector in enumerate(SURVEY)])
+    return eafl
+
+
+def test_like_directions_are_clustered_the_largest_cluster_first():
+    eafl = EAFL(num_clusters=2)
+    clusters = eafl.cluster(MODEL, [gradient(i, vector) for i, vector in enumerate(SURVEY)])
+    assert clusters == {0: 0, 1: 0, 2: 0, 3: 1, 4: 1}
+
+
+def test_a_step_weighs_by_staleness_within_and_by_data_between_clusters():
+    eafl = clustered()
+    np.testing.assert_allclose(eafl.aggregate(MODEL, REPORTED), [-1, -1], atol=1e-6)
+    assert eafl.report["weight"] == pytest.approx([0.2, 0.2, 0.1])
+    assert eafl.report["cluster_sizes"] == [3, 2]
+    assert eafl.report["quorums"] == [2, 1]
+    # Lengths 5, 5 and 14.14 and their weights sum to 0.5; the sum is [2, 2].
+    mean = (5 + 5 + 200**0.5) / 3 * 0.5
+    assert eafl.report["effective_clients"] == pytest.approx(mean**2 / 8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "weights"),
+    [
+        # tau = 1
+        ({"staleness": False}, [0.2, 0.4, 0.4]),
+        # 10/1 and 20/2 are equal
+        ({"normalise": True}, [0.3, 0.3, 0.4]),
+        ({"normalise": True, "staleness": False}, [0.2, 0.4, 0.4]),
+    ],
+)
+def test_variants(settings, weights):
+    eafl = clustered(**settings)
+    eafl.aggregate(MODEL, REPORTED)
+    assert eafl.report["weight"] == pytest.approx(weights)
+    fresh = [gradient(update.client_id, update.vector) for update in REPORTED]
+    eafl.aggregate(MODEL, fresh)
+    assert eafl.report["weight"] == pytest.approx([0.2, 0.4, 0.4])
+    assert sum(eafl.report["weight"]) == pytest.approx(1)  # sum_n |D_n| / |D|
+
+
+def test_without_dsa_a_cluster_by_itself_goes_its_share_of_the_way():
+    """|D_1| / |D| 1/tau = .4 / 4; with DSA, where cluster 0 is deserted, 1 / 4."""
+    alone = REPORTED[2:]
+    eafl = clustered(synchronous=False)
+    np.testing.assert_allclose(eafl.aggregate(MODEL, alone), [0, 0], atol=1e-6)
+    np.testing.assert_allclose(clustered().aggregate(MODEL, alone), [-1.5, -1.5])
+
+
+def test_who_comes_later_belongs_to_the_largest_cluster():
+    """Client 9 has 40 examples: |D_0| = 100, |D| = 140, p_9 = 5/7 40/50, p_0 = 5/7 10/50."""
+    eafl = clustered()
+    newcomer = Update(9, 3, vec(0, 1), "gradient", 40, 0.1)
+    eafl.aggregate(MODEL, [newcomer, gradient(0, vec(1, 0)), gradient(3, vec(1, 0))])
+    assert eafl.report["weight"] == pytest.approx([4 / 7, 1 / 7, 2 / 7])
+    assert eafl.report["cluster_sizes"] == [4, 2]
+
+
+def test_clients_without_a_direction_belong_to_the_largest_cluster():
+    eafl = EAFL(num_clusters=2)
+    survey = [vec(0, 0), vec(0, 1), vec(0, 2), vec(1, 0), vec(0, 0)]
+    clusters = eafl.cluster(MODEL, [gradient(i, vector) for i, vector in enumerate(survey)])
+    assert clusters == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0}
+    nowhere = [gradient(i, vec(0, 0)) for i in range(5)]
+    assert set(eafl.cluster(MODEL, nowhere).values()) == {0}
+
+
+def test_buffers_do_not_decide_who_is_like_whom():
+    model = GlobalModel(vec(1, 1, 1), version=3, num_trainable=2)
+    survey = [vec(1, 0, 9), vec(2, 0, -9), vec(0, 1, 9), vec(0, 2, -9), vec(0, 3, 0)]
+    clusters = EAFL(num_clusters=2).cluster(
+        model, [gradient(i, vector) for i, vector in enumerate(survey)]
+    )
+    assert clusters == {0: 1, 1: 1, 2: 0, 3: 0, 4: 0}
+
+
+def test_as_many_clusters_as_directions_differ():
+    eafl = EAFL(num_clusters=4)
+    survey = [vec(0, 1), vec(0, 2), vec(0, 4), vec(1, 0), vec(2, 0)]
+    clusters = eafl.cluster(MODEL, [gradient(i, vector) for i, vector in enumerate(survey)])
+    assert sorted(set(clusters.values())) == [*range(len(set(clusters.values())))]
+    assert {clusters[0], clusters[1], clusters[2]}.isdisjoint({clusters[3], clusters[4]})
+    two = eafl.cluster(MODEL, [gradient(0, vec(0, 1)), gradient(1, vec(1, 0))])
+    assert sorted(two.values()) == [0, 1]
+    assert eafl.cluster(MODEL, []) == {}
+
+
+def test_inner_products_of_long_vectors():
+    vectors = np.random.default_rng(0).standard_normal((4, 2 * BLOCK + 5)).astype(np.float32)
+    np.testing.assert_allclose(gram(list(vectors)), vectors @ vectors.T, atol=0.01)
+
+
+# -- limits, in whole runs ------------------------------------------------------------------------
+
+CLIENTS = 8
+
+
+def own_way(client_id: int, sequence: int, received: Vector) -> Upload:
+    """Gradients towards (client, 10 - client), of clients with unequal data."""
+    target = np.array([client_id, 10 - client_id], np.float32)
+    return Upload((received - target) / 4, "gradient", 10 + client_id, loss=1.0)
+
+
+def trained(strategy: AsyncStrategy, schedule, seconds) -> Run:
+    return run(
+        schedule,
+        Scripted(own_way),
+        num_clients=CLIENTS,
+        num_versions=30,
+        devices=Times(seconds),
+        strategy=strategy,
+    )
+
+
+def test_one_cluster_is_safl_with_k_of_phi_m():
+    """Once the clusters are formed, when the slowest client is there: K = .375 8 = 3."""
+
+    def seconds(client_id: int, sequence: int) -> float:
+        return float(2 ** (client_id / CLIENTS))  # no two sums of which are equal
+
+    eafl = EAFL(server_lr=0.5, num_clusters=1, participation=0.375, recluster=False)
+    ours = trained(eafl, eafl.schedule, seconds)
+    safl = trained(SAFL(server_lr=0.5), k_async(3), seconds)
+    assert max(safl.outcome.ages) > 0
+    assert ours.final == safl.final
+    for mine, theirs in zip(ours.kind("aggregate"), safl.kind("aggregate"), strict=True):
+        assert (mine["client"], mine["age"]) == (theirs["client"], theirs["age"])
+        assert mine["t"] == pytest.approx(seconds(CLIENTS - 1, 0) + theirs["t"])
+
+
+def test_a_cluster_each_is_synchronous_sgd_weighted_by_data():
+    def seconds(client_id: int, sequence: int) -> float:
+        return 1.0 + client_id
+
+    eafl = EAFL(server_lr=0.5, num_clusters=CLIENTS, recluster_every=10)
+    ours = trained(eafl, eafl.schedule, seconds)
+    rounds = trained(AFL(server_lr=0.5), synchronous(CLIENTS), seconds)
+    assert set(ours.outcome.ages) == {0}
+    assert [sorted(e["client"]) for e in ours.kind("aggregate")] == [[*range(CLIENTS)]] * 30
+    assert np.linalg.norm(rounds.outcome.params) > 1
+    np.testing.assert_allclose(ours.outcome.params, rounds.outcome.params, rtol=1e-6)
+
+
+@pytest.mark.parametrize("num_clusters", [0, 2.5])
+def test_clusters_are_counted(num_clusters):
+    with pytest.raises(ValueError, match=r"num_clusters=.* must be an integer >= 1"):
+        EAFL(num_clusters=num_clusters)

@@ -1,0 +1,330 @@
+"""FedASMU: weights by hand, control gradients against autograd, slots by hand."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Quadratic, Scripted, run, vec
+
+from fl_app.algorithms.fedasmu import FedASMU, FedASMUTrainer
+from fl_app.algorithms.fedasmu.server import Control
+from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
+from fl_app.client import NOTHING
+from fl_app.core.types import GlobalModel, Update, Upload
+from fl_app.engine.clock import Parts
+from fl_app.schedule import fully_async
+
+DOUBLE = torch.float64
+
+
+def upload(client_id: int, base_version: int, *model: float, **metrics: float) -> Update:
+    return Update(client_id, base_version, vec(*model), "model", 10, 0.0, 0.5, metrics)
+
+
+# -- server ---------------------------------------------------------------------------------------
+
+
+def test_the_first_upload_of_a_device() -> None:
+    """t = 4, o = 1: s = 4. xi = 1 / (sqrt(4) 4^0.5) + 0 = 1/4, alpha = 2 xi / (1 + 2 xi) = 1/3;
+    w_5 = 3 + (9 - 3) / 3 = 5."""
+    strategy = FedASMU(mixing_scale=2.0)
+    model = GlobalModel(vec(3), 4, {1: vec(0), 4: vec(3)})
+    assert strategy.aggregate(model, [upload(0, 1, 9)]).tolist() == [5.0]
+    assert strategy.report["weight"] == pytest.approx([1 / 3])
+
+
+def test_the_second_upload_teaches_the_controls() -> None:
+    """After the test above: r = 4, s' = 4, d = 6, xi = 1/4, d alpha / d xi = 2 / 1.5^2 = 8/9.
+
+    The device received w_5 = 5 and ends at 4 with rates summing to 0.5: gradient (5 - 4) / 0.5 = 2.
+    q = 2 * 6 * 8/9 = 32/3; lambda: q / (2 * 2) = 8/3; sigma: -q ln 4 / 4; iota: q.
+    """
+    strategy = FedASMU(mixing_scale=2.0, lambda_lr=0.01, sigma_lr=0.02, iota_lr=0.001)
+    w_5 = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
+    strategy.aggregate(GlobalModel(w_5, 5), [upload(0, 5, 4)])
+    control: Control = strategy.state["controls"][0]
+    assert control.lam == pytest.approx(1 - 0.01 * 8 / 3)
+    assert control.sigma == pytest.approx(0.5 + 0.02 * 32 / 3 * math.log(4) / 4)
+    assert control.iota == 0.0  # 0 - 0.001 * 32/3, clipped
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_control_gradients_are_autograds(seed: int) -> None:
+    """dF/d(lambda, sigma, iota) of F = <g, w> at w = w_r + alpha d, alpha = mu xi / (1 + mu xi)."""
+    rng = np.random.default_rng(seed)
+    version, s = int(rng.integers(1, 200)), int(rng.integers(1, 98))
+    values = rng.uniform(0.1, 2.0, 3)
+    lam, sigma, iota = (torch.tensor(v, dtype=DOUBLE, requires_grad=True) for v in values)
+    g, d = rng.standard_normal((2, 5)).astype(np.float32)
+    xi = lam / (math.sqrt(version) * s**sigma) + iota
+    alpha = 7.0 * xi / (1 + 7.0 * xi)
+    loss = torch.from_numpy(g).to(DOUBLE) @ (alpha * torch.from_numpy(d).to(DOUBLE))
+    expected = [float(x) for x in torch.autograd.grad(loss, [lam, sigma, iota])]
+    control = Control(*(float(v) for v in values), direction=d)
+    strategy = FedASMU(mixing_scale=7.0)
+    assert strategy.weight(control, version, s) == pytest.approx(float(alpha.detach()))
+    # <g, d> is a float32 product; the rest is exact.
+    product = float(np.dot(g, d)) / float(np.dot(g.astype(float), d.astype(float)))
+    scaled = [value * product for value in expected]
+    assert strategy.control_gradient(control, g) == pytest.approx(scaled, rel=1e-8, abs=1e-12)
+
+
+def test_sigma_learns_nothing_from_a_fresh_upload() -> None:
+    control = Control(1.0, 0.5, 0.0, direction=vec(1))
+    strategy = FedASMU()
+    strategy.weight(control, 9, 1)
+    assert strategy.control_gradient(control, vec(3))[1] == 0.0
+
+
+def test_weights_are_shares_and_a_tiny_scale_freezes_the_model() -> None:
+    strategy = FedASMU()
+    for version in (0, 1, 50, 5000):
+        for s in (1, 10, 99):
+            assert 0 <= strategy.weight(Control(1.0, 0.5, 0.0), version, s) < 1
+    frozen = FedASMU(mixing_scale=1e-30)
+    assert frozen.aggregate(GlobalModel(vec(3), 4), [upload(0, 4, 9)]).tolist() == [3.0]
+
+
+def test_without_control_rates_the_weight_is_a_function_of_time_and_age() -> None:
+    strategy = FedASMU(lambda_lr=0, sigma_lr=0, iota_lr=0)
+    params, weights = vec(0), []
+    for client_id in (0, 1, 0):  # the third has a record, the first two have none
+        model = GlobalModel(params, 6, {4: vec(0)})
+        strategy.aggregate(model, [upload(client_id, 4, 1)])
+        weights += strategy.report["weight"]
+    assert len(set(weights)) == 1
+
+
+def test_the_too_stale_are_refused_and_change_nothing() -> None:
+    strategy = FedASMU(max_staleness=99)
+    assert strategy.admit(GlobalModel(vec(0), 98), upload(0, 0, 1)) is None
+    reason = strategy.admit(GlobalModel(vec(0), 99), upload(0, 0, 1))
+    assert reason == "staleness 100 exceeds strategy.max_staleness=99"
+    assert strategy.state["controls"] == {}
+
+
+def test_ablations() -> None:
+    """Without dynamic weights 0.6 s^-0.5: s = 4 gives 0.3. Without refresh devices never ask."""
+    model = GlobalModel(vec(0), 4, {1: vec(0)})
+    static = FedASMU(dynamic=False, refresh=False)
+    assert static.aggregate(model, [upload(0, 1, 10)]).tolist() == [3.0]
+    assert static.dispatch(model, 7)[1] == {"slot": 0}
+
+
+# -- slots ----------------------------------------------------------------------------------------
+
+
+def test_slots_of_the_meta_model_are_a_distribution_that_rewards_shift() -> None:
+    theta = MetaModel.initial(seed=0)
+    before = np.exp(MetaModel.log_probs(theta, 4))
+    assert before.sum() == pytest.approx(1.0)
+    liked = np.exp(MetaModel.log_probs(MetaModel.reinforce(theta, 4, slot=2, step=0.5), 4))
+    disliked = np.exp(MetaModel.log_probs(MetaModel.reinforce(theta, 4, slot=2, step=-0.5), 4))
+    assert disliked[1] < before[1] < liked[1]
+    assert MetaModel.initial(seed=0).tobytes() == theta.tobytes()
+
+
+def test_the_meta_models_step_is_the_gradient_of_the_log_probability() -> None:
+    theta, eps = MetaModel.initial(seed=3), 1e-2
+    direction = MetaModel.reinforce(theta, 4, slot=3, step=1.0) - theta
+    unit = direction / np.linalg.norm(direction)
+    up = MetaModel.log_probs((theta + eps * unit).astype(np.float32), 4)[2]
+    down = MetaModel.log_probs((theta - eps * unit).astype(np.float32), 4)[2]
+    assert (up - down) / (2 * eps) == pytest.approx(np.linalg.norm(direction), rel=1e-2)
+
+
+def test_the_server_chooses_the_first_slot_and_learns_from_its_reward() -> None:
+    """b = 0.1 * 2 after a reward of 2; a device that was here before chooses itself."""
+    strategy = FedASMU()
+    model = GlobalModel(vec(0), 5)
+    _, config = strategy.dispatch(model, 3)
+    assert config["slot"] in (1, 2, 3, 4)
+    theta = strategy.state["theta"].copy()
+    strategy.aggregate(model, [upload(3, 5, 1, reward=2.0)])
+    assert strategy.state["baseline"] == pytest.approx(0.2)
+    assert (strategy.state["theta"] != theta).any()
+    theta = strategy.state["theta"].copy()
+    assert strategy.dispatch(model, 3)[1] == {}
+    strategy.aggregate(model, [upload(3, 5, 1, reward=1.2)])
+    assert strategy.state["baseline"] == pytest.approx(0.3)
+    assert (strategy.state["theta"] == theta).all()
+
+
+def test_q_learning_by_hand() -> None:
+    """H(2, add) += 0.1 (0.5 + 0.9 * 4 - 1): from 1 to 1.31. At the ends one stays."""
+    values = np.zeros((4, 3))
+    values[1, ADD], values[2] = 1.0, (4.0, 2.0, 0.0)
+    learned = learn_slot(values, 2, ADD, reward=0.5, rate=0.1, discount=0.9)
+    assert learned[1, ADD] == pytest.approx(1.31)
+    assert values[1, ADD] == 1.0
+    rng = np.random.default_rng(0)
+    assert next_slot(values, 2, 0.0, rng) == (3, ADD)
+    values[3] = (1.0, 0.0, 0.0)
+    assert next_slot(values, 4, 0.0, rng) == (4, ADD)
+    values[0] = (0.0, 0.0, 1.0)
+    assert next_slot(values, 1, 0.0, rng) == (1, MINUS)
+    actions = {next_slot(values, 2, 1.0, rng)[1] for _ in range(50)}
+    assert actions == {0, 1, 2}
+
+
+# -- device ---------------------------------------------------------------------------------------
+
+
+def trainer(**more: Any) -> FedASMUTrainer:
+    task = Quadratic([[[8.0]] * 4, [[4.0]] * 4])
+    settings = {"upload": "model", "local_lr": 0.1, "batch_size": 4, "local_epochs": 5}
+    return FedASMUTrainer(task, **{**settings, **more})
+
+
+def test_a_merge_by_hand() -> None:
+    """f = (w - 8)^2 / 2 from w_0 = 0, rate 0.1: after two epochs 8 (1 - 0.81) = 1.52.
+
+    g = 4, o = 1: phi = 1 / 2 (1 - 0.5 / 2) = 3/8; mu_b = 2: beta = 0.75 / 1.75 = 3/7;
+    w = 1.52 + 3/7 (5.02 - 1.52) = 3.02; reward (6.48^2 - 4.98^2) / 2.
+    dF / d phi = (3.02 - 8) 3.5 * 2 / 1.75^2 = s; gamma -= rate s 3/8, upsilon += rate s / 4.
+    Then three epochs: 8 - 4.98 * 0.9^3.
+    """
+    device = trainer(merge_scale=2.0, gamma_lr=0.01, upsilon_lr=0.1)
+    order = {"version": 1, "slot": 2}
+    paused = device.train(0, 0, vec(0), order)
+    assert not paused.done
+    assert paused.progress == pytest.approx(0.4)
+    assert paused.vector.size == 0
+    fresh = vec(5.02)
+    device.train(1, 0, vec(0), {"version": 1, "slot": 1})  # another client in between
+    rest = {**order, "resume": True, "fresh_version": 4}
+    done = device.train(0, 0, fresh, rest, state=paused.state)
+    assert done.done
+    assert done.vector.tolist() == pytest.approx([8 - 4.98 * 0.9**3], rel=1e-5)
+    assert done.rate_sum == pytest.approx(0.5)
+    assert done.metrics["reward"] == pytest.approx((6.48**2 - 4.98**2) / 2, rel=1e-5)
+    assert done.metrics["merge_weight"] == pytest.approx(3 / 7)
+    slope = (3.02 - 8) * 3.5 * 2 / 1.75**2
+    assert float(done.state["gamma"]) == pytest.approx(1 - 0.01 * slope * 3 / 8, rel=1e-5)
+    assert float(done.state["upsilon"]) == pytest.approx(0.5 + 0.1 * slope / 4, rel=1e-5)
+    assert not [key for key in done.state if key.startswith("paused")]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_merge_gradients_are_autograds(seed: int) -> None:
+    """dF/d(gamma, upsilon) through w = w_b + beta(phi) (w_g - w_b), by two devices' steps."""
+    rng = np.random.default_rng(seed)
+    origin = int(rng.integers(1, 50))
+    version = origin + int(rng.integers(1, 90))
+    received, newer = rng.standard_normal(2).astype(np.float32)
+    gamma, upsilon = (torch.tensor(v, dtype=DOUBLE, requires_grad=True) for v in (1.0, 0.5))
+    before = 8 - (8 - float(received)) * 0.9
+    phi = gamma / math.sqrt(version) * (1 - upsilon / math.sqrt(version - origin + 1))
+    beta = 10 * phi / (1 + 10 * phi)
+    loss = 0.5 * (before + beta * (float(newer) - before) - 8) ** 2
+    by_gamma, by_upsilon = (float(x) for x in torch.autograd.grad(loss, [gamma, upsilon]))
+    device = trainer(gamma_lr=1.0, upsilon_lr=1.0)
+    order = {"version": origin, "slot": 1}
+    paused = device.train(0, 0, vec(received), order)
+    rest = {**order, "resume": True, "fresh_version": version}
+    done = device.train(0, 0, vec(newer), rest, state=paused.state)
+    assert 1 - float(done.state["gamma"]) == pytest.approx(by_gamma, rel=1e-4)
+    assert 0.5 - float(done.state["upsilon"]) == pytest.approx(by_upsilon, rel=1e-4)
+
+
+def test_nothing_newer_goes_on_as_if_nothing_had_been() -> None:
+    device = trainer()
+    order = {"version": 1, "slot": 3}
+    paused = device.train(0, 0, vec(0), order)
+    rest = {**order, "resume": True}
+    done = device.train(0, 0, NOTHING, rest, state=paused.state)
+    plain = device.train(0, 0, vec(0), {"version": 1, "slot": 0})
+    assert done.vector.tolist() == pytest.approx(plain.vector.tolist())
+    assert done.loss == pytest.approx(plain.loss)
+    assert "reward" not in done.metrics
+
+
+@pytest.mark.parametrize(("slot", "epochs"), [("first", 1), ("middle", 2), ("last", 4)])
+def test_heuristics(slot: str, epochs: int) -> None:
+    paused = trainer(slot=slot).train(0, 3, vec(0), {"version": 1})
+    assert paused.progress == pytest.approx(epochs / 5)
+
+
+def test_a_pause_with_momentum_and_displacement() -> None:
+    """What is put aside carries velocity and the received model over the pause."""
+    device = trainer(upload="pseudo", momentum=0.5)
+    order = {"version": 1, "slot": 2}
+    paused = device.train(0, 0, vec(1), order)
+    done = device.train(0, 0, NOTHING, {**order, "resume": True}, state=paused.state)
+    plain = device.train(0, 0, vec(1), {"version": 1, "slot": 0})
+    assert done.vector.tolist() == pytest.approx(plain.vector.tolist())
+    assert done.rate_sum == plain.rate_sum
+
+
+def test_who_never_paused_cannot_go_on() -> None:
+    with pytest.raises(ValueError, match="client 0 is to go on, but has nothing put aside"):
+        trainer().train(0, 0, NOTHING, {"resume": True})
+
+
+# -- together -------------------------------------------------------------------------------------
+
+
+class Even:
+    """5 s of training, a second of transfers either way; client 0 is twice as slow."""
+
+    def seconds(self, client_id: int, sequence: int, now: float) -> float:
+        return sum(self.parts(client_id, sequence, now))
+
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        return Parts(1.0, 5.0 + 5.0 * (client_id == 0) + client_id / 8, 1.0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pauses_are_answered_and_nobody_else_waits(workers: int) -> None:
+    task = Quadratic.scattered(6)
+    device = FedASMUTrainer(task, local_lr=0.1, batch_size=4, local_epochs=5, slot="middle")
+    made = run(
+        fully_async(3),
+        device,
+        num_clients=6,
+        num_versions=40,
+        strategy=FedASMU(),
+        devices=Even(),
+        epochs=device.epochs,
+        pauses=device.pauses,
+        workers=workers,
+    )
+    pauses, refreshes = made.kind("pause"), made.kind("refresh")
+    arrivals = made.kind("arrival")
+    assert len(pauses) >= 40
+    assert 20 < len(refreshes) <= len(pauses)  # at first there is nothing newer
+    assert {event["progress"] for event in pauses} == {0.4}
+    assert len(arrivals) == 40
+    assert made.outcome.bytes_down == (len(made.kind("dispatch")) + len(refreshes)) * 12
+    first = next(event for event in arrivals if event["client"] == 0)
+    given = next(event for event in made.kind("dispatch") if event["client"] == 0)
+    spent = first["t"] - given["t"]
+    asked = [e for e in refreshes if e["client"] == 0 and given["t"] < e["t"] < first["t"]]
+    assert spent == pytest.approx(12.0 + len(asked))
+    if workers:
+        inline = run(
+            fully_async(3),
+            device,
+            num_clients=6,
+            num_versions=40,
+            strategy=FedASMU(),
+            devices=Even(),
+            epochs=device.epochs,
+            pauses=device.pauses,
+        )
+        assert inline.events == made.events
+        assert inline.final == made.final
+
+
+def test_a_pause_that_makes_no_sense_is_refused() -> None:
+    def odd(client_id: int, sequence: int, received: Any) -> Upload:
+        plain = Upload(vec(1, 1), "delta", 10, 0.5)
+        return replace(plain, done=False, progress=1.5) if sequence == 0 else plain
+
+    made = run(fully_async(2), Scripted(odd), num_clients=2, num_versions=4)
+    assert {e["reason"] for e in made.kind("reject")} == {
+        "progress=1.5 of a paused client must be between 0 and 1"
+    }

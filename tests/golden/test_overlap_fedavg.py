@@ -1,0 +1,108 @@
+"""Overlap-FedAvg by hand, and against delayed gradient descent on a quadratic."""
+
+import numpy as np
+import pytest
+from helpers import Quadratic, Times, run, vec
+
+from fl_app.algorithms.overlap_fedavg import OverlapFedAvg, OverlapTrainer
+from fl_app.core.types import GlobalModel, Update
+from fl_app.devices import Fleet, MeanSeconds, Overlapping
+from fl_app.schedule import synchronous
+
+
+def update(client_id: int, version: int, delta: tuple[float, ...], examples: int = 10) -> Update:
+    return Update(client_id, version, vec(*delta), "delta", examples, 0.0)
+
+
+def test_two_versions() -> None:
+    """eta = 0.5, lambda = 0.25, beta = 0.5; lambda / eta = 0.5.
+
+    t = 0: deltas -1 (n 10) and -2 (n 30): d = 1.75; nothing was missed: d_ah = d; V = 1.75;
+           w_1 = 4 - 1.75 = 2.25.
+    t = 1: uploads from w_0 = 4, both -2: d = 2; w_1 - w_0 = -1.75;
+           d_ah = 2 + 0.5 * 4 * (-1.75) = -1.5; V = 0.875 - 1.5 + 0.5 (-1.5 - 2) = -2.375;
+           w_2 = 2.25 + 2.375 = 4.625.
+    """
+    strategy = OverlapFedAvg(server_lr=0.5, compensation=0.25, momentum=0.5)
+    first = strategy.aggregate(
+        GlobalModel(vec(4), 0), [update(0, 0, (-1,)), update(1, 0, (-2,), examples=30)]
+    )
+    assert first.tolist() == [2.25]
+    assert strategy.report["weight"] == [0.25, 0.75]
+    second = strategy.aggregate(
+        GlobalModel(vec(2.25), 1), [update(0, 0, (-2,)), update(1, 0, (-2,))]
+    )
+    assert second.tolist() == pytest.approx([4.625])
+
+
+def test_without_compensation_eta_has_no_effect() -> None:
+    results = set()
+    for eta in (0.001, 1.0):
+        strategy = OverlapFedAvg(server_lr=eta, momentum=0.5)
+        strategy.aggregate(GlobalModel(vec(4, 1), 0), [update(0, 0, (-1, 3))])
+        params = strategy.aggregate(GlobalModel(vec(3, 4), 1), [update(0, 0, (-1, 3))])
+        results.add(params.tobytes())
+    assert len(results) == 1
+
+
+def test_buffers_are_the_uploads() -> None:
+    """They follow the clients' statistics: no momentum, no compensation, nothing counted twice."""
+    strategy = OverlapFedAvg(momentum=0.9)
+    first = strategy.aggregate(GlobalModel(vec(4, 10), 0, num_trainable=1), [update(0, 0, (-1, 2))])
+    assert first.tolist() == [3.0, 12.0]
+    second = strategy.aggregate(GlobalModel(first, 1, num_trainable=1), [update(0, 0, (-1, 5))])
+    assert second[1] == 15.0  # w_0's buffer 10, moved by 5
+
+
+def test_delayed_gradient_descent_on_a_quadratic() -> None:
+    """One client, f = (w - 8)^2 / 2, one full-batch step of rate eta a cycle: an upload trained
+    from w_{t-1} is w_{t-1} - eta (w_{t-1} - 8), so
+
+        w_{t+1} = w_t - (w_{t-1} - u) = w_t - eta (w_{t-1} - 8),    w_1 = w_0 - eta (w_0 - 8).
+
+    FedAvg takes the gradient at w_t. The staleness of 1 remains however short transfers are.
+    """
+    eta, versions = 0.3, 12
+    task = Quadratic([[[8.0]] * 4])
+    trainer = OverlapTrainer(task, upload="delta", local_lr=eta, batch_size=4, local_epochs=1)
+    made = run(
+        synchronous(1),
+        trainer,
+        num_clients=1,
+        num_versions=versions,
+        strategy=OverlapFedAvg(server_lr=eta),
+        devices=Times(lambda client, sequence: 1.0),
+    )
+    expected = [0.0, eta * 8.0]
+    while len(expected) <= versions:
+        expected.append(expected[-1] - eta * (expected[-2] - 8.0))
+    assert made.outcome.params[0] == pytest.approx(expected[-1], rel=1e-5)
+    fedavg = 8.0 * (1 - (1 - eta) ** versions)
+    assert abs(made.outcome.params[0] - fedavg) > 0.05
+    assert made.outcome.ages == {0: 1, 1: versions - 1}
+
+
+@pytest.mark.parametrize(
+    ("transfer", "epochs", "cycle"),
+    [
+        (0.5, 1, 2.0),  # an epoch of 2 s covers it
+        (2.5, 3, 6.0),  # 5 s of transfers: three epochs
+        (20.0, 5, 40.0),  # beyond the cap of five the devices wait
+    ],
+)
+def test_a_cycle_takes_the_longer_of_training_and_transfers(
+    transfer: float, epochs: int, cycle: float
+) -> None:
+    class Travel:
+        def download(self, client_id: int, sequence: int) -> float:
+            return transfer
+
+        upload = download
+
+    fleet = Fleet(MeanSeconds(np.array([10.0, 5.0]), seed=0, jitter=0.0), Travel())
+    devices = Overlapping(fleet, num_clients=2, max_epochs=5)
+    assert devices.local_epochs == epochs
+    assert devices.seconds(0, 3, 0.0) == pytest.approx(cycle)
+    assert devices.seconds(0, 0, 0.0) == pytest.approx(2 * transfer + 2.0 * epochs)
+    waiting = fleet.seconds(0, 3, 0.0)  # FedAvg: five epochs, then the transfers
+    assert waiting == pytest.approx(10.0 + 2 * transfer)

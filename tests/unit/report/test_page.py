@@ -1,0 +1,151 @@
+import os
+import re
+
+import pytest
+from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, dispatch, write_cell
+
+from fl_app.report import PAGE, watch, write_report
+
+LIBRARY = re.compile(r"<script>/\*\*.*?</script>", re.DOTALL)  # plotly.js
+
+
+def page(folder, **options):
+    """The page without the library, and how often that was there."""
+    write_report(folder, figures=False, **options)
+    text, count = LIBRARY.subn("", (folder / PAGE).read_text())
+    assert count == 1
+    return text
+
+
+def test_page_of_a_run_tells_all_of_it(tmp_path):
+    summary = {"stopped": "num_versions", "bytes_up": 2_000_000, "bytes_down": 3_000_000}
+    write_cell(tmp_path, events=EVENTFUL, summary=summary, algorithm="fedbuff")
+    text = page(tmp_path)
+    assert "<h1>fedbuff</h1>" in text
+    assert "ended by num_versions" in text
+    for tile in (
+        "<span>accuracy</span><b>80.0%</b><small>best 80.0%</small>",
+        "<span>to 90%</span><b>never</b><small></small>",
+        "<span>versions</span><b>2</b>",
+        "<span>client updates</span><b>2</b><small>2 more under way</small>",
+        "<span>time</span><b>11.0 s</b><small>virtual</small>",
+        "<span>traffic</span><b>5.0 MB</b><small>2.0 MB up</small>",
+        "<span>failures</span><b>2</b><small>3 replies refused</small>",
+    ):
+        assert tile in text
+    assert re.findall("<h2>(.*?)</h2>", text) == [
+        "Learning",
+        "Who trained when",
+        "Staleness and participation",
+        "Traffic and aggregations",
+        "Failures and refused replies",
+    ]
+    assert text.count("Plotly.newPlot(") == 6
+    assert "name: fedbuff" in text  # the configuration
+    assert "<pre>0.00 s: order, version 0\n" in text  # a story
+
+
+def test_page_needs_no_network(tmp_path):
+    write_cell(tmp_path, events=EVENTFUL)
+    assert not re.findall(r"(?:src|href)=[\"'](?!data:)[^\"']+", page(tmp_path))
+
+
+def test_what_clients_said_is_text(tmp_path):
+    write_cell(
+        tmp_path, events=EVENTFUL, summary={"stopped": "Diverged: <script>alert(1)</script>"}
+    )
+    text = page(tmp_path)
+    assert "<b>bold" not in text
+    assert "alert(1)</script>" not in text
+    assert "KeyError: &#39;&lt;b&gt;bold" in text
+
+
+def test_page_of_an_experiment_compares_its_cells(tmp_path):
+    for seed, events in enumerate((ASYNCHRONOUS, ASYNCHRONOUS[:9])):
+        write_cell(tmp_path / f"fedasync-seed{seed}", events=events, algorithm="fedasync")
+    write_cell(tmp_path / "fedavg", events=ROUNDS, summary={"stopped": "seconds"})
+    text = page(tmp_path)
+    assert f"<h1>{tmp_path.name}</h1>" in text
+    assert "88.5% <small>&plusmn;&thinsp;3.5</small>" in text
+    assert "fedasync <small>2 seeds</small>" in " ".join(text.split())
+    assert "Every seed" in text
+    assert re.findall("<h2>(.*?)</h2>", text) == [
+        "In numbers",
+        "Who learns faster",
+        "Where it ends",
+        "Staleness",
+        "Who trained when: fedavg",
+        "Who trained when: fedasync-seed0",
+        "Summaries and resolved configurations",
+    ]
+
+
+def test_run_that_goes_on_says_so_and_an_empty_one_has_a_page(tmp_path):
+    write_cell(tmp_path, events=[dispatch(0.0, 4)], runtime="deployment", algorithm="fedbuff")
+    text = page(tmp_path)
+    assert "still running" in text
+    assert "<small>1 more under way</small>" in text
+    (tmp_path / "events.jsonl").write_text("")
+    assert "<h1>fedbuff</h1>" in page(tmp_path)
+
+
+def test_warnings_stand_on_top(tmp_path):
+    write_cell(tmp_path, events=ROUNDS, summary={"data": "stand-in", "collapsed": True})
+    text = page(tmp_path)
+    assert "<b>Not the real data</b> but a stand-in" in text
+    assert "<b>Collapsed:</b>" in text
+    write_cell(tmp_path, summary={"data": "local", "collapsed": False})
+    assert 'class="warning"' not in page(tmp_path)
+
+
+def test_timeline_says_what_it_leaves_out(tmp_path):
+    many = [dispatch(0.0, client) for client in range(100)]
+    write_cell(tmp_path, events=many + ROUNDS)
+    assert "60 of 100 clients, evenly spread" in page(tmp_path)
+    text = page(tmp_path, span=(1.0, 2.0))
+    assert "1.0 s to 2.0 s of 6.0 s; --span FROM TO shows another part" in text
+
+
+def test_span_that_has_no_length_is_refused(tmp_path):
+    write_cell(tmp_path, events=ROUNDS)
+    with pytest.raises(ValueError, match=r"span=\(2.0, 1.0\) must be two times"):
+        write_report(tmp_path, figures=False, span=(2.0, 1.0))
+
+
+def test_watched_page_reloads_itself_until_the_run_has_ended(tmp_path):
+    write_cell(tmp_path, events=ROUNDS[:5])
+    pages, naps = [], []
+
+    def sleep(seconds):
+        """Meanwhile the run goes on, and the second time it ends."""
+        naps.append(seconds)
+        pages.append((tmp_path / PAGE).read_text())
+        write_cell(tmp_path, events=ROUNDS)
+        if len(naps) == 2:
+            write_cell(tmp_path, summary={"stopped": "num_versions"})
+
+    watch(tmp_path, every=7.0, sleep=sleep)
+    assert naps == [7.0, 7.0]
+    assert all('<meta http-equiv="refresh" content="7.0">' in text for text in pages)
+    assert "<b>95.0%</b>" not in pages[0]
+    assert "<b>95.0%</b>" in pages[1]
+    last = (tmp_path / PAGE).read_text()
+    assert 'http-equiv="refresh"' not in last
+    assert "ended by num_versions" in last
+    assert not (tmp_path / "table.csv").exists()
+
+
+def test_run_that_was_resumed_is_watched_again(tmp_path):
+    write_cell(tmp_path, events=ROUNDS, summary={"stopped": "interrupted"})
+    os.utime(tmp_path / "summary.json", (0, 0))
+
+    def sleep(seconds):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        watch(tmp_path, every=1.0, sleep=sleep)
+
+
+def test_watching_at_no_interval_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="every=0 must be a finite number above 0"):
+        watch(tmp_path, every=0)

@@ -1,0 +1,307 @@
+import json
+import math
+import re
+
+import pytest
+from run_folders import (
+    ASYNCHRONOUS,
+    ROUNDS,
+    aggregate,
+    arrival,
+    dispatch,
+    evaluate,
+    failure,
+    reject,
+    write_cell,
+)
+
+from fl_app.report.cells import MAX_TROUBLES, Evaluation, Mark, Training, Trouble, Wait
+from fl_app.report.reading import MAX_STORY, read_cell, read_run
+
+
+def test_synchronous_clients_wait_for_the_slowest(tmp_path):
+    write_cell(tmp_path, events=ROUNDS, algorithm="fedavg")
+    cell = read_cell(tmp_path)
+    assert cell.trainings == [
+        Training(0, 0.0, 1.0, "arrival", version=0, age=0),
+        Training(1, 0.0, 3.0, "arrival", version=0, age=0),
+        Training(0, 3.0, 4.0, "arrival", version=1, age=0),
+        Training(1, 3.0, 6.0, "arrival", version=1, age=0),
+    ]
+    assert cell.waits == [Wait(0, 1.0, 3.0), Wait(0, 4.0, 6.0)]
+    assert cell.aggregations == [3.0, 6.0]
+    assert cell.ages == {0: 4}
+    assert cell.client_updates == 4
+    assert cell.seconds == 6.0
+
+
+def test_asynchronous_clients_do_not_wait_and_their_last_orders_stay_open(tmp_path):
+    write_cell(tmp_path, events=ASYNCHRONOUS, algorithm="fedasync")
+    cell = read_cell(tmp_path)
+    assert cell.waits == []
+    assert cell.trainings[-1] == Training(0, 2.0, 3.0, "", version=2)
+    assert cell.ages == {0: 2, 2: 1}
+    assert cell.evaluations == [
+        Evaluation(0.0, 0.1, 0, version=0, loss=1.0),
+        Evaluation(2.0, 0.92, 2, version=2, loss=1.0),
+        Evaluation(3.0, 0.85, 3, version=3, loss=1.0),
+    ]
+
+
+def test_place_that_is_refilled_at_once_does_not_wait_for_the_buffer_to_fill(tmp_path):
+    events = [
+        dispatch(0.0, 0),
+        dispatch(0.0, 1),
+        arrival(1.0, 0),
+        dispatch(1.0, 2),
+        arrival(3.0, 1),
+        aggregate(3.0, 1, [0, 1], [0, 0]),
+    ]
+    write_cell(tmp_path, events=events)
+    assert read_cell(tmp_path).waits == []
+
+
+def test_refill_of_a_failed_place_does_not_end_the_waiting_of_others(tmp_path):
+    events = [
+        dispatch(0.0, 0),
+        dispatch(0.0, 1),
+        arrival(1.0, 0),
+        failure(2.0, 1),
+        dispatch(2.0, 2),
+        arrival(5.0, 2),
+        aggregate(5.0, 1, [0, 2], [0, 0]),
+    ]
+    write_cell(tmp_path, events=events)
+    cell = read_cell(tmp_path)
+    assert cell.waits == [Wait(0, 1.0, 5.0)]
+    assert Training(1, 0.0, 2.0, "failure", version=0) in cell.trainings
+
+
+def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
+    events = [
+        dispatch(0.0, 0),
+        failure(2.0, 0),
+        reject(3.0, client=0, base_version=0),
+        reject(3.5),
+        dispatch(4.0, 0),
+        reject(5.0, client=0, base_version=0),
+    ]
+    write_cell(tmp_path, events=events)
+    cell = read_cell(tmp_path)
+    assert cell.trainings == [
+        Training(0, 0.0, 2.0, "failure", version=0),
+        Training(0, 4.0, 5.0, "reject", version=0, reason="late"),
+    ]
+    assert (cell.failures, cell.rejected, cell.client_updates) == (1, 3, 0)
+    assert cell.lost == {0: 2}
+    assert cell.marks == [Mark("reject", 3.0, 0, "late"), Mark("reject", 3.5, None, "late")]
+
+
+def test_late_reply_leaves_the_next_order_of_its_client_alone(tmp_path):
+    events = [
+        dispatch(0.0, 0, 0),
+        failure(2.0, 0, 0),
+        dispatch(2.5, 0, 1),
+        reject(3.0, client=0, base_version=0),
+        arrival(4.0, 0, 1),
+    ]
+    write_cell(tmp_path, events=events)
+    assert [t[1:4] for t in read_cell(tmp_path).trainings] == [
+        (0.0, 2.0, "failure"),
+        (2.5, 4.0, "arrival"),
+    ]
+
+
+def test_client_with_two_orders_in_flight_is_followed_by_the_versions_it_was_given(tmp_path):
+    events = [
+        dispatch(0.0, 0, 0),
+        dispatch(1.0, 0, 1),
+        arrival(3.0, 0, 1),
+        arrival(4.0, 0, 0),
+    ]
+    write_cell(tmp_path, events=events)
+    assert read_cell(tmp_path).trainings == [
+        Training(0, 1.0, 3.0, "arrival", version=1, age=0),
+        Training(0, 0.0, 4.0, "arrival", version=0, age=0),
+    ]
+
+
+def test_evaluation_without_finite_accuracy_is_left_out(tmp_path):
+    write_cell(tmp_path, events=[evaluate(0.0, 0, None), evaluate(1.0, 1, 0.3)])
+    assert read_cell(tmp_path).evaluations == [Evaluation(1.0, 0.3, 0, 1, 1.0)]
+
+
+def test_first_at_is_the_first_evaluation_at_or_above(tmp_path):
+    write_cell(tmp_path, events=ASYNCHRONOUS)
+    cell = read_cell(tmp_path)
+    assert cell.first_at(0.92) == Evaluation(2.0, 0.92, 2, 2, 1.0)
+    assert cell.first_at(0.93) is None
+
+
+@pytest.mark.parametrize("torn", range(1, 90, 11))
+def test_log_torn_anywhere_is_read_up_to_there(tmp_path, torn):
+    write_cell(tmp_path, events=ASYNCHRONOUS, algorithm="fedasync")
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(path.read_bytes()[:-torn])
+    (tmp_path / "summary.json").write_text('{"algori')
+    cell = read_cell(tmp_path)
+    whole = len(path.read_text().splitlines()) - 1
+    assert cell.summary == {}
+    assert len(cell.aggregations) == sum(e["kind"] == "aggregate" for e in ASYNCHRONOUS[:whole])
+
+
+def test_log_torn_inside_a_character_is_read(tmp_path):
+    write_cell(tmp_path, events=ASYNCHRONOUS)
+    path = tmp_path / "events.jsonl"
+    path.write_bytes(path.read_bytes() + '{"kind":"failure","reason":"\u00e9'.encode()[:-1])
+    assert len(read_cell(tmp_path).evaluations) == 3
+
+
+def test_run_without_cells_is_one_cell_named_after_its_algorithm(tmp_path):
+    write_cell(tmp_path, events=ROUNDS, algorithm="fedbuff", runtime="deployment")
+    (cell,) = read_run(tmp_path)
+    assert (cell.name, cell.algorithm, cell.on_wall_clock) == ("fedbuff", "fedbuff", True)
+
+
+def test_cells_come_in_the_order_of_algorithms_then_of_numbers_in_names(tmp_path):
+    for name, algorithm in [
+        ("mine", "my_own"),
+        ("fedbuff-seed10", "fedbuff"),
+        ("fedbuff-seed9", "fedbuff"),
+        ("slow", "fedavg"),
+        ("7", "fedasync"),
+    ]:
+        write_cell(tmp_path / name, events=ROUNDS, algorithm=algorithm)
+    (tmp_path / "figures").mkdir()
+    assert [cell.name for cell in read_run(tmp_path)] == [
+        "slow",
+        "fedasync 7",
+        "fedbuff-seed9",
+        "fedbuff-seed10",
+        "mine",
+    ]
+
+
+def test_cell_that_wrote_only_one_of_its_files_is_a_cell(tmp_path):
+    write_cell(tmp_path / "a", summary={"stopped": "interrupted"})
+    write_cell(tmp_path / "b", events=[])
+    assert [cell.name for cell in read_run(tmp_path)] == ["a", "b"]
+
+
+def test_folder_without_cells_is_refused(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ValueError, match=re.escape(f"run_folder={folder} must hold")):
+            read_run(folder)
+
+
+def test_summary_is_kept_as_it_is(tmp_path):
+    write_cell(tmp_path, events=[], summary={"bytes_up": 5, "stopped": "seconds"})
+    assert read_cell(tmp_path).summary == json.loads('{"bytes_up": 5, "stopped": "seconds"}')
+
+
+def test_pause_and_refresh_are_moments_of_one_order_whatever_version_its_update_cites(tmp_path):
+    events = [
+        dispatch(0.0, 7, 0),
+        aggregate(1.0, 1, [3], [0]),
+        {"kind": "pause", "t": 2.0, "client": 7, "base_version": 0, "progress": 0.25},
+        {"kind": "refresh", "t": 2.0, "client": 7, "version": 1},
+        arrival(5.0, 7, 1, 0),
+    ]
+    write_cell(tmp_path, events=events)
+    cell = read_cell(tmp_path)
+    assert cell.trainings == [Training(7, 0.0, 5.0, "arrival", version=0, age=0)]
+    assert cell.marks == [
+        Mark("pause", 2.0, 7, "progress 0.25"),
+        Mark("refresh", 2.0, 7, "version 1"),
+    ]
+
+
+def test_what_concerns_no_single_client_is_a_mark_of_the_server(tmp_path):
+    cluster = {"client": [0, 1, 2], "cluster": [0, 1, 0], "dropped": [1]}
+    events = [
+        {"kind": "cluster", "t": 1.0, "version": 4, **cluster},
+        {"kind": "checkpoint", "t": 2.0, "version": 5},
+    ]
+    write_cell(tmp_path, events=events)
+    assert read_cell(tmp_path).marks == [
+        Mark("cluster", 1.0, None, "version 4, clusters of 2, 1 clients"),
+        Mark("checkpoint", 2.0, None, "version 5"),
+    ]
+
+
+def test_trouble_is_told_with_what_the_client_did_before(tmp_path):
+    events = [
+        dispatch(0.0, 5),
+        {**arrival(1.0, 5), "loss": 0.123456},
+        dispatch(2.0, 5, 3),
+        dispatch(2.5, 6, 3),
+        {**failure(4.0, 5, 3), "reason": "KeyError: 'x'\nTraceback"},
+        reject(9.0),
+    ]
+    write_cell(tmp_path, events=events)
+    cell = read_cell(tmp_path)
+    assert list(cell.troubles) == [
+        Trouble(
+            "failure",
+            4.0,
+            5,
+            3,
+            "KeyError: 'x'\nTraceback",
+            (
+                "0.00 s: order, version 0",
+                "1.00 s: arrival on version 0, age 0, loss 0.1235",
+                "2.00 s: order, version 3",
+            ),
+        ),
+        Trouble("reject", 9.0, None, None, "late", ()),
+    ]
+    assert cell.reasons == {("failure", "KeyError: 'x'"): 1, ("reject", "late"): 1}
+
+
+def test_troubles_beyond_counting_are_counted_and_the_latest_kept(tmp_path):
+    number = MAX_TROUBLES + 50
+    events = [
+        event
+        for t in range(number)
+        for event in (dispatch(t, 0), {**failure(t, 0), "reason": "boom"})
+    ]
+    write_cell(tmp_path, events=events)
+    cell = read_cell(tmp_path)
+    assert (len(cell.troubles), cell.troubles[0].t, cell.troubles[-1].t) == (200, 50, number - 1)
+    assert cell.reasons == {("failure", "boom"): number}
+    assert len(cell.troubles[-1].story) == MAX_STORY
+
+
+def test_reports_of_the_strategy_are_series_over_versions(tmp_path):
+    events = [
+        {**aggregate(1.0, 1, [0, 1], [0, 3]), "weight": [0.5, 0.0], "kept": 2, "stage": "one"},
+        {**aggregate(2.0, 2, [0], [1]), "weight": [0.25], "effective_clients": None, "kept": 1},
+    ]
+    write_cell(tmp_path, events=events)
+    cell = read_cell(tmp_path)
+    assert cell.reports == {
+        "staleness": [(1, 1.5), (2, 1.0)],
+        "weight": [(1, 0.25), (2, 0.25)],
+        "kept": [(1, 2.0), (2, 1.0)],
+    }
+    assert cell.participation == {0: 2}  # weight 0 is no participation
+    assert cell.version == 2
+
+
+def test_metrics_are_columns_up_to_a_torn_row(tmp_path):
+    write_cell(tmp_path, events=[])
+    (tmp_path / "metrics.csv").write_text("version,t,bytes_up\n0,0.0,\n1,2.5,800\n2,3")
+    metrics = read_cell(tmp_path).metrics
+    assert metrics["t"] == [0.0, 2.5]
+    assert metrics["version"] == [0.0, 1.0]
+    assert math.isnan(metrics["bytes_up"][0])
+    assert metrics["bytes_up"][1] == 800.0
+
+
+def test_configuration_says_what_was_run(tmp_path):
+    text = "algorithm: {name: eafl}\ntask: {_target_: fl_app.tasks.digits.digits}\n"
+    write_cell(tmp_path, events=[])
+    (tmp_path / "config.yaml").write_text(text + "experiment: {name: quick}\n")
+    cell = read_cell(tmp_path)
+    assert (cell.algorithm, cell.task, cell.experiment) == ("eafl", "digits", "quick")
+    assert cell.config.startswith(text)

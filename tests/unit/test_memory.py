@@ -1,0 +1,64 @@
+"""What a device keeps between its orders."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from fl_app.memory import Memory
+
+
+def context(**node_config: str) -> Context:
+    return Context(7, 5, dict(node_config), RecordDict(), {})
+
+
+def test_what_was_saved_is_loaded_and_replaced_as_a_whole(tmp_path: Path) -> None:
+    memory = Memory.of(context(**{"state-dir": str(tmp_path)}), client_id=3)
+    assert memory.load() == {}
+    memory.save({"slot": np.array(2), "model": np.arange(3.0)})
+    memory.save({"slot": np.array(4)})
+    again = Memory.of(context(**{"state-dir": str(tmp_path)}), client_id=3)
+    assert {name: int(array) for name, array in again.load().items()} == {"slot": 4}
+    folder = tmp_path / "run-7"
+    assert [path.name for path in folder.iterdir()] == ["client-3.npz"]
+    memory.save({})
+    assert list(folder.iterdir()) == []
+
+
+def test_every_client_and_every_run_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
+    Memory.of(context(), 0).save({"slot": np.array(1)})
+    other = Context(8, 5, {}, RecordDict(), {})
+    assert Memory.of(context(), 1).load() == {}
+    assert Memory.of(other, 0).load() == {}
+    assert Memory.of(context(), 0).load().keys() == {"slot"}
+
+
+def test_it_lies_in_the_users_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FL_APP_STATE_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    Memory.of(context(), 0).save({"slot": np.array(1)})
+    assert (tmp_path / "fl_app" / "run-7" / "client-0.npz").exists()
+
+
+def test_a_torn_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "client-0.npz"
+    memory = Memory(path)
+    memory.save({"model": np.arange(100.0)})
+    path.write_bytes(path.read_bytes()[:150])
+    assert memory.load() == {}
+    assert "starts without memory" in caplog.text
+    assert (tmp_path / "client-0.unreadable").exists()
+    memory.save({"slot": np.array(1)})
+    assert memory.load().keys() == {"slot"}
+
+
+def test_a_pickle_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "client-0.npz"
+    np.savez(path, evil=np.array([print], dtype=object), allow_pickle=True)
+    assert Memory(path).load() == {}
+    path.write_bytes(b"")
+    assert Memory(path).load() == {}
