@@ -5,7 +5,7 @@ memory, Flower's ClientApp through `LocalTrainer.fit` with a list of arrays.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -155,7 +155,8 @@ class LocalTrainer(NumPyClient):
 
     Attributes:
         client_id: whose order is being carried out.
-        state: what this client keeps between its orders, arrays by name.
+        state: what this client keeps between its orders, arrays by name; they are replaced, never
+            changed in place.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -199,7 +200,7 @@ class LocalTrainer(NumPyClient):
         self.local_steps = local_steps
         self.momentum = momentum
         self.weight_decay = weight_decay
-        self.proximal = proximal
+        self.proximal = self._proximal = proximal
         self.lr_decay = lr_decay
         self.max_grad_norm = max_grad_norm
         self.seed = seed
@@ -243,6 +244,18 @@ class LocalTrainer(NumPyClient):
         """Whether to ask for a fresh model after so many local epochs, once an order."""
         raise NotImplementedError
 
+    def should_stop(self, epoch: int) -> bool:
+        """Whether so many local epochs were enough for an order that has more."""
+        return False
+
+    def work_ahead(self, until: Callable[[], bool]) -> None:
+        """Train before the next order comes, of those that train while models travel.
+
+        Args:
+            until: asked after every local epoch; True ends it.
+        """
+        raise NotImplementedError
+
     def merge(self, fresh: Vector, config: Config, rng: np.random.Generator) -> dict[str, float]:
         """Take the fresh model in that came upon a pause; metrics of that for the upload.
 
@@ -271,8 +284,9 @@ class LocalTrainer(NumPyClient):
             sequence: the client's order number, for its randomness.
             received: w_o, shape ``(d,)``, left alone. After a pause the fresh model, or nothing,
                 shape ``(0,)``.
-            config: what the strategy added. Known here: ``version`` (of w_o), ``local_epochs`` and
-                ``local_lr_factor``, which go before the trainer's own, and ``resume``.
+            config: what the strategy added. Known here: ``version`` (of w_o), ``local_epochs``,
+                ``local_lr_factor`` and ``proximal-mu``, which go before the trainer's own, and
+                ``resume``.
             out: where to write the upload's vector, shape ``(d,)``; default a new one.
             state: what the client kept from its order before.
 
@@ -284,6 +298,7 @@ class LocalTrainer(NumPyClient):
             raise ValueError(f"client {client_id} has no training examples")
         self.client_id = client_id
         self.state = dict(state or {})
+        self._proximal = float(config.get("proximal-mu", self.proximal))
         resumes = bool(config.get("resume", False))
         entropy = (self.seed, client_id, sequence)
         rng = np.random.default_rng((*entropy, 1) if resumes else entropy)
@@ -356,6 +371,9 @@ class LocalTrainer(NumPyClient):
             if pauses and at_epochs_end and self.should_pause(done // per_epoch):
                 course = _Course(done, float(torch.stack(losses).sum()), anchor, velocity)
                 return self._pause(course, received, done / steps, int(indices.size))
+            if at_epochs_end and self.should_stop(done // per_epoch):
+                steps = done
+                break
         vector = self.model.read(out)
         rate_sum = lr * steps
         if self.upload != "model":
@@ -424,7 +442,7 @@ class LocalTrainer(NumPyClient):
 
     def _anchor(self) -> list[Tensor] | None:
         """The received parameters, for those who compare with them."""
-        if not (self.proximal or self._penalised):
+        if not (self._proximal or self._penalised):
             return None
         return [p.detach().clone() for p in self.model.params]
 
@@ -451,9 +469,9 @@ class LocalTrainer(NumPyClient):
                     grad = list(torch._foreach_mul(grad, self.max_grad_norm / length))
             if self.weight_decay:
                 grad = list(torch._foreach_add(grad, params, alpha=self.weight_decay))
-            if self.proximal and anchor is not None:
+            if self._proximal and anchor is not None:
                 pull = torch._foreach_sub(params, anchor)
-                grad = list(torch._foreach_add(grad, pull, alpha=self.proximal))
+                grad = list(torch._foreach_add(grad, pull, alpha=self._proximal))
         return loss.detach(), grad
 
     def _batches(
@@ -484,7 +502,8 @@ class LocalTrainer(NumPyClient):
         Returns:
             The upload as arrays in the layout's order (none upon a pause), the number of examples,
             and metrics ``loss``, ``rate-sum`` and ``kind``; where they say something, also
-            ``done``, ``progress`` and ``base-version``.
+            ``done``, ``progress``, ``base-version``, and ``trainer``, the classes between this one
+            and `LocalTrainer`.
         """
         received = self.model.layout.flatten(parameters) if parameters else NOTHING
         settings = {k: v for k, v in config.items() if not isinstance(v, bytes)}
@@ -502,6 +521,9 @@ class LocalTrainer(NumPyClient):
             "rate-sum": upload.rate_sum,
             "kind": upload.kind,
         }
+        own = [c.__name__ for c in type(self).__mro__ if issubclass(c, LocalTrainer)][:-1]
+        if own:
+            metrics["trainer"] = " ".join(own)
         if upload.base_version is not None:
             metrics["base-version"] = upload.base_version
         if not upload.done:

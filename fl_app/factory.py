@@ -6,7 +6,7 @@ import inspect
 import math
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -105,6 +105,21 @@ def check(config: DictConfig) -> None:
             "at most 1",
             "it is a share of 1, not a percentage",
         )
+    if config.checkpoint_every is not None:
+        require(
+            isinstance(config.checkpoint_every, int) and config.checkpoint_every >= 1,
+            "checkpoint_every",
+            config.checkpoint_every,
+            "an integer >= 1 or null",
+            "it counts versions",
+        )
+    require(
+        config.resume in (None, "auto"),
+        "resume",
+        config.resume,
+        "auto or null",
+        "a run goes on in its own folder or begins anew",
+    )
     require(
         isinstance(config.tensorboard, bool) or config.tensorboard == "auto",
         "tensorboard",
@@ -196,6 +211,7 @@ def build_engine(
     devices: Fleet | Overlapping | None,
     *,
     sinks: Sequence[Sink],
+    checkpoint: Callable[[int], None] | None = None,
     grid: "Grid | None" = None,
 ) -> tuple[Engine, Layout]:
     """Everything a run needs, connected.
@@ -205,6 +221,7 @@ def build_engine(
         trainer: of the task; does the training where no Flower nodes do.
         devices: of all clients, as `build_devices` gives them.
         sinks: receive the events.
+        checkpoint: called with the version when it is time for one.
         grid: of the ServerApp, for the runtimes that need one.
 
     Raises:
@@ -225,6 +242,8 @@ def build_engine(
         ),
         evaluate=_evaluation(trainer, config.metrics),
         eval_every=config.eval_every,
+        checkpoint=checkpoint,
+        checkpoint_every=config.checkpoint_every,
         sinks=sinks,
         seed=config.seed,
     )
@@ -285,6 +304,7 @@ def _clock(
         seed=config.seed,
         availability=availability and instantiate(availability, {"seed": config.seed}),
         epochs=trainer.epochs,
+        counts_epochs=trainer.local_steps is None and devices is not None,
         pauses=trainer.pauses,
     )
 

@@ -25,7 +25,8 @@ class Memory:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
+        self._saved: State | None = None  # spares a process that stays reading its own file
 
     @classmethod
     def of(cls, context: Context, client_id: int) -> "Memory":
@@ -45,30 +46,38 @@ class Memory:
         A file that cannot be read is set aside and told of: the client goes on as a new one, for
         it is one of many, and would otherwise fail for the rest of the run.
         """
+        # Given away once: an order that fails may have changed it, and the file is as it was.
+        saved, self._saved = self._saved, None
+        if saved is not None:
+            return dict(saved)
         try:
-            with self._path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return dict(arrays)
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, OSError, EOFError, KeyError, BadZipFile) as error:
-            aside = self._path.with_suffix(".unreadable")
+            aside = self.path.with_suffix(".unreadable")
             log.warning(
                 "%s cannot be read (%s) and is kept as %s: this client starts without memory",
-                self._path,
+                self.path,
                 error,
                 aside.name,
             )
-            self._path.replace(aside)
+            self.path.replace(aside)
             return {}
 
     def save(self, state: State) -> None:
         """Replace what was saved before, at once and as a whole; an empty state leaves no file."""
-        if not state:
-            self._path.unlink(missing_ok=True)
-            return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self._path.parent, delete=False) as file:
+        if state:
+            self._write(state)
+        else:
+            self.path.unlink(missing_ok=True)
+        self._saved = dict(state)
+
+    def _write(self, state: State) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=self.path.parent, delete=False) as file:
             np.savez(file, allow_pickle=False, **state)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(file.name, self._path)
+        os.replace(file.name, self.path)

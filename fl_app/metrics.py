@@ -215,6 +215,14 @@ class Tally:
     def close(self) -> None:
         """Nothing to do."""
 
+    def snapshot(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {k: v for k, v in vars(self).items() if k not in ("_joules_of", "_num_bytes")}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Be as when `state` was taken."""
+        vars(self).update(state)
+
     def columns(self) -> dict[str, float]:
         """What has come together so far, as further columns of ``metrics.csv``."""
         columns: dict[str, float] = {

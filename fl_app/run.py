@@ -14,6 +14,7 @@ from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app import metrics, report
+from fl_app.checkpoint import Checkpoints, different
 from fl_app.client import TrainingTask
 from fl_app.core.errors import Interrupted, RunError, require
 from fl_app.core.layout import Layout
@@ -28,6 +29,7 @@ from fl_app.factory import (
     prepare_process,
 )
 from fl_app.metrics import Tally
+from fl_app.signals import interruptible
 from fl_app.tasks.task import Task
 from fl_app.telemetry import JsonLines, Metrics, Progress
 from fl_app.tensorboard import TensorBoard
@@ -45,6 +47,14 @@ SMOKE = {
     "task.sources": ["synthetic"],
     "runtime.workers": 0,
 }
+SMOKE_SLOTS = {  # of clients that pause between local epochs, so that these cannot be steps
+    "algorithm.client.local_steps": None,
+    "algorithm.client.local_epochs": 2,
+    "algorithm.client.batch_size": 64,
+    "algorithm.strategy.num_slots": 1,
+    "algorithm.schedule.concurrency": 2,
+}
+ENDS = ("num_versions", "seconds", "target_accuracy")  # of a run that is not to go on
 SMOKE_CLIENTS = 100  # at most
 SMOKE_TESTS = 20  # test examples
 
@@ -74,6 +84,10 @@ def run(
     problem: RunError | None = None
     for name, cell in cells.items():
         where = folder / name if name else folder
+        done = finished(cell, where)
+        if done is not None:
+            summaries.append(done)
+            continue
         outcome, summary = run_cell(cell, where, label=name or cell.algorithm.name, grid=grid)
         summaries.append(summary)
         problem = outcome.error or problem
@@ -99,7 +113,7 @@ def run_cell(
         What the engine reports, and the contents of ``summary.json``.
 
     Raises:
-        ValueError: the configuration is refused.
+        ValueError: the configuration is refused, or a checkpoint that is to be gone on with.
     """
     if config.runtime.name != "deployment":
         prepare_process()
@@ -113,19 +127,23 @@ def run_cell(
     trainer = build_trainer(config, task)
     devices = build_devices(config, trainer)
     num_bytes = 4 * trainer.model.layout.size
+    real = config.runtime.name == "deployment"
+    checkpoints = Checkpoints(folder, settings(config))
+    kept = checkpoints.load() if config.resume == "auto" else None
+    if kept is None:
+        checkpoints.clear()  # of an earlier run in this folder
     folder.mkdir(parents=True, exist_ok=True)
     OmegaConf.save(config, folder / "config.yaml", resolve=True)
-    real = config.runtime.name == "deployment"
     tally = Tally(
         num_clients=None if real else config.num_clients,
         num_bytes=num_bytes,
         joules=None if devices is None else devices.joules,
     )
+    lines = JsonLines(folder / "events.jsonl", keep=kept and kept["lines"])
+    table = Metrics(folder / "metrics.csv", tally.columns, keep=kept and kept["table"])
+    progress = Progress(config.num_versions, label)
     sinks: list[Tally | JsonLines | Metrics | Progress | Recorder | TensorBoard] = [
-        tally,
-        JsonLines(folder / "events.jsonl"),
-        Metrics(folder / "metrics.csv", tally.columns),
-        Progress(config.num_versions, label),
+        *(tally, lines, table, progress)
     ]
     if real:
         sinks.append(Recorder(folder / "devices.csv", num_bytes))
@@ -133,10 +151,28 @@ def run_cell(
         board = TensorBoard(folder / "tensorboard", lambda: engine.clients, tally.columns)
         sinks.append(board)
         print(f"To watch: tensorboard --logdir {folder}")
-    began = time.monotonic()
+    began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
+
+    def checkpoint(version: int) -> None:
+        state = {
+            "engine": engine.snapshot(),
+            "tally": tally.snapshot(),
+            "lines": lines.position(),
+            "table": table.position(),
+            "wall_seconds": time.monotonic() - began,
+        }
+        checkpoints.save(version, state)
+
     try:
-        engine, layout = build_engine(config, trainer, devices, sinks=sinks, grid=grid)
-        outcome = engine.run()
+        engine, layout = build_engine(
+            config, trainer, devices, sinks=sinks, checkpoint=checkpoint, grid=grid
+        )
+        if kept is not None:
+            tally.restore(kept["tally"])
+            engine.restore(kept["engine"])
+            print(f"{label}: goes on from version {engine.version}")
+        with interruptible(engine.stop):
+            outcome = engine.run()
     finally:
         for sink in sinks:
             sink.close()
@@ -144,6 +180,37 @@ def run_cell(
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     _save_model(folder / "model.npz", outcome, layout)
     return outcome, summary
+
+
+def settings(config: DictConfig) -> dict[str, Any]:
+    """What must be the same for a run to go on: all but how it is carried out and watched."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    same = {str(k): v for k, v in plain.items() if k not in ("resume", "runtime", "tensorboard")}
+    return {**same, "virtual": config.runtime.name != "deployment"}
+
+
+def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
+    """The summary of a cell that was run to its end before; None if it is to be run.
+
+    Raises:
+        ValueError: what was run there had another configuration.
+    """
+    path = folder / "summary.json"
+    if config.resume != "auto" or not path.exists():
+        return None
+    summary: dict[str, Any] = json.loads(path.read_text())
+    if summary["stopped"] not in ENDS:
+        return None
+    before = OmegaConf.load(folder / "config.yaml")
+    assert isinstance(before, DictConfig)
+    differences = different(settings(before), settings(config))
+    if differences:
+        raise ValueError(
+            f"resume=auto: {folder} holds a run of another configuration "
+            f"({', '.join(differences[:5])}); choose another folder, or resume=null to replace it"
+        )
+    return summary
 
 
 def summarise(
@@ -248,7 +315,10 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
 
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
     """Make a cell's run one of a second or so, on made-up data; keys that are `given` stay."""
-    for key, value in {**SMOKE, "num_clients": min(cell.num_clients, SMOKE_CLIENTS)}.items():
+    small = {**SMOKE, "num_clients": min(cell.num_clients, SMOKE_CLIENTS)}
+    if "num_slots" in cell.algorithm.strategy:
+        small |= SMOKE_SLOTS
+    for key, value in small.items():
         node, _, leaf = key.rpartition(".")
         if key not in given and leaf in (OmegaConf.select(cell, node) if node else cell):
             OmegaConf.update(cell, key, value)

@@ -41,6 +41,8 @@ class AsyncStrategy(Strategy):
 
     Attributes:
         schedule: when clients start and updates are aggregated, unless told otherwise.
+        needs: full name of the trainer whose equations the clients must know; "" = any client's
+            models will do.
         state: everything learned; whoever restores it restores the algorithm.
         report: numbers about the last aggregation (such as ``weight``, one per update), which go
             into its event; the engine empties it before every `aggregate`.
@@ -56,6 +58,7 @@ class AsyncStrategy(Strategy):
     """
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=None, buffer_size=1)
+    needs: ClassVar[str] = ""
 
     def __init__(
         self, *, clip_norm: float | None = None, lr_schedule: LinearDecay | None = None
@@ -201,7 +204,8 @@ class AsyncStrategy(Strategy):
         Flower's own signature, read asynchronously: `num_rounds` counts published versions, and
         `timeout` is how long one order may take before its place is given to another client.
         ClientApps that never heard of this project work: they receive ``arrays`` and ``config``,
-        and return ``arrays`` and ``metrics`` with ``num-examples``.
+        and return ``arrays`` and ``metrics`` with ``num-examples``. Not so with an algorithm whose
+        clients have equations of their own (`needs`): the first reply without them ends the run.
 
         Args:
             grid: reaches the nodes.
@@ -242,7 +246,12 @@ class AsyncStrategy(Strategy):
 
         self.summary()
         mailbox = GridMailbox(
-            grid, layout, train_config=dict(train_config or {}), deadline=timeout, introduce=False
+            grid,
+            layout,
+            train_config=dict(train_config or {}),
+            deadline=timeout,
+            introduce=False,
+            needs=self.needs,
         )
         with closing(mailbox):  # also if the engine refuses an argument
             outcome = Engine(
@@ -267,6 +276,8 @@ class AsyncStrategy(Strategy):
         """Log the algorithm and its hyper-parameters."""
         settings = {k: v for k, v in vars(self).items() if k not in ("state", "report")}
         log.info("%s, asynchronous: %s", type(self).__name__, settings)
+        if self.needs:
+            log.info("Its ClientApp must train with %s", self.needs)
 
     # -- Flower's Strategy, in Flower's own synchronous loop --------------------------------------
     # `start` never calls these; Flower's wrappers and users' own round loops do.
@@ -293,7 +304,7 @@ class AsyncStrategy(Strategy):
         for reply in replies:
             node = reply.metadata.src_node_id
             try:
-                updates.append(_update_of(reply, layout, node, version))
+                updates.append(_update_of(reply, layout, node, version, self.needs))
             except ValueError as error:
                 log.warning("node %d is left out of round %d: %s", node, server_round, error)
         if not updates:
@@ -315,11 +326,11 @@ class AsyncStrategy(Strategy):
         return None
 
 
-def _update_of(reply: Message, layout: Layout, node: int, version: int) -> Update:
+def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: str) -> Update:
     """What a node sent in a round of Flower's; ValueError if it cannot be aggregated."""
     if reply.has_error():
         raise ValueError(wire.error_of(reply))
-    upload = wire.unpack_reply(reply, layout)
+    upload = wire.unpack_reply(reply, layout, needs=needs)
     require_at_least("num-examples", upload.num_examples, 1, "it would have no weight")
     problem = check_vector(upload.vector, layout.size)
     if problem:

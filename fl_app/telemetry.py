@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,11 +30,18 @@ class JsonLines:
 
     Args:
         path: the file, overwritten.
+        keep: bytes of the file that is there to go on behind; None = begin a new one.
         wall: seconds of the wall clock.
     """
 
-    def __init__(self, path: Path, *, wall: Callable[[], float] = time.monotonic) -> None:
-        self._file = path.open("w", encoding="utf-8")
+    def __init__(
+        self,
+        path: Path,
+        *,
+        keep: int | None = None,
+        wall: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._file = _open(path, keep)
         self._encode = json.JSONEncoder(
             separators=(",", ":"), allow_nan=False, check_circular=False, default=_plain
         ).encode
@@ -52,6 +60,12 @@ class JsonLines:
         self._lines.append(line)
         if self._wall() >= self._due or len(self._lines) >= MAX_LINES:
             self._write()
+
+    def position(self) -> int:
+        """Bytes written, with all events so far on disk."""
+        self._write()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
 
     def close(self) -> None:
         """Write what is left."""
@@ -76,14 +90,26 @@ class Metrics:
     Args:
         path: the file, overwritten.
         more: gives further columns by name, asked at every evaluation.
+        keep: as of `JsonLines`.
     """
 
     _COLUMNS = ("version", "t", "accuracy", "loss")
 
-    def __init__(self, path: Path, more: Callable[[], Mapping[str, float]] = dict) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="")
+    def __init__(
+        self,
+        path: Path,
+        more: Callable[[], Mapping[str, float]] = dict,
+        *,
+        keep: int | None = None,
+    ) -> None:
+        self._file = _open(path, keep)
         self._more = more
         self._writer: csv.DictWriter[str] | None = None
+        if keep:
+            with path.open(encoding="utf-8", newline="") as file:
+                self._writer = csv.DictWriter(
+                    self._file, next(csv.reader(file)), extrasaction="ignore", lineterminator="\n"
+                )
 
     def emit(self, event: Event) -> None:
         """Append a row if the event is an evaluation."""
@@ -94,6 +120,12 @@ class Metrics:
             self._writer = _csv_writer(self._file, (*self._COLUMNS, *_further(row)))
         self._writer.writerow({key: _field(value) for key, value in row.items()})
         self._file.flush()
+
+    def position(self) -> int:
+        """Bytes written, all on disk."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        return self._file.tell()
 
     def close(self) -> None:
         """Close the file; without any evaluation it holds the header alone."""
@@ -216,6 +248,13 @@ def _further(event: Event) -> list[str]:
 
 def _field(value: Any) -> Any:
     return "" if isinstance(value, float | np.floating) and not math.isfinite(value) else value
+
+
+def _open(path: Path, keep: int | None) -> IO[str]:
+    """The file to write to: a new one, or behind the first `keep` bytes of what is there."""
+    if keep is not None:
+        os.truncate(path, keep)
+    return path.open("w" if keep is None else "a", encoding="utf-8", newline="")
 
 
 def _csv_writer(file: IO[str], columns: tuple[str, ...]) -> "csv.DictWriter[str]":

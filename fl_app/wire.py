@@ -10,7 +10,7 @@ understand them:
 | | | and what the strategy and the user add |
 | reply | ``arrays`` | the upload by name |
 | | ``metrics`` | ``num-examples``; ours also ``version``, ``loss``, ``rate-sum`` |
-| | ``config`` | ours: ``kind`` |
+| | ``config`` | ours: ``kind``, ``trainer`` |
 | both, where any node serves any client | ``state`` | what the client keeps between its orders |
 | introduction (`query`) | ``metrics`` | the reply holds ``partition-id`` |
 
@@ -38,8 +38,17 @@ from flwr.app import (
 from flwr.app.message.typeddict import TypedDict
 from flwr.common import Scalar
 from flwr.common.constant import ErrorCode
+from flwr.common.serde import (
+    context_from_proto,
+    context_to_proto,
+    message_from_proto,
+    message_to_proto,
+)
+from flwr.proto.message_pb2 import Context as ProtoContext
+from flwr.proto.message_pb2 import Message as ProtoMessage
 from numpy.typing import NDArray
 
+from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout, names_of
 from fl_app.core.types import Order, State, Upload, Vector
 
@@ -57,6 +66,7 @@ APP_CONFIG = "app-config"  # the resolved configuration, YAML
 
 NUM_EXAMPLES = "num-examples"
 KIND = "kind"
+TRAINER = "trainer"  # names of the classes that trained, of algorithms with clients of their own
 LOSS = "loss"
 RATE_SUM = "rate-sum"
 DONE = "done"  # 0: the client paused
@@ -107,19 +117,25 @@ def _read(record: ArrayRecord, layout: Layout) -> list[NDArray[np.generic]]:
         )
     arrays = []
     for entry in layout.entries:
-        try:
-            array = record[entry.name].numpy()
-            kind = array.dtype.kind
-        except Exception as error:  # whatever the bytes of a stranger may provoke
-            raise ValueError(
-                f"array {entry.name!r} cannot be read: {type(error).__name__}: {error}"
-            ) from error
-        if kind != np.dtype(entry.dtype).kind:
+        array = _numpy(entry.name, record[entry.name])
+        if array.dtype.kind != np.dtype(entry.dtype).kind:
             raise ValueError(
                 f"array {entry.name!r} has dtype {array.dtype}, the model's has {entry.dtype}"
             )
         arrays.append(array)
     return arrays
+
+
+def _numpy(name: str, array: Array) -> NDArray[np.generic]:
+    try:
+        read = array.numpy()
+        if not isinstance(read, np.ndarray):
+            raise TypeError(f"it holds a {type(read).__name__}")
+    except Exception as error:  # whatever the bytes of a stranger may provoke
+        raise ValueError(
+            f"array {name!r} cannot be read: {type(error).__name__}: {error}"
+        ) from error
+    return read
 
 
 # -- server ---------------------------------------------------------------------------------------
@@ -174,7 +190,9 @@ class OrderPacker:
             return record
 
 
-def unpack_reply(message: Message, layout: Layout, version: int | None = None) -> Upload:
+def unpack_reply(
+    message: Message, layout: Layout, version: int | None = None, needs: str = ""
+) -> Upload:
     """What a client's reply holds.
 
     Clients that never heard of this project return ``arrays``, ``metrics`` with ``num-examples``
@@ -184,9 +202,11 @@ def unpack_reply(message: Message, layout: Layout, version: int | None = None) -
         message: a reply with content.
         layout: of the model that was sent.
         version: of the model that was sent, as the server knows it.
+        needs: full name of the class that must have trained; "" = any will do.
 
     Raises:
         ValueError: the reply is malformed, or tagged with another version.
+        RunError: the client did not train as `needs` says; all run the same app, so no other did.
     """
     content = message.content
     arrays = _model(message)
@@ -202,7 +222,13 @@ def unpack_reply(message: Message, layout: Layout, version: int | None = None) -
     tag = numbers.pop(VERSION, version)
     if version is not None and tag != version:
         raise ValueError(f"reply is tagged with version {tag}, its order carried {version}")
-    kind = content.config_records[CONFIG].get(KIND) if CONFIG in content.config_records else None
+    texts = order_config(message)
+    kind = texts.get(KIND)
+    if needs and needs.rpartition(".")[2] not in str(texts.get(TRAINER, "")).split():
+        raise RunError(
+            f"the ClientApp must train with {needs}: the algorithm is one of client and server, "
+            "and without its half the run would be one of another algorithm"
+        )
     done = bool(numbers.pop(DONE, 1))
     base_version = numbers.pop(BASE_VERSION, None)
     return Upload(
@@ -244,13 +270,21 @@ def state_record(state: State) -> ArrayRecord:
 
 
 def state_of(message: Message) -> dict[str, NDArray[np.generic]]:
-    """What a message brings of what its client keeps between its orders."""
+    """What a message brings of what its client keeps between its orders.
+
+    Raises:
+        ValueError: an array cannot be read.
+    """
     records = message.content.array_records
-    return {k: array.numpy() for k, array in records[STATE].items()} if STATE in records else {}
+    if STATE not in records or len(records) == 1:
+        return {}
+    return {name: _numpy(name, array) for name, array in records[STATE].items()}
 
 
 def _model(message: Message) -> ArrayRecord:
-    records = {n: r for n, r in message.content.array_records.items() if n != STATE}
+    records = dict(message.content.array_records.items())
+    if len(records) > 1:  # an only one is a model, whatever its name
+        records.pop(STATE, None)
     return _only(records, "ArrayRecord")
 
 
@@ -333,6 +367,28 @@ def pack_introduction(message: Message, context: Context) -> Message:
     partition = context.node_config.get(PARTITION_ID)
     numbers = {} if partition is None else {PARTITION_ID: int(partition)}
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
+
+
+def to_bytes(message: Message) -> bytes:
+    """A message as Flower sends it to other processes; at most 2 GiB."""
+    data: bytes = message_to_proto(message).SerializeToString()
+    return data
+
+
+def from_bytes(data: bytes) -> Message:
+    """The inverse of `to_bytes`."""
+    return message_from_proto(ProtoMessage.FromString(data))
+
+
+def context_to_bytes(context: Context) -> bytes:
+    """As `to_bytes`, of what a ClientApp is told of its node and run."""
+    data: bytes = context_to_proto(context).SerializeToString()
+    return data
+
+
+def context_from_bytes(data: bytes) -> Context:
+    """The inverse of `context_to_bytes`."""
+    return context_from_proto(ProtoContext.FromString(data))
 
 
 def _split(metrics: Mapping[str, Scalar]) -> tuple[dict[str, int | float], dict[str, Scalar]]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fl_app.client import LocalTrainer
 from fl_app.core.types import Config, Event, GlobalModel, State, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.devices import UniformRatio
+from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import VirtualClock
 from fl_app.engine.engine import Engine, Outcome, Sink, Stop
 from fl_app.engine.workers import Inline, Trainer, Workers
@@ -204,7 +204,6 @@ def run(
     availability: Any = None,
     deadline: float = math.inf,
     epochs: int = 1,
-    pauses: bool = False,
     workers: int = 0,
     patience: float = 60.0,
     strategy: Any = None,
@@ -220,7 +219,10 @@ def run(
         size = trainer.model.layout.size if isinstance(trainer, LocalTrainer) else 2
         initial = np.zeros(size, np.float32)
     if devices is None:
-        devices = UniformRatio(ratio=5, num_clients=num_clients, seed=seed)
+        devices = Fleet(UniformRatio(ratio=5, num_clients=num_clients, seed=seed))
+    pauses = False
+    if isinstance(trainer, LocalTrainer):
+        epochs, pauses = trainer.epochs, trainer.pauses
     strategy = strategy or MeanDelta()
     recorder = Recorder()
     mailbox = (

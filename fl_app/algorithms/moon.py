@@ -51,7 +51,7 @@ class MOON(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
-    needs: ClassVar[str] = "MOONTrainer"
+    needs: ClassVar[str] = "fl_app.algorithms.moon.MOONTrainer"
 
     def __init__(self, *, contrast: float = 5.0, temperature: float = 0.5) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class MOONTrainer(LocalTrainer):
         self.contrast = contrast
         self.temperature = temperature
         self._features = _Features(self.model.module)
-        self._frozen = [_Frozen(task, self.device) for _ in range(2)]
+        self._received, self._previous = (_Frozen(task, self.device) for _ in range(2))
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Freeze the received model and the client's previous one."""
@@ -104,17 +104,15 @@ class MOONTrainer(LocalTrainer):
         self._mu = float(config.get("contrast", self.contrast))
         self._temperature = float(config.get("temperature", self.temperature))
         received = self.model.read()
-        for frozen, vector in zip(
-            self._frozen, (received, self.state.get("previous", received)), strict=True
-        ):
-            frozen.model.load(vector)
+        self._received.load(received)
+        self._previous.load(self.state.get("previous", received))
 
     def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
         """mu log(1 + exp((cos(z, z_p) - cos(z, z_g)) / T)), the mean over the batch."""
-        alike, before = (
-            F.cosine_similarity(self._features.seen, frozen(self._features.inputs), dim=-1)
-            for frozen in self._frozen
-        )
+        del params, received
+        z, inputs = self._features.of_head, self._features.inputs
+        alike = F.cosine_similarity(z, self._received.features(inputs), dim=-1)
+        before = F.cosine_similarity(z, self._previous.features(inputs), dim=-1)
         return self._mu * F.softplus((before - alike) / self._temperature).mean()
 
     def train(
@@ -131,34 +129,44 @@ class MOONTrainer(LocalTrainer):
 
 
 class _Features:
-    """Keeps what a module was last given in training, and what its last linear layer was."""
+    """What a module was given last: inputs, and inputs of its last linear layer."""
 
     inputs: Tensor
-    seen: Tensor
+    of_head: Tensor
 
     def __init__(self, module: nn.Module) -> None:
         heads = [part for part in module.modules() if isinstance(part, nn.Linear)]
         if not heads:
             raise ValueError(
                 f"task.model={type(module).__name__} must have a linear layer: MOON compares "
-                "the features that its last one is given"
+                "the features that the last one is given"
             )
         module.register_forward_pre_hook(self._keep_inputs)
         heads[-1].register_forward_pre_hook(self._keep_features)
 
     def _keep_inputs(self, module: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if module.training:  # the model is also the one that is evaluated, in several threads
-            (self.inputs,) = args
+        (self.inputs,) = args
 
     def _keep_features(self, head: nn.Module, args: tuple[Tensor, ...]) -> None:
-        if head.training:
-            (self.seen,) = args
+        (self.of_head,) = args
 
 
 class _Frozen:
     """A second model of the task, which is not trained."""
 
     def __init__(self, task: TrainingTask, device: torch.device) -> None:
-        self.model = FlatModel(task.model(), device)
-        self.model.module.eval()
-        self._features = _Features(self.model.module)
+        self._model = FlatModel(task.model(), device)
+        self._model.module.eval()
+        self._features = _Features(self._model.module)
+        self.load = self._model.load
+
+    def features(self, inputs: Tensor) -> Tensor:
+        """What the last linear layer is given, shape ``(n, ..., size)``."""
+        with torch.no_grad():
+            self._model.module(inputs)
+        return self._features.of_head
+
+
+def _check(group: str, contrast: float, temperature: float) -> None:
+    require_at_least(f"{group}.contrast", contrast, 0, "features would flee the global model's")
+    require_positive(f"{group}.temperature", temperature, "similarities are divided by it")

@@ -24,13 +24,13 @@ equation 8 is followed. The first cycle has no global model before w_0, from whi
 An order's answer is what the device trained before it came, so one order a device is under way.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_app.client import LocalTrainer
+from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.core.types import Config, GlobalModel, State, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
@@ -52,6 +52,7 @@ class OverlapFedAvg(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
+    needs: ClassVar[str] = "fl_app.algorithms.overlap_fedavg.OverlapTrainer"
 
     def __init__(
         self,
@@ -99,11 +100,20 @@ class OverlapFedAvg(AsyncStrategy):
 class OverlapTrainer(LocalTrainer):
     """Answers an order with what it trained from the model of the order before.
 
+    Where it is given the time, on devices with a resident process, it did so before the order came.
+
     Args:
-        settings: those of `LocalTrainer`; `local_epochs` is the number of a cycle.
+        task: see `LocalTrainer`.
+        settings: see `LocalTrainer`; `local_epochs` is the number of a cycle.
     """
 
     overlaps: ClassVar[bool] = True
+
+    def __init__(self, task: TrainingTask, **settings: Any) -> None:
+        super().__init__(task, **settings)
+        self._latest: tuple[int, int, Vector, Config] | None = None
+        self._ahead: tuple[int, Vector, Upload] | None = None
+        self._until: Callable[[], bool] | None = None
 
     def train(
         self,
@@ -118,6 +128,28 @@ class OverlapTrainer(LocalTrainer):
         base, base_version = received, version
         if state:
             base, base_version = state["received"], int(state["version"])
-        upload = super().train(client_id, sequence, base, config, out)
+        ahead, self._ahead = self._ahead, None
+        if ahead and ahead[0] == client_id and np.array_equal(ahead[1], base):
+            assert out is None, "worker processes do not work ahead"
+            upload = ahead[2]
+        else:
+            upload = super().train(client_id, sequence, base, config, out)
         kept = {"received": received.copy(), "version": np.array(version)}
+        self._latest = client_id, sequence, kept["received"], config
         return replace(upload, base_version=base_version, state=kept)
+
+    def work_ahead(self, until: Callable[[], bool]) -> None:
+        if self._latest is None:
+            return
+        (client_id, sequence, base, config), self._latest = self._latest, None
+        most = config.get("max_local_epochs", self.local_epochs)
+        self._until = until
+        try:
+            upload = super().train(client_id, sequence + 1, base, {**config, "local_epochs": most})
+        finally:
+            self._until = None
+        self._ahead = client_id, base, upload
+
+    def should_stop(self, epoch: int) -> bool:
+        del epoch
+        return self._until is not None and self._until()

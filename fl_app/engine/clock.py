@@ -8,10 +8,10 @@ does. Under the wall clock events are what the mailbox brings.
 import heapq
 import math
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -107,6 +107,19 @@ class Clock(Protocol):
         """Ask for an `Alarm` at this time at the latest, in place of the one asked for before."""
         ...
 
+    def snapshot(self) -> dict[str, Any]:
+        """What `restore` needs, between two events; see `fl_app.core.snapshot`."""
+        ...
+
+    def restore(self, state: dict[str, Any], orders: Mapping[int, Order]) -> bool:
+        """Be as when `state` was taken; whether the orders under way then are so again.
+
+        Args:
+            state: of `snapshot`.
+            orders: by their numbers, those under way, with models that were shared anew.
+        """
+        ...
+
     def next(self, until: float) -> ClockEvent | None:
         """The next event, or None when none happens before `until` seconds (or ever)."""
         ...
@@ -167,6 +180,9 @@ class _Kind(IntEnum):
     PAUSE_AT_THE_EARLIEST = 3
 
 
+COMPUTED = (_Kind.ARRIVAL, _Kind.PAUSE_AT_THE_EARLIEST)
+
+
 class _Entry(NamedTuple):
     """A place in virtual time; ties are broken by a seeded random key, not by client id.
 
@@ -196,6 +212,8 @@ class VirtualClock:
             loses its order.
         epochs: equal parts of an order's training, after which a client can pause or be asked for
             what it has.
+        counts_epochs: whether an order that says ``local_epochs`` takes as much longer or shorter;
+            not where training is counted in steps.
         pauses: whether clients may pause. When, they decide themselves, so an order is computed in
             time for its first epoch's end.
     """
@@ -210,6 +228,7 @@ class VirtualClock:
         seed: int = 0,
         availability: Availability | None = None,
         epochs: int = 1,
+        counts_epochs: bool = False,
         pauses: bool = False,
     ) -> None:
         self._now = 0.0
@@ -222,11 +241,15 @@ class VirtualClock:
         self._pending: list[_Entry] = []  # accepted, not yet with a worker
         self._ready: dict[int, Reply] = {}  # done ahead of their time
         self._under_way = 0  # with a worker
-        self._presence = availability and Presence(availability, num_clients)
+        self._presence: Presence | None = None
+        if availability is not None:
+            self._presence = Presence(availability, num_clients)
         self._lost: dict[int, Order] = {}  # client -> its order, which it leaves before the end
         self._epochs = epochs
+        self._counts_epochs = counts_epochs
         self._pauses = pauses and epochs > 1
         self._held: dict[int, Reply] = {}  # computed early, to see whether the client pauses
+        self._shortened: dict[int, Order] = {}  # by number with a worker, asked for early
         self._dropped: set[int] = set()  # numbers with a worker that nobody asks for any longer
         self._alarm = math.inf
 
@@ -242,6 +265,8 @@ class VirtualClock:
 
     def dispatch(self, order: Order) -> None:
         seconds = self._devices.seconds(order.client_id, order.sequence, self.now)
+        if self._counts_epochs and "local_epochs" in order.config:
+            seconds = sum(self._parts(order))
         tie = self._ties.random()
         if self._pauses:
             download, training, _ = self._parts(order)
@@ -274,15 +299,48 @@ class VirtualClock:
             heapq.heapify(self._pending)
         elif self._ready.pop(number, None) is None:
             self._dropped.add(number)
-        shorter = replace(order, config={**order.config, "local_epochs": done})
+        config = {**order.config, "local_epochs": done}
+        shorter = replace(order, number=-1 - number, config=config)
+        self._shortened[-1 - number] = shorter
         end = began + done * epoch + upload
         entry = _Entry(end, planned.tie, -1 - number, _Kind.ARRIVAL, order)
         heapq.heappush(self._events, entry)
-        heapq.heappush(self._pending, entry._replace(order=replace(shorter, number=-1 - number)))
+        heapq.heappush(self._pending, entry._replace(order=shorter))
         return True
 
     def alarm(self, at: float) -> None:
         self._alarm = at
+
+    def snapshot(self) -> dict[str, Any]:
+        presence = self._presence
+        return {
+            "now": self._now,
+            "ties": self._ties,
+            "events": self._events,
+            "shortened": self._shortened,
+            "presence": None if presence is None else presence.snapshot(),
+            "lost": self._lost,
+            "held": self._held,
+            "alarm": self._alarm,
+        }
+
+    def restore(self, state: dict[str, Any], orders: Mapping[int, Order]) -> bool:
+        self._now, self._ties, self._alarm = state["now"], state["ties"], state["alarm"]
+        self._lost, self._held = state["lost"], state["held"]
+        if self._presence is not None:
+            self._presence.restore(state["presence"])
+        # What was computed ahead of its time is computed again.
+        for entry in state["events"]:
+            order = orders.get(entry.order.number, entry.order)
+            entry = entry._replace(order=order)
+            self._events.append(entry)
+            if entry.kind in COMPUTED and entry.number not in self._held:
+                shorter = state["shortened"].get(entry.number)
+                if shorter is not None:
+                    shorter = self._shortened[entry.number] = replace(shorter, vector=order.vector)
+                self._pending.append(entry._replace(order=shorter or order))
+        heapq.heapify(self._pending)  # the events are a heap already
+        return True
 
     def next(self, until: float) -> ClockEvent | None:
         while True:
@@ -305,6 +363,7 @@ class VirtualClock:
                 case _Kind.RETURN:
                     return Returned(entry.order)
                 case _Kind.ARRIVAL:
+                    self._shortened.pop(entry.number, None)
                     return Arrived(entry.order, self._collect(entry.number))
             self._see_whether_it_pauses(entry)
 
@@ -312,7 +371,11 @@ class VirtualClock:
         self._mailbox.close()
 
     def _parts(self, order: Order) -> Parts:
-        return self._devices.parts(order.client_id, order.sequence, order.sent_at)
+        parts = self._devices.parts(order.client_id, order.sequence, order.sent_at)
+        if self._counts_epochs and "local_epochs" in order.config:
+            share = int(order.config["local_epochs"]) / self._epochs
+            return parts._replace(training=share * parts.training)
+        return parts
 
     def _plan(self, order: Order, end: float, tie: float, first: float = math.inf) -> None:
         """Put an order's end on the agenda: its own, its deadline's, or that of its client's stay.
@@ -443,6 +506,15 @@ class WallClock:
 
     def alarm(self, at: float) -> None:
         self._alarm = at
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"now": self.now}
+
+    def restore(self, state: dict[str, Any], orders: Mapping[int, Order]) -> bool:
+        # Whoever works on one of the orders answers a server that is no more.
+        del orders
+        self._began = time.monotonic() - state["now"]
+        return False
 
     def next(self, until: float) -> ClockEvent | None:
         while True:

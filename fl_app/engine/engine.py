@@ -46,10 +46,29 @@ from fl_app.schedule import Schedule
 
 NO_STATE: State = {}
 
+# Of the engine, in a checkpoint.
+KEPT = (
+    "outcome",
+    "_rng",
+    "_version",
+    "_versions",
+    "_cited",
+    "_idle",
+    "_busy",
+    "_buffer",
+    "_latest",
+    "_sequences",
+    "_client_states",
+    "_orders",
+    "_failures_in_a_row",
+    "_checkpointed",
+)
+
 
 class Aggregator(Protocol):
     """What the engine needs of a strategy (`fl_app.strategy.AsyncStrategy`)."""
 
+    state: dict[str, Any]
     report: dict[str, Any]
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector: ...
@@ -128,6 +147,8 @@ class Engine:
         num_trainable: leading entries of the vector that are trainable; default all.
         evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them.
         eval_every: versions between evaluations; the first and the last version always are.
+        checkpoint: called with the version when it is time for a `snapshot`.
+        checkpoint_every: versions between checkpoints; None = only when asked to `stop`.
         sinks: receive the events.
         seed: of the schedule's draws.
 
@@ -146,6 +167,8 @@ class Engine:
         num_trainable: int | None = None,
         evaluate: Evaluate | None = None,
         eval_every: int = 1,
+        checkpoint: Callable[[int], None] | None = None,
+        checkpoint_every: int | None = None,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
     ) -> None:
@@ -160,6 +183,8 @@ class Engine:
         self._num_trainable = initial.size if num_trainable is None else num_trainable
         self._evaluate_fn = evaluate
         self._eval_every = eval_every
+        self._checkpoint = checkpoint
+        self._checkpoint_every = checkpoint_every
         self._sinks = sinks
         self._rng = np.random.default_rng((seed, 0x5C4E))
 
@@ -174,6 +199,8 @@ class Engine:
         self._client_states: dict[int, State] = {}  # what clients keep between orders
         self._orders = 0
         self._failures_in_a_row = 0
+        self._checkpointed = 0  # version
+        self._asked_to_stop = False
         self.outcome = Outcome(params=initial)
 
     @property
@@ -185,8 +212,13 @@ class Engine:
         """Run to the end; Ctrl-C and errors of the run end it early with what was done so far."""
         outcome = self.outcome
         try:
-            self._evaluate()
+            if not outcome.evaluations:
+                self._evaluate()
             while not outcome.stopped:
+                self._keep()
+                if self._asked_to_stop:
+                    outcome.stopped = "interrupted"
+                    return outcome
                 self._start()
                 if self._settle():  # the others may have waited for somebody who left
                     continue
@@ -212,6 +244,64 @@ class Engine:
             outcome.version = self._version
             outcome.params = self._strategy.to_evaluate(self._model())
         return outcome
+
+    @property
+    def version(self) -> int:
+        """Of the global model."""
+        return self._version
+
+    def stop(self) -> None:
+        """End at the next moment between two events, after a checkpoint; from any thread."""
+        self._asked_to_stop = True
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state between two events, see `fl_app.core.snapshot`."""
+        return {
+            **{name: getattr(self, name) for name in KEPT},
+            "schedule": getattr(self._schedule, "__dict__", {}),
+            "strategy": self._strategy.state,
+            "clock": self._clock.snapshot(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Be as when `state` was taken; on real nodes without the orders that were under way.
+
+        To be called before `run`.
+        """
+        shared: dict[int, Vector] = {}
+
+        def share(vector: Vector) -> Vector:
+            if vector.size and id(vector) not in shared:
+                shared[id(vector)] = self._clock.share(vector)
+            return shared.get(id(vector), vector)
+
+        for name in KEPT:
+            setattr(self, name, state[name])
+        self._versions = {version: share(params) for version, params in self._versions.items()}
+        self._busy = {
+            client_id: replace(order, vector=share(order.vector))
+            for client_id, order in self._busy.items()
+        }
+        if state["schedule"]:
+            vars(self._schedule).update(state["schedule"])
+        self._strategy.state = state["strategy"]
+        orders = {order.number: order for order in self._busy.values()}
+        if not self._clock.restore(state["clock"], orders):
+            self._idle, self._busy = ClientPool(self._clock.clients()), {}
+            for order in orders.values():
+                self._fail(order, "the server was started anew")
+
+    def _keep(self) -> None:
+        """Make a checkpoint if it is time for one."""
+        every = self._checkpoint_every
+        due = every is not None and self._version // every > self._checkpointed // every
+        if due:
+            self._checkpointed = self._version
+            self._emit("checkpoint", version=self._version)
+        if self._checkpoint is not None and (due or self._asked_to_stop):
+            self._checkpoint(self._version)
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -244,6 +334,8 @@ class Engine:
                 upload = reply.upload
                 if upload is not None and upload.state:
                     self._client_states[order.client_id] = upload.state
+                elif upload is not None:
+                    self._client_states.pop(order.client_id, None)
                 if upload is not None and not upload.done and 0 < upload.progress < 1:
                     self._refresh(order, upload)
                     return

@@ -131,6 +131,7 @@ class GridMailbox:
             of work that comes late is noticed; what has not come by then is lost.
         introduce: ask every new node for its partition id, which becomes its client id. A node
             that gives none is known by its node id.
+        needs: full name of the class that must train, or the run ends; "" = any will do.
         patience: seconds to wait for the first node.
         poll_seconds: how often to look who is there.
     """
@@ -143,6 +144,7 @@ class GridMailbox:
         train_config: Mapping[str, object] | None = None,
         deadline: float = math.inf,
         introduce: bool = True,
+        needs: str = "",
         patience: float = 60.0,
         poll_seconds: float = 3.0,
     ) -> None:
@@ -151,6 +153,7 @@ class GridMailbox:
         self._packer = wire.OrderPacker(layout, train_config or {})
         self._ttl = 2.0 * deadline if math.isfinite(deadline) else None
         self._introduces = introduce
+        self._needs = needs
         self._patience = patience
         self._poll_seconds = poll_seconds
         self._inbox: SimpleQueue[Reply | Joined | Left | RunError] = SimpleQueue()
@@ -275,6 +278,9 @@ class GridMailbox:
     def _exchange(self, order: Order, node: int) -> None:
         try:
             replies = self._ask(order, node)
+        except RunError as error:
+            self._inbox.put(error)
+            return
         except Exception as error:  # else the order would be lost with its thread
             replies = [Reply(order.number, error=f"grid: {error!r}")]
         with self._lock:
@@ -288,7 +294,7 @@ class GridMailbox:
         if not message_id:
             return [Reply(order.number, error=f"node {node} was not given the order")]
         messages = self._await(message_id, lambda: order.number in self._awaited)
-        return [_reply(message, order, self._layout) for message in messages]
+        return [_reply(message, order, self._layout, self._needs) for message in messages]
 
     def _await(self, message_id: str, wanted: Callable[[], bool]) -> list[Message]:
         """The replies to a message; none if nobody wants them any longer."""
@@ -311,11 +317,11 @@ def _push(grid: Grid, content: RecordDict, node: int, message_type: str, ttl: fl
     return next(iter(grid.push_messages([message])), "") or ""
 
 
-def _reply(message: Message, order: Order, layout: Layout) -> Reply:
+def _reply(message: Message, order: Order, layout: Layout, needs: str = "") -> Reply:
     if message.has_error():
         return Reply(order.number, error=wire.error_of(message))
     try:
-        return Reply(order.number, wire.unpack_reply(message, layout, order.base_version))
+        return Reply(order.number, wire.unpack_reply(message, layout, order.base_version, needs))
     except ValueError as error:
         return Reply(order.number, error=f"malformed reply: {error}")
 

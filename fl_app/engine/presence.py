@@ -2,8 +2,8 @@
 
 import heapq
 import math
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 
 class Availability(Protocol):
@@ -64,6 +64,14 @@ class Presence:
             del self._online[client_id]
         self._next_stay(client_id)
         return client_id, comes
+
+    def snapshot(self) -> dict[str, Any]:
+        """What `restore` needs."""
+        return {k: v for k, v in vars(self).items() if k != "_availability"}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Be as when `state` was taken."""
+        vars(self).update(state)
 
     def _next_stay(self, client_id: int) -> None:
         self._numbers[client_id] += 1

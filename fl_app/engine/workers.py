@@ -248,6 +248,7 @@ def _work(
 ) -> None:
     """A worker's life: read an order, train, write the result into its slot, say so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()  # else the pipes of a dead parent never end
     while True:

@@ -1,6 +1,6 @@
 """Real nodes on one machine: FedBuff on the wall clock, on a SuperLink and SuperNodes.
 
-    python -m fl_app.field.demo [--nodes 3] [--versions 4] [--keep] [overrides]
+    python -m fl_app.field.demo [--nodes 3] [--versions 4] [--resident] [--keep] [overrides]
 
 ``flwr run`` succeeds even where the ServerApp crashed, so the demo believes two witnesses: the
 run's status, and the summary that the run wrote.
@@ -25,9 +25,13 @@ TOLD = ("client", "version", "base_version", "age", "accuracy", "reason")  # of 
 
 
 def demo(
-    federation: Federation, output: Path, overrides: Sequence[str], versions: int
+    federation: Federation,
+    output: Path,
+    overrides: Sequence[str],
+    versions: int,
+    app: Path = APP,
 ) -> dict[str, Any]:
-    """Run the app on the federation's nodes, and say what happens.
+    """Run an app on the federation's nodes, and say what happens.
 
     Returns:
         The run's summary.
@@ -39,7 +43,7 @@ def demo(
     print(f"flwr run . demo --run-config \"overrides='{words}'\"", flush=True)
     run_config = f"overrides={json.dumps(words)} output={json.dumps(str(output))}"
     run = federation.spawn(
-        "run", "flwr", "run", str(APP), "demo", "--stream", "--run-config", run_config
+        "run", "flwr", "run", str(app), "demo", "--stream", "--run-config", run_config
     )
     told = 0
     while run.poll() is None:
@@ -71,6 +75,7 @@ def main() -> int:
     )
     parser.add_argument("--nodes", type=int, default=3, help="SuperNodes to start (3)")
     parser.add_argument("--versions", type=int, default=4, help="model versions to publish (4)")
+    parser.add_argument("--resident", action="store_true", help="nodes keep a training process")
     parser.add_argument("--keep", action="store_true", help="keep Flower's home afterwards")
     parser.add_argument("overrides", nargs="*", help="more keys, as after `python -m fl_app`")
     arguments = parser.parse_args()
@@ -89,7 +94,7 @@ def main() -> int:
     federation = Federation(folder)
     status = 1
     try:
-        federation.start(arguments.nodes)
+        federation.start(arguments.nodes, "resident=true" if arguments.resident else "")
         summary = demo(federation, folder / "run", overrides, arguments.versions)
         print(
             f"{summary['algorithm']} on {arguments.nodes} nodes: "

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -55,13 +56,20 @@ class Federation:
         # pipe's other end tells when the last of them is gone.
         self._gone, self._alive = os.pipe()
 
-    def start(self, num_nodes: int) -> None:
+    def start(
+        self, num_nodes: int, node_config: str = "", via: Callable[[int], int] | None = None
+    ) -> None:
         """Start a SuperLink and `num_nodes` SuperNodes, and wait until all are online.
+
+        Args:
+            num_nodes: how many.
+            node_config: of each, beside its partition; such as ``resident=true``.
+            via: makes what the nodes connect to instead, from the SuperLink's port to its own.
 
         Raises:
             FederationError: one of them ended, or they are not online in time.
         """
-        port, *node_ports = _free_ports(1 + num_nodes)
+        port, *node_ports = free_ports(1 + num_nodes)
         address = f"{HOST}:{port}"
         (self.home / "config.toml").write_text(
             '[superlink]\ndefault = "demo"\n\n'
@@ -72,8 +80,10 @@ class Federation:
         while not _listens(port):
             self.wait(0.2)
         print(f"SuperLink on {address}", flush=True)
+        if via is not None:
+            address = f"{HOST}:{via(port)}"
         for i, node_port in enumerate(node_ports):
-            partition = f"partition-id={i} num-partitions={num_nodes}"
+            partition = f"partition-id={i} num-partitions={num_nodes} {node_config}"
             node = ["--insecure", "--superlink", address, "--host", HOST, "--port", str(node_port)]
             self.spawn(f"node-{i}", "flower-supernode", *node, "--node-config", partition)
         online = 0
@@ -148,7 +158,8 @@ class Federation:
         return bool(ended)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine that nobody listens on, all different."""
     with ExitStack() as stack:  # all are held until the last is found, so that they differ
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:

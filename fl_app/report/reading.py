@@ -140,6 +140,9 @@ class _Replay:
                         self._remember(event)
                     else:
                         client = None
+                    if event.get("dropped"):  # what clusters were formed of; they train again
+                        self._leave_empty()
+                        self._end_waits(event["t"])
                     cell.marks.append(Mark(kind, event["t"], client, _note(event)))
         for client, orders in self._under_way.items():
             for version, start in orders:
@@ -197,8 +200,7 @@ class _Replay:
         cell.version = version
         cell.aggregations.append(t)
         cell.ages.update(event["age"])
-        cell.waits.extend(wait._replace(end=t) for wait in self._waiting if t > wait.start)
-        self._waiting.clear()
+        self._end_waits(t)
         weights = event.get("weight") or [1.0] * len(event["client"])
         cell.participation.update(
             c for c, weight in zip(event["client"], weights, strict=False) if weight != 0
@@ -209,6 +211,10 @@ class _Replay:
             number = _number(value)
             if number is not None:
                 cell.reports.setdefault(key, []).append((version, number))
+
+    def _end_waits(self, t: float) -> None:
+        self._cell.waits.extend(wait._replace(end=t) for wait in self._waiting if t > wait.start)
+        self._waiting.clear()
 
     def _evaluate(self, event: dict[str, Any]) -> None:
         cell, loss = self._cell, event.get("loss")

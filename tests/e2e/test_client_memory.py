@@ -11,6 +11,7 @@ from fake_grid import ClientApp, FakeGrid
 from flwr.app import Context, Message
 
 from fl_app import client_app
+from fl_app.orders import Desk
 from fl_app.run import run
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
@@ -18,6 +19,7 @@ SMALL = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.lo
 CASES = {
     "fedasmu": ["algorithm=fedasmu", "algorithm.strategy.num_slots=2", "devices/network=normal"],
     "overlap_fedavg": ["algorithm=overlap_fedavg", "devices/network=normal"],
+    "moon": ["algorithm=moon", "algorithm.schedule.buffer_size=3"],
     "port": ["algorithm=port", "algorithm.schedule.buffer_size=2", "devices=uniform_110x"],
 }
 CASES["port"] += ["algorithm.strategy.staleness_bound=2", "algorithm.schedule.concurrency=6"]
@@ -48,7 +50,7 @@ def federation(folder: Path, overrides: list[str], grid: Any = None) -> tuple[by
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
-    client_app._trainer.cache_clear()
+    client_app.desk = Desk()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -1,5 +1,6 @@
 """Strategies in somebody else's Flower app, whose ClientApp never heard of this project."""
 
+import logging
 import math
 import threading
 from typing import Any
@@ -11,10 +12,14 @@ import torch
 from fake_grid import FakeGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam
+from helpers import Quadratic, vec
 
+from fl_app import wire
 from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
 from fl_app.asynchronous import Asynchronous
+from fl_app.core.errors import RunError
 from fl_app.schedule import Buffered
 
 NUM_ROUNDS = 20
@@ -67,6 +72,51 @@ def test_start_trains_an_unmodified_client_app(strategy: Any, settings: dict[str
     assert list(result.train_metrics_clientapp) == list(range(1, NUM_ROUNDS + 1))
     assert all(math.isfinite(m["train_loss"]) for m in result.train_metrics_clientapp.values())
     assert len(grid.received) >= NUM_ROUNDS
+
+
+def test_clients_without_the_algorithms_own_equations_are_told_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
+    try:
+        with caplog.at_level(logging.INFO, "flwr"), pytest.raises(RunError) as error:
+            FedDyn().start(
+                FakeGrid(foreign_app.app, 2),
+                initial(),
+                train_config=ConfigRecord({"lr": 0.1}),
+                schedule=Buffered(concurrency=2, buffer_size=1),
+            )
+    finally:
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+    missing = "fl_app.algorithms.feddyn.FedDynTrainer"
+    assert f"the ClientApp must train with {missing}: " in str(error.value)
+    assert f"Its ClientApp must train with {missing}" in caplog.messages
+
+
+class Own(FedDynTrainer):
+    """A user's class that builds on the algorithm's."""
+
+
+@pytest.mark.parametrize("trainer", [FedDynTrainer, Own])
+def test_clients_with_the_algorithms_own_equations_are_heard(
+    trainer: type[FedDynTrainer],
+) -> None:
+    devices = [trainer(Quadratic([[[3.0]], [[5.0]]]), local_lr=0.5) for _ in range(2)]
+    layout = devices[0].model.layout
+
+    def app(message: Message, context: Context) -> Message:
+        node = context.node_config["partition-id"]
+        config = {**wire.order_config(message), "client-id": node}
+        trained = devices[node].fit(wire.order_arrays(message, layout), config)
+        return wire.pack_upload(message, layout, *trained)
+
+    result = FedDyn().start(
+        FakeGrid(app, 2),
+        wire.to_arrays(vec(0), layout),
+        num_rounds=1,
+        schedule=Buffered(concurrency=2, buffer_size=2),
+    )
+    assert result.arrays["w"].numpy().tolist() == [2.0]  # (1.5 + 2.5) / 2
 
 
 def test_a_refused_argument_leaves_nobody_watching_the_nodes() -> None:

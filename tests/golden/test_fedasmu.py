@@ -288,8 +288,6 @@ def test_pauses_are_answered_and_nobody_else_waits(workers: int) -> None:
         num_versions=40,
         strategy=FedASMU(),
         devices=Even(),
-        epochs=device.epochs,
-        pauses=device.pauses,
         workers=workers,
     )
     pauses, refreshes = made.kind("pause"), made.kind("refresh")
@@ -312,8 +310,6 @@ def test_pauses_are_answered_and_nobody_else_waits(workers: int) -> None:
             num_versions=40,
             strategy=FedASMU(),
             devices=Even(),
-            epochs=device.epochs,
-            pauses=device.pauses,
         )
         assert inline.events == made.events
         assert inline.final == made.final

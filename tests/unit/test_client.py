@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import FlatModel, LocalTrainer, initial_vector
-from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.core.types import Config, GlobalModel, Update, Upload, Vector
 
 ONE = Quadratic([[[3.0]]])
 
@@ -445,6 +445,75 @@ def test_parameters_whose_gradients_are_one_tensor(
     assert trained(trainer, vec(0.5, 0.5)).vector.tolist() == [expected, expected]
 
 
+# -- what an order says, and what a client keeps --------------------------------------------------
+
+
+@pytest.mark.parametrize("config", [{"version": 1}, {"version": 2, "local_lr_factor": 2.0}])
+def test_the_rate_falls_with_the_version_and_by_the_orders_factor(config: Any) -> None:
+    """Rate 1/2 halved once, or twice and doubled: g = -2, w = 1.5; g = -1.5, w = 1.875."""
+    settings: dict[str, Any] = {"local_lr": 0.5, "local_steps": 2, "lr_decay": 0.5}
+    upload = LocalTrainer(ONE, **settings).train(0, 0, vec(1), config)
+    assert (upload.vector.tolist(), upload.rate_sum) == ([1.875], 0.5)
+    pseudo = LocalTrainer(ONE, upload="pseudo", **settings).train(0, 0, vec(1), config)
+    assert (pseudo.vector.tolist(), pseudo.rate_sum) == ([-1.75], 0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "epochs", "batches"),
+    [({}, 1, [5, 5, 2]), ({}, 3, [5, 5, 2] * 3), ({"local_steps": 2}, 3, [5, 5])],
+)
+def test_an_order_may_say_how_many_epochs(settings: Any, epochs: int, batches: list[int]) -> None:
+    task = Blobs()
+    trainer = LocalTrainer(task, local_lr=0.5, batch_size=5, local_epochs=2, **settings)
+    upload = trainer.train(0, 0, initial_vector(task, 0)[0], {"local_epochs": epochs})
+    assert [len(batch) for batch in task.batches] == batches
+    assert upload.rate_sum == 0.5 * len(batches)
+
+
+def test_long_gradients_are_cut_and_short_ones_left() -> None:
+    """From 1 towards 3 with rate 1/2: g = -2 is cut to -1.75, w = 1.875; g = -1.125 is not."""
+    trainer = LocalTrainer(ONE, local_lr=0.5, local_steps=2, max_grad_norm=1.75)
+    assert trained(trainer, vec(1)).vector.tolist() == [2.4375]
+
+
+def test_the_cut_is_by_the_length_over_all_parameters() -> None:
+    received, layout = initial_vector(Blobs(), 0)
+    split = layout.num_trainable
+    whole, cut = (
+        trained(LocalTrainer(Blobs(), upload="gradient", max_grad_norm=most), received)
+        for most in (None, 0.01)
+    )
+    length = np.linalg.norm(whole.vector[:split])
+    assert length > 0.1
+    np.testing.assert_allclose(cut.vector[:split], 0.01 / length * whole.vector[:split], rtol=1e-4)
+
+
+class Counting(LocalTrainer):
+    """Keeps how many orders a client had."""
+
+    def begin(self, config: Config, rng: np.random.Generator) -> None:
+        self.state["orders"] = np.array(int(self.state.get("orders", 0)) + 1)
+
+
+def test_what_a_hook_keeps_comes_back_with_the_upload_and_is_no_other_clients() -> None:
+    trainer = Counting(Quadratic.scattered(2))
+    first = trainer.train(0, 0, vec(0, 0, 0), {})
+    second = trainer.train(0, 1, vec(0, 0, 0), {}, state=first.state)
+    other = trainer.train(1, 0, vec(0, 0, 0), {})
+    assert [int(upload.state["orders"]) for upload in (first, second, other)] == [1, 2, 1]
+    assert trained(LocalTrainer(ONE), vec(1)).state == {}
+
+
+def test_fit_goes_on_from_the_state_that_it_is_given() -> None:
+    trainer = Counting(ONE)
+    for expected in (1, 2):
+        trainer.fit([vec(1)], {})
+        assert int(trainer.state["orders"]) == expected
+    trainer.state = {"orders": np.array(7)}
+    trainer.fit([vec(1)], {})
+    assert int(trainer.state["orders"]) == 8
+
+
 # -- Flower's NumPyClient -------------------------------------------------------------------------
 
 
@@ -523,6 +592,9 @@ def test_accuracy_by_hand() -> None:
             "client.proximal=-1.0 must be a finite number >= 0: "
             "training would flee the received model",
         ),
+        ({"lr_decay": 0.0}, "client.lr_decay=0.0 must be in (0, 1]: rates would grow"),
+        ({"lr_decay": 1.1}, "client.lr_decay=1.1 must be in (0, 1]: rates would grow"),
+        ({"max_grad_norm": 0.0}, "client.max_grad_norm=0.0 must be a finite number above 0"),
     ],
 )
 def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:

@@ -15,6 +15,7 @@ from omegaconf import OmegaConf
 from fl_app import client_app, wire
 from fl_app.core.types import Order
 from fl_app.factory import build_trainer
+from fl_app.orders import Desk
 
 CONFIG = """
 seed: 3
@@ -40,7 +41,7 @@ VECTOR = np.linspace(-1, 1, LAYOUT.size, dtype=np.float32)
 def _process() -> Iterator[None]:
     FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
     threads = torch.get_num_threads()
-    client_app._trainer.cache_clear()
+    client_app.desk = Desk()
     yield
     torch.set_num_threads(threads)
 
@@ -79,25 +80,26 @@ def test_a_real_node_trains_on_its_own_partition() -> None:
 
 
 def test_a_node_without_partition_is_told_how_to_get_one() -> None:
-    with pytest.raises(ValueError, match=r"no partition-id: start it with --node-config"):
-        ask("evaluate", order(2))
-    assert ask("train", order(2)).error.reason.startswith(
-        "ValueError: this node has no partition-id: start it with --node-config"
-    )
+    for kind in ("train", "evaluate"):
+        assert ask(kind, order(2)).error.reason.startswith(
+            "ValueError: this node has no partition-id: start it with --node-config"
+        )
 
 
 def test_an_order_without_configuration_is_refused() -> None:
     content = wire.train_record(wire.to_arrays(VECTOR, LAYOUT), ConfigRecord())
-    with pytest.raises(ValueError, match=r"carries no app-config: the server must send"):
-        ask("evaluate", content, {"partition-id": 1})
+    reason = ask("evaluate", content, {"partition-id": 1}).error.reason
+    assert "carries no app-config: the server must send" in reason
 
 
 def test_the_trainer_is_built_once_per_configuration() -> None:
-    for client_id in (0, 1, 0):
-        ask("train", order(client_id, **{"any-node": True}))
-    assert client_app._trainer.cache_info().misses == 1
-    ask("train", order(0, **{"any-node": True, "app-config": CONFIG.replace("seed: 3", "seed: 4")}))
-    assert client_app._trainer.cache_info().misses == 2
+    trainers = []
+    for client_id, seed in ((0, 3), (1, 3), (0, 3), (0, 4)):
+        config = {"app-config": CONFIG.replace("seed: 3", f"seed: {seed}")}
+        ask("train", order(client_id, **{"any-node": True}, **config))
+        trainers.append(client_app.desk._trainer)
+    assert trainers[0] is trainers[1] is trainers[2]
+    assert trainers[3] is not trainers[0]
 
 
 def test_a_failure_is_told_in_the_words_of_the_other_runtimes() -> None:

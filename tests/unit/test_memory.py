@@ -49,11 +49,27 @@ def test_a_torn_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     memory = Memory(path)
     memory.save({"model": np.arange(100.0)})
     path.write_bytes(path.read_bytes()[:150])
+    memory = Memory(path)
     assert memory.load() == {}
     assert "starts without memory" in caplog.text
     assert (tmp_path / "client-0.unreadable").exists()
     memory.save({"slot": np.array(1)})
     assert memory.load().keys() == {"slot"}
+
+
+def test_who_saved_it_need_not_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "client-0.npz"
+    memory = Memory(path)
+    memory.save({"slot": np.array(1)})
+    path.unlink()
+    assert memory.load().keys() == {"slot"}
+
+
+def test_an_order_that_failed_changes_nothing(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "client-0.npz")
+    memory.save({"model": np.zeros(2)})
+    memory.load()["model"] += 1  # and is never saved
+    assert memory.load()["model"].tolist() == [0, 0]
 
 
 def test_a_pickle_is_not_read(tmp_path: Path) -> None:

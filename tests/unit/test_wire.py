@@ -4,6 +4,7 @@ import gc
 import io
 import math
 import weakref
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -274,6 +275,45 @@ def test_reply_without_arrays_or_with_several() -> None:
 
 
 # -- other messages -------------------------------------------------------------------------------
+
+
+def test_what_a_client_keeps_travels_both_ways_in_a_record_of_its_own() -> None:
+    state = {"slot": np.array(3), "memory": np.array([[0.5, 1.5]], np.float32)}
+    packed = wire.OrderPacker(LAYOUT, {}).pack(replace(an_order(), state=state))
+    assert list(packed.array_records) == ["arrays", "state"]
+    message = a_message(packed)
+    np.testing.assert_array_equal(LAYOUT.flatten(wire.order_arrays(message, LAYOUT)), VECTOR)
+    received = wire.state_of(message)
+    reply = wire.pack_upload(message, LAYOUT, LAYOUT.unflatten(VECTOR), 12, {}, received)
+    upload = wire.unpack_reply(through(reply), LAYOUT, version=4)
+    np.testing.assert_array_equal(upload.vector, VECTOR)
+    for name, array in state.items():
+        assert upload.state[name].dtype == array.dtype
+        np.testing.assert_array_equal(upload.state[name], array)
+
+
+def test_a_client_that_keeps_nothing_has_exactly_one_record() -> None:
+    assert list(wire.OrderPacker(LAYOUT, {}).pack(an_order()).array_records) == ["arrays"]
+    reply = our_reply()
+    assert list(reply.content.array_records) == ["arrays"]
+    assert wire.unpack_reply(reply, LAYOUT, version=4).state == {}
+
+
+def test_a_strangers_only_record_is_its_model_whatever_its_name() -> None:
+    reply = a_reply()
+    reply.content["state"] = reply.content.pop("arrays")
+    upload = wire.unpack_reply(reply, LAYOUT)
+    np.testing.assert_array_equal(upload.vector, VECTOR)
+    assert upload.state == {}
+
+
+def test_a_state_that_cannot_be_read_is_a_malformed_reply() -> None:
+    reply = a_reply()
+    array = Array(np.zeros(2))
+    array.data = b""
+    reply.content["state"] = ArrayRecord({"slot": array})
+    with pytest.raises(ValueError, match="array 'slot' cannot be read: "):
+        wire.unpack_reply(reply, LAYOUT)
 
 
 def test_evaluation_reply_holds_numbers_only() -> None:

@@ -72,6 +72,7 @@ class FedASMU(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = Periodic()
+    needs: ClassVar[str] = "fl_app.algorithms.fedasmu.FedASMUTrainer"
 
     def __init__(
         self,

@@ -466,6 +466,20 @@ def test_a_notice_shortens_an_order_to_its_epoch(computed: bool) -> None:
     assert clock.next(math.inf) is None
 
 
+@pytest.mark.parametrize(("counts_epochs", "end"), [(True, 22.0), (False, 12.0)])
+def test_an_order_for_more_epochs_takes_longer_where_epochs_count(
+    counts_epochs: bool, end: float
+) -> None:
+    """1 s down, 10 s in 5 epochs, so 20 s in 10, 1 s up."""
+    clock = VirtualClock(Shelf(), Parted(lambda *_: 10.0), 1, epochs=5, counts_epochs=counts_epochs)
+    clock.dispatch(replace(order(0), config={"local_epochs": 10}))
+    clock.next(math.inf)
+    assert clock.now == pytest.approx(end)
+    clock.dispatch(order(1))
+    clock.next(math.inf)
+    assert clock.now == pytest.approx(end + 12.0)
+
+
 def test_nobody_is_hurried_in_the_last_epoch_or_when_gone() -> None:
     clock = VirtualClock(Shelf(), Parted(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
     late, other = order(0), order(1, client_id=1)

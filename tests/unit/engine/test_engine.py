@@ -166,6 +166,63 @@ def test_an_update_that_is_not_admitted_makes_no_version() -> None:
     assert result.outcome.client_updates == len(result.kind("arrival"))
 
 
+def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_refused() -> None:
+    """Client 1 is always refused; client 0 fails in its second order, and forgets in its fourth."""
+
+    class Choosy(MeanDelta):
+        def admit(self, model: GlobalModel, update: Update) -> str | None:
+            return "client 1" if update.client_id == 1 else None
+
+    given: dict[int, list[int | None]] = {0: [], 1: []}
+
+    class Trainer:
+        def train(
+            self,
+            client_id: int,
+            sequence: int,
+            vector: Vector,
+            config: Config,
+            out: Any,
+            state: Mapping[str, Any],
+        ) -> Upload:
+            given[client_id].append(int(state["order"]) if state else None)
+            if (client_id, sequence) == (0, 1):
+                raise OSError("disk is full")
+            keeps = {} if (client_id, sequence) == (0, 3) else {"order": np.array(sequence)}
+            return Upload(np.zeros(2, np.float32), "delta", 1, 0.0, state=keeps)
+
+    result = run(fully_async(2), Trainer(), num_clients=2, num_versions=5, strategy=Choosy())
+    assert given[0] == [None, 0, 0, 2, None, 4]
+    refused = result.outcome.rejected
+    assert refused >= 2
+    assert given[1] == [None, *range(len(given[1]) - 1)]
+    # It is no network's business: two floats down for every order, two up for every update.
+    assert result.outcome.bytes_down == 8 * len(result.kind("dispatch"))
+    assert result.outcome.bytes_up == 8 * result.outcome.client_updates
+
+
+def test_an_order_says_which_version_it_carries() -> None:
+    told: list[tuple[int, Any]] = []
+
+    class Trainer:
+        def train(
+            self,
+            client_id: int,
+            sequence: int,
+            vector: Vector,
+            config: Config,
+            out: Any,
+            state: Any,
+        ) -> Upload:
+            told.append((client_id, config["version"]))
+            return toward_own_number(client_id, sequence, vector)
+
+    result = run(SCHEDULE, Trainer(), num_versions=6)
+    given = Counter((event["client"], event["version"]) for event in result.kind("dispatch"))
+    assert Counter(told) <= given
+    assert {version for _, version in told} == set(range(6))
+
+
 class InBursts(Schedule):
     """Once four updates wait, releases them one by one, but keeps the last."""
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers import Quadratic, Scripted, run, toward_own_number, vec
+from torch import Tensor
 
 from fl_app.client import LocalTrainer
 from fl_app.core.types import Config, Order, Reply, Upload, Vector
@@ -198,6 +200,28 @@ def test_same_events_and_bytes_inline_and_on_1_2_and_4_workers(upload: str) -> N
         assert other.final == runs[0].final
     assert runs[0].outcome.version == 15
     assert runs[0].outcome.params.any()
+
+
+class Remembering(LocalTrainer):
+    """Adds the gradients of a client's orders before to those of the present one."""
+
+    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
+        before = torch.from_numpy(self.state.get("sum", np.zeros(3, np.float32)))
+        self.state["sum"] = (before + grad[0]).numpy()
+        return [grad[0] + 0.1 * before]
+
+
+def test_clients_that_remember_are_the_same_inline_and_on_workers() -> None:
+    task = Quadratic.scattered(8)
+    settings: dict[str, Any] = {"upload": "delta", "batch_size": 3}
+    inline, two, four = (
+        run(SCHEDULE, Remembering(task, **settings), num_clients=8, workers=workers)
+        for workers in (0, 2, 4)
+    )
+    assert inline.events == two.events == four.events
+    assert inline.final == two.final == four.final
+    without = run(SCHEDULE, LocalTrainer(task, **settings), num_clients=8)
+    assert without.final != inline.final
 
 
 def test_another_seed_is_another_run() -> None:

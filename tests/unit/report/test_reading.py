@@ -216,6 +216,27 @@ def test_pause_and_refresh_are_moments_of_one_order_whatever_version_its_update_
     ]
 
 
+def test_who_trained_for_clusters_waits_until_they_are_formed(tmp_path):
+    clusters = {"version": 0, "client": [0, 1], "cluster": [0, 0]}
+    events = [
+        dispatch(0.0, 0),
+        dispatch(0.0, 1),
+        arrival(1.0, 0),
+        arrival(3.0, 1),
+        {"kind": "cluster", "t": 3.0, **clusters, "dropped": [0, 1]},
+        dispatch(3.0, 0),
+        dispatch(3.0, 1),
+        arrival(4.0, 0),
+        {"kind": "cluster", "t": 4.0, **clusters, "dropped": []},
+        arrival(6.0, 1),
+        aggregate(6.0, 1, [0, 1], [0, 0]),
+    ]
+    write_cell(tmp_path, events=events)
+    cell = read_cell(tmp_path)
+    assert cell.waits == [Wait(0, 1.0, 3.0), Wait(0, 4.0, 6.0)]
+    assert [mark.kind for mark in cell.marks] == ["cluster", "cluster"]
+
+
 def test_what_concerns_no_single_client_is_a_mark_of_the_server(tmp_path):
     cluster = {"client": [0, 1, 2], "cluster": [0, 1, 0], "dropped": [1]}
     events = [

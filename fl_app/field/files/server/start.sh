@@ -4,6 +4,7 @@ set -eu
 cd "$(dirname "$0")"
 if [ -z "${SUPERLINK-}" ]; then # else systemd or Docker has read it
     set -a
+    # shellcheck source=/dev/null
     . ./server.env
     set +a
 fi

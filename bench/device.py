@@ -1,0 +1,172 @@
+"""``python -m bench.device``: what passes on a real node between two trainings, and while models
+travel; one JSON object a line.
+
+A SuperLink and one SuperNode run on loopback with stock Flower, LeNet and made-up data.
+
+- ``noop``, ``stock``, ``resident``: seconds from the end of one training to the beginning of the
+  next, of a ClientApp that does nothing, of ours, and of ours with a resident process. Orders are
+  one at a time.
+- ``fedavg``, ``overlap_fedavg``: the share of time in which the device trains, over a link so slow
+  that a model takes one local epoch down and one up. Both with a resident process.
+
+Time that the machine gives to others while a training runs counts as training.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.link import Link
+from bench.stamps import VARIABLE, busy_share, gaps, spans
+from fl_app.client import LocalTrainer
+from fl_app.field.demo import APP, demo
+from fl_app.field.loopback import Federation, FederationError
+from fl_app.tasks.partition import Iid
+from fl_app.tasks.synthetic import synthetic
+
+BATCH = 16
+COMMON = ["runtime=deployment", "task=synthetic", "partition=iid", "num_clients=1"]
+COMMON += [f"algorithm.client.batch_size={BATCH}", "tensorboard=false"]
+COMMON += ["algorithm.schedule.buffer_size=1", "eval_every=1000000"]
+STAMPED = "algorithm.client._target_=bench.stamps.Stamped"
+NOOP = {
+    "pyproject.toml": """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "noop"
+version = "1.0.0"
+license = "Apache-2.0"
+[tool.flwr.app]
+publisher = "bench"
+[tool.flwr.app.components]
+serverapp = "noop.server:app"
+clientapp = "noop.client:app"
+[tool.flwr.app.config]
+overrides = ""
+output = ""
+""",
+    "noop/__init__.py": "",
+    "noop/server.py": "from fl_app import server_app\n\napp = server_app.app\n",
+    "noop/client.py": """
+import os
+import time
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+app = ClientApp()
+@app.query()
+def query(message, context):
+    return Message(RecordDict({"metrics": MetricRecord({"partition-id": 0})}), reply_to=message)
+@app.train()
+def train(message, context):
+    began = time.monotonic()
+    metrics = MetricRecord({"num-examples": 1})
+    content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
+    with open(os.environ["BENCH_STAMPS"], "a") as file:
+        file.write(f"{began!r} {time.monotonic()!r}\\n")
+    return Message(content, reply_to=message)
+""",
+}
+
+
+def between(name: str, versions: int) -> dict[str, Any]:
+    """Seconds between two trainings of one device."""
+    overrides = [*COMMON, "algorithm=fedavg", "task.num_examples=1600"]
+    overrides += ["algorithm.client.local_epochs=1"]
+    overrides += [] if name == "noop" else [STAMPED]
+    trained = federate(name, overrides, versions, resident=name == "resident")
+    waits = gaps(trained)
+    return {
+        "work": name,
+        "seconds_between": round(statistics.median(waits), 2),
+        "least": round(min(waits), 2),
+        "most": round(max(waits), 2),
+        "orders": len(trained),
+    }
+
+
+def travelling(name: str, versions: int, epoch: float) -> dict[str, Any]:
+    """Share of the time in which a device trains whose link is slow."""
+    num_examples, num_bytes = calibrate(epoch)
+    overrides = [*COMMON, f"algorithm={name}", f"task.num_examples={num_examples}"]
+    overrides += ["algorithm.client.local_epochs=2"]
+    overrides += [STAMPED + "Overlap" * (name == "overlap_fedavg")]
+    trained = federate(name, overrides, versions, resident=True, bandwidth=num_bytes / epoch)
+    return {
+        "work": name,
+        "busy_share": round(busy_share(trained), 3),
+        "epoch_seconds": round(epoch, 1),
+        "bytes_per_second": round(num_bytes / epoch),
+        "longest_gap": round(max(gaps(trained)), 2),
+        "minutes": round((trained[-1][1] - trained[0][1]) / 60, 1),
+        "orders": len(trained),
+    }
+
+
+def calibrate(seconds: float) -> tuple[int, int]:
+    """How many examples take so many seconds at present, and the bytes of the model."""
+    task = synthetic(partition=Iid(), num_clients=1, num_examples=1600)
+    trainer = LocalTrainer(task, batch_size=BATCH)
+    vector = trainer.model.read()
+    trainer.train(0, 0, vector, {"local_epochs": 1})
+    began = time.monotonic()
+    trainer.train(0, 1, vector, {"local_epochs": 5})
+    rate = 8000 / (time.monotonic() - began)
+    return BATCH * round(rate * seconds / BATCH), vector.nbytes
+
+
+def federate(
+    name: str, overrides: list[str], versions: int, *, resident: bool, bandwidth: float = 0.0
+) -> list[tuple[float, float]]:
+    """Run a federation of one node; when it trained."""
+    with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(sys.stderr):
+        folder = Path(scratch)
+        os.environ[VARIABLE] = str(folder / "stamps")
+        os.environ["PYTHONPATH"] = str(APP)  # nodes find the trainers of this folder
+        os.environ["FL_APP_STATE_DIR"] = str(folder / "state")
+        app = APP if name != "noop" else folder / "app"
+        for path, text in NOOP.items():
+            (folder / "app" / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "app" / path).write_text(text)
+        federation = Federation(folder / "federation")
+        link = (lambda port: Link(port, bandwidth).port) if bandwidth else None
+        try:
+            federation.start(1, f"resident={str(resident).lower()}", link)
+            words = [*overrides, f"num_versions={versions}"]
+            demo(federation, folder / "run", words, versions, app)
+        except FederationError as error:
+            print(error.log.read_text()[-3000:])
+            raise
+        finally:
+            federation.stop()
+        return spans(folder / "stamps")
+
+
+def main() -> None:
+    """Measure one after the other."""
+    parser = argparse.ArgumentParser(prog="python -m bench.device", description=__doc__)
+    names = ["noop", "stock", "resident", "fedavg", "overlap_fedavg"]
+    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
+    parser.add_argument("--versions", type=int, default=8, help="orders of each")
+    parser.add_argument("--epoch", type=float, default=5.0, help="seconds of a local epoch")
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the nodes end, too
+    for name in options.only:
+        if name in names[:3]:
+            result = between(name, options.versions)
+        else:
+            result = travelling(name, options.versions, options.epoch)
+        print(json.dumps(result), flush=True)
+
+
+if __name__ == "__main__":
+    main()

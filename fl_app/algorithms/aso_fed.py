@@ -1,0 +1,144 @@
+"""ASO-Fed: slow clients take longer steps, along gradients that remember those before.
+
+Chen, Ning, Slawski, Rangwala: "Asynchronous Online Federated Learning for Edge Devices with Non-IID
+Data", IEEE Big Data 2020, arXiv:1911.02134, Algorithms 1 and 2.
+
+Server, on every upload w_i of a client that started from w_o:
+
+    w_{t+1} = w_t + (n_i / n) (w_i - w_o)
+
+Client: from w_o, with h = v = 0 before its first order, for every mini-batch
+
+    g = grad f_i(w) + lambda (w - w_o),    z = g - v + h,    w <- w - r eta z
+    h <- b h + (1 - b) v,                  v <- g
+
+where r = max(1, ln d), d the mean of the client's delays; h and v last from order to order.
+
+Symbols: lambda regularisation, b decay, eta client.local_lr, n_i number of training examples of
+client i, n that of all clients.
+
+Deviations: the paper's displacement is from the "old copy" of the client's model, read here as what
+the client had received. A delay is counted in versions, age + 1, and told to the client with its
+next order [A]. n is num_clients times the mean n_i of the clients heard so far. Left out: the
+re-weighting of features on the server, which shrinks the first layer with every upload; data that
+arrive while training goes on.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_app.client import LocalTrainer
+from fl_app.core.errors import require, require_at_least, require_count
+from fl_app.core.types import Config, GlobalModel, State, Update, Upload, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.schedule import Schedule, fully_async
+from fl_app.strategy import AsyncStrategy
+
+
+class ASOFed(AsyncStrategy):
+    """Adds each arrival's displacement, by the client's share of all examples.
+
+    Args:
+        regularisation: lambda >= 0.
+        decay: b, in [0, 1).
+        num_clients: whose examples n counts; None = the clients heard so far.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    schedule: ClassVar[Schedule] = fully_async(10)
+    needs: ClassVar[str] = "fl_app.algorithms.aso_fed.ASOFedTrainer"
+
+    def __init__(
+        self,
+        *,
+        regularisation: float = 1.0,
+        decay: float = 0.001,
+        num_clients: int | None = None,
+    ) -> None:
+        super().__init__()
+        require_at_least(
+            "strategy.regularisation", regularisation, 0, "training would flee the received model"
+        )
+        require(0 <= decay < 1, "strategy.decay", decay, "in [0, 1)", "nothing would be learned")
+        if num_clients is not None:
+            require_count("strategy.num_clients", num_clients, "there would be nobody to train")
+        self.regularisation = regularisation
+        self.decay = decay
+        self.num_clients = num_clients
+        self.state: dict[str, Any] = {
+            "examples": {},  # client -> n_i
+            "delays": {},  # client -> number of uploads, sum of their delays
+        }
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        number, total = self.state["delays"].get(client_id, (1, 1))
+        return model.params, {
+            "regularisation": self.regularisation,
+            "decay": self.decay,
+            "local_lr_factor": max(1.0, math.log(total / number)),
+        }
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        examples, delays = self.state["examples"], self.state["delays"]
+        for update in updates:
+            examples[update.client_id] = update.num_examples
+            number, total = delays.get(update.client_id, (0, 0))
+            delays[update.client_id] = number + 1, total + model.age(update) + 1
+        known = list(examples.values())
+        total = np.mean(known) * (self.num_clients or len(known))
+        weights = [float(update.num_examples / total) for update in updates]
+        self.report["weight"] = weights
+        return model.params + weighted_sum(weights, [model.delta(update) for update in updates])
+
+
+class ASOFedTrainer(LocalTrainer):
+    """Local SGD along z; a client keeps h and v between its orders."""
+
+    def begin(self, config: Config, rng: np.random.Generator) -> None:
+        """Take up h and v where the client's last order left them."""
+        del rng
+        self._regularisation = float(config["regularisation"])
+        self._decay = float(config["decay"])
+        self._received = [p.detach().clone() for p in self.model.params]
+        self._h, self._v = (
+            self._like_params(self.state.get(name)) or [torch.zeros_like(p) for p in self._received]
+            for name in ("h", "v")
+        )
+
+    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
+        """z = g - v + h, with g that of the loss and of the pull to what was received."""
+        del step
+        params: list[Tensor] = self.model.params  # type: ignore[assignment]
+        pull = list(torch._foreach_sub(params, self._received))
+        g = list(torch._foreach_add(grad, pull, alpha=self._regularisation))
+        z = list(torch._foreach_sub(g, self._v))
+        torch._foreach_add_(z, self._h)
+        h = list(torch._foreach_mul(self._h, self._decay))
+        torch._foreach_add_(h, self._v, alpha=1.0 - self._decay)
+        self._h, self._v = h, g
+        return z
+
+    def train(
+        self,
+        client_id: int,
+        sequence: int,
+        received: Vector,
+        config: Config,
+        out: Vector | None = None,
+        state: State | None = None,
+    ) -> Upload:
+        upload = super().train(client_id, sequence, received, config, out, state)
+        return replace(upload, state={"h": _flat(self._h), "v": _flat(self._v)})
+
+
+def _flat(tensors: list[Tensor]) -> Vector:
+    vector: Vector = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu().numpy()
+    return vector

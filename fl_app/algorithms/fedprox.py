@@ -1,0 +1,58 @@
+"""FedProx: federated averaging whose clients are held back by the model they received.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: "Federated Optimization in Heterogeneous Networks",
+MLSys 2020, arXiv:1812.06127, Algorithm 2.
+
+Server, once all K clients of a round have reported:
+
+    w_{t+1} = sum_i (n_i / n) w_i,    n = sum_i n_i
+
+Client: E epochs of mini-batch SGD from w_t (`fl_app.client.LocalTrainer`) on
+
+    f_i(w) + (mu / 2) ||w - w_t||^2
+
+Symbols: mu proximal, which every order carries as ``proximal-mu``, Flower's own name for it; n_i
+number of training examples of client i.
+
+Deviations: a cohort is drawn uniformly and averaged by examples, as FedAvg does; the paper draws by
+examples and averages uniformly. With a single local step mu has no effect.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from fl_app.core.errors import require_at_least
+from fl_app.core.types import Config, GlobalModel, Update, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.schedule import Schedule, synchronous
+from fl_app.strategy import AsyncStrategy
+
+
+class FedProx(AsyncStrategy):
+    """Average of the local models, weighted by the number of examples; the clients do the rest.
+
+    Args:
+        proximal: mu >= 0; 0 is FedAvg.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    schedule: ClassVar[Schedule] = synchronous(10)
+
+    def __init__(self, *, proximal: float = 0.01) -> None:
+        super().__init__()
+        require_at_least("strategy.proximal", proximal, 0, "training would flee the received model")
+        self.proximal = proximal
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        del client_id
+        return model.params, {"proximal-mu": self.proximal}
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        weights = np.array([update.num_examples for update in updates], np.float64)
+        weights /= weights.sum()
+        self.report = {"weight": weights.tolist()}
+        return weighted_sum(weights, [model.local(update) for update in updates])

@@ -1,0 +1,109 @@
+"""FedSA (re-interpreted): a fast first stage and a careful second one, weights by staleness.
+
+After Chen, Mao, Ma: "FedSA: A Staleness-Aware Asynchronous Federated Learning Algorithm with
+Non-IID Data", Future Generation Computer Systems 120, 2021.
+
+NOTE: its equations were not at hand. Known are two stages of training, their own local epochs and
+rates, and weights by staleness; all else here is ours [A]. Results say nothing about the paper's
+algorithm and stay out of tables that compare it.
+
+Server, on every upload w_i of a client that started from version o, at version t:
+
+    w_{t+1} = (1 - alpha_t) w_t + alpha_t w_i,    alpha_t = alpha (t - o + 1)^(-a)
+
+with alpha halved in the second stage. That begins when the mean training loss of the last 5 % of
+the run's versions is less than 1 % below that of the 5 % before them, and is not left again.
+
+Client: SGD (`fl_app.client.LocalTrainer`); 2 E local epochs at the rate eta in the first stage,
+max(1, E / 2 rounded down) at eta / sqrt(10) in the second.
+
+Symbols: alpha mixing, a exponent, E local_epochs, eta client.local_lr.
+
+Deviations: all of it, see above.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl_app.core import staleness
+from fl_app.core.errors import require, require_at_least, require_count
+from fl_app.core.types import Config, GlobalModel, Update, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.schedule import Schedule, fully_async
+from fl_app.strategy import AsyncStrategy
+
+WINDOW = 0.05  # of the run's versions, over which the loss is averaged
+LEAST_GAIN = 0.01  # of the mean loss from window to window; less begins the second stage
+CAREFUL_RATE = 0.1**0.5
+CAREFUL_MIXING = 0.5
+
+
+class FedSA(AsyncStrategy):
+    """Mixes each arrival into the global model; two stages, told to clients with every order.
+
+    Args:
+        mixing: alpha, in (0, 1].
+        exponent: a >= 0.
+        local_epochs: E >= 1, the clients' number were there no stages. Clients that count steps in
+            place of epochs take as many in both.
+        num_versions: of the run, >= 1.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    schedule: ClassVar[Schedule] = fully_async(10)
+
+    def __init__(
+        self,
+        *,
+        mixing: float = 0.6,
+        exponent: float = 0.5,
+        local_epochs: int = 5,
+        num_versions: int = 100,
+    ) -> None:
+        super().__init__()
+        require(0 < mixing <= 1, "strategy.mixing", mixing, "in (0, 1]", "it is a mixing weight")
+        require_at_least("strategy.exponent", exponent, 0, "staler updates would count more")
+        require_count("strategy.local_epochs", local_epochs, "nothing would be trained")
+        require_count("strategy.num_versions", num_versions, "there would be nothing to run")
+        self.mixing = mixing
+        self.exponent = exponent
+        self.local_epochs = local_epochs
+        self.num_versions = num_versions
+        self.state: dict[str, Any] = {
+            "losses": [],  # mean of the uploads, of the last versions
+            "careful": False,  # whether in the second stage
+        }
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        del client_id
+        if self.state["careful"]:
+            epochs, factor = max(1, self.local_epochs // 2), CAREFUL_RATE
+        else:
+            epochs, factor = 2 * self.local_epochs, 1.0
+        return model.params, {"local_epochs": epochs, "local_lr_factor": factor}
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        mixing = self.mixing * (CAREFUL_MIXING if self.state["careful"] else 1.0)
+        weights = [
+            mixing * staleness.polynomial(model.age(update), self.exponent) for update in updates
+        ]
+        self.report = {"weight": weights, "stage": 2 if self.state["careful"] else 1}
+        params = model.params
+        for weight, update in zip(weights, updates, strict=True):
+            params = weighted_sum([1 - weight, weight], [params, model.local(update)])
+        self._note([update.loss for update in updates])
+        return params
+
+    def _note(self, losses: Sequence[float]) -> None:
+        """Take notice of a version's losses, and see whether the second stage begins."""
+        window = math.ceil(WINDOW * self.num_versions)
+        self.state["losses"] = [*self.state["losses"], float(np.mean(losses))][-2 * window :]
+        if len(self.state["losses"]) == 2 * window:
+            before, last = np.split(np.array(self.state["losses"]), 2)
+            if last.mean() > (1 - LEAST_GAIN) * before.mean():
+                self.state["careful"] = True

@@ -1,0 +1,204 @@
+"""Set up, keep running and examine a federation of real nodes: ``python -m fl_app.field``."""
+
+import argparse
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from fl_app.core.errors import RunError
+from fl_app.field.kit import PORT, Kit, new_kit
+
+INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
+
+
+def main() -> int:
+    """The command line; 0 if all is well, 1 if something failed, 2 if it was refused."""
+    arguments = _parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    try:
+        status: int = arguments.command(arguments)
+    except (ValueError, FileExistsError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except (RunError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m fl_app.field", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    init = commands.add_parser("init", help="write a ready folder for the server and every device")
+    init.add_argument("--nodes", type=int, default=3, help="devices (3)")
+    init.add_argument(
+        *("--host", "-H"),
+        action="append",
+        default=[],
+        help="name or address of the server; devices use the first (this machine's name)",
+    )
+    init.add_argument("--port", type=int, default=PORT, help=f"of the SuperLink ({PORT})")
+    init.add_argument("--days", type=int, default=3650, help="until certificates expire (3650)")
+    init.add_argument(
+        "--insecure",
+        action="store_true",
+        help="no certificates and keys: whoever reaches the port can read and join in",
+    )
+    init.add_argument("out", type=Path, help="new folder")
+    init.set_defaults(command=_init)
+
+    certificate = commands.add_parser(
+        "certificate", help="write the server another certificate, for other names or days"
+    )
+    certificate.add_argument("--host", "-H", action="append", required=True)
+    certificate.add_argument("--days", type=int, default=3650)
+    certificate.add_argument("ca", type=Path, help="folder with ca.key and ca.crt")
+    certificate.add_argument("out", type=Path, help="new folder for server.crt and server.key")
+    certificate.set_defaults(command=_certificate)
+
+    register = commands.add_parser("register", help="allow nodes to join a running SuperLink")
+    register.add_argument("server", type=Path, help="the server's folder")
+    register.add_argument("keys", type=Path, nargs="*", help="public keys (all in keys/)")
+    register.set_defaults(command=_register)
+
+    keep = commands.add_parser(
+        "keep", help="keep a folder's SuperLink or SuperNode running, without systemd or Docker"
+    )
+    keep.add_argument("folder", type=Path)
+    keep.set_defaults(command=_keep)
+
+    run = commands.add_parser(
+        "run", help="submit a run, and again with resume=auto whenever it died, until it is done"
+    )
+    run.add_argument("server", type=Path, help="the server's folder")
+    run.add_argument("--output", type=Path, help="the run's folder (run, in the server's)")
+    run.add_argument("--keep", action="store_true", help="keep the SuperLink running meanwhile")
+    run.add_argument("overrides", nargs="*", help="as after `python -m fl_app` (OVERRIDES)")
+    run.set_defaults(command=_run)
+
+    doctor = commands.add_parser("doctor", help="say what is wrong and how to mend it")
+    doctor.add_argument("folder", type=Path, nargs="?", help="the server's or a device's")
+    doctor.add_argument("--superlink", help="host:port, where it is not the folder's")
+    doctor.add_argument(
+        "--training-time", type=float, help="seconds that the slowest device trains for one order"
+    )
+    doctor.set_defaults(command=_doctor)
+
+    healthy = commands.add_parser("healthy", help="whether a folder's process answers")
+    healthy.add_argument("folder", type=Path)
+    healthy.set_defaults(command=_healthy)
+    return parser
+
+
+# What a command needs is imported in it: a health check on a small board must not load Flower.
+
+
+def _init(arguments: argparse.Namespace) -> int:
+    from fl_app.field.enrol import enrol
+
+    hosts = arguments.host or [socket.gethostname()]
+    new_kit(
+        arguments.out,
+        nodes=arguments.nodes,
+        hosts=hosts,
+        port=arguments.port,
+        days=arguments.days,
+        insecure=arguments.insecure,
+        finish=(lambda server: None) if arguments.insecure else enrol,
+    )
+    print(f"Copy {arguments.out}/server to the server, and each node-<i> to its device.")
+    print(f"Devices reach the server as {hosts[0]}:{arguments.port}; --host chooses another name.")
+    if arguments.insecure:
+        print("INSECURE: whoever reaches that port can read, join in and run code.")
+    else:
+        print(f"Keep {arguments.out}/ca to yourself: with it anybody can pose as the server.")
+    return 0
+
+
+def _certificate(arguments: argparse.Namespace) -> int:
+    from fl_app.field.certificates import new_server
+    from fl_app.field.kit import ALWAYS
+
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    hosts = [*arguments.host, *ALWAYS]
+    new_server(arguments.ca, arguments.out, hosts, arguments.days)
+    print(f"Copy both files in {arguments.out} to the server's folder, and restart the SuperLink.")
+    return 0
+
+
+def _register(arguments: argparse.Namespace) -> int:
+    from fl_app.field.control import SuperLink
+
+    kit = Kit.read(arguments.server)
+    link = SuperLink(kit)
+    for key in arguments.keys or sorted((kit.folder / "keys").glob("*.pub")):
+        print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
+    return 0
+
+
+def _keep(arguments: argparse.Namespace) -> NoReturn:
+    from fl_app.field.supervise import keep, run_process
+
+    kit = Kit.read(arguments.folder)
+    command = ["sh", str(kit.folder / "start.sh")]
+    name = "SuperLink" if kit.role == "server" else "SuperNode"
+    keep(
+        lambda: run_process(command, kit.environment),
+        tell=lambda text: print(f"{name} {text}", flush=True),
+    )
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from fl_app.field.control import SuperLink
+    from fl_app.field.runs import Supervisor
+    from fl_app.field.supervise import end
+
+    kit = Kit.read(arguments.server)
+    output = (arguments.output or kit.folder / "run").resolve()
+    supervisor = Supervisor(SuperLink(kit), tell=lambda text: print(text, flush=True))
+    keeper = _keeper(kit) if arguments.keep else None
+    try:
+        supervisor.see_through(arguments.overrides or kit.overrides, output)
+    except KeyboardInterrupt:
+        if keeper is None:
+            print("The run goes on; `flwr stop` ends it.", file=sys.stderr)
+        raise
+    finally:
+        if keeper is not None:
+            end(keeper)
+    print(f"Files: {output}")
+    return 0
+
+
+def _keeper(kit: Kit) -> "subprocess.Popen[bytes]":
+    """Another process, which keeps the SuperLink running and does not talk in between."""
+    path = kit.folder / "superlink.log"
+    print(f"The SuperLink's log: {path}", flush=True)
+    command = [sys.executable, "-m", "fl_app.field", "keep", str(kit.folder)]
+    with path.open("ab") as log:
+        return subprocess.Popen(
+            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from fl_app.field.doctor import examine, show
+
+    kit = None if arguments.folder is None else Kit.read(arguments.folder)
+    return show(examine(kit, arguments.superlink, arguments.training_time))
+
+
+def _healthy(arguments: argparse.Namespace) -> int:
+    from fl_app.field.health import healthy
+
+    return 0 if healthy(Kit.read(arguments.folder)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

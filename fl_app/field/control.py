@@ -1,0 +1,173 @@
+"""What a running SuperLink is asked: nodes and their keys, runs and how they are.
+
+Flower's commands print nodes without their keys, and take seconds of a core for every question, so
+questions go over Flower's own client for the interface that its commands use.
+"""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.common.constant import (
+    HEARTBEAT_DEFAULT_INTERVAL,
+    HEARTBEAT_PATIENCE,
+    SYSTEM_TIME_TOLERANCE,
+    TIMESTAMP_TOLERANCE,
+)
+from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.error import ApiErrorCode, FlowerError
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+
+from fl_app.core.errors import RunError
+from fl_app.field.kit import Kit
+
+OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)  # seconds without heartbeat
+AHEAD = float(SYSTEM_TIME_TOLERANCE)  # seconds that a node's clock may be ahead of the server's
+BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # ... and behind it
+COMMANDS = Path(sys.executable).parent
+APP = Path(__file__).resolve().parents[2]  # where pyproject.toml lies
+
+
+class Unreachable(ConnectionError):
+    """The SuperLink does not answer, or not now."""
+
+
+class SuperLink:
+    """The running SuperLink of a kit.
+
+    Args:
+        kit: the server's, or a device's where only nodes are asked for.
+    """
+
+    def __init__(self, kit: Kit) -> None:
+        self._kit = kit
+
+    def registered(self) -> dict[bytes, str]:
+        """The nodes' public keys, as `public_bytes` gives them, and "online", "offline" or so.
+
+        Raises:
+            Unreachable: the SuperLink does not answer.
+        """
+        with self._client() as client:
+            nodes = client.ListNodes(ListNodesRequest()).nodes_info
+        return {node.public_key: node.status for node in nodes if node.status != "unregistered"}
+
+    def register(self, public_key: Path) -> bool:
+        """Allow a node to join; False if it was allowed already.
+
+        Args:
+            public_key: file in OpenSSH's format.
+
+        Raises:
+            Unreachable: the SuperLink does not answer.
+            ValueError: the file holds no such key.
+        """
+        request = RegisterNodeRequest(public_key=public_bytes(public_key), name=public_key.stem)
+        with self._client() as client:
+            try:
+                client.RegisterNode(request)
+            except httpx.HTTPStatusError as error:
+                if _code(error) == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
+                    return False
+                raise
+        return True
+
+    def submit(self, overrides: Sequence[str], output: Path) -> int:
+        """Submit a run of this app; its id.
+
+        Args:
+            overrides: as after ``python -m fl_app``.
+            output: the run's folder.
+
+        Raises:
+            Unreachable: the SuperLink does not answer.
+            RunError: it refuses.
+        """
+        self.registered()  # Flower's command would take seconds to see that nobody answers
+        words, folder = json.dumps(shlex.join(overrides)), json.dumps(str(output))
+        with tempfile.TemporaryDirectory() as home:
+            Path(home, "config.toml").write_text(self._connection())
+            result = subprocess.run(
+                [
+                    *(COMMANDS / "flwr", "run", APP, "field", "--format", "json"),
+                    *("--run-config", f"overrides={words} output={folder}"),
+                ],
+                env={
+                    **os.environ,
+                    "PATH": f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+                    "FLWR_HOME": home,
+                },
+                capture_output=True,
+                text=True,
+            )
+        answer = json.loads(result.stdout or "{}")
+        if not answer.get("success"):
+            raise RunError(f"`flwr run`: {answer.get('error-message') or result.stderr.strip()}")
+        return int(answer["run-id"])
+
+    def status(self, run_id: int) -> tuple[str, str]:
+        """A run's status, such as "running" or "finished:completed", and Flower's details of it.
+
+        Raises:
+            Unreachable: the SuperLink does not answer.
+        """
+        with self._client() as client:
+            try:
+                status = client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict[run_id].status
+            except httpx.HTTPStatusError as error:
+                if _code(error) == ApiErrorCode.RUN_ID_NOT_FOUND:
+                    return "finished:unknown", "the SuperLink has lost its database"
+                raise
+        return ":".join(filter(None, (status.status, status.sub_status))), status.details
+
+    def _connection(self) -> str:
+        """For Flower's commands."""
+        root = self._kit.root_certificate
+        trust = f"root-certificates = {json.dumps(str(root))}" if root else "insecure = true"
+        return f'[superlink.field]\naddress = "{self._kit.address}"\n{trust}\n'
+
+    @contextmanager
+    def _client(self) -> Iterator[ControlHttpClient]:
+        root = self._kit.root_certificate
+        try:
+            with ControlHttpClient.from_server_address(
+                self._kit.address, self._kit.insecure, root.read_bytes() if root else None, []
+            ) as client:
+                yield client
+        except httpx.TransportError as error:
+            raise Unreachable(f"{self._kit.address} does not answer: {error}") from error
+        except httpx.HTTPStatusError as error:
+            if error.response.is_server_error:
+                raise Unreachable(f"{self._kit.address} is in trouble: {error}") from error
+            raise
+
+
+def public_bytes(path: Path) -> bytes:
+    """A public key's bytes as Flower keeps them.
+
+    Args:
+        path: file in OpenSSH's format.
+
+    Raises:
+        ValueError: it holds no key on a NIST curve.
+    """
+    key = serialization.load_ssh_public_key(path.read_bytes())
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError(f"{path} must hold a key on a NIST curve: Flower takes no other")
+    return public_key_to_bytes(key)
+
+
+def _code(error: httpx.HTTPStatusError) -> int | None:
+    """Flower's own number of an error."""
+    known = FlowerError.from_json(error.response.text)
+    return None if known is None else known.code

@@ -1,0 +1,237 @@
+"""Examine a machine, a folder of the edge kit, and the SuperLink that they are to reach."""
+
+import csv
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from http.client import HTTPException
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+import psutil
+from cryptography import x509
+from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from fl_app.cli import CONF, explain
+from fl_app.field import checks
+from fl_app.field.certificates import load_certificate
+from fl_app.field.checks import Finding, Verdict
+from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, Unreachable, public_bytes
+from fl_app.field.health import PATIENCE, any_server, ask, healthy, split
+from fl_app.field.kit import Kit
+
+GIB = 2**30
+PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.__version__)"
+SIGNS = {Verdict.GOOD: "[green]ok[/]", Verdict.WRONG: "[red]WRONG[/]", Verdict.UNKNOWN: "?"}
+
+
+def examine(kit: Kit | None, superlink: str | None, training_time: float | None) -> list[Finding]:
+    """Everything that can be checked here.
+
+    Args:
+        kit: the server's folder or a device's; None looks at the machine alone.
+        superlink: host:port, where it is not the one of the kit.
+        training_time: seconds that the slowest device trains for one order, if known.
+    """
+    findings = [*of_machine(kit)]
+    address = superlink or (kit.address if kit else None)
+    if kit is not None:
+        findings += of_settings(kit, training_time)
+        findings += of_files(kit)
+    if address is not None:
+        findings += of_network(address, kit)
+    return findings
+
+
+def show(findings: Sequence[Finding]) -> int:
+    """Print a table; 1 if something is wrong, else 0."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("", "checked", "found", "how to mend it"):
+        table.add_column(column, overflow="fold")
+    for finding in findings:
+        table.add_row(SIGNS[finding.verdict], finding.subject, finding.text, finding.mend)
+    Console().print(table)
+    count = sum(finding.verdict is Verdict.WRONG for finding in findings)
+    print(f"{count or 'nothing'} wrong")
+    return 1 if count else 0
+
+
+def of_machine(kit: Kit | None) -> Iterator[Finding]:
+    """What does not depend on any server."""
+    yield checks.check_python(tuple(sys.version_info[:3]), 8 * struct.calcsize("P"))
+    yield checks.check_flower(_version("flwr"), _wanted("flwr"))
+    probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
+    yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
+    available = psutil.virtual_memory().available / GIB
+    yield checks.check_memory(available, kit.role if kit else "node")
+    where = kit.folder if kit else Path.cwd()
+    yield checks.check_disk(shutil.disk_usage(where).free / GIB, where)
+
+
+def of_settings(kit: Kit, training_time: float | None) -> Iterator[Finding]:
+    """What a folder's settings say, and the run that a server's proposes."""
+    yield checks.check_installation(kit.settings)
+    if kit.role == "node":
+        yield checks.check_partition(kit.settings.get("NODE_CONFIG", ""))
+        port = int(kit.settings["PORT"])
+        yield checks.check_port(port, _free(port), healthy(kit))
+        return
+    port = split(kit.address)[1]
+    yield checks.check_port(port, _free(port), healthy(kit))
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            run = compose("config", overrides=kit.overrides)
+    except HydraException as error:
+        mend = "correct OVERRIDES: they are the words after `python -m fl_app`"
+        yield checks.wrong("run", explain(error), mend)
+        return
+    yield checks.check_checkpoints(run.checkpoint_every)
+    yield checks.check_deadline(run.deadline, order_time(kit.folder / "run", training_time))
+    yield checks.check_heartbeat(run.deadline, OFFLINE_AFTER)
+
+
+def of_files(kit: Kit) -> Iterator[Finding]:
+    """A folder's certificates and keys."""
+    if kit.insecure:
+        return
+    now = datetime.now(UTC)
+    authority = kit.folder / "ca.crt"
+    try:
+        yield checks.check_dates("authority", load_certificate(authority), now)
+    except (OSError, ValueError) as error:
+        mend = "copy it from the kit again: nobody would be trusted"
+        yield checks.wrong("authority", f"{authority} cannot be read: {error}", mend)
+    if kit.role == "node":
+        yield checks.check_private(kit.folder / "node.key")
+        yield checks.check_node_key(kit.folder / "node.key")
+    else:
+        yield checks.check_private(kit.folder / "server.key")
+
+
+def of_network(address: str, kit: Kit | None) -> Iterator[Finding]:
+    """The SuperLink, as it is seen from here."""
+    host, port = split(address)
+    try:
+        socket.create_connection((host, port), PATIENCE).close()
+    except OSError as error:
+        yield checks.check_reachable(address, error)
+        return
+    yield checks.check_reachable(address, None)
+    certificate: x509.Certificate | None = None
+    problem = None
+    try:
+        pem = ssl.get_server_certificate((host, port), timeout=PATIENCE)
+        certificate = x509.load_pem_x509_certificate(pem.encode())
+    except OSError as error:
+        problem = str(error)
+    if kit is not None:
+        yield checks.check_tls(problem, kit.insecure)
+        if certificate is not None and not kit.insecure:
+            yield from _certificate(certificate, host, kit)
+    context = None if certificate is None else any_server()
+    try:
+        before = datetime.now(UTC)
+        date = ask(address, "/health", context).date
+        after = datetime.now(UTC)
+        theirs = ask(address, "/openapi.json", context).json()["info"]["version"]
+    except (OSError, HTTPException, ValueError, KeyError) as error:
+        mend = "correct the address: another program listens there"
+        yield checks.wrong("SuperLink", f"{address} does not answer as a SuperLink: {error}", mend)
+        return
+    yield checks.check_clock(seconds_ahead(before, after, date), AHEAD, BEHIND)
+    yield checks.check_server_version(_version("flwr"), theirs)
+    if kit is not None and not kit.insecure and certificate is not None:
+        yield from _registered(kit)
+
+
+def seconds_ahead(before: datetime, after: datetime, date: datetime | None) -> float | None:
+    """Seconds by which our clock is ahead of the server's, within about one.
+
+    Args:
+        before: our time before the question.
+        after: our time after the answer.
+        date: the server's time in between, with its fraction cut off; None if it does not tell.
+    """
+    if date is None:
+        return None
+    return (before - date).total_seconds() + (after - before).total_seconds() / 2 - 0.5
+
+
+def _certificate(certificate: x509.Certificate, host: str, kit: Kit) -> Iterator[Finding]:
+    yield checks.check_dates("certificate", certificate, datetime.now(UTC))
+    yield checks.check_names(certificate, host)
+    try:
+        authority = load_certificate(kit.folder / "ca.crt")
+    except (OSError, ValueError):
+        return  # told of already
+    yield checks.check_issuer(certificate, authority)
+
+
+def _registered(kit: Kit) -> Iterator[Finding]:
+    known: Mapping[bytes, str] | None
+    try:
+        known = SuperLink(kit).registered()
+    except (Unreachable, OSError, ValueError):
+        known = None  # the certificate's trouble is told of already
+    keys = [kit.folder / "node.key.pub"]
+    if kit.role == "server":
+        keys = sorted((kit.folder / "keys").glob("*.pub"))
+    for key in keys:
+        name = key.stem if kit.role == "server" else "node"
+        try:
+            yield checks.check_registered(name, public_bytes(key), known)
+        except (OSError, ValueError) as error:
+            mend = "`ssh-keygen -y -f node.key >node.key.pub` writes it again"
+            yield checks.wrong(f"{name} registered", f"{key} cannot be read: {error}", mend)
+
+
+def order_time(run: Path, training_time: float | None) -> float | None:
+    """Seconds from an order to its update on the slowest device; None if nothing is known.
+
+    Args:
+        run: folder of an earlier run, whose ``devices.csv`` tells.
+        training_time: seconds, which win.
+    """
+    if training_time is not None:
+        return training_time + checks.EXCHANGE
+    try:
+        with (run / "devices.csv").open(newline="", encoding="utf-8") as file:
+            return max((float(row["seconds"]) for row in csv.DictReader(file)), default=None)
+    except FileNotFoundError:
+        return None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _wanted(package: str) -> SpecifierSet | None:
+    try:
+        wanted = [Requirement(line) for line in requires("fl-app") or ()]
+    except PackageNotFoundError:
+        return None
+    return next(requirement.specifier for requirement in wanted if requirement.name == package)
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True

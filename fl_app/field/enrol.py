@@ -1,0 +1,60 @@
+"""Register a new kit's nodes before its server is anywhere: in the database that it will use."""
+
+import shutil
+import sqlite3
+import subprocess
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from fl_app.core.errors import RunError
+from fl_app.field.control import SuperLink
+from fl_app.field.health import healthy
+from fl_app.field.kit import Kit
+from fl_app.field.loopback import HOST, free_ports
+from fl_app.field.supervise import end
+
+LIMIT = 60.0  # seconds for the SuperLink to start
+
+
+def enrol(server: Path) -> None:
+    """Run the server's SuperLink on loopback for as long as it takes to register ``keys/``.
+
+    Args:
+        server: the server's folder; receives ``state.db``.
+
+    Raises:
+        RunError: the SuperLink does not start.
+    """
+    kit = Kit.read(server)
+    (port,) = free_ports(1)
+    here = {**kit.settings, "SUPERLINK": f"{HOST}:{port}", "BIND": HOST}
+    kit = replace(kit, settings=here)
+    log = server / "superlink.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            ["sh", str(server / "start.sh")],
+            env=kit.environment,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        until = time.monotonic() + LIMIT
+        while not healthy(kit):
+            if process.poll() is not None or time.monotonic() > until:
+                said = log.read_text(errors="replace").strip()
+                raise RunError(
+                    f"the SuperLink that should register the nodes did not start\n{said}"
+                )
+            time.sleep(0.2)
+        link = SuperLink(kit)
+        for key in sorted((server / "keys").glob("*.pub")):
+            link.register(key)
+    finally:
+        end(process)
+    with closing(sqlite3.connect(server / "state.db")) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # one file to copy instead of three
+    log.unlink()
+    shutil.rmtree(server / "flower")

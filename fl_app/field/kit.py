@@ -1,0 +1,230 @@
+"""The edge kit: a ready folder for the server and for every device, written and read.
+
+A folder holds its settings (``server.env`` or ``node.env``), what starts it (``start.sh``, systemd
+units, a compose file), certificates and keys, and later all that Flower writes.
+"""
+
+import os
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fl_app.core.errors import require, require_count
+
+FILES = Path(__file__).with_name("files")
+PORT = 8100  # of the SuperLink, as in the compose files
+NODE_PORT = 9094  # Flower's default; nodes of one kit can share a machine
+VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
+ALWAYS = ("localhost", "127.0.0.1", "::1", "superlink")  # the last is its name in compose files
+# Devices are often in nobody's reach, and their dependencies are installed already.
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, of the run that server.env proposes
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """A folder of the kit, as it is used.
+
+    Args:
+        folder: absolute.
+        role: "server" or "node".
+        settings: of its ``.env`` file, where the environment does not say otherwise.
+    """
+
+    folder: Path
+    role: str
+    settings: Mapping[str, str]
+
+    @classmethod
+    def read(cls, folder: Path, environment: Mapping[str, str] = os.environ) -> "Kit":
+        """The kit in a folder.
+
+        Raises:
+            ValueError: there is none, or its settings cannot be read.
+        """
+        folder = folder.resolve()
+        for role in ("server", "node"):
+            path = folder / f"{role}.env"
+            if path.is_file():
+                settings = _settings(path)
+                settings.setdefault("SUPERLINK", "")
+                mine = {key: environment.get(key, value) for key, value in settings.items()}
+                _, colon, port = mine["SUPERLINK"].rpartition(":")
+                sound = colon == ":" and port.isdecimal() and 0 < int(port) < 65536
+                require(
+                    sound,
+                    f"SUPERLINK of {path}",
+                    mine["SUPERLINK"],
+                    "host:port",
+                    "nothing would find the server",
+                )
+                return cls(folder, role, mine)
+        raise ValueError(
+            f"{folder} must hold server.env or node.env: it is no folder of the edge kit; "
+            "`python -m fl_app.field init` writes some"
+        )
+
+    @property
+    def address(self) -> str:
+        """The SuperLink's, as host:port."""
+        return self.settings["SUPERLINK"]
+
+    @property
+    def insecure(self) -> bool:
+        """Whether it was asked for by name."""
+        return self.settings.get("INSECURE") == "1"
+
+    @property
+    def root_certificate(self) -> Path | None:
+        """The authority that the SuperLink's certificate comes from; None if insecure."""
+        return None if self.insecure else self.folder / "ca.crt"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """For ``start.sh``, with the Python that runs this."""
+        return {**os.environ, **self.settings, "VENV": sys.prefix}
+
+    @property
+    def overrides(self) -> list[str]:
+        """What the server's run is to be, as after ``python -m fl_app``."""
+        return shlex.split(self.settings.get("OVERRIDES", ""))
+
+
+def new_kit(
+    out: Path,
+    *,
+    nodes: int,
+    hosts: Sequence[str],
+    port: int = PORT,
+    days: int = 3650,
+    insecure: bool = False,
+    finish: Callable[[Path], None] = lambda server: None,
+) -> None:
+    """Write the folders ``server``, ``node-0``, ..., and ``ca``, the authority.
+
+    Args:
+        out: new; a kit's keys are not written twice.
+        nodes: devices, at least 1.
+        hosts: names and addresses of the server; devices use the first.
+        port: of the SuperLink.
+        days: until the certificates expire.
+        insecure: neither certificates nor keys: whoever reaches the port can read and join in.
+        finish: completes the server's folder before the kit appears under its name.
+
+    Raises:
+        ValueError: an argument is out of its bounds; nothing was written.
+    """
+    require_count("--nodes", nodes, "there would be nobody to learn from")
+    require(
+        0 < port < 65536, "--port", port, "between 1 and 65535", "no SuperLink can listen there"
+    )
+    require(not out.exists(), "out", out, "a new folder", "keys that devices use would be lost")
+    out = out.resolve()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        for name in ["server", *(f"node-{i}" for i in range(nodes))]:
+            shutil.copytree(FILES / name.partition("-")[0], draft / name)
+            (draft / name).chmod(0o700)
+        _set_port(draft / "server" / "compose.yaml", port)
+        trust = {"INSECURE": "1"} if insecure else {}
+        _write_settings(draft / "server" / "server.env", _server(nodes, port) | trust)
+        for i in range(nodes):
+            _write_settings(
+                draft / f"node-{i}" / "node.env", _node(i, nodes, hosts[0], port) | trust
+            )
+        (draft / "compose.yaml").write_text(_one_machine(nodes, port))
+        if not insecure:
+            _certify(draft, nodes, hosts, days)
+        finish(draft / "server")
+        draft.chmod(0o755)
+        draft.rename(out)
+    except BaseException:
+        shutil.rmtree(draft)
+        raise
+
+
+def _certify(draft: Path, nodes: int, hosts: Sequence[str], days: int) -> None:
+    # Imported here because what only reads kits, such as health checks, need not wait for it.
+    from fl_app.field.certificates import new_authority, new_node, new_server
+
+    (draft / "ca").mkdir(mode=0o700)
+    (draft / "server" / "keys").mkdir()
+    new_authority(draft / "ca", days)
+    new_server(draft / "ca", draft / "server", [*hosts, *ALWAYS], days)
+    shutil.copy(draft / "ca" / "ca.crt", draft / "server")
+    for i in range(nodes):
+        new_node(draft / f"node-{i}", f"node-{i}")
+        shutil.copy(draft / "ca" / "ca.crt", draft / f"node-{i}")
+        shutil.copy(draft / f"node-{i}" / "node.key.pub", draft / f"server/keys/node-{i}.pub")
+
+
+def _server(nodes: int, port: int) -> dict[str, str]:
+    run = [
+        *("algorithm=fedbuff", "task=digits", "runtime=deployment", f"num_clients={nodes}"),
+        f"algorithm.schedule.concurrency={nodes}",
+        f"algorithm.schedule.buffer_size={max(1, nodes // 2)}",
+        f"deadline={DEADLINE}",
+        f"checkpoint_every={CHECKPOINT_EVERY}",
+    ]
+    return {
+        "SUPERLINK": f"127.0.0.1:{port}",
+        "BIND": "0.0.0.0",
+        "OVERRIDES": shlex.join(run),
+        "VENV": VENV,
+        **OFFLINE,
+    }
+
+
+def _node(i: int, nodes: int, host: str, port: int) -> dict[str, str]:
+    return {
+        "SUPERLINK": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
+        "NODE_CONFIG": f"partition-id={i} num-partitions={nodes}",
+        "PORT": str(NODE_PORT + i),
+        "VENV": VENV,
+        **OFFLINE,
+    }
+
+
+def _one_machine(nodes: int, port: int) -> str:
+    """A compose file for everything on one machine."""
+    lines = [
+        "# The whole federation on one machine: docker compose up -d",
+        "services:",
+        "  superlink:",
+        "    extends: {file: server/compose.yaml, service: superlink}",
+        "  run:",
+        "    extends: {file: server/compose.yaml, service: run}",
+    ]
+    for i in range(nodes):
+        lines += [
+            f"  node-{i}:",
+            f"    extends: {{file: node-{i}/compose.yaml, service: supernode}}",
+            f'    environment: {{SUPERLINK: "superlink:{port}"}}',
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _set_port(compose: Path, port: int) -> None:
+    compose.write_text(compose.read_text().replace(str(PORT), str(port)))
+
+
+def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    """In the one spelling that the shell, systemd and Docker read alike."""
+    path.write_text("".join(f'{key}="{value}"\n' for key, value in settings.items()))
+
+
+def _settings(path: Path) -> dict[str, str]:
+    try:
+        words = shlex.split(path.read_text(), comments=True)
+        return dict((key, value) for key, _, value in (word.partition("=") for word in words))
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{path} must hold lines KEY=VALUE: {error}") from None

@@ -1,0 +1,134 @@
+"""See a run through: submit it, and again with ``resume=auto`` where it or its SuperLink died."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from fl_app.core.errors import RunError, require
+from fl_app.field.control import Unreachable
+from fl_app.field.supervise import delays
+
+POLL = 5.0  # seconds
+ATTEMPTS = 3  # in a row that come to nothing, after which there is no other
+RESUME = "resume=auto"
+
+Answer = TypeVar("Answer")
+
+
+class Link(Protocol):
+    """A SuperLink; both raise ``Unreachable`` where it does not answer."""
+
+    def submit(self, overrides: Sequence[str], output: Path) -> int:
+        """Submit a run; its id."""
+
+    def status(self, run_id: int) -> tuple[str, str]:
+        """A run's status, such as "running" or "finished:completed", and details of it."""
+
+
+class Supervisor:
+    """Submits a run until it is complete.
+
+    Args:
+        link: the SuperLink.
+        pause: waits for seconds.
+        tell: what happens.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        pause: Callable[[float], None] = time.sleep,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        self._link = link
+        self._pause = pause
+        self._tell = tell
+
+    def see_through(self, overrides: Sequence[str], output: Path) -> None:
+        """Submit a run until it is complete.
+
+        One that has written into `output` before is resumed from the start. One that came to an end
+        of its own, because it diverged, say, would do so again, and is not submitted again.
+
+        Args:
+            overrides: as after ``python -m fl_app``.
+            output: the run's folder.
+
+        Raises:
+            ValueError: there is a run in `output` that has ended.
+            RunError: the run was stopped, ended early, or does not get anywhere.
+        """
+        require(
+            _ending(output) is None,
+            "--output",
+            output,
+            "a folder without a run that has ended",
+            "its files would be lost",
+        )
+        waits, in_vain = delays(), 0
+        while True:
+            written = _written(output)
+            words = [*overrides]
+            if written is not None and not any(word.startswith("resume=") for word in words):
+                words.append(RESUME)
+            run_id = self._patiently(partial(self._link.submit, words, output))
+            self._tell(f"run {run_id} submitted: {' '.join(words)}")
+            status, details = self._outcome(run_id)
+            if status == "finished:completed":
+                return
+            reason = f"run {run_id} is {status}{f': {details}' if details else ''}"
+            if status == "finished:stopped":
+                raise RunError(reason)
+            if ending := _ending(output):
+                raise RunError(f"{reason}; it ended with {ending}")
+            if _written(output) == written:
+                in_vain += 1
+            else:
+                waits, in_vain = delays(), 0
+            if in_vain == ATTEMPTS:
+                raise RunError(f"{reason}; {ATTEMPTS} attempts in a row have come to nothing")
+            wait = next(waits)
+            self._tell(f"{reason}; submitted again in {wait:.0f} s")
+            self._pause(wait)
+
+    def _outcome(self, run_id: int) -> tuple[str, str]:
+        last = ""
+        while True:
+            status, details = self._patiently(partial(self._link.status, run_id))
+            if status != last:
+                self._tell(f"run {run_id} is {status}")
+                last = status
+            if status.startswith("finished"):
+                return status, details
+            self._pause(POLL)
+
+    def _patiently(self, question: Callable[[], Answer]) -> Answer:
+        """An answer of the SuperLink, which may be about to be restarted."""
+        told = False
+        while True:
+            try:
+                return question()
+            except Unreachable as error:
+                if not told:
+                    self._tell(f"waiting for the SuperLink: {error}")
+                    told = True
+                self._pause(POLL)
+
+
+def _written(output: Path) -> int | None:
+    """Bytes of the event log, which grows with everything that happens; None without one."""
+    events = output / "events.jsonl"
+    return events.stat().st_size if events.exists() else None
+
+
+def _ending(output: Path) -> str | None:
+    """Why the run in `output` ended; None if it did not, or was only interrupted."""
+    summary = output / "summary.json"
+    if not summary.exists():
+        return None
+    stopped: str = json.loads(summary.read_text())["stopped"]
+    return None if stopped == "interrupted" else stopped

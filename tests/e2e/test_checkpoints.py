@@ -1,0 +1,139 @@
+"""A run that was killed and went on ends as one that was not."""
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+import pytest
+
+from fl_app.run import run, run_cell
+from fl_app.telemetry import JsonLines
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
+SMALL += ["runtime.workers=0", "algorithm.client.batch_size=64"]
+FEW = ["algorithm.schedule.buffer_size=3"]
+CHURN = ["+devices/availability=churn", "deadline=4.0"]
+CASES = {
+    "wkafl": [*FEW, "algorithm.strategy.stage_two_at=5"],
+    "fedasmu": [
+        *("algorithm.client.local_epochs=3", "algorithm.strategy.num_slots=2"),
+        *("algorithm.schedule.concurrency=4", "devices/network=normal"),
+    ],
+    "fedhist": [*FEW, "algorithm.strategy.buffer_length=3", "algorithm.strategy.norm_decay=0.01"],
+    "gsgm": FEW,
+    "eafl": ["algorithm.strategy.num_clusters=2", "algorithm.strategy.recluster_every=3"],
+    "port": [*FEW, "algorithm.schedule.concurrency=6", "devices=uniform_110x"],
+    "overlap_fedavg": ["devices/network=normal"],
+    "fedbuff": [*FEW, "algorithm.schedule.concurrency=6"],
+    "twafl": ["algorithm/schedule=random_k", *FEW],
+}
+CASES["port"] += ["algorithm.client.local_epochs=3", "algorithm.strategy.staleness_bound=2"]
+
+
+def federation(name: str, folder: Path, *more: str) -> dict[str, Any]:
+    overrides = [f"algorithm={name}", *SMALL, *CASES[name], *more]
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose("config", overrides=overrides)
+    return run_cell(config, folder, label=name)[1]
+
+
+def killed(name: str, folder: Path, event: int) -> None:
+    """Run in a process of its own that is killed as it emits its event of this number."""
+    if os.fork() == 0:
+        emit, seen = JsonLines.emit, 0
+
+        def fatal(self: JsonLines, what: Any) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == event:
+                self.position()  # all but this one is on disk
+                os.kill(os.getpid(), signal.SIGKILL)
+            emit(self, what)
+
+        JsonLines.emit = fatal  # type: ignore[method-assign]
+        try:
+            federation(name, folder)
+        finally:
+            os._exit(1)
+    _, status = os.wait()
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def outcome(folder: Path) -> tuple[bytes, bytes, str]:
+    summary = json.loads((folder / "summary.json").read_text())
+    return (
+        (folder / "events.jsonl").read_bytes(),
+        (folder / "metrics.csv").read_bytes(),
+        summary["model_sha256"],
+    )
+
+
+def check_kills(name: str, tmp_path: Path, num_kills: int) -> None:
+    whole = tmp_path / "whole"
+    straight = federation(name, whole)
+    events = (whole / "events.jsonl").read_text().splitlines()
+    moments = np.random.default_rng(11).choice(len(events) - 1, num_kills, replace=False) + 1
+    for moment in moments:
+        folder = tmp_path / str(moment)
+        killed(name, folder, int(moment))
+        resumed = federation(name, folder, "resume=auto")
+        assert outcome(folder) == outcome(whole), f"killed at event {moment} of {len(events)}"
+        for timed in ("wall_seconds", "updates_per_second"):
+            resumed.pop(timed)
+        assert {key: straight[key] for key in resumed} == resumed
+
+
+@pytest.mark.parametrize("name", ["wkafl", "fedasmu"])
+def test_three_kills(name: str, tmp_path: Path) -> None:
+    check_kills(name, tmp_path, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CASES)
+def test_twenty_kills(name: str, tmp_path: Path) -> None:
+    check_kills(name, tmp_path, 20)
+
+
+def test_another_configuration_is_refused(tmp_path: Path) -> None:
+    killed("fedbuff", tmp_path, 40)
+    with pytest.raises(ValueError, match=r"another configuration \(seed=0 instead of 1\)"):
+        federation("fedbuff", tmp_path, "resume=auto", "seed=1")
+
+
+def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "torn"
+    federation("fedbuff", whole)
+    killed("fedbuff", folder, 60)
+    files = sorted((folder / "checkpoints").iterdir())
+    assert len(files) == 2
+    last = files[-1].read_bytes()
+    files[-1].write_bytes(last[:-3] + b"???")
+    federation("fedbuff", folder, "resume=auto")
+    assert outcome(folder) == outcome(whole)
+    for file in (folder / "checkpoints").iterdir():
+        file.write_bytes(b"nothing of the kind")
+    (folder / "summary.json").unlink()
+    with pytest.raises(ValueError, match=r"no checkpoint in .* can be read: .*torn"):
+        federation("fedbuff", folder, "resume=auto")
+
+
+def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
+    overrides = ["algorithm=fedbuff", *SMALL, *CASES["fedbuff"]]
+    first, again, other = (
+        [*overrides, "resume=auto"],
+        [*overrides, "resume=auto", "tensorboard=true"],
+        [*overrides, "resume=auto", "seed=1"],
+    )
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        summaries = run(hydra.compose("config", overrides=first), first, tmp_path)
+        before = (tmp_path / "events.jsonl").stat().st_mtime_ns
+        assert run(hydra.compose("config", overrides=again), again, tmp_path) == summaries
+        assert (tmp_path / "events.jsonl").stat().st_mtime_ns == before
+        with pytest.raises(ValueError, match=r"another configuration \(seed=0 instead of 1\)"):
+            run(hydra.compose("config", overrides=other), other, tmp_path)

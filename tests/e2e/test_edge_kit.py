@@ -1,0 +1,162 @@
+"""The edge kit on loopback with TLS and node authentication, and what its supervisors mend."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fl_app.field.control import OFFLINE_AFTER, SuperLink, Unreachable, public_bytes
+from fl_app.field.kit import Kit
+from fl_app.field.loopback import free_ports
+from fl_app.field.supervise import end
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+
+NODES = 2
+RUN = [
+    *("algorithm=fedbuff", "task=digits", "partition=iid", "runtime=deployment", "eval_every=1"),
+    *(f"num_clients={NODES}", f"algorithm.schedule.concurrency={NODES}"),
+    *("algorithm.schedule.buffer_size=1", "deadline=120", "checkpoint_every=1"),
+]
+
+
+def field(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "fl_app.field", *map(str, arguments)]
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
+
+
+def ask(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(field(*arguments), env=ENVIRONMENT, text=True, capture_output=True)
+
+
+def start(log: Path, *arguments: object) -> "subprocess.Popen[bytes]":
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            field(*arguments),
+            env=ENVIRONMENT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def wait_for(true: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
+    """Seconds that it took to become true."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < seconds, f"not within {seconds:g} s: {what}"
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+def processes(folder: Path, name: str = "") -> dict[int, str]:
+    """Of those whose home for Flower lies in `folder`: process ids and command lines."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_text().replace("\0", " ")
+            if f"FLWR_HOME={folder}".encode() in (process / "environ").read_bytes():
+                found[int(process.name)] = line
+        except OSError:  # gone meanwhile, or somebody else's
+            continue
+    return {pid: line for pid, line in found.items() if name in line}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A kit whose nodes are kept running, and wait for their SuperLink."""
+    out = tmp_path_factory.mktemp("edge") / "out"
+    port, *node_ports = free_ports(1 + NODES)
+    init = ask("init", "--nodes", NODES, "--host", "localhost", "--port", port, out)
+    assert init.returncode == 0, init.stderr
+    for i, node_port in enumerate(node_ports):
+        settings = out / f"node-{i}" / "node.env"
+        settings.write_text(settings.read_text().replace(f"909{4 + i}", str(node_port)))
+    keepers = [start(out / f"node-{i}.log", "keep", out / f"node-{i}") for i in range(NODES)]
+    yield out
+    for keeper in keepers:
+        end(keeper)
+    wait_for(lambda: not processes(out), "all processes are gone")
+
+
+def logged(run: Path, kind: str) -> int:
+    events = run / "events.jsonl"
+    lines = events.read_text().splitlines(keepends=True) if events.exists() else []
+    return sum(json.loads(line)["kind"] == kind for line in lines if line.endswith("\n"))
+
+
+def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
+    server = out / "server"
+    run = start(
+        out / "run.log", "run", "--keep", "--output", out / "run", server, *RUN, "num_versions=3"
+    )
+    try:
+        wait_for(lambda: logged(out / "run", "arrival") > 0, "an update arrives")
+        for folder in (server, out / "node-0"):
+            doctor = ask("doctor", folder)
+            assert doctor.returncode == 0, doctor.stdout
+            assert "yes, and online" in doctor.stdout
+            assert ask("healthy", folder).returncode == 0
+        assert ask("register", server).stdout.count("could join already") == NODES
+        assert run.wait(120) == 0, (out / "run.log").read_text()
+    finally:
+        end(run)
+    summary = json.loads((out / "run" / "summary.json").read_text())
+    assert (summary["num_versions"], summary["failures"]) == (3, 0)
+    assert not processes(server)
+    doctor = ask("doctor", out / "node-0")
+    assert doctor.returncode == 1
+    assert "nobody listens there" in doctor.stdout
+    again = ask("run", "--output", out / "run", server, *RUN)
+    assert again.returncode == 2
+    assert "must be a folder without a run that has ended" in again.stderr
+
+
+def test_a_run_outlives_its_superlink(out: Path) -> None:
+    server, folder = out / "server", out / "run-killed"
+    run = start(
+        out / "killed.log", "run", "--keep", "--output", folder, server, *RUN, "num_versions=6"
+    )
+    try:
+        wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
+        (superlink,) = processes(server, "flower-superlink")
+        os.kill(superlink, signal.SIGKILL)
+        assert run.wait(200) == 0, (out / "killed.log").read_text()
+    finally:
+        end(run)
+    told = (out / "killed.log").read_text()
+    assert told.count("submitted: ") == 2
+    assert "num_versions=6 resume=auto" in told
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["num_versions"] == 6
+
+
+def test_a_killed_node_comes_back(out: Path) -> None:
+    """Flower refuses it while it counts as online; its supervisor does not give up."""
+    kit = Kit.read(out / "server")
+    key = public_bytes(out / "server" / "keys" / "node-1.pub")
+
+    def status() -> str:
+        try:
+            return SuperLink(kit).registered()[key]
+        except Unreachable:
+            return "unknown"
+
+    keeper = start(out / "server.log", "keep", out / "server")
+    try:
+        wait_for(lambda: status() == "online", "the node has found the SuperLink")
+        (node,) = processes(out / "node-1", "flower-supernode")
+        os.kill(node, signal.SIGKILL)
+        wait_for(lambda: status() == "offline", "the node is missed")
+        assert wait_for(lambda: status() == "online", "the node is back") < OFFLINE_AFTER
+    finally:
+        end(keeper)
+    assert "[code: 2004]" in (out / "node-1.log").read_text()

@@ -1,0 +1,69 @@
+"""A SuperLink that only answers what health checks and the doctor ask."""
+
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from time import time
+
+from flwr.proto.control_pb2 import ListNodesResponse
+from flwr.proto.node_pb2 import NodeInfo
+
+
+@contextmanager
+def superlink(
+    certificates: Path | None = None,
+    *,
+    registered: tuple[bytes, ...] = (),
+    version: str = "1.41.0",
+    late: float = 0.0,
+    status: int = 200,
+) -> Iterator[int]:
+    """Its port on loopback.
+
+    Args:
+        certificates: folder with ``server.crt`` and ``server.key``; None speaks without TLS.
+        registered: public keys of nodes.
+        version: of Flower.
+        late: seconds by which its clock is behind.
+        status: of all answers.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def date_time_string(self, timestamp: float | None = None) -> str:
+            return formatdate((timestamp or time()) - late, usegmt=True)
+
+        def do_GET(self) -> None:
+            self.answer(json.dumps({"info": {"version": version}}).encode())
+
+        def do_POST(self) -> None:
+            nodes = [NodeInfo(public_key=key, status="offline") for key in registered]
+            self.answer(ListNodesResponse(nodes_info=nodes).SerializeToString())
+
+        def answer(self, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    class Server(HTTPServer):
+        def handle_error(self, *_: object) -> None: ...  # a client that does not trust us
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        if certificates is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+            thread.join()

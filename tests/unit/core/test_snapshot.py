@@ -1,0 +1,108 @@
+"""Exactly what was there comes back, and nothing else is ever made."""
+
+import json
+from collections import Counter, defaultdict, deque
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import vec
+
+from fl_app.core.pool import ClientPool
+from fl_app.core.snapshot import Freezer, thaw
+from fl_app.core.types import Order, Update
+from fl_app.engine.clock import Parts, _Kind
+
+
+def again(value: Any) -> Any:
+    freezer = Freezer()
+    text = json.dumps(freezer.freeze(value))
+    return thaw(json.loads(text), [np.array(array) for array in freezer.arrays])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        True,
+        7,
+        0.1 + 0.2,
+        float("inf"),
+        "text",
+        [1, [2.5, None]],
+        (1, ("a", 2)),
+        {3, 4},
+        frozenset({1}),
+        {1: "by number", "a": {(1, 2): "by tuple"}},
+        deque([1, 2]),
+        Counter({5: 2}),
+        defaultdict(list, {1: [2]}),
+        Parts(1.0, 2.0, 3.0),
+        _Kind.EXPIRY,
+    ],
+)
+def test_values_come_back_with_their_types(value: Any) -> None:
+    back = again(value)
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_order_of_a_mapping_is_kept() -> None:
+    assert list(again({9: 0, 1: 0, 5: 0})) == [9, 1, 5]
+
+
+@pytest.mark.parametrize(
+    "array", [np.arange(3, dtype=np.float32), np.array(2.5), np.zeros((0, 3)), np.array([True])]
+)
+def test_arrays_come_back_to_the_bit(array: Any) -> None:
+    back = again({"a": array})["a"]
+    assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
+
+
+def test_a_number_of_numpys_comes_back_as_one() -> None:
+    assert type(again(np.float32(0.5))) is np.float32
+
+
+def test_an_array_met_twice_is_one_again() -> None:
+    vector = vec(1, 2)
+    order = Order(0, 1, 2, 3, vector, {"lr": 0.5}, 4.0, {"h": vec(7)})
+    back_vector, back_order = again((vector, order))
+    assert back_order.vector is back_vector
+    assert back_order.config == {"lr": 0.5}
+    assert back_order.state["h"].tolist() == [7.0]
+    assert (back_order.number, back_order.sent_at) == (0, 4.0)
+
+
+def test_a_generator_goes_on_where_it_was() -> None:
+    rng = np.random.default_rng(3)
+    rng.random(5)
+    back = again(rng)
+    assert back.random(4).tolist() == rng.random(4).tolist()
+
+
+def test_objects_of_this_project_come_back() -> None:
+    pool = ClientPool([3, 1, 2])
+    pool.discard(3)
+    assert list(again(pool)) == [2, 1]
+    update = Update(1, 2, vec(1), "delta", 3, 0.5, metrics={"a": 1.0})
+    assert again(update).metrics == {"a": 1.0}
+
+
+def test_what_cannot_be_kept_is_told() -> None:
+    with pytest.raises(TypeError, match="a function cannot be kept in a checkpoint"):
+        Freezer().freeze({"f": again})
+
+
+@pytest.mark.parametrize(
+    "frozen",
+    [
+        {"$": "object", "by": "subprocess:Popen", "of": {"$": "dict", "of": []}},
+        {"$": "object", "by": "fl_app.core.vector:norm", "of": {"$": "dict", "of": []}},
+        {"$": "enum", "of": "os:system", "value": "true"},
+        {"$": "defaultdict", "by": "os:system", "of": []},
+        {"$": "surprise", "of": []},
+    ],
+)
+def test_strangers_are_refused(frozen: Any) -> None:
+    with pytest.raises(ValueError, match="checkpoint"):
+        thaw(frozen, [])

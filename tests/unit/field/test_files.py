@@ -1,0 +1,89 @@
+"""Docker, systemd and shell files, examined by tools that know them; nothing is started."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fl_app.field.kit import FILES, new_kit
+
+ROOT = Path(__file__).resolve().parents[3]
+TOOLS = Path(sys.executable).parent
+
+
+def examine(*command: object, cwd: Path = ROOT) -> str:
+    result = subprocess.run(
+        list(map(str, command)), cwd=cwd, text=True, capture_output=True, env={"PATH": "/usr/bin"}
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout + result.stderr
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("kit") / "out"
+    new_kit(folder, nodes=3, hosts=["server.lan"], port=9000)
+    return folder
+
+
+def test_dockerfile_has_no_lint():
+    assert examine(TOOLS / "hadolint", ROOT / "docker" / "Dockerfile") == ""
+
+
+def test_images_get_what_they_need_and_no_more():
+    """Else secrets, data or outputs of the clone would travel with them."""
+    wanted = (ROOT / "docker" / "Dockerfile.dockerignore").read_text().splitlines()
+    copied = {
+        word
+        for line in (ROOT / "docker" / "Dockerfile").read_text().splitlines()
+        if line.startswith("COPY ")
+        for word in line.split()[1:-1]
+    }
+    assert wanted[0] == "*"
+    assert {line[1:] for line in wanted if line.startswith("!")} == copied
+    assert all((ROOT / name).exists() for name in copied)
+
+
+def test_start_scripts_have_no_lint():
+    assert examine(TOOLS / "shellcheck", *FILES.glob("*/start.sh")) == ""
+
+
+@pytest.mark.parametrize("where", ["server", "node-1", "."])
+def test_compose_files_follow_their_schema(kit, where):
+    """``config`` validates against the Compose Specification, and resolves what is extended."""
+    output = examine(TOOLS / "docker-compose", "--profile", "*", "config", cwd=kit / where)
+    services = yaml.safe_load(output)["services"]
+    everything = {"superlink", "run", "node-0", "node-1", "node-2"}
+    assert (
+        services.keys()
+        == {
+            "server": {"superlink", "run"},
+            "node-1": {"supernode"},
+            ".": everything,
+        }[where]
+    )
+    for name, service in services.items():
+        folder = kit / (name if name.startswith("node-") else "server")
+        if where == "node-1":
+            folder = kit / "node-1"
+        assert service["volumes"][0]["source"] == str(folder)
+        assert service["user"] == "1000:1000"
+        assert "restart" in service
+        assert service["environment"]["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    if where == ".":
+        assert services["node-1"]["environment"]["SUPERLINK"] == "superlink:9000"
+        assert services["superlink"]["ports"][0]["published"] == "9000"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_units_are_understood(kit, tmp_path):
+    """With a Python that exists here."""
+    units = [*kit.glob("server/*.service"), *kit.glob("node-0/*.service")]
+    for unit in units:
+        text = unit.read_text().replace("/opt/fl-app/.venv/bin/python", sys.executable)
+        (tmp_path / unit.name).write_text(text)
+    assert len(units) == 3
+    assert examine("systemd-analyze", "verify", *sorted(tmp_path.iterdir())) == ""

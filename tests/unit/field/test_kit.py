@@ -1,0 +1,198 @@
+import shlex
+import stat
+import subprocess
+
+import pytest
+
+from fl_app.field.kit import FILES, Kit, new_kit
+
+
+def files(folder) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_every_machine_gets_a_folder_with_all_it_needs_and_nothing_else(tmp_path):
+    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"])
+    node = {"ca.crt", "node.key", "node.key.pub", "node.env"}
+    node |= {"start.sh", "compose.yaml", "fl-supernode.service"}
+    server = {"ca.crt", "server.crt", "server.key", "server.env", "keys/node-0.pub"}
+    server |= {"keys/node-1.pub", "start.sh", "compose.yaml"}
+    server |= {"fl-superlink.service", "fl-run.service"}
+    assert files(tmp_path) == {
+        "out/compose.yaml",
+        *("out/ca/ca.crt", "out/ca/ca.key"),
+        *(f"out/server/{name}" for name in server),
+        *(f"out/node-{i}/{name}" for i in (0, 1) for name in node),
+    }
+    for name in ("ca", "server", "node-0", "node-1"):
+        assert stat.S_IMODE((tmp_path / "out" / name).stat().st_mode) == 0o700
+
+
+def test_settings_are_read_as_they_were_written(tmp_path):
+    new_kit(tmp_path / "out", nodes=3, hosts=["10.0.0.1", "server.lan"], port=9000)
+    server = Kit.read(tmp_path / "out" / "server", {})
+    assert (server.role, server.address, server.insecure) == ("server", "127.0.0.1:9000", False)
+    assert server.root_certificate == tmp_path / "out" / "server" / "ca.crt"
+    assert {"num_clients=3", "runtime=deployment", "deadline=600"} <= set(server.overrides)
+    node = Kit.read(tmp_path / "out" / "node-2", {})
+    assert (node.role, node.address) == ("node", "10.0.0.1:9000")
+    assert node.settings["NODE_CONFIG"] == "partition-id=2 num-partitions=3"
+    assert '"9000:9000"' in (tmp_path / "out" / "server" / "compose.yaml").read_text()
+
+
+def test_devices_of_one_machine_listen_on_ports_of_their_own(tmp_path):
+    new_kit(tmp_path / "out", nodes=3, hosts=["localhost"], insecure=True)
+    ports = {Kit.read(tmp_path / "out" / f"node-{i}", {}).settings["PORT"] for i in range(3)}
+    assert len(ports) == 3
+
+
+def test_an_address_of_ipv6_gets_brackets(tmp_path):
+    new_kit(tmp_path / "out", nodes=1, hosts=["fd00::7"], insecure=True)
+    assert Kit.read(tmp_path / "out" / "node-0", {}).address == "[fd00::7]:8100"
+
+
+def test_the_environment_has_the_last_word(tmp_path):
+    """As in a compose file where the SuperLink has another name."""
+    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=True)
+    kit = Kit.read(tmp_path / "out" / "server", {"SUPERLINK": "superlink:1", "OTHER": "x"})
+    assert kit.address == "superlink:1"
+    assert "OTHER" not in kit.settings
+
+
+def test_insecure_is_asked_for_by_name_and_leaves_no_keys(tmp_path):
+    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=True)
+    assert not [name for name in files(tmp_path) if name.endswith((".key", ".crt", ".pub"))]
+    kit = Kit.read(tmp_path / "out" / "node-0", {})
+    assert kit.insecure
+    assert kit.root_certificate is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        ({"nodes": 0}, "--nodes=0 must be an integer >= 1: there would be nobody to learn from"),
+        ({"port": 65536}, "--port=65536 must be between 1 and 65535"),
+        ({"days": -1}, "--days=-1 must be an integer >= 1: the certificate would have expired"),
+        ({"hosts": ["a b"]}, "--host=a b must be an IP address or a host name"),
+    ],
+)
+def test_a_kit_that_could_not_work_is_not_written(tmp_path, arguments, refusal):
+    with pytest.raises(ValueError, match=refusal):
+        new_kit(tmp_path / "out", **{"nodes": 1, "hosts": ["server.lan"], **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_existing_folder_is_not_overwritten(tmp_path):
+    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"])
+    key = (tmp_path / "out" / "node-0" / "node.key").read_bytes()
+    with pytest.raises(ValueError, match=r"out=.*/out must be a new folder: keys that devices use"):
+        new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"])
+    assert (tmp_path / "out" / "node-0" / "node.key").read_bytes() == key
+
+
+def test_nothing_is_left_of_a_kit_that_could_not_be_finished(tmp_path):
+    def finish(server):
+        assert (server / "keys" / "node-0.pub").exists()
+        raise RuntimeError("no SuperLink")
+
+    with pytest.raises(RuntimeError):
+        new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], finish=finish)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "refusal"),
+    [
+        ("", "SUPERLINK of .*node.env= must be host:port: nothing would find the server"),
+        ("SUPERLINK=server", "SUPERLINK of .*node.env=server must be host:port"),
+        ("SUPERLINK=server:99999", "SUPERLINK of .*node.env=server:99999 must be host:port"),
+        ('SUPERLINK="server:1', "node.env must hold lines KEY=VALUE: No closing quotation"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused(tmp_path, settings, refusal):
+    (tmp_path / "node.env").write_text(settings)
+    with pytest.raises(ValueError, match=refusal):
+        Kit.read(tmp_path, {})
+
+
+def test_another_folder_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"must hold server.env or node.env: it is no folder of"):
+        Kit.read(tmp_path, {})
+
+
+@pytest.fixture
+def commands(tmp_path):
+    """Commands of Flower's names that tell how they were called."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("flower-superlink", "flower-supernode"):
+        script = folder / name
+        script.write_text('#!/bin/sh\nprintf "%s\\n" "$0" "$FLWR_HOME" "$@"\n')
+        script.chmod(0o755)
+    return tmp_path
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_start_scripts_give_flower_what_the_folder_says(tmp_path, commands, insecure):
+    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], port=9000, insecure=insecure)
+    said = {}
+    for name in ("server", "node-0"):
+        folder = tmp_path / "out" / name
+        (settings,) = folder.glob("*.env")
+        settings.write_text(settings.read_text().replace("/opt/fl-app/.venv", str(commands)))
+        result = subprocess.run(
+            ["sh", folder / "start.sh"],
+            env={"PATH": "/usr/bin:/bin"},
+            text=True,
+            capture_output=True,
+        )
+        assert result.stderr == ""
+        said[name] = result.stdout.splitlines()
+        assert said[name][1] == str(folder / "flower")
+    secure = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt"]
+    secure += ["--ssl-keyfile", "server.key", "--enable-supernode-auth"]
+    assert said["server"][2:] == [
+        *("--host", "0.0.0.0", "--port", "9000", "--database", "state.db"),
+        *(["--insecure"] if insecure else secure),
+    ]
+    assert said["node-0"][2:] == [
+        *("--superlink", "server.lan:9000", "--port", "9094"),
+        *("--node-config", "partition-id=0 num-partitions=1"),
+        *(
+            ["--insecure"]
+            if insecure
+            else ["--root-certificates", "ca.crt", "--auth-supernode-private-key", "node.key"]
+        ),
+    ]
+    asked = (tmp_path / "out" / "server" / "flower" / "config.toml").read_text()
+    trust = f'root-certificates = "{tmp_path}/out/server/ca.crt"'
+    assert ("insecure = true" if insecure else trust) in asked
+    assert 'address = "127.0.0.1:9000"' in asked
+
+
+def test_start_scripts_take_settings_from_systemd_or_docker(tmp_path, commands):
+    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=True)
+    environment = {
+        **{"PATH": "/usr/bin:/bin", "VENV": str(commands), "SUPERLINK": "other:1"},
+        **{"PORT": "2", "NODE_CONFIG": "partition-id=0 num-partitions=1", "INSECURE": "1"},
+    }
+    result = subprocess.run(
+        ["sh", tmp_path / "out" / "node-0" / "start.sh"],
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
+    assert result.stdout.splitlines()[2:6] == ["--superlink", "other:1", "--port", "2"]
+
+
+def test_the_files_of_a_kit_know_its_places():
+    """Units and images find the environment where the settings say it is."""
+    assert "/opt/fl-app/.venv/" in (FILES / "server" / "fl-run.service").read_text()
+    for unit in FILES.glob("*/fl-*.service"):
+        role = unit.parent.name
+        text = unit.read_text()
+        assert f"EnvironmentFile=/opt/fl-app/{role}/{role}.env" in text
+        assert f"ReadWritePaths=/opt/fl-app/{role}\n" in text
+        assert shlex.split(text.split("ExecStart=")[1].splitlines()[0])[-1].startswith(
+            f"/opt/fl-app/{role}"
+        )

@@ -1,0 +1,150 @@
+import json
+
+import pytest
+
+from fl_app.core.errors import RunError
+from fl_app.field.control import Unreachable
+from fl_app.field.runs import Supervisor
+
+AWAY = "away"
+
+
+class Scripted:
+    """A SuperLink that tells a story: of every run, its statuses in turn; ``away`` in between.
+
+    What a run does to its folder happens as soon as it is submitted.
+    """
+
+    def __init__(self, output, *runs) -> None:
+        self.output, self._runs = output, list(runs)
+        self.submitted: list[list[str]] = []
+        self.paused: list[float] = []
+        self.told: list[str] = []
+        self._statuses: list[str] = []
+
+    def submit(self, overrides, output):
+        assert output == self.output
+        if self._runs[0] == AWAY:
+            self._runs.pop(0)
+            raise Unreachable("nobody answers")
+        does, *self._statuses = self._runs.pop(0)
+        does(output)
+        self.submitted.append(list(overrides))
+        return len(self.submitted)
+
+    def status(self, run_id):
+        assert run_id == len(self.submitted)
+        status = self._statuses.pop(0)
+        if status == AWAY:
+            raise Unreachable("nobody answers")
+        return status, "the details" if status == "finished:failed" else ""
+
+    def see_through(self, *overrides):
+        Supervisor(self, pause=self.paused.append, tell=self.told.append).see_through(
+            overrides, self.output
+        )
+        assert self._runs == []
+
+
+def nothing(output) -> None: ...
+
+
+def log(output) -> None:
+    output.mkdir(exist_ok=True)
+    with (output / "events.jsonl").open("a") as file:
+        file.write("{}\n")
+
+
+def ends(stopped):
+    def end(output) -> None:
+        log(output)
+        (output / "summary.json").write_text(json.dumps({"stopped": stopped}))
+
+    return end
+
+
+DONE = (nothing, "starting", "running", "finished:completed")
+DIED = (log, "running", "finished:failed")
+
+
+def test_a_run_that_completes_is_submitted_once(tmp_path):
+    link = Scripted(tmp_path / "run", DONE)
+    link.see_through("algorithm=fedbuff", "num_versions=3")
+    assert link.submitted == [["algorithm=fedbuff", "num_versions=3"]]
+    assert link.told[-1] == "run 1 is finished:completed"
+
+
+def test_a_run_whose_server_app_died_is_resumed(tmp_path):
+    link = Scripted(tmp_path / "run", DIED, DIED, DONE)
+    link.see_through("num_versions=3")
+    assert link.submitted == [["num_versions=3"], *[["num_versions=3", "resume=auto"]] * 2]
+    assert "run 1 is finished:failed: the details; submitted again in 5 s" in link.told
+
+
+def test_a_run_whose_superlink_died_waits_for_it_and_is_resumed(tmp_path):
+    died = (log, "running", AWAY, AWAY, AWAY, "finished:failed")
+    link = Scripted(tmp_path / "run", AWAY, died, AWAY, AWAY, DONE)
+    link.see_through("seed=1")
+    assert link.submitted == [["seed=1"], ["seed=1", "resume=auto"]]
+    assert link.told.count("waiting for the SuperLink: nobody answers") == 3  # told once each
+
+
+def test_a_superlink_that_lost_its_database_gets_the_run_again(tmp_path):
+    link = Scripted(tmp_path / "run", (log, "running", "finished:unknown"), DONE)
+    link.see_through()
+    assert link.submitted == [[], ["resume=auto"]]
+
+
+def test_a_run_of_an_earlier_supervisor_is_resumed_from_the_start(tmp_path):
+    log(tmp_path)
+    link = Scripted(tmp_path, DONE)
+    link.see_through("seed=1")
+    assert link.submitted == [["seed=1", "resume=auto"]]
+
+
+def test_what_the_user_says_about_resuming_stands(tmp_path):
+    link = Scripted(tmp_path / "run", DIED, DONE)
+    link.see_through("resume=null")
+    assert link.submitted == [["resume=null"]] * 2
+
+
+def test_an_interrupted_run_is_resumed(tmp_path):
+    """A ServerApp that is asked to end writes a summary, and has not ended of its own."""
+    link = Scripted(tmp_path / "run", (ends("interrupted"), "running", "finished:failed"), DONE)
+    link.see_through()
+    assert link.submitted == [[], ["resume=auto"]]
+
+
+def test_a_run_that_ended_of_its_own_is_not_submitted_again(tmp_path):
+    link = Scripted(tmp_path / "run", (ends("Diverged: not finite"), "finished:failed"))
+    with pytest.raises(RunError, match="the details; it ended with Diverged: not finite"):
+        link.see_through()
+
+
+def test_a_run_that_the_user_stopped_is_not_submitted_again(tmp_path):
+    link = Scripted(tmp_path / "run", (log, "running", "finished:stopped"))
+    with pytest.raises(RunError, match="run 1 is finished:stopped"):
+        link.see_through()
+
+
+def test_attempts_that_come_to_nothing_are_not_repeated_for_ever(tmp_path):
+    """Such as those of a configuration that the ServerApp refuses."""
+    link = Scripted(tmp_path / "run", *[(nothing, "finished:failed")] * 3)
+    with pytest.raises(RunError, match="the details; 3 attempts in a row have come to nothing"):
+        link.see_through()
+    assert link.submitted == [[]] * 3
+
+
+def test_attempts_that_get_further_are_never_too_many(tmp_path):
+    vain = (nothing, "finished:failed")
+    link = Scripted(tmp_path / "run", *[vain, vain, DIED] * 3, DONE)
+    link.see_through()
+    assert [pause for pause in link.paused if pause >= 5.0].count(10.0) > 0
+    assert max(link.paused) <= 20.0  # delays start anew
+
+
+def test_a_finished_run_is_not_overwritten(tmp_path):
+    ends("num_versions")(tmp_path)
+    link = Scripted(tmp_path)
+    with pytest.raises(ValueError, match=r"--output=.* must be a folder without a run that has"):
+        link.see_through()
