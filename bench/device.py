@@ -24,8 +24,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from bench.link import Link
-from bench.stamps import VARIABLE, busy_share, gaps, spans
+from bench.stamps import VARIABLE, Span, busy_share, gaps, spans, step_seconds
 from fl_app.client import LocalTrainer
 from fl_app.field.demo import APP, demo
 from fl_app.field.loopback import Federation, FederationError
@@ -72,7 +74,7 @@ def train(message, context):
     metrics = MetricRecord({"num-examples": 1})
     content = RecordDict({"arrays": message.content["arrays"], "metrics": metrics})
     with open(os.environ["BENCH_STAMPS"], "a") as file:
-        file.write(f"{began!r} {time.monotonic()!r}\\n")
+        file.write(f"{began!r} {time.monotonic()!r} 0\\n")
     return Message(content, reply_to=message)
 """,
 }
@@ -104,16 +106,17 @@ def travelling(name: str, versions: int, epoch: float) -> dict[str, Any]:
     return {
         "work": name,
         "busy_share": round(busy_share(trained), 3),
-        "epoch_seconds": round(epoch, 1),
-        "bytes_per_second": round(num_bytes / epoch),
         "longest_gap": round(max(gaps(trained)), 2),
-        "minutes": round((trained[-1][1] - trained[0][1]) / 60, 1),
+        "epoch_seconds": round(step_seconds(trained) * num_examples / BATCH, 1),
+        "transfer_seconds": round(2 * epoch, 1),
+        "cycle_seconds": round((trained[-1].ended - trained[0].ended) / (len(trained) - 1), 1),
         "orders": len(trained),
     }
 
 
 def calibrate(seconds: float) -> tuple[int, int]:
     """How many examples take so many seconds at present, and the bytes of the model."""
+    torch.set_num_threads(1)  # as on the node
     task = synthetic(partition=Iid(), num_clients=1, num_examples=1600)
     trainer = LocalTrainer(task, batch_size=BATCH)
     vector = trainer.model.read()
@@ -126,7 +129,7 @@ def calibrate(seconds: float) -> tuple[int, int]:
 
 def federate(
     name: str, overrides: list[str], versions: int, *, resident: bool, bandwidth: float = 0.0
-) -> list[tuple[float, float]]:
+) -> list[Span]:
     """Run a federation of one node; when it trained."""
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(sys.stderr):
         folder = Path(scratch)

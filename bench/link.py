@@ -35,7 +35,11 @@ class Link:
         return port
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection("127.0.0.1", self._to, limit=CHUNK)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._to, limit=CHUNK)
+        except ConnectionRefusedError:  # the SuperLink has ended
+            writer.close()
+            return
         await asyncio.gather(
             self._forward("up", reader, back),
             self._forward("down", there, writer),

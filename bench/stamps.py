@@ -4,7 +4,7 @@ import os
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fl_app.algorithms.overlap_fedavg import OverlapTrainer
 from fl_app.client import LocalTrainer
@@ -12,29 +12,41 @@ from fl_app.core.types import Upload
 
 VARIABLE = "BENCH_STAMPS"  # names the file
 
-Span = tuple[float, float]  # beginning and end, on the clock that all processes share
 
+class Span(NamedTuple):
+    """One training.
 
-def stamp(began: float) -> None:
-    """Note that from `began` until now there was training."""
-    with Path(os.environ[VARIABLE]).open("a") as file:
-        file.write(f"{began!r} {time.monotonic()!r}\n")
+    Attributes:
+        began: seconds on the clock that all processes share.
+        ended: likewise.
+        steps: mini-batches.
+    """
+
+    began: float
+    ended: float
+    steps: int
 
 
 def spans(path: Path) -> list[Span]:
     """What was noted, in the order of time."""
-    pairs = (line.split() for line in path.read_text().splitlines())
-    return sorted((float(began), float(ended)) for began, ended in pairs)
+    lines = (line.split() for line in path.read_text().splitlines())
+    return sorted(Span(float(began), float(ended), int(steps)) for began, ended, steps in lines)
 
 
 def gaps(trained: list[Span]) -> list[float]:
     """Seconds between two trainings, without those before the second: it comes with the data."""
-    return [after[0] - before[1] for before, after in pairwise(trained[1:])]
+    return [after.began - before.ended for before, after in pairwise(trained[1:])]
 
 
 def busy_share(trained: list[Span]) -> float:
     """Share of the time from the end of the first training to that of the last."""
-    return sum(end - start for start, end in trained[1:]) / (trained[-1][1] - trained[0][1])
+    busy = sum(span.ended - span.began for span in trained[1:])
+    return busy / (trained[-1].ended - trained[0].ended)
+
+
+def step_seconds(trained: list[Span]) -> float:
+    """Mean seconds of a mini-batch."""
+    return sum(span.ended - span.began for span in trained) / sum(span.steps for span in trained)
 
 
 class Stamped(LocalTrainer):
@@ -43,7 +55,9 @@ class Stamped(LocalTrainer):
     def _descend(self, *arguments: Any) -> Upload:
         began = time.monotonic()
         upload = super()._descend(*arguments)
-        stamp(began)
+        steps = round(upload.rate_sum / self.local_lr)
+        with Path(os.environ[VARIABLE]).open("a") as file:
+            file.write(f"{began!r} {time.monotonic()!r} {steps}\n")
         return upload
 
 

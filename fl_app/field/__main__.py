@@ -143,13 +143,13 @@ def _register(arguments: argparse.Namespace) -> int:
 
 
 def _keep(arguments: argparse.Namespace) -> NoReturn:
-    from fl_app.field.supervise import keep, run_process
+    from fl_app.field.supervise import attend, keep
 
     kit = Kit.read(arguments.folder)
     command = ["sh", str(kit.folder / "start.sh")]
     name = "SuperLink" if kit.role == "server" else "SuperNode"
     keep(
-        lambda: run_process(command, kit.environment),
+        lambda: attend(subprocess.Popen(command, env=kit.environment, start_new_session=True)),
         tell=lambda text: print(f"{name} {text}", flush=True),
     )
 

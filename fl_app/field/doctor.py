@@ -73,8 +73,7 @@ def of_machine(kit: Kit | None) -> Iterator[Finding]:
     yield checks.check_flower(_version("flwr"), _wanted("flwr"))
     probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
     yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
-    available = psutil.virtual_memory().available / GIB
-    yield checks.check_memory(available, kit.role if kit else "node")
+    yield checks.check_memory(psutil.virtual_memory().available / GIB)
     where = kit.folder if kit else Path.cwd()
     yield checks.check_disk(shutil.disk_usage(where).free / GIB, where)
 

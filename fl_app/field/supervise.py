@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NoReturn
 
@@ -53,9 +53,8 @@ def keep(
         pause(wait)
 
 
-def run_process(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a process to its end, or end it where this one is interrupted; its status."""
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
+def attend(process: "subprocess.Popen[bytes]") -> int:
+    """Wait for a process that leads a group; where this one is interrupted, end it; its status."""
     try:
         return process.wait()
     finally:

@@ -27,7 +27,7 @@ _COLOURS = {
     "feddyn": _INDIGO,
     "port": _VERMILION,
     "aso_fed": _SKY,
-    "fedsa": _PINK,
+    "fedsa (re-interpreted)": _PINK,
     "twafl": _GREEN,
     "sasgd": _BLUE,
     "dynsgd": _ORANGE,

@@ -16,6 +16,7 @@ from fl_app.run import compose_cells, run_cell, shrink
 
 NAMES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 LARGE = re.compile("alexnet|vgg11|resnet|transformer|celeba")  # a step of 0.1 s and more
+SLOW = [pytest.mark.slow, pytest.mark.timeout(900)]
 DOCS = (CONF.parent / "docs" / "experiments.md").read_text()
 # In code spans; commas outside of brackets separate the choices of a sweep.
 ROWS = sorted(set(re.findall(r"`((?:-m )?experiment=[^\s`]+ [^`]*)`", DOCS)))
@@ -34,7 +35,7 @@ def composed(*overrides: str, last: bool = False) -> tuple[DictConfig, dict[str,
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=[pytest.mark.slow] if LARGE.search(n) else []) for n in NAMES],
+    [pytest.param(n, marks=SLOW if LARGE.search(n) else []) for n in NAMES],
 )
 def test_every_experiment_is_accepted_and_its_small_form_runs(name, tmp_path):
     config, cells = composed(f"experiment={name}", "experiment.seeds=[0]")  # else all thrice

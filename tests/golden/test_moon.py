@@ -149,6 +149,7 @@ def test_features_are_what_the_last_linear_layer_is_given(
     frozen = trainer._received.features(inputs)
     assert frozen.shape == trainer._features.of_head.shape
     assert not frozen.requires_grad
+    assert torch.equal(frozen, trainer._received.features(inputs))  # without dropout
     assert not torch.equal(frozen, trainer._previous.features(inputs))
 
 

@@ -67,8 +67,8 @@ def test_torch():
 
 
 def test_memory_and_disk():
-    assert is_good(checks.check_memory(1.0, "node"))
-    assert is_wrong(checks.check_memory(0.9, "node"), "0.9 GiB available", "free 1 GiB")
+    assert is_good(checks.check_memory(1.0))
+    assert is_wrong(checks.check_memory(0.9), "0.9 GiB available", "free 1 GiB")
     assert is_good(checks.check_disk(1.0, Path("/x")))
     assert is_wrong(checks.check_disk(0.5, Path("/x")), "0.5 GiB free at /x", "free 1 GiB")
 

@@ -166,7 +166,7 @@ def test_overrides_that_trip_a_run_up(out):
     assert found("deadline=600 checkpoint_every=null") == {"checkpoints"}
     assert found("algorithm=fedbuff") == {"deadline"}  # none
     assert found("deadline=30") == {"heartbeat"}
-    assert found("deadline=100", training_time=91.0) == {"deadline"}
+    assert found("deadline=100", training_time=71.0) == {"deadline"}
     assert found("deadlin=600") == {"run"}
 
 

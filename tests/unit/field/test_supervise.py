@@ -1,14 +1,11 @@
-import os
 import signal
 import subprocess
-import sys
-import threading
 from itertools import islice
 
 import pytest
 
 from fl_app.field.control import OFFLINE_AFTER
-from fl_app.field.supervise import delays, end, keep, run_process
+from fl_app.field.supervise import attend, delays, end, keep
 
 
 class Over(Exception):
@@ -71,11 +68,8 @@ def test_a_refused_node_is_let_in_again_within_two_minutes():
     assert any(OFFLINE_AFTER < seconds < 2 * OFFLINE_AFTER for seconds in began)
 
 
-def test_a_process_runs_in_its_environment_and_tells_its_status(tmp_path):
-    script = "import os, pathlib; pathlib.Path(os.environ['NAME']).write_text('x'); exit(7)"
-    where = tmp_path / "here"
-    assert run_process([sys.executable, "-c", script], {"NAME": str(where)}) == 7
-    assert where.exists()
+def test_the_status_of_a_process_that_ends_of_its_own():
+    assert attend(subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)) == 7
 
 
 @pytest.mark.parametrize(
@@ -94,21 +88,17 @@ def test_a_process_is_ended_with_its_children(first, ended_by):
     assert process.returncode == -ended_by
 
 
-def test_an_interrupted_supervisor_ends_its_process(tmp_path):
-    """As Ctrl-C does, in the middle of waiting."""
-    started = tmp_path / "started"
-    os.mkfifo(started)
+class Interrupted(subprocess.Popen):
+    """Ctrl-C is pressed while somebody waits for it."""
 
-    def interrupt() -> None:
-        with started.open() as fifo:
-            pids.append(int(fifo.read()))
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+    def wait(self, timeout: float | None = None) -> int:
+        if timeout is None:
+            raise KeyboardInterrupt
+        return super().wait(timeout)
 
-    pids: list[int] = []
-    thread = threading.Thread(target=interrupt)
-    thread.start()
+
+def test_an_interrupted_supervisor_ends_its_process():
+    process = Interrupted(["sleep", "1000"], start_new_session=True)
     with pytest.raises(KeyboardInterrupt):
-        run_process(["sh", "-c", f"echo $$ >{started}; exec sleep 1000"], os.environ)
-    thread.join()
-    with pytest.raises(ProcessLookupError):
-        os.kill(pids[0], 0)
+        attend(process)
+    assert process.returncode == -signal.SIGTERM

@@ -1,4 +1,15 @@
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
 from fl_app.report.style import ALGORITHMS, looks
+
+CONF = Path(__file__).resolve().parents[3] / "conf"
+
+
+def test_every_algorithm_has_a_colour_of_its_own_choice_under_the_name_that_runs_report():
+    names = [OmegaConf.load(path).name for path in (CONF / "algorithm").glob("*.yaml")]
+    assert sorted(ALGORITHMS) == sorted(names)
 
 
 def test_every_algorithm_of_a_full_comparison_can_be_told_apart():
