@@ -148,22 +148,26 @@ def _start(listener: socket.socket, idle: float) -> int:
 def serve(listener: socket.socket, desk: Desk, idle: float) -> None:
     """Answer whoever connects, one after the other; in between, work ahead.
 
-    Returns when nobody came for `idle` seconds, or somebody runs another version of the app.
+    Ends when nobody came for `idle` seconds, or somebody runs another version of the app.
     """
 
     def somebody_waits(seconds: float = 0.0) -> bool:
         return bool(select.select([listener], [], [], seconds)[0])
 
-    while somebody_waits(idle):
-        accepted, _ = listener.accept()
-        with Connection(accepted.detach()) as connection, suppress(EOFError, ConnectionError):
-            if os.fsdecode(connection.recv_bytes()) != str(CODE):
-                log.info("the app has another version now")
-                return  # the ClientApp starts its own; for two there may not be enough memory
-            context = wire.context_from_bytes(connection.recv_bytes())
-            message = wire.from_bytes(connection.recv_bytes())
-            connection.send_bytes(wire.to_bytes(desk.answer(message, context)))
-        desk.work_ahead(somebody_waits)
+    try:
+        while somebody_waits(idle):
+            accepted, _ = listener.accept()
+            with Connection(accepted.detach()) as connection, suppress(EOFError, ConnectionError):
+                if os.fsdecode(connection.recv_bytes()) != str(CODE):
+                    log.info("the app has another version now")
+                    return  # its ClientApp starts another: memory may not be enough for two
+                context = wire.context_from_bytes(connection.recv_bytes())
+                message = wire.from_bytes(connection.recv_bytes())
+                connection.send_bytes(wire.to_bytes(desk.answer(message, context)))
+            desk.work_ahead(somebody_waits)
+    finally:
+        Path(listener.getsockname()).unlink()  # first: whoever finds it closed replaces it
+        listener.close()
 
 
 def main() -> None:
@@ -173,17 +177,14 @@ def main() -> None:
     which to end.
     """
     listener = socket.socket(fileno=int(sys.argv[1]))
-    address = Path(listener.getsockname())
     signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, _leave)
     for parent in sys.argv[3:]:
         threading.Thread(target=_end_with, args=[int(parent)], daemon=True).start()
-    log.info("resident process %d trains for %s", os.getpid(), address.stem)
+    log.info("resident process %d has started", os.getpid())
     try:
         serve(listener, Desk(), float(sys.argv[2]))
     finally:
-        address.unlink(missing_ok=True)  # first: whoever finds it closed replaces it
-        listener.close()
         log.info("resident process %d ends", os.getpid())
 
 

@@ -14,7 +14,8 @@ Server, once all of the round's cohort have reported:
     mean = mean_cohort w_i,    c <- mean + (1 / m) sum_all h_i
 
 c is what clients receive, the mean is what is tested and saved (`FedDyn.to_evaluate`). The sum of
-all h_i is known to the server, for it grows by what clients upload.
+all h_i is known to the server, for it grows by what clients upload (not by what is lost or refused
+on the way, which its client remembers all the same).
 
 Symbols: alpha regularisation; m num_clients; n_i number of training examples of client i.
 

@@ -14,9 +14,9 @@ def files(folder) -> set[str]:
 def test_every_machine_gets_a_folder_with_all_it_needs_and_nothing_else(tmp_path):
     new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"])
     node = {"ca.crt", "node.key", "node.key.pub", "node.env"}
-    node |= {"start.sh", "compose.yaml", "fl-supernode.service"}
+    node |= {"start.sh", "compose.yaml", "fl-supernode.service", "README.md"}
     server = {"ca.crt", "server.crt", "server.key", "server.env", "keys/node-0.pub"}
-    server |= {"keys/node-1.pub", "start.sh", "compose.yaml"}
+    server |= {"keys/node-1.pub", "start.sh", "compose.yaml", "README.md"}
     server |= {"fl-superlink.service", "fl-run.service"}
     assert files(tmp_path) == {
         "out/compose.yaml",
