@@ -1,5 +1,6 @@
 """Ctrl-C and SIGTERM: first politely, between two events, and soon after at any moment."""
 
+import _thread
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -22,19 +23,19 @@ def interruptible(stop: Callable[[], None]) -> Iterator[None]:
     def first(number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGINT, at_once)
         signal.signal(signal.SIGTERM, at_once)
-        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
+        patience.start()
         stop()
 
     def at_once(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
+    patience = threading.Timer(PATIENCE, _thread.interrupt_main)
+    patience.daemon = True
     handled = (signal.SIGINT, signal.SIGTERM)
     before = [signal.signal(number, first) for number in handled]
-    alarm = signal.signal(signal.SIGALRM, at_once)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, alarm)
+        patience.cancel()
         for number, handler in zip(handled, before, strict=True):
             signal.signal(number, handler)

@@ -1,9 +1,7 @@
 """A task: data of all clients in one tensor, who owns which part of it, model, loss and metrics."""
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -125,10 +123,7 @@ class Task:
             strict=True,
         )
         model.eval()
-        # A chunk is one thread's work and chunks are added up in order: the numbers do not depend
-        # on how many cores there are. Trainers wait for the test, so that cores are free.
-        with ThreadPoolExecutor(_num_cores()) as threads:
-            parts = list(threads.map(lambda chunk: self._test_chunk(model, *chunk), chunks))
+        parts = [self._test_chunk(model, *chunk) for chunk in chunks]
         for module in training:
             module.training = True
         loss = sum(part.loss for part in parts)
@@ -169,7 +164,3 @@ class _Part(NamedTuple):
     loss: float
     hits: Tensor
     chosen: Tensor
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
