@@ -140,6 +140,7 @@ def federate(
         for path, text in NOOP.items():
             (folder / "app" / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / "app" / path).write_text(text)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the nodes end, too
         federation = Federation(folder / "federation")
         link = (lambda port: Link(port, bandwidth).port) if bandwidth else None
         try:
@@ -150,7 +151,11 @@ def federate(
             print(error.log.read_text()[-3000:])
             raise
         finally:
+            for disturbance in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(disturbance, signal.SIG_IGN)  # or processes would stay behind
             federation.stop()
+            for disturbance in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(disturbance, signal.default_int_handler)
         return spans(folder / "stamps")
 
 
@@ -162,7 +167,6 @@ def main() -> None:
     parser.add_argument("--versions", type=int, default=8, help="orders of each")
     parser.add_argument("--epoch", type=float, default=5.0, help="seconds of a local epoch")
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the nodes end, too
     for name in options.only:
         if name in names[:3]:
             result = between(name, options.versions)

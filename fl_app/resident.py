@@ -28,7 +28,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from flwr.app import Context, Message
 
@@ -64,12 +64,19 @@ def wanted(context: Context) -> bool:
 def ask(message: Message, context: Context) -> Message:
     """The resident's reply to a message; it is started if it is not there, or crashed."""
     try:
-        request = [os.fsencode(CODE), wire.context_to_bytes(context), wire.to_bytes(message)]
-        for _ in range(2):
-            with _connect(context) as connection, suppress(EOFError, ConnectionError):
+        request = wire.context_to_bytes(context), wire.to_bytes(message)
+        crashes = 0
+        while crashes < 2:
+            connection, started = _connect(context)
+            welcome = b""
+            with connection, suppress(EOFError, OSError):
+                connection.send_bytes(os.fsencode(CODE))
+                welcome = connection.recv_bytes()
                 for part in request:
                     connection.send_bytes(part)
                 return wire.from_bytes(connection.recv_bytes())
+            # Not if it was there and on the point of ending: it never saw the order.
+            crashes += bool(started or welcome)
             log.warning("the resident process ended before it answered")
         raise RuntimeError(
             "the resident process ended twice before it answered; out of memory, perhaps: the "
@@ -80,13 +87,14 @@ def ask(message: Message, context: Context) -> Message:
         return wire.pack_error(message, error)
 
 
-def _connect(context: Context) -> Connection:
-    """A connection to the node's resident, which may still be starting or busy."""
-    idle = context.node_config.get(RESIDENT_IDLE, IDLE)
-    require_positive(RESIDENT_IDLE, float(idle), "it would end between two orders")
+def _connect(context: Context) -> tuple[Connection, bool]:
+    """A connection to the node's resident, which may be busy, and whether it had to be started."""
+    idle: Any = context.node_config.get(RESIDENT_IDLE, IDLE)
+    require_positive(RESIDENT_IDLE, idle, "it would end between two orders")
     folder = _folder()
     address = str(folder / f"{context.node_id}.sock")
     client = socket.socket(socket.AF_UNIX)
+    started = False
     with (folder / "lock").open("w") as lock:  # of two that find nobody, one starts it
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
@@ -98,9 +106,10 @@ def _connect(context: Context) -> Connection:
                 listener.bind(address)
                 os.chmod(address, 0o600)
                 listener.listen()
-                _start(listener, float(idle))
+                _start(listener, idle)
             client.connect(address)
-    return Connection(client.detach())
+            started = True
+    return Connection(client.detach()), started
 
 
 def _folder() -> Path:
@@ -157,10 +166,11 @@ def serve(listener: socket.socket, desk: Desk, idle: float) -> None:
     try:
         while somebody_waits(idle):
             accepted, _ = listener.accept()
-            with Connection(accepted.detach()) as connection, suppress(EOFError, ConnectionError):
+            with Connection(accepted.detach()) as connection, suppress(EOFError, OSError):
                 if os.fsdecode(connection.recv_bytes()) != str(CODE):
                     log.info("the app has another version now")
                     return  # its ClientApp starts another: memory may not be enough for two
+                connection.send_bytes(b"welcome")
                 context = wire.context_from_bytes(connection.recv_bytes())
                 message = wire.from_bytes(connection.recv_bytes())
                 connection.send_bytes(wire.to_bytes(desk.answer(message, context)))

@@ -36,11 +36,11 @@ def main(grid: Grid, context: Context) -> None:
     output = str(context.run_config.get("output", "")) or f"outputs/flower-{context.run_id}"
     folder = Path(output).resolve()
     log.info("Files go to %s", folder)
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        try:
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose("config", overrides=overrides)
             refuse_surplus(config)
             run(config, overrides, folder, grid)
-        except HydraException as error:
-            # Hydra's own traceback would bury the reason.
-            raise ValueError(explain(error)) from None
+    except HydraException as error:
+        # Hydra's own traceback would bury the reason.
+        raise ValueError(explain(error)) from None

@@ -22,6 +22,7 @@ def superlink(
     version: str = "1.41.0",
     late: float = 0.0,
     status: int = 200,
+    proxied: bool = False,
 ) -> Iterator[int]:
     """Its port on loopback.
 
@@ -31,6 +32,7 @@ def superlink(
         version: of Flower.
         late: seconds by which its clock is behind.
         status: of all answers.
+        proxied: lets through what SuperNodes need, and no more.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -45,7 +47,7 @@ def superlink(
             self.answer(ListNodesResponse(nodes_info=nodes).SerializeToString())
 
         def answer(self, body: bytes) -> None:
-            self.send_response(status)
+            self.send_response(403 if proxied and self.path != "/health" else status)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

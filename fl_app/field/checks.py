@@ -87,8 +87,10 @@ def check_flower(installed: str | None, wanted: SpecifierSet | None) -> Finding:
     return good("Flower", installed)
 
 
-def check_server_version(mine: str | None, servers: str) -> Finding:
-    """Whether SuperLink and device have the same Flower."""
+def check_server_version(mine: str | None, servers: str | None) -> Finding:
+    """Whether SuperLink and device have the same Flower; None if it does not tell."""
+    if servers is None:
+        return unknown("Flower, server", "the SuperLink does not tell")
     if mine != servers:
         mend = "install the same version on both: they are only known to work together so"
         return wrong("Flower, server", f"{servers}, but {mine} here", mend)

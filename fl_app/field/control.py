@@ -57,10 +57,22 @@ class SuperLink:
 
         Raises:
             Unreachable: the SuperLink does not answer.
+            RunError: it refuses.
         """
         with self._client() as client:
             nodes = client.ListNodes(ListNodesRequest()).nodes_info
         return {node.public_key: node.status for node in nodes if node.status != "unregistered"}
+
+    def online(self) -> int:
+        """How many nodes are online.
+
+        Raises:
+            Unreachable: the SuperLink does not answer.
+            RunError: it refuses.
+        """
+        with self._client() as client:
+            nodes = client.ListNodes(ListNodesRequest()).nodes_info
+        return sum(node.status == "online" for node in nodes)
 
     def register(self, public_key: Path) -> bool:
         """Allow a node to join; False if it was allowed already.
@@ -70,6 +82,7 @@ class SuperLink:
 
         Raises:
             Unreachable: the SuperLink does not answer.
+            RunError: it refuses.
             ValueError: the file holds no such key.
         """
         request = RegisterNodeRequest(public_key=public_bytes(public_key), name=public_key.stem)
@@ -120,6 +133,7 @@ class SuperLink:
 
         Raises:
             Unreachable: the SuperLink does not answer.
+            RunError: it refuses.
         """
         with self._client() as client:
             try:
@@ -149,7 +163,9 @@ class SuperLink:
         except httpx.HTTPStatusError as error:
             if error.response.is_server_error:
                 raise Unreachable(f"{self._kit.address} is in trouble: {error}") from error
-            raise
+            known = FlowerError.from_json(error.response.text)
+            reason = error if known is None else known.message
+            raise RunError(f"{self._kit.address} refuses: {reason}") from error
 
 
 def public_bytes(path: Path) -> bytes:

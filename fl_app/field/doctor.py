@@ -24,10 +24,11 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_app.cli import CONF, explain
+from fl_app.core.errors import RunError
 from fl_app.field import checks
 from fl_app.field.certificates import load_certificate
 from fl_app.field.checks import Finding, Verdict
-from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, Unreachable, public_bytes
+from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, public_bytes
 from fl_app.field.health import PATIENCE, any_server, ask, healthy, split
 from fl_app.field.kit import Kit
 
@@ -143,13 +144,12 @@ def of_network(address: str, kit: Kit | None) -> Iterator[Finding]:
         before = datetime.now(UTC)
         date = ask(address, "/health", context).date
         after = datetime.now(UTC)
-        theirs = ask(address, "/openapi.json", context).json()["info"]["version"]
-    except (OSError, HTTPException, ValueError, KeyError) as error:
+    except (OSError, HTTPException) as error:
         mend = "correct the address: another program listens there"
         yield checks.wrong("SuperLink", f"{address} does not answer as a SuperLink: {error}", mend)
         return
     yield checks.check_clock(seconds_ahead(before, after, date), AHEAD, BEHIND)
-    yield checks.check_server_version(_version("flwr"), theirs)
+    yield checks.check_server_version(_version("flwr"), _servers_version(address, context))
     if kit is not None and not kit.insecure and certificate is not None:
         yield from _registered(kit)
 
@@ -181,8 +181,8 @@ def _registered(kit: Kit) -> Iterator[Finding]:
     known: Mapping[bytes, str] | None
     try:
         known = SuperLink(kit).registered()
-    except (Unreachable, OSError, ValueError):
-        known = None  # the certificate's trouble is told of already
+    except (OSError, RunError):
+        known = None  # told of already, or a proxy lets through what SuperNodes need, and no more
     keys = [kit.folder / "node.key.pub"]
     if kit.role == "server":
         keys = sorted((kit.folder / "keys").glob("*.pub"))
@@ -209,6 +209,14 @@ def order_time(run: Path, training_time: float | None) -> float | None:
             return max((float(row["seconds"]) for row in csv.DictReader(file)), default=None)
     except FileNotFoundError:
         return None
+
+
+def _servers_version(address: str, context: ssl.SSLContext | None) -> str | None:
+    try:
+        told: str = ask(address, "/openapi.json", context).json()["info"]["version"]
+    except (OSError, HTTPException, ValueError, KeyError):
+        return None
+    return told
 
 
 def _version(package: str) -> str | None:

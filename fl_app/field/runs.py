@@ -19,7 +19,10 @@ Answer = TypeVar("Answer")
 
 
 class Link(Protocol):
-    """A SuperLink; both raise ``Unreachable`` where it does not answer."""
+    """A SuperLink; all raise ``Unreachable`` where it does not answer."""
+
+    def online(self) -> int:
+        """How many nodes are online."""
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:
         """Submit a run; its id."""
@@ -75,6 +78,7 @@ class Supervisor:
             words = [*overrides]
             if written is not None and not any(word.startswith("resume=") for word in words):
                 words.append(RESUME)
+            self._wait_for_a_node()
             run_id = self._patiently(partial(self._link.submit, words, output))
             self._tell(f"run {run_id} submitted: {' '.join(words)}")
             status, details = self._outcome(run_id)
@@ -104,6 +108,15 @@ class Supervisor:
                 last = status
             if status.startswith("finished"):
                 return status, details
+            self._pause(POLL)
+
+    def _wait_for_a_node(self) -> None:
+        """Else the run would give up after a minute, and after a power cut boards take longer."""
+        told = False
+        while not self._patiently(self._link.online):
+            if not told:
+                self._tell("waiting for a node to come online")
+                told = True
             self._pause(POLL)
 
     def _patiently(self, question: Callable[[], Answer]) -> Answer:

@@ -5,7 +5,7 @@ import pytest
 from helpers import Quadratic, Times, run, vec
 
 from fl_app.algorithms.overlap_fedavg import OverlapFedAvg, OverlapTrainer
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, State, Update, Upload
 from fl_app.devices import Fleet, MeanSeconds, Overlapping
 from fl_app.schedule import synchronous
 
@@ -106,3 +106,62 @@ def test_a_cycle_takes_the_longer_of_training_and_transfers(
     assert devices.seconds(0, 0, 0.0) == pytest.approx(2 * transfer + 2.0 * epochs)
     waiting = fleet.seconds(0, 3, 0.0)  # FedAvg: five epochs, then the transfers
     assert waiting == pytest.approx(10.0 + 2 * transfer)
+
+
+def trainer(**settings: object) -> OverlapTrainer:
+    task = Quadratic.scattered(2, examples=8)
+    defaults = {"upload": "delta", "local_lr": 0.1, "batch_size": 4, "local_epochs": 5}
+    return OverlapTrainer(task, **{**defaults, **settings})
+
+
+def orders(device: OverlapTrainer, epochs: int | None) -> list[Upload]:
+    """Three orders, of the models 0, 1 and 2 everywhere; ahead of each come so many epochs."""
+    uploads = []
+    state: State = {}
+    for version in range(3):
+        config = {"version": version, "max_local_epochs": 4}
+        uploads.append(device.train(1, version, vec(*[version] * 3), config, state=state))
+        state = uploads[-1].state
+        if epochs is not None:
+            left = iter([False] * (epochs - 1) + [True])
+            device.work_ahead(lambda left=left: next(left))  # type: ignore[misc]
+    return uploads
+
+
+@pytest.mark.parametrize("epochs", [1, 3])
+def test_what_a_device_trained_ahead_is_its_answer(epochs: int) -> None:
+    """As many epochs as fitted, else all as if it had begun when the order came.
+
+    8 examples in batches of 4: 2 steps an epoch, each of rate 0.1.
+    """
+    ahead, plain = orders(trainer(), epochs), orders(trainer(local_epochs=epochs), None)
+    for mine, other in zip(ahead[1:], plain[1:], strict=True):
+        assert mine.vector.tobytes() == other.vector.tobytes()
+        assert mine.rate_sum == pytest.approx(0.2 * epochs)
+        assert mine.loss == other.loss
+        assert (mine.kind, mine.num_examples) == ("delta", 8)
+    assert [upload.base_version for upload in ahead] == [0, 0, 1]
+    assert [int(upload.state["version"]) for upload in ahead] == [0, 1, 2]
+
+
+def test_beyond_the_cap_the_device_waits() -> None:
+    device = trainer()
+    device.train(1, 0, vec(0, 0, 0), {"version": 0, "max_local_epochs": 2})
+    device.work_ahead(lambda: False)
+    assert device._ahead is not None
+    assert device._ahead[2].rate_sum == pytest.approx(0.4)
+    device.work_ahead(lambda: pytest.fail("there is nothing left to do"))
+
+
+def test_what_was_trained_from_another_model_is_no_answer() -> None:
+    """Another client's, or one from a model that the client's memory knows nothing of."""
+    device = trainer()
+    first = device.train(1, 0, vec(0, 0, 0), {"max_local_epochs": 1})
+    for client_id, base in ((0, 0.0), (1, 7.0)):
+        device.work_ahead(lambda: True)
+        state = {"received": vec(base, base, base), "version": np.array(0)}
+        late = device.train(client_id, 1, vec(1, 1, 1), {}, state=state)
+        alone = trainer().train(client_id, 1, vec(1, 1, 1), {}, state=state)
+        assert late.vector.tobytes() == alone.vector.tobytes()
+        device.train(1, 0, vec(0, 0, 0), {"max_local_epochs": 1})
+    assert first.base_version == 0

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def ask(kind: str, content: RecordDict, node_config: dict[str, int] | None = Non
     return message_from_proto(message_to_proto(reply))
 
 
-def order(client_id: int, **config: str | bool) -> RecordDict:
+def order(client_id: int, **config: str | int) -> RecordDict:
     packer = wire.OrderPacker(LAYOUT, {"app-config": CONFIG, **config})
     return packer.pack(Order(0, client_id, 2, 7, VECTOR, {}, 0.0))
 
@@ -124,3 +125,35 @@ def test_introduction_is_light() -> None:
     loaded = "import sys, fl_app.client_app; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+OVERLAP = CONFIG.replace("client.LocalTrainer", "algorithms.overlap_fedavg.OverlapTrainer")
+
+
+def test_a_desk_works_ahead_between_two_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """10 examples in batches of 4: 3 steps an epoch, each of rate 0.1."""
+    settings = {"app-config": OVERLAP, "max_local_epochs": 5}
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
+    asked: list[bool] = []
+
+    def until() -> bool:
+        asked.append(True)
+        return len(asked) == 2
+
+    client_app.desk.work_ahead(until)  # nothing was received yet
+    uploads = []
+    for _ in range(2):
+        reply = ask("train", order(1, **settings), {"partition-id": 1})
+        uploads.append(wire.unpack_reply(reply, LAYOUT, version=7))
+        client_app.desk.work_ahead(until)
+    assert uploads[0].rate_sum == pytest.approx(0.3)
+    assert len(asked) >= 2
+    assert uploads[1].rate_sum == pytest.approx(0.3 * 2)
+    assert [upload.base_version for upload in uploads] == [7, 7]
+    ask("train", order(1, **settings), {"partition-id": 1})
+    client_app.desk.work_ahead(lambda: 1 / 0 > 0)
+    assert "training ahead of the next order failed" in caplog.text
+    reply = ask("train", order(1, **settings), {"partition-id": 1})
+    assert wire.unpack_reply(reply, LAYOUT, version=7).rate_sum == pytest.approx(0.3)

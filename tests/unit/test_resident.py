@@ -1,11 +1,16 @@
 """The training process that stays: here a thread, so that nothing but the socket is in between."""
 
 import os
+import signal
 import socket
 import stat
+import struct
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -53,7 +58,13 @@ class Residents:
 
     def start(self, listener: socket.socket, idle: float) -> int:
         seconds = idle if self.idle is None else self.idle
-        thread = Thread(target=resident.serve, args=(listener.dup(), self.desk, seconds))
+        own = listener.dup()
+
+        def live() -> None:
+            with suppress(SystemExit):
+                resident.serve(own, self.desk, seconds)
+
+        thread = Thread(target=live)
         thread.start()
         self.threads.append(thread)
         return 0
@@ -91,13 +102,14 @@ def address(tmp_path: Path) -> Path:
     return tmp_path / f"fl_app-{os.getuid()}" / f"{NODE}.sock"
 
 
+def connected() -> Connection:
+    return resident._connect(context())[0]
+
+
 def leave() -> None:
     """Somebody with another version of the app calls: whoever is there ends."""
-    try:
-        with resident._connect(context()) as connection:
-            connection.send_bytes(b"/elsewhere")
-    except ConnectionError:
-        pass
+    with suppress(ConnectionError, PermissionError), connected() as connection:
+        connection.send_bytes(b"/elsewhere")
 
 
 def test_order_and_reply_come_through(residents: Residents) -> None:
@@ -167,19 +179,20 @@ def test_a_socket_that_was_left_behind_is_replaced(residents: Residents, tmp_pat
     assert number_in(resident.ask(order(5), context())) == 5
 
 
-@pytest.mark.parametrize("sent", [[], [os.fsencode(resident.CODE)]])
-def test_a_client_app_that_crashes_is_forgotten(residents: Residents, sent: list[bytes]) -> None:
-    with resident._connect(context()) as connection:
-        for part in sent:
-            connection.send_bytes(part)
+CODE = os.fsencode(resident.CODE)
+
+
+@pytest.mark.parametrize("sent", [b"", struct.pack("!i", len(CODE)) + CODE, b"\0\0\1\0torn"])
+def test_a_client_app_that_crashes_is_forgotten(residents: Residents, sent: bytes) -> None:
+    with connected() as connection:
+        os.write(connection.fileno(), sent)
     assert number_in(resident.ask(order(6), context())) == 6
     assert len(residents.threads) == 1
 
 
 def test_a_client_app_that_does_not_wait_for_the_reply_is_forgotten(residents: Residents) -> None:
-    request = [os.fsencode(resident.CODE), wire.context_to_bytes(context())]
-    with resident._connect(context()) as connection:
-        for part in [*request, wire.to_bytes(order())]:
+    with connected() as connection:
+        for part in (CODE, wire.context_to_bytes(context()), wire.to_bytes(order())):
             connection.send_bytes(part)
     assert number_in(resident.ask(order(6), context())) == 6
     assert len(residents.threads) == 1
@@ -187,7 +200,7 @@ def test_a_client_app_that_does_not_wait_for_the_reply_is_forgotten(residents: R
 
 def test_it_ends_when_it_is_idle_and_leaves_nothing(residents: Residents, tmp_path: Path) -> None:
     residents.idle = 0.01
-    with resident._connect(context()):
+    with connected():
         pass
     residents.threads[0].join(IDLE)
     assert not residents.threads[0].is_alive()
@@ -239,8 +252,8 @@ def test_who_wants_one(
 
 def test_settings_that_mean_nothing_are_refused(residents: Residents) -> None:
     message = order()
-    reply = client_app.app(message, context(resident="yes"))
-    assert "resident=yes must be true or false" in reply.error.reason
+    with pytest.raises(ValueError, match="resident=yes must be true or false: nobody knows"):
+        client_app.app(message, context(resident="yes"))
     reply = client_app.app(message, context(resident=True, **{"resident-idle": 0}))
     assert "resident-idle=0 must be a finite number above 0" in reply.error.reason
     reply = client_app.app(message, context(resident=True, **{"resident-idle": "long"}))
@@ -262,3 +275,19 @@ def test_any_node_needs_none(residents: Residents) -> None:
     reply = client_app.app(message, context(resident=True))
     assert "carries no app-config" in reply.error.reason
     assert residents.threads == []
+
+
+def test_it_ends_with_the_process_that_started_the_client_app() -> None:
+    ended = []
+    before = signal.signal(signal.SIGTERM, lambda number, frame: ended.append(number))
+    try:
+        with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as parent:
+            descriptor = os.pidfd_open(parent.pid)
+            watch = Thread(target=resident._end_with, args=[descriptor])
+            watch.start()
+            assert ended == []
+        watch.join(IDLE)
+        assert ended == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        os.close(descriptor)

@@ -59,6 +59,10 @@ def test_flower_of_the_server():
     assert is_wrong(differ, "1.42.0, but 1.41.0 here", "the same version on both")
 
 
+def test_flower_of_a_server_that_does_not_tell():
+    assert checks.check_server_version("1.41.0", None).verdict is Verdict.UNKNOWN
+
+
 def test_torch():
     assert is_good(checks.check_torch(0, "2.15.0\n"))
     assert is_wrong(checks.check_torch(-4, ""), "dies of signal 4", "another build of torch")

@@ -98,6 +98,15 @@ def test_another_program_on_the_server(out):
         assert seen_from(out / "node-0", port) == {"SuperLink"}
 
 
+def test_a_proxy_that_lets_only_supernodes_through(out):
+    with superlink(out / "server", registered=keys(out), proxied=True) as port:
+        address = f"127.0.0.1:{port}"
+        findings = list(of_network(address, read(out / "node-0", SUPERLINK=address)))
+    told = {finding.subject: finding.verdict for finding in findings}
+    assert Verdict.WRONG not in told.values()
+    assert told["Flower, server"] is told["node registered"] is Verdict.UNKNOWN
+
+
 def test_tls_on_one_side_only(out, tmp_path):
     with superlink(None) as port:
         assert seen_from(out / "node-0", port) == {"TLS"}

@@ -21,6 +21,10 @@ class Scripted:
         self.paused: list[float] = []
         self.told: list[str] = []
         self._statuses: list[str] = []
+        self.nodes_online = [1]  # now, later, and so on
+
+    def online(self):
+        return self.nodes_online.pop(0) if len(self.nodes_online) > 1 else self.nodes_online[0]
 
     def submit(self, overrides, output):
         assert output == self.output
@@ -148,3 +152,13 @@ def test_a_finished_run_is_not_overwritten(tmp_path):
     link = Scripted(tmp_path)
     with pytest.raises(ValueError, match=r"--output=.* must be a folder without a run that has"):
         link.see_through()
+
+
+def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
+    """After a power cut the server is back before the boards, and a run waits only a minute."""
+    link = Scripted(tmp_path / "run", DIED, DONE)
+    link.nodes_online = [1, 0, 0, 2]  # all have gone between the two submissions
+    link.see_through()
+    assert link.told.count("waiting for a node to come online") == 1
+    first, resumed = (i for i, told in enumerate(link.told) if "submitted: " in told)
+    assert first < link.told.index("waiting for a node to come online") < resumed

@@ -1,0 +1,59 @@
+import pytest
+from fake_superlink import superlink
+
+from fl_app.core.errors import RunError
+from fl_app.field.control import SuperLink, Unreachable, public_bytes
+from fl_app.field.kit import Kit, new_kit
+
+
+@pytest.fixture
+def server(tmp_path):
+    new_kit(tmp_path / "out", nodes=1, hosts=["localhost"])
+    return tmp_path / "out" / "server"
+
+
+def link(server, port: int) -> SuperLink:
+    return SuperLink(Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"}))
+
+
+def test_nodes_are_known_by_their_keys(server):
+    key = public_bytes(server / "keys" / "node-0.pub")
+    with superlink(server, registered=(key,)) as port:
+        assert link(server, port).registered() == {key: "offline"}
+
+
+def test_a_superlink_that_is_away_or_in_trouble_is_worth_waiting_for(server):
+    with superlink(server, status=503) as port, pytest.raises(Unreachable, match="in trouble"):
+        link(server, port).registered()
+    with pytest.raises(Unreachable, match="does not answer"):
+        link(server, port).status(1)
+
+
+def test_a_superlink_that_refuses_is_not(server, tmp_path):
+    """As a proxy does, which lets only SuperNodes through."""
+    with superlink(server, proxied=True) as port:
+        for ask in (
+            lambda: link(server, port).register(server / "keys" / "node-0.pub"),
+            lambda: link(server, port).status(1),
+            lambda: link(server, port).submit(["seed=1"], tmp_path / "run"),
+        ):
+            with pytest.raises(RunError, match=rf"127.0.0.1:{port} refuses: .*403 Forbidden"):
+                ask()
+
+
+def test_another_authority_is_not_believed(server, tmp_path):
+    new_kit(tmp_path / "other", nodes=1, hosts=["localhost"])
+    with (
+        superlink(tmp_path / "other" / "server") as port,
+        pytest.raises(Unreachable, match="certificate verify failed"),
+    ):
+        link(server, port).registered()
+
+
+def test_a_key_that_flower_does_not_take(tmp_path):
+    key = tmp_path / "key.pub"
+    key.write_text(
+        "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIGyfVRYSCBmTW2Nq0hAa0gGQBTPRNGQlzmYWD1oTYSJR x\n"
+    )
+    with pytest.raises(ValueError, match="must hold a key on a NIST curve: Flower takes no other"):
+        public_bytes(key)
