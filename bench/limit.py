@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from bench.workloads import LOCAL_LR, Workload
-from fl_app.client import FlatModel
+from fl_app.flat import FlatModel
 from fl_app.tasks import Task
 
 Counters = ctypes.Array[ctypes.c_ulonglong]

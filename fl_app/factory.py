@@ -22,6 +22,7 @@ from fl_app.engine.clock import Clock, Devices, Mailbox, VirtualClock, WallClock
 from fl_app.engine.engine import Engine, Evaluate, Sink, Stop
 from fl_app.engine.grid import AnyNode, GridMailbox
 from fl_app.engine.workers import Inline, Workers
+from fl_app.guard import Guard
 from fl_app.metrics import PER_CLASS, ClassTask, PerClass
 from fl_app.schedule import RandomK, Schedule
 from fl_app.strategy import AsyncStrategy
@@ -130,6 +131,7 @@ def check(config: DictConfig) -> None:
     for name in config.metrics:
         require(name in PER_CLASS, "metrics", name, f"one of {', '.join(PER_CLASS)}", "unknown")
     build_strategy(config).check(config.num_versions)
+    build_guard(config)
     parts = [part for part in PARTS if part in config.devices]
     if parts and isinstance(build_schedule(config), RandomK):
         raise ValueError(
@@ -173,6 +175,11 @@ def build_schedule(config: DictConfig) -> Schedule:
     """When clients start and updates are aggregated."""
     schedule: Schedule = instantiate(config.algorithm.schedule)
     return schedule
+
+
+def build_guard(config: DictConfig) -> Guard:
+    """What keeps bad uploads out."""
+    return Guard(**cast(dict[str, Any], OmegaConf.to_container(config.guard)))
 
 
 def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | Overlapping | None:
@@ -242,6 +249,7 @@ def build_engine(
         ),
         evaluate=_evaluation(trainer, config.metrics),
         eval_every=config.eval_every,
+        guard=build_guard(config),
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
         sinks=sinks,

@@ -22,6 +22,7 @@ from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.engine.clock import WallClock
 from fl_app.engine.engine import Engine, Sink, Stop
 from fl_app.engine.grid import GridMailbox
+from fl_app.guard import Guard
 from fl_app.schedule import Buffered, Schedule
 
 log = logging.getLogger("flwr")
@@ -195,6 +196,7 @@ class AsyncStrategy(Strategy):
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
         *,
         schedule: Schedule | None = None,
+        guard: Guard | None = None,
         eval_every: int = 1,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
@@ -216,6 +218,7 @@ class AsyncStrategy(Strategy):
             evaluate_config: unused, for evaluation is central.
             evaluate_fn: maps (version, arrays) to metrics.
             schedule: instead of the class's own.
+            guard: bounds on uploads; default none.
             eval_every: versions between evaluations.
             sinks: receive the run's events.
             seed: of the choice of clients.
@@ -263,6 +266,7 @@ class AsyncStrategy(Strategy):
                 stop=Stop(num_versions=num_rounds),
                 evaluate=evaluate if evaluate_fn else None,
                 eval_every=eval_every,
+                guard=guard,
                 sinks=[*sinks, _LossByVersion(result, num_rounds)],
                 seed=seed,
             ).run()

@@ -42,6 +42,7 @@ from fl_app.engine.clock import (
     Returned,
     Stray,
 )
+from fl_app.guard import Guard
 from fl_app.schedule import Schedule
 
 NO_STATE: State = {}
@@ -62,6 +63,7 @@ KEPT = (
     "_orders",
     "_failures_in_a_row",
     "_checkpointed",
+    "_guard",
 )
 
 
@@ -147,6 +149,7 @@ class Engine:
         num_trainable: leading entries of the vector that are trainable; default all.
         evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them.
         eval_every: versions between evaluations; the first and the last version always are.
+        guard: bounds on uploads, asked before the strategy is.
         checkpoint: called with the version when it is time for a `snapshot`.
         checkpoint_every: versions between checkpoints; None = only when asked to `stop`.
         sinks: receive the events.
@@ -167,6 +170,7 @@ class Engine:
         num_trainable: int | None = None,
         evaluate: Evaluate | None = None,
         eval_every: int = 1,
+        guard: Guard | None = None,
         checkpoint: Callable[[int], None] | None = None,
         checkpoint_every: int | None = None,
         sinks: Sequence[Sink] = (),
@@ -183,6 +187,7 @@ class Engine:
         self._num_trainable = initial.size if num_trainable is None else num_trainable
         self._evaluate_fn = evaluate
         self._eval_every = eval_every
+        self._guard = Guard() if guard is None else guard
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
         self._sinks = sinks
@@ -385,7 +390,11 @@ class Engine:
             base_version = upload.base_version
         update = Update.of(upload, order.client_id, base_version)
         model = self._model()
-        reason = self._malformed(order, upload) or self._strategy.admit(model, update)
+        reason = (
+            self._malformed(order, upload)
+            or self._guard.refuse(model, update, self._clock.now)
+            or self._strategy.admit(model, update)
+        )
         if reason:
             self._release(order.base_version)
             self._failures_in_a_row += 1
@@ -419,6 +428,8 @@ class Engine:
                 f"base_version={upload.base_version} must be between 0 and {order.base_version}, "
                 "the version of its order"
             )
+        if upload.kind == "model" and upload.base_version not in (None, *self._versions):
+            return f"base_version={upload.base_version} is one that no order under way cites"
         if upload.kind not in KINDS:
             return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"
         if not (is_number(upload.num_examples) and upload.num_examples > 0):

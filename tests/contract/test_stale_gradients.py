@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from helpers import Quadratic, Scripted, Times, run, vec
 
-from fl_app.client import FlatModel, LocalTrainer
+from fl_app.client import LocalTrainer
 from fl_app.core.types import Config, GlobalModel, Update, Upload, Vector
+from fl_app.flat import FlatModel
 from fl_app.schedule import k_async
 
 

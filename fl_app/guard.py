@@ -1,0 +1,125 @@
+"""What keeps bad uploads out, whatever the algorithm: each is refused with a reason, or let in."""
+
+import statistics
+from collections import deque
+
+import numpy as np
+
+from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.types import GlobalModel, Update
+from fl_app.core.vector import norm
+
+WINDOW = 100  # lengths of which the median is taken
+FEW = 10  # lengths without which nobody is compared with their median
+
+
+class Guard:
+    """Bounds on uploads; None is no bound. That uploads are finite is checked in any case.
+
+    The length of an upload is ||Delta_i||, or ||g_i|| of one that is a gradient, over the trainable
+    part. The median is that of the last 100 finite uploads, those refused for their length among
+    them: so it cannot be moved by fewer than half of the clients, and follows where all go.
+
+    Args:
+        max_norm: longest upload, > 0.
+        max_norm_ratio: longest upload as a multiple of the running median, > 1; compares nothing
+            before ten uploads have come.
+        max_age: most versions published since the client's model was, >= 0.
+        min_interval: least time between two uploads of one client that are let in, on the run's
+            clock, seconds, > 0. Who answers faster than anybody could train would otherwise have
+            more of a say than the others.
+        max_examples: largest number of examples a client may claim, >= 1: it may be its weight.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_norm: float | None = None,
+        max_norm_ratio: float | None = None,
+        max_age: int | None = None,
+        min_interval: float | None = None,
+        max_examples: int | None = None,
+    ) -> None:
+        if max_norm is not None:
+            require_positive("guard.max_norm", max_norm, "every upload would be refused")
+        if max_norm_ratio is not None:
+            require_positive("guard.max_norm_ratio", max_norm_ratio, "all would be refused")
+            require(
+                max_norm_ratio > 1,
+                "guard.max_norm_ratio",
+                max_norm_ratio,
+                "above 1",
+                "half of all uploads are longer than the median and would be refused",
+            )
+        if max_age is not None:
+            require_at_least("guard.max_age", max_age, 0, "every upload would be refused")
+        if min_interval is not None:
+            require_positive("guard.min_interval", min_interval, "it would refuse nothing")
+        if max_examples is not None:
+            require_count("guard.max_examples", max_examples, "every upload would be refused")
+        self.max_norm = max_norm
+        self.max_norm_ratio = max_norm_ratio
+        self.max_age = max_age
+        self.min_interval = min_interval
+        self.max_examples = max_examples
+        self._lengths: deque[float] = deque(maxlen=WINDOW)
+        self._let_in: dict[int, float] = {}  # client -> when last
+
+    def refuse(self, model: GlobalModel, update: Update, now: float) -> str:
+        """The reason to refuse a finite upload; "" if it may come in.
+
+        Args:
+            model: w_t and the versions that are cited.
+            update: what came.
+            now: seconds on the run's clock.
+        """
+        reason = (
+            self._too_much(model, update)
+            or self._too_soon(update, now)
+            or self._too_long(model, update)
+        )
+        if not reason and self.min_interval is not None:
+            self._let_in[update.client_id] = now
+        return reason
+
+    def _too_much(self, model: GlobalModel, update: Update) -> str:
+        age = model.age(update)
+        if self.max_age is not None and age > self.max_age:
+            return f"age={age} is above guard.max_age={self.max_age}"
+        if self.max_examples is not None and update.num_examples > self.max_examples:
+            return (
+                f"num_examples={update.num_examples} is above guard.max_examples="
+                f"{self.max_examples}"
+            )
+        return ""
+
+    def _too_soon(self, update: Update, now: float) -> str:
+        before = self._let_in.get(update.client_id)
+        if self.min_interval is None or before is None or now - before >= self.min_interval:
+            return ""
+        return (
+            f"{now - before:.3g} s after the client's last upload, less than "
+            f"guard.min_interval={self.min_interval:g}"
+        )
+
+    def _too_long(self, model: GlobalModel, update: Update) -> str:
+        if self.max_norm is None and self.max_norm_ratio is None:
+            return ""
+        vector = model.delta(update) if update.kind == "model" else update.vector
+        with np.errstate(over="ignore"):  # too long for its length to be a number is too long
+            length = norm(vector[: model.num_trainable])
+        if self.max_norm is not None and length > self.max_norm:
+            return f"norm={length:.3g} is above guard.max_norm={self.max_norm:g}"
+        if self.max_norm_ratio is None:
+            return ""
+        median = statistics.median(self._lengths) if len(self._lengths) >= FEW else None
+        self._lengths.append(length)
+        if median is not None and length > self.max_norm_ratio * median:
+            return (
+                f"norm={length:.3g} is above guard.max_norm_ratio={self.max_norm_ratio:g} times "
+                f"the running median {median:.3g}"
+            )
+        return ""
