@@ -21,6 +21,15 @@ from fl_app.strategy import AsyncStrategy
 
 NAME = "model"  # of the one array that the inner strategy sees
 
+# Of Flower's classes, by a part of their names, why they cannot be had here.
+REFUSED = {
+    "SecAgg": "SecAgg+ needs rounds, in which a cohort answers several times together",
+    "DifferentialPrivacy": (
+        "Flower's wrapper takes the model it sent last for the one a client started from, so that "
+        "it would clip something else than the client's displacement; use algorithm=dp_fedbuff"
+    ),
+}
+
 
 class Asynchronous(AsyncStrategy):
     """Runs a strategy of Flower (FedAvg, FedAdam, FedYogi, FedMedian, Krum, ...) on K arrivals.
@@ -44,9 +53,11 @@ class Asynchronous(AsyncStrategy):
     ) -> None:
         super().__init__()
         if not isinstance(inner, FedAvg):
+            name = type(inner).__name__
+            why = next((why for part, why in REFUSED.items() if part in name), "")
             raise ValueError(
-                f"inner={type(inner).__name__} must be based on flwr.serverapp.strategy.FedAvg: "
-                "its aggregation could not be called"
+                f"inner={name} must be based on flwr.serverapp.strategy.FedAvg: "
+                + (why or "its aggregation could not be called")
             )
         self.inner = inner
         self.rebase = rebase

@@ -130,6 +130,14 @@ def check(config: DictConfig) -> None:
     )
     for name in config.metrics:
         require(name in PER_CLASS, "metrics", name, f"one of {', '.join(PER_CLASS)}", "unknown")
+    require(
+        config.secure_aggregation is False,
+        "secure_aggregation",
+        config.secure_aggregation,
+        "false",
+        "SecAgg+ needs rounds, in which a cohort answers several times together, and here nobody "
+        "waits for anybody",
+    )
     build_strategy(config).check(config.num_versions)
     build_guard(config)
     parts = [part for part in PARTS if part in config.devices]

@@ -247,6 +247,7 @@ def summarise(
         "failures": outcome.failures,
         "rejected": outcome.rejected,
         "stopped": outcome.stopped,
+        **outcome.totals,
         **metrics.of_run(tally, config.experiment.report_accuracy),
         **metrics.of_last_evaluation(outcome.evaluations[-1][2] if outcome.evaluations else {}),
     }

@@ -126,6 +126,10 @@ class AsyncStrategy(Strategy):
         """What is tested and saved, shape ``(d,)``."""
         return model.params
 
+    def totals(self) -> dict[str, float]:
+        """What ``summary.json`` is to say of the run as a whole, such as the privacy it cost."""
+        return {}
+
     def check(self, num_versions: int) -> None:
         """Refuse a run of so many versions.
 

@@ -162,6 +162,9 @@ class MeanDelta:
     def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
         return {update.client_id: 0 for update in updates}
 
+    def totals(self) -> Mapping[str, float]:
+        return {}
+
 
 class Recorder:
     """Keeps every event."""

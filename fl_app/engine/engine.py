@@ -79,6 +79,7 @@ class Aggregator(Protocol):
     def admit(self, model: GlobalModel, update: Update) -> str | None: ...
     def to_evaluate(self, model: GlobalModel) -> Vector: ...
     def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]: ...
+    def totals(self) -> Mapping[str, float]: ...
 
 
 class Sink(Protocol):
@@ -121,6 +122,7 @@ class Outcome:
         params: the model that the strategy wants tested and saved, shape ``(d,)``.
         stopped: "num_versions", "seconds", "target_accuracy", "interrupted", or what went wrong.
         error: what went wrong, if the run could not go on.
+        totals: what the strategy says of the run as a whole.
     """
 
     params: Vector
@@ -135,6 +137,7 @@ class Outcome:
     bytes_up: int = 0
     failures: int = 0
     rejected: int = 0
+    totals: Mapping[str, float] = field(default_factory=dict)
 
 
 class Engine:
@@ -248,6 +251,7 @@ class Engine:
             self._clock.close()
             outcome.version = self._version
             outcome.params = self._strategy.to_evaluate(self._model())
+            outcome.totals = self._strategy.totals()
         return outcome
 
     @property

@@ -35,6 +35,11 @@ _COLOURS = {
     "gsgm": _INDIGO,
     "afl": _VERMILION,
     "safl": _SKY,
+    "dp_fedbuff": _GREEN,
+    "krum": _VERMILION,
+    "multi_krum": _ORANGE,
+    "median": _BLUE,
+    "trimmed_mean": _PINK,
 }
 ALGORITHMS = tuple(_COLOURS)
 _PALETTE = tuple(dict.fromkeys(_COLOURS.values()))

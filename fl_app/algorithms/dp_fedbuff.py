@@ -1,0 +1,156 @@
+"""DP-FedBuff: buffered asynchronous aggregation with client-level differential privacy.
+
+FedBuff (Nguyen et al. 2022, arXiv:2106.06639, whose section 4 proposes it) with the Gaussian
+mechanism of McMahan, Ramage, Talwar, Zhang: "Learning Differentially Private Recurrent Language
+Models", ICLR 2018, arXiv:1710.06963.
+
+Server, once K updates have arrived, of clients i in B with n_i updates each:
+
+    u_i     = (1/n_i) sum_{k of i} s(t - o_k) Delta_k min(1, C / ||Delta_k||)
+    s(u)    = (1 + u)^(-1/2)
+    w_{t+1} = w_t + eta_g [ (1/K) sum_{i in B} u_i + N(0, (z C / K)^2 I) ]
+
+As s <= 1, a client moves the sum by at most C, also one that is so fast that it is in a buffer
+twice; so z is the noise multiplier of every version. Versions are composed without amplification
+by sampling, for nobody draws who comes first.
+
+Symbols: eta_g server_lr, K schedule.buffer_size, C clip_norm, z noise_multiplier.
+
+What it does not hide: who takes part and when, and the clients' mean losses in the event log.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from flwr.serverapp import (
+    GaussianPrivacyEvent,
+    NeighboringRelation,
+    PrivacyConfig,
+    RdpAccountant,
+    SamplingMethod,
+)
+
+from fl_app.core import staleness
+from fl_app.core.errors import RunError, require, require_positive
+from fl_app.core.rates import LinearDecay
+from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.schedule import Buffered, Schedule
+from fl_app.strategy import AsyncStrategy
+
+
+class DPFedBuff(AsyncStrategy):
+    """FedBuff's step along clipped displacements and noise; says what epsilon it came to.
+
+    Args:
+        server_lr: eta_g > 0.
+        clip_norm: C > 0, the longest displacement that counts in full.
+        noise_multiplier: z > 0, standard deviation of the noise over C.
+        delta: of (epsilon, delta), in (0, 1); well below 1 / number of clients.
+        max_epsilon: runs of more versions than it pays for are refused; None = any.
+        noise_seed: of the noise; None = from the operating system, as privacy needs: who knows the
+            seed can take the noise away.
+        lr_schedule: of eta_g; None = constant.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
+
+    def __init__(
+        self,
+        *,
+        server_lr: float = 1.0,
+        clip_norm: float = 1.0,
+        noise_multiplier: float = 1.0,
+        delta: float = 1e-5,
+        max_epsilon: float | None = None,
+        noise_seed: int | None = None,
+        lr_schedule: LinearDecay | None = None,
+    ) -> None:
+        require_positive(
+            "strategy.clip_norm", clip_norm, "nobody could say how much noise it needs"
+        )
+        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
+        require_positive("strategy.server_lr", server_lr, "the model would not move")
+        require_positive("strategy.noise_multiplier", noise_multiplier, "nothing would be private")
+        require(0 < delta < 1, "strategy.delta", delta, "in (0, 1)", "it is a probability")
+        if max_epsilon is not None:
+            require_positive("strategy.max_epsilon", max_epsilon, "no version would be paid for")
+        self.server_lr = server_lr
+        self.bound = clip_norm
+        self.noise_multiplier = noise_multiplier
+        self.delta = delta
+        self.max_epsilon = max_epsilon
+        self.state = {
+            "noise": np.random.default_rng(noise_seed),
+            "versions": 0,
+            "participation": Counter(),  # client -> versions that it moved
+        }
+
+    def check(self, num_versions: int) -> None:
+        if self.max_epsilon is None:
+            return
+        epsilon = self.epsilon(num_versions)
+        require(
+            epsilon <= self.max_epsilon,
+            "strategy.max_epsilon",
+            self.max_epsilon,
+            f"at least {epsilon:.4g} for num_versions={num_versions} with "
+            f"noise_multiplier={self.noise_multiplier:g} and delta={self.delta:g}",
+            "the run would spend more",
+        )
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        if model.num_trainable < model.params.size:
+            raise RunError(
+                "DP-FedBuff needs a model without buffers such as BatchNorm's statistics: they "
+                "would leave the clients without clip and noise"
+            )
+        share = Counter(update.client_id for update in updates)
+        weights = [
+            staleness.polynomial(model.age(update), 0.5) / share[update.client_id]
+            for update in updates
+        ]
+        deltas = self.clip(model, (model.delta(update) for update in updates))
+        noise = self.state["noise"].standard_normal(model.params.size, np.float32)
+        noise *= np.float32(self.noise_multiplier * self.bound)
+        total = weighted_sum([*weights, 1.0], [*deltas, noise])
+        self.state["versions"] += 1
+        self.state["participation"].update(share.keys())
+        self.report["weight"] = [weight / len(updates) for weight in weights]
+        return self.step(model, -total / np.float32(len(updates)), self.server_lr)
+
+    def epsilon(self, versions: int) -> float:
+        """Of (epsilon, delta)-differential privacy for clients that moved so many versions, >= 0.
+
+        Renyi accounting of the Gaussian mechanism, by Flower's accountant; neighbours differ in
+        all of one client's data.
+        """
+        if versions == 0:
+            return 0.0
+        # Without amplification it does not matter how many of how many take part.
+        config = PrivacyConfig(
+            target_delta=self.delta,
+            population_size=1,
+            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
+            sampling_method=SamplingMethod.NO_AMPLIFICATION,
+        )
+        accountant = RdpAccountant(config)
+        accountant.compose(GaussianPrivacyEvent(self.noise_multiplier, 1, 1), versions)
+        return accountant.get_epsilon(self.delta)
+
+    def totals(self) -> dict[str, float]:
+        """Epsilon of all versions, and of the client that moved most, at `delta`.
+
+        The second holds where it does not depend on the data who takes part when.
+        """
+        most = max(self.state["participation"].values(), default=0)
+        return {
+            "epsilon": self.epsilon(self.state["versions"]),
+            "epsilon_of_most_frequent_client": self.epsilon(most),
+            "delta": self.delta,
+        }
