@@ -16,6 +16,8 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fl_app.compression import Compressed, Compression
+from fl_app.compression import Trainer as Sender
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.core.layout import Layout
 from fl_app.core.types import KINDS, Config, State, Upload, Vector
@@ -80,10 +82,14 @@ class LocalTrainer(NumPyClient):
         proximal: mu >= 0, pulls towards the received model (Li et al. 2020, FedProx).
         lr_decay: in (0, 1], what eta_l is multiplied by for every version of the global model.
         max_grad_norm: longest gradient of a batch, with penalty and correction, > 0; None = any.
+        upload_dtype: of the entries that travel, ``"float32"`` or ``"float16"``.
+        top_k: share of an upload's entries that travels, in (0, 1]; the others are added to the
+            client's next upload (`fl_app.compression`); None = all.
         seed: of the run; an order's randomness comes from (seed, client, order number).
         device: torch device; ``"auto"`` takes a GPU if there is one.
 
     Attributes:
+        sender: trains likewise, and its uploads are what arrives of them.
         client_id: whose order is being carried out.
         state: what this client keeps between its orders, arrays by name; they are replaced, never
             changed in place.
@@ -106,6 +112,8 @@ class LocalTrainer(NumPyClient):
         proximal: float = 0.0,
         lr_decay: float = 1.0,
         max_grad_norm: float | None = None,
+        upload_dtype: str = "float32",
+        top_k: float | None = None,
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -136,10 +144,15 @@ class LocalTrainer(NumPyClient):
         self.seed = seed
         self.client_id = 0
         self.state: dict[str, NDArray[Any]] = {}
+        self.compression = Compression(dtype=upload_dtype, top_k=top_k, kind=upload)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = FlatModel(task.model(), device)
         self.device = torch.device(device)
+        small = top_k is not None or upload_dtype != "float32"
+        self.sender: Sender = (
+            Compressed(self, self.compression, self.model.layout) if small else self
+        )
         cls = type(self)
         self._penalised = cls.penalty is not LocalTrainer.penalty
         self._corrected = cls.correct is not LocalTrainer.correct
@@ -432,12 +445,12 @@ class LocalTrainer(NumPyClient):
         Returns:
             The upload as arrays in the layout's order (none upon a pause), the number of examples,
             and metrics ``loss``, ``rate-sum`` and ``kind``; where they say something, also
-            ``done``, ``progress``, ``base-version``, and ``trainer``, the classes between this one
-            and `LocalTrainer`.
+            ``encoding`` (``"top-k"``: all but k trainable entries are 0), ``done``, ``progress``,
+            ``base-version``, and ``trainer``, the classes between this one and `LocalTrainer`.
         """
         received = self.model.layout.flatten(parameters) if parameters else NOTHING
         settings = {k: v for k, v in config.items() if not isinstance(v, bytes)}
-        upload = self.train(
+        upload = self.sender.train(
             int(config.get("client-id", 0)),
             int(config.get("sequence", 0)),
             received,
@@ -459,7 +472,13 @@ class LocalTrainer(NumPyClient):
         if not upload.done:
             metrics |= {"done": 0, "progress": upload.progress}
             return [], upload.num_examples, metrics
-        return self.model.layout.unflatten(upload.vector), upload.num_examples, metrics
+        if self.compression.top_k is not None:
+            metrics["encoding"] = "top-k"
+        arrays = self.model.layout.unflatten(upload.vector)
+        for place, entry in enumerate(self.model.layout.entries):
+            if entry.trainable:  # as they are after rounding
+                arrays[place] = arrays[place].astype(self.compression.dtype, copy=False)
+        return arrays, upload.num_examples, metrics
 
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]

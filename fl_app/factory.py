@@ -198,10 +198,12 @@ def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | Overlapp
     if config.runtime.name == "deployment" or isinstance(build_schedule(config), RandomK):
         return None
     task, settings = trainer.task, config.devices
+    num_bytes = 4 * trainer.model.layout.size
     facts = {
         "num_clients": config.num_clients,
         "seed": config.seed,
-        "num_bytes": 4 * trainer.model.layout.size,
+        "num_bytes": num_bytes,
+        "upload_share": trainer.compression.num_bytes(trainer.model.layout) / num_bytes,
         "num_examples": [task.train_indices(i).size for i in range(config.num_clients)],
     }
     own = [key for key in settings if key not in PARTS]
@@ -258,6 +260,7 @@ def build_engine(
         evaluate=_evaluation(trainer, config.metrics),
         eval_every=config.eval_every,
         guard=build_guard(config),
+        upload_bytes=trainer.compression.num_bytes(layout),
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
         sinks=sinks,
@@ -346,8 +349,8 @@ def _mailbox(
     )
     require_positive("runtime.patience", config.runtime.patience, "every worker would be replaced")
     if workers == 0:
-        return Inline(trainer)
-    return Workers(trainer, workers, layout.size, patience=config.runtime.patience)
+        return Inline(trainer.sender)
+    return Workers(trainer.sender, workers, layout.size, patience=config.runtime.patience)
 
 
 def _evaluation(trainer: LocalTrainer, further: Sequence[str]) -> Evaluate:

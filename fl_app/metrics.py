@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 
 PER_CLASS = ("recall", "clients")
 OF_EVERY_AGGREGATION = ("kind", "t", "version")
+CONFIGURED = ("_joules_of", "_num_bytes", "_upload_bytes")  # of a tally, not counted by it
 COLLAPSED_AT = 0.99  # of the test examples put into one class
 STABILITY_WINDOW = 10  # evaluations
 SMOOTHING = 5  # evaluations
@@ -133,6 +134,7 @@ class Tally:
     Args:
         num_clients: N, of which all count in the spread of participation; None = as many as appear.
         num_bytes: size of a model.
+        upload_bytes: size of an upload; None = that of a model.
         joules: energy of the first ``elapsed`` seconds of an order, by (client, order number, time
             given, elapsed); None = unknown (`fl_app.devices.Fleet.joules`).
 
@@ -150,6 +152,7 @@ class Tally:
         *,
         num_clients: int | None,
         num_bytes: int,
+        upload_bytes: int | None = None,
         joules: Callable[[int, int, float, float], float | None] | None = None,
     ) -> None:
         self.milestones: list[Milestone] = []
@@ -160,6 +163,7 @@ class Tally:
         self.reported: dict[str, _Mean] = defaultdict(_Mean)
         self._num_clients = num_clients
         self._num_bytes = num_bytes
+        self._upload_bytes = num_bytes if upload_bytes is None else upload_bytes
         self._joules_of = joules
         self._joules = 0.0
         self._knows_joules = joules is not None and joules(0, 0, 0.0, 0.0) is not None
@@ -217,7 +221,7 @@ class Tally:
 
     def snapshot(self) -> dict[str, Any]:
         """What `restore` needs."""
-        return {k: v for k, v in vars(self).items() if k not in ("_joules_of", "_num_bytes")}
+        return {k: v for k, v in vars(self).items() if k not in CONFIGURED}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Be as when `state` was taken."""
@@ -228,7 +232,7 @@ class Tally:
         columns: dict[str, float] = {
             "client_updates": self._client_updates,
             "bytes_down": (self._orders.total() + self._refreshes) * self._num_bytes,
-            "bytes_up": self._client_updates * self._num_bytes,
+            "bytes_up": self._client_updates * self._upload_bytes,
             "orders_wasted": self.orders_wasted,
             "seconds_wasted": self.seconds_wasted,
             "participation_gini": self.gini,

@@ -137,6 +137,7 @@ def run_cell(
     tally = Tally(
         num_clients=None if real else config.num_clients,
         num_bytes=num_bytes,
+        upload_bytes=trainer.compression.num_bytes(trainer.model.layout),
         joules=None if devices is None else devices.joules,
     )
     lines = JsonLines(folder / "events.jsonl", keep=kept and kept["lines"])

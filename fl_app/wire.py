@@ -10,7 +10,7 @@ understand them:
 | | | and what the strategy and the user add |
 | reply | ``arrays`` | the upload by name |
 | | ``metrics`` | ``num-examples``; ours also ``version``, ``loss``, ``rate-sum`` |
-| | ``config`` | ours: ``kind``, ``trainer`` |
+| | ``config`` | ours: ``kind``, ``trainer``, ``encoding`` |
 | both, where any node serves any client | ``state`` | what the client keeps between its orders |
 | introduction (`query`) | ``metrics`` | the reply holds ``partition-id`` |
 
@@ -67,6 +67,9 @@ APP_CONFIG = "app-config"  # the resolved configuration, YAML
 NUM_EXAMPLES = "num-examples"
 KIND = "kind"
 TRAINER = "trainer"  # names of the classes that trained, of algorithms with clients of their own
+ENCODING = "encoding"
+TOP_K = "top-k"  # the encoding in which ``arrays`` holds places, entries and buffers
+PLACES, ENTRIES = "top-k.places", "top-k.entries"
 LOSS = "loss"
 RATE_SUM = "rate-sum"
 DONE = "done"  # 0: the client paused
@@ -124,6 +127,44 @@ def _read(record: ArrayRecord, layout: Layout) -> list[NDArray[np.generic]]:
             )
         arrays.append(array)
     return arrays
+
+
+def _vector(record: ArrayRecord, layout: Layout, encoding: Scalar | None) -> Vector:
+    """An upload's vector ``(d,)``, read-only, however it travelled."""
+    if encoding != TOP_K:
+        return from_arrays(record, layout)
+    named = {name: _numpy(name, array) for name, array in record.items()}
+    buffers = {entry.name: entry.shape for entry in layout.entries if not entry.trainable}
+    if named.keys() != {PLACES, ENTRIES, *buffers}:
+        raise ValueError(f"a {TOP_K} upload must hold {PLACES}, {ENTRIES} and the model's buffers")
+    places, entries = named.pop(PLACES), named.pop(ENTRIES)
+    one_each = places.ndim == 1 and places.shape == entries.shape
+    if not (one_each and places.dtype.kind == "u" and entries.dtype.kind == "f"):
+        raise ValueError(f"a {TOP_K} upload must hold one floating entry for every unsigned place")
+    # In order: so none is there twice, and the last one is the largest.
+    ends = np.diff(places.astype(np.int64), append=layout.num_trainable)
+    if (ends <= 0).any():
+        raise ValueError(f"{PLACES} must increase and be below {layout.num_trainable}")
+    for name, shape in buffers.items():
+        if named[name].shape != shape:
+            raise ValueError(f"array {name!r} has shape {named[name].shape}, the model's {shape}")
+    vector = np.zeros(layout.size, np.float32)
+    vector[places] = entries
+    for name, array in named.items():
+        vector[layout.slices[name]] = array.reshape(-1)
+    vector.flags.writeable = False
+    return vector
+
+
+def _sparse(
+    named: Mapping[str, NDArray[np.generic]], layout: Layout
+) -> dict[str, NDArray[np.generic]]:
+    """The inverse of `_vector` for arrays of which most entries are 0."""
+    vector = layout.flatten(list(named.values()))[: layout.num_trainable]
+    places = np.flatnonzero(vector).astype(np.uint32)
+    dtype = next(named[entry.name].dtype for entry in layout.entries if entry.trainable)
+    buffers = {entry.name: named[entry.name] for entry in layout.entries if not entry.trainable}
+    return {PLACES: places, ENTRIES: vector[places].astype(dtype), **buffers}
 
 
 def _numpy(name: str, array: Array) -> NDArray[np.generic]:
@@ -232,7 +273,7 @@ def unpack_reply(
     done = bool(numbers.pop(DONE, 1))
     base_version = numbers.pop(BASE_VERSION, None)
     return Upload(
-        vector=from_arrays(arrays, layout) if done else np.empty(0, np.float32),
+        vector=_vector(arrays, layout, texts.get(ENCODING)) if done else np.empty(0, np.float32),
         kind="model" if kind is None else str(kind),
         num_examples=int(numbers.pop(NUM_EXAMPLES)),
         loss=float(next((numbers[name] for name in LOSS_NAMES if name in numbers), math.nan)),
@@ -336,10 +377,12 @@ def pack_upload(
     if VERSION in config:
         numbers[VERSION] = int(config[VERSION])
     numbers[NUM_EXAMPLES] = num_examples
-    named = {name: Array(a) for name, a in zip(layout.names, arrays, strict=True)} if arrays else {}
+    named = dict(zip(layout.names, arrays, strict=True)) if arrays else {}
+    if named and metrics.get(ENCODING) == TOP_K:
+        named = _sparse(named, layout)
     content = RecordDict(
         {
-            ARRAYS: ArrayRecord(named),
+            ARRAYS: ArrayRecord({name: Array(array) for name, array in named.items()}),
             METRICS: MetricRecord(numbers),  # type: ignore[arg-type]
             CONFIG: ConfigRecord(texts),  # type: ignore[arg-type]
         }

@@ -51,13 +51,20 @@ class MeasuredLinks:
         num_clients: N >= 1.
         seed: of the run.
         slowdown: what all speeds are divided by, > 0.
+        upload_share: size of an upload over that of a model.
 
     Raises:
         ValueError: a value is out of its bounds.
     """
 
     def __init__(
-        self, *, num_bytes: int, num_clients: int, seed: int = 0, slowdown: float = 1.0
+        self,
+        *,
+        num_bytes: int,
+        num_clients: int,
+        seed: int = 0,
+        slowdown: float = 1.0,
+        upload_share: float = 1.0,
     ) -> None:
         require_positive("devices.network.slowdown", slowdown, "there would be no bandwidth")
         links = _table("links.json")
@@ -65,6 +72,7 @@ class MeasuredLinks:
         self._down = [_speed(links[place], "down") for place in drawn]
         self._up = [_speed(links[place], "up") for place in drawn]
         self._num_bytes = num_bytes * slowdown
+        self._upload_share = upload_share
         self._seed = seed
 
     def download(self, client_id: int, sequence: int) -> float:
@@ -75,7 +83,7 @@ class MeasuredLinks:
     def upload(self, client_id: int, sequence: int) -> float:
         """Seconds from the end of training until the server has the update."""
         draw = uniform(self._seed, client_id, sequence, b"upload")
-        return self._num_bytes / self._up[client_id](draw)
+        return self._num_bytes * self._upload_share / self._up[client_id](draw)
 
 
 def _speed(link: dict[str, Any], way: str) -> NormalAbove:

@@ -16,17 +16,24 @@ class Relative:
         mean_seconds: training time of every client, all > 0.
         share: of its mean that a transfer takes at normal bandwidth, >= 0.
         slowdown: what the bandwidth is divided by, > 0.
+        upload_share: size of an upload over that of a model.
 
     Raises:
         ValueError: a value is out of its bounds.
     """
 
     def __init__(
-        self, *, mean_seconds: Sequence[float], share: float = 0.01, slowdown: float = 1.0
+        self,
+        *,
+        mean_seconds: Sequence[float],
+        share: float = 0.01,
+        slowdown: float = 1.0,
+        upload_share: float = 1.0,
     ) -> None:
         require_at_least("devices.network.share", share, 0, "a model would come before it was sent")
         require_positive("devices.network.slowdown", slowdown, "there would be no bandwidth")
         self._seconds = share * slowdown * fmean(mean_seconds)
+        self._upload_share = upload_share
 
     def download(self, client_id: int, sequence: int) -> float:
         """Seconds until the client has the model of its order number `sequence`."""
@@ -34,7 +41,7 @@ class Relative:
 
     def upload(self, client_id: int, sequence: int) -> float:
         """Seconds from the end of training until the server has the update."""
-        return self._seconds
+        return self._seconds * self._upload_share
 
 
 class Link:
@@ -49,6 +56,7 @@ class Link:
         latency: seconds before the first byte comes, >= 0.
         seed: of the run.
         jitter: relative half-width of a transfer's deviation, in [0, 1).
+        upload_share: size of an upload over that of a model.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -63,6 +71,7 @@ class Link:
         latency: float = 0.05,
         seed: int = 0,
         jitter: float = 0.2,
+        upload_share: float = 1.0,
     ) -> None:
         require_positive("devices.network.down", down, "no model would ever reach a client")
         require_positive("devices.network.up", up, "no update would ever reach the server")
@@ -72,7 +81,7 @@ class Link:
             jitter < 1, "devices.network.jitter", jitter, "below 1", "a transfer could take no time"
         )
         self._down = num_bytes / down
-        self._up = num_bytes / up
+        self._up = num_bytes * upload_share / up
         self._latency = latency
         self._seed = seed
         self._jitter = jitter

@@ -73,6 +73,9 @@ class Aggregator(Protocol):
     state: dict[str, Any]
     report: dict[str, Any]
 
+    @property
+    def cites_forgotten(self) -> bool: ...
+
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector: ...
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]: ...
     def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]: ...
@@ -153,6 +156,7 @@ class Engine:
         evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them.
         eval_every: versions between evaluations; the first and the last version always are.
         guard: bounds on uploads, asked before the strategy is.
+        upload_bytes: size of an upload; default that of the vector.
         checkpoint: called with the version when it is time for a `snapshot`.
         checkpoint_every: versions between checkpoints; None = only when asked to `stop`.
         sinks: receive the events.
@@ -174,6 +178,7 @@ class Engine:
         evaluate: Evaluate | None = None,
         eval_every: int = 1,
         guard: Guard | None = None,
+        upload_bytes: int | None = None,
         checkpoint: Callable[[int], None] | None = None,
         checkpoint_every: int | None = None,
         sinks: Sequence[Sink] = (),
@@ -190,6 +195,7 @@ class Engine:
         self._num_trainable = initial.size if num_trainable is None else num_trainable
         self._evaluate_fn = evaluate
         self._eval_every = eval_every
+        self._upload_bytes = initial.nbytes if upload_bytes is None else upload_bytes
         self._guard = Guard() if guard is None else guard
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
@@ -409,7 +415,7 @@ class Engine:
         self._cited[base_version] += 1
         self._release(order.base_version)
         self.outcome.client_updates += 1
-        self.outcome.bytes_up += update.vector.nbytes
+        self.outcome.bytes_up += self._upload_bytes
         self._emit(
             "arrival",
             client=order.client_id,
@@ -432,7 +438,8 @@ class Engine:
                 f"base_version={upload.base_version} must be between 0 and {order.base_version}, "
                 "the version of its order"
             )
-        if upload.kind == "model" and upload.base_version not in (None, *self._versions):
+        forgotten = upload.base_version not in (None, *self._versions)
+        if forgotten and (upload.kind == "model" or not self._strategy.cites_forgotten):
             return f"base_version={upload.base_version} is one that no order under way cites"
         if upload.kind not in KINDS:
             return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"

@@ -108,12 +108,17 @@ def lying(upload: Upload) -> Upload:
     return replace(upload, kind="model", base_version=0)
 
 
+def outdated(upload: Upload) -> Upload:
+    return replace(upload, base_version=0)
+
+
 @pytest.mark.parametrize(
     ("fault", "guard", "reason"),
     [
         (huge, {"max_norm_ratio": 10}, "running median"),
         (greedy, {"max_examples": 1000}, "guard.max_examples"),
         (lying, {}, "base_version=0 is one that no order under way cites"),
+        (outdated, {}, "base_version=0 is one that no order under way cites"),
     ],
 )
 def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(

@@ -187,6 +187,59 @@ def test_foreign_float64_is_cast_and_what_overflows_is_not_finite() -> None:
     assert vector[:2].tolist() == [math.inf, 2.5]
 
 
+# What top-k uploads look like: of the trainable (1, 2, 3) the first is left out.
+SPARSE = {
+    "top-k.places": np.array([1, 2], np.uint32),
+    "top-k.entries": np.array([2, 3], np.float16),
+    "bn.running_mean": INITIAL["bn.running_mean"],
+    "bn.num_batches_tracked": INITIAL["bn.num_batches_tracked"],
+}
+
+
+def sparse_reply(arrays: dict[str, np.ndarray]) -> Message:
+    reply = a_reply(arrays)
+    reply.content["config"] = ConfigRecord({"encoding": "top-k", "kind": "delta"})
+    return reply
+
+
+def test_sparse_uploads_are_inverse() -> None:
+    order = a_message(wire.OrderPacker(LAYOUT, {}).pack(an_order()))
+    arrays = [
+        array.astype(np.float16) if array.dtype == np.float32 else array
+        for array in LAYOUT.unflatten(np.array([0, 2, 3, 5, 7], np.float32))
+    ]
+    metrics = {"encoding": "top-k", "kind": "delta", "loss": 0.5}
+    reply = through(wire.pack_upload(order, LAYOUT, arrays, 10, metrics))
+    sent = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+    assert sent.keys() == SPARSE.keys()
+    for name in ("top-k.places", "top-k.entries"):
+        assert sent[name].dtype == SPARSE[name].dtype
+        np.testing.assert_array_equal(sent[name], SPARSE[name])
+    vector = wire.unpack_reply(reply, LAYOUT, version=4).vector
+    assert vector.tolist() == [0, 2, 3, 5, 7]
+    assert vector.dtype == np.float32
+    assert not vector.flags.writeable
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"top-k.places": np.array([1, 3], np.uint32)}, "must increase and be below 3"),
+        ({"top-k.places": np.array([1, 1], np.uint32)}, "must increase and be below 3"),
+        ({"top-k.places": np.array([2, 1], np.uint32)}, "must increase and be below 3"),
+        ({"top-k.places": np.array([-1, 1], np.int32)}, "one floating entry for every unsigned"),
+        ({"top-k.places": np.array([1], np.uint32)}, "one floating entry for every unsigned"),
+        ({"top-k.entries": np.array([1, 2])}, "one floating entry for every unsigned"),
+        ({"bn.running_mean": np.zeros(2, np.float32)}, r"'bn.running_mean' has shape \(2,\)"),
+        ({"extra": np.zeros(1)}, "must hold top-k.places, top-k.entries and the model's buffers"),
+        ({"top-k.places": np.array(2**64 - 1, np.uint64)}, "one floating entry"),
+    ],
+)
+def test_sparse_uploads_that_do_not_fit(changed: dict[str, np.ndarray], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        wire.unpack_reply(sparse_reply({**SPARSE, **changed}), LAYOUT)
+
+
 def raw(data: bytes) -> Array:
     return Array("float32", (1,), "numpy.ndarray", data)
 

@@ -14,7 +14,14 @@ from fl_app.factory import PARTS, build_devices, build_trainer, check, instantia
 CONF = Path(__file__).parents[3] / "conf"
 PROFILES = sorted(path.stem for path in (CONF / "devices").glob("*.yaml"))
 OPTIONS = sorted(path for part in PARTS for path in (CONF / "devices" / part).glob("*.yaml"))
-FACTS = {"num_clients", "seed", "num_bytes", "num_examples", "mean_seconds"}  # from the factory
+FACTS = {
+    "num_clients",
+    "seed",
+    "num_bytes",
+    "num_examples",
+    "mean_seconds",
+    "upload_share",
+}  # from the factory
 
 
 def configuration(*overrides: str) -> DictConfig:

@@ -1,0 +1,147 @@
+"""What of an upload travels: fewer bits an entry, and fewer entries, the rest of them later.
+
+Top-k with error feedback (Stich, Cordonnier, Jaggi: "Sparsified SGD with Memory", NeurIPS 2018,
+arXiv:1809.07599; of clients' displacements or gradients u):
+
+    p = u + e,    send C(p),    e <- p - C(p)
+
+where C keeps the k entries of largest magnitude, in half precision if asked to, and e stays on the
+device. Half precision alone needs no feedback: its error is a 2,048th of an entry.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.core.errors import require
+from fl_app.core.layout import Layout
+from fl_app.core.types import Config, State, Upload, Vector
+
+INDEX_BYTES = 4
+RESIDUAL = "residual"  # among what a client keeps
+DTYPES = ("float32", "float16")
+
+
+class Compression:
+    """How uploads are made smaller: only their trainable part, for buffers are few.
+
+    Args:
+        dtype: of the entries that travel, ``"float32"`` or ``"float16"``.
+        top_k: share of the entries that travels, in (0, 1]; None = all.
+        kind: of the uploads; models are not sparse, so that these need `top_k` = None.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    def __init__(self, *, dtype: str, top_k: float | None, kind: str) -> None:
+        require(
+            dtype in DTYPES,
+            "client.upload_dtype",
+            dtype,
+            f"one of {', '.join(DTYPES)}",
+            "nobody could read it",
+        )
+        if top_k is not None:
+            require(0 < top_k <= 1, "client.top_k", top_k, "in (0, 1]", "it is a share of entries")
+            require(
+                kind != "model",
+                "client.top_k",
+                top_k,
+                "null with client.upload=model",
+                "most of a model's entries matter; displacements and gradients can be sparse",
+            )
+        self.dtype = np.dtype(dtype)
+        self.top_k = top_k
+
+    def count(self, layout: Layout) -> int:
+        """k: how many trainable entries travel."""
+        if self.top_k is None:
+            return layout.num_trainable
+        return max(1, round(self.top_k * layout.num_trainable))
+
+    def num_bytes(self, layout: Layout) -> int:
+        """Size of an upload; with top-k at most, as entries that are zero stay at home."""
+        entry = self.dtype.itemsize + (0 if self.top_k is None else INDEX_BYTES)
+        return self.count(layout) * entry + 4 * (layout.size - layout.num_trainable)
+
+    def apply(
+        self, vector: Vector, layout: Layout, residual: NDArray[Any] | None
+    ) -> NDArray[Any] | None:
+        """Make of an upload what arrives of it, in place.
+
+        Args:
+            vector: u and buffers, shape ``(d,)``.
+            layout: of the model.
+            residual: e from the client's upload before, shape ``(num_trainable,)``; None = 0.
+
+        Returns:
+            The residual to keep; None without top-k.
+        """
+        part = vector[: layout.num_trainable]
+        if self.top_k is None:
+            part[:] = self._rounded(part)
+            return None
+        wanted = part.copy() if residual is None else part + residual
+        count = self.count(layout)
+        places = np.argpartition(np.abs(wanted), part.size - count)[part.size - count :]
+        part[:] = 0
+        part[places] = self._rounded(wanted[places])
+        wanted -= part
+        return wanted
+
+    def _rounded(self, entries: Vector) -> NDArray[Any]:
+        largest = np.finfo(self.dtype).max
+        return np.clip(entries, -largest, largest).astype(self.dtype)
+
+
+class Trainer(Protocol):
+    """What uploads come from (`fl_app.client.LocalTrainer`)."""
+
+    def train(
+        self,
+        client_id: int,
+        sequence: int,
+        received: Vector,
+        config: Config,
+        out: Vector | None = None,
+        state: State | None = None,
+    ) -> Upload: ...
+
+
+class Compressed:
+    """A trainer whose uploads are those that arrive; what it does itself is left as it is.
+
+    Args:
+        trainer: does the training.
+        compression: of its uploads.
+        layout: of its model.
+    """
+
+    def __init__(self, trainer: Trainer, compression: Compression, layout: Layout) -> None:
+        self._trainer = trainer
+        self._compression = compression
+        self._layout = layout
+
+    def train(
+        self,
+        client_id: int,
+        sequence: int,
+        received: Vector,
+        config: Config,
+        out: Vector | None = None,
+        state: State | None = None,
+    ) -> Upload:
+        """As `fl_app.client.LocalTrainer.train`; the state holds the residual besides."""
+        own: Mapping[str, Any] = state or {}
+        residual = own.get(RESIDUAL)
+        own = {key: value for key, value in own.items() if key != RESIDUAL}
+        upload = self._trainer.train(client_id, sequence, received, config, out, own)
+        if upload.done:
+            residual = self._compression.apply(upload.vector, self._layout, residual)
+        if residual is None:
+            return upload
+        return replace(upload, state={**upload.state, RESIDUAL: residual})
