@@ -66,12 +66,14 @@ class Asynchronous(AsyncStrategy):
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         server_round = model.version + 1
+        vars(self.inner).update(self.state.get("inner", {}))
         self._announce(server_round, _record(model.params))
         replies = []
         for update in updates:
             vector = model.params + model.delta(update) if self.rebase else model.local(update)
             replies.append(_reply(update, server_round, vector))
         arrays, _ = self.inner.aggregate_train(server_round, replies)
+        self.state["inner"] = {k: v for k, v in vars(self.inner).items() if _is_learned(v)}
         if arrays is None:
             return model.params
         return np.asarray(arrays[NAME].numpy(), np.float32)
@@ -83,6 +85,16 @@ class Asynchronous(AsyncStrategy):
             self.inner.configure_train(server_round, arrays, ConfigRecord(), None)  # type: ignore[arg-type]
         finally:
             self.inner.fraction_train = fraction
+
+
+def _is_learned(value: object) -> bool:
+    """Whether an attribute of a strategy of Flower's is a momentum or the like."""
+    arrays = list(value.values()) if isinstance(value, dict) else value
+    return (
+        isinstance(arrays, list)
+        and len(arrays) > 0
+        and all(isinstance(array, np.ndarray) for array in arrays)
+    )
 
 
 def _record(vector: Vector) -> ArrayRecord:

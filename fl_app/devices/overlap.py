@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_app.core.errors import require
+from fl_app.core.errors import require, require_count
 from fl_app.devices.compute import MeanSeconds
 from fl_app.devices.fleet import Fleet
 from fl_app.engine.clock import Parts
@@ -37,15 +37,24 @@ class OverlapCompute(MeanSeconds):
         num_examples: n_i of every client, all > 0.
         seed: of the run.
         jitter: see `MeanSeconds`.
+        epochs: local epochs of an order, >= 1; Table 4's have five.
 
     Raises:
         ValueError: a value is out of its bounds, or Table 4 does not have the model.
     """
 
     def __init__(
-        self, *, num_bytes: int, num_examples: Sequence[int], seed: int = 0, jitter: float = 0.0
+        self,
+        *,
+        num_bytes: int,
+        num_examples: Sequence[int],
+        seed: int = 0,
+        jitter: float = 0.0,
+        epochs: int = 5,
     ) -> None:
+        require_count("devices.epochs", epochs, "training would take no time")
         seconds, _ = _row(num_bytes)
+        seconds *= epochs / 5
         sizes = np.asarray(num_examples, float)
         super().__init__(seconds * sizes / sizes.max(), seed=seed, jitter=jitter)
 

@@ -36,6 +36,7 @@ _COLOURS = {
     "afl": _VERMILION,
     "safl": _SKY,
     "dp_fedbuff": _GREEN,
+    "fedavgm": _SKY,
     "krum": _VERMILION,
     "multi_krum": _ORANGE,
     "median": _BLUE,

@@ -14,6 +14,8 @@ w_t = [1, 1] at version 5. Three updates started from w_3 = [0, 0] and moved by 
               = [1.084, 1.084]
 """
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 from flwr.serverapp import strategy as flower
@@ -53,6 +55,25 @@ def test_adam_remembers_from_one_aggregation_to_the_next():
     strategy = Asynchronous(flower.FedAdam(eta=0.1, beta_1=0.9, beta_2=0.9, tau=1.0))
     first = strategy.aggregate(MODEL, UPDATES)
     assert not np.allclose(strategy.aggregate(MODEL, UPDATES), first)
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [
+        lambda: flower.FedAdam(eta=0.1, tau=1.0),
+        lambda: flower.FedYogi(eta=0.1, tau=1.0),
+        lambda: flower.FedAvgM(server_momentum=0.9),
+        flower.FedMedian,
+    ],
+    ids=["FedAdam", "FedYogi", "FedAvgM", "FedMedian"],
+)
+def test_who_is_given_the_state_goes_on_where_the_other_was(inner):
+    strategy = Asynchronous(inner())
+    strategy.aggregate(MODEL, UPDATES)
+    restored = Asynchronous(inner())
+    restored.state = deepcopy(strategy.state)
+    expected = strategy.aggregate(MODEL, UPDATES[:2])
+    assert restored.aggregate(MODEL, UPDATES[:2]).tobytes() == expected.tobytes()
 
 
 def test_without_rebase_the_stale_models_themselves_are_averaged():

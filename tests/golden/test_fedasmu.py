@@ -127,6 +127,12 @@ def test_slots_of_the_meta_model_are_a_distribution_that_rewards_shift() -> None
     assert MetaModel.initial(seed=0).tobytes() == theta.tobytes()
 
 
+def test_one_slot_leaves_nothing_to_learn() -> None:
+    theta = MetaModel.initial(seed=0)
+    assert MetaModel.log_probs(theta, 1).tolist() == [0.0]
+    assert MetaModel.reinforce(theta, 1, slot=1, step=1.0).tobytes() == theta.tobytes()
+
+
 def test_the_meta_models_step_is_the_gradient_of_the_log_probability() -> None:
     theta, eps = MetaModel.initial(seed=3), 1e-2
     direction = MetaModel.reinforce(theta, 4, slot=3, step=1.0) - theta

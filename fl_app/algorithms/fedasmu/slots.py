@@ -60,6 +60,8 @@ class MetaModel(nn.Module):
     @staticmethod
     def reinforce(theta: Vector, num_slots: int, slot: int, step: float) -> Vector:
         """theta + step * grad log P(slot), a new vector; REINFORCE with step = eta (R - b)."""
+        if num_slots == 1:  # there is no choice, and so nothing to learn
+            return theta
         model = MetaModel._of(theta)
         parameters = list(model.parameters())
         grads = torch.autograd.grad(model(num_slots)[slot - 1], parameters, allow_unused=True)
