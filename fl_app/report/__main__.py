@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from fl_app.report import PAGE, TARGET_ACCURACY, print_table, watch, write_report
+from fl_app.report.reading import read_run
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -29,6 +30,12 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="SECONDS",
         help=f"write only {PAGE}, so often until the run ends; in a browser it reloads itself",
     )
+    parser.add_argument(
+        "--grid",
+        nargs=2,
+        metavar=("KEY", "KEY"),
+        help="draw figures/grid.png, the accuracy of every cell over two keys, and nothing else",
+    )
     options = parser.parse_args(arguments)
     folder, target = options.run_folder, options.target_accuracy
     span = tuple(options.span) if options.span else None
@@ -37,6 +44,13 @@ def main(arguments: list[str] | None = None) -> None:
         if options.watch is not None:
             print(f"page: {page}", flush=True)
             watch(folder, target, every=options.watch, span=span)
+            return
+        if options.grid is not None:
+            from fl_app.report.grid import write_grid  # matplotlib takes a second to import
+
+            path = folder / "figures" / "grid.png"
+            write_grid(read_run(folder), (options.grid[0], options.grid[1]), path)
+            print(f"figure: {path}")
             return
         table = write_report(folder, target, span=span)
     except ValueError as error:
