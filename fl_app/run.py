@@ -1,5 +1,6 @@
 """One run, or the cells of an experiment, from configuration to files."""
 
+import gc
 import hashlib
 import json
 import math
@@ -90,8 +91,11 @@ def run(
             continue
         outcome, summary = run_cell(cell, where, label=name or cell.algorithm.name, grid=grid)
         summaries.append(summary)
-        problem = outcome.error or problem
-        if outcome.stopped == "interrupted":
+        problem, stopped = outcome.error or problem, outcome.stopped
+        # Engine and what it calls back refer to each other, and keep all of the run's vectors.
+        del outcome
+        gc.collect()
+        if stopped == "interrupted":
             problem = Interrupted(f"interrupted; what was done so far lies in {folder}")
             break
     figures = not isinstance(problem, Interrupted)  # who pressed Ctrl-C does not wait for them

@@ -1,6 +1,7 @@
 """Every file in conf/experiment, and the rows of docs/experiments.md that add to one."""
 
 import csv
+import gc
 import json
 import re
 import sys
@@ -9,8 +10,10 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
+from fl_app import run as run_module
 from fl_app.__main__ import main
 from fl_app.cli import CONF, refuse_surplus
+from fl_app.engine.arena import Arena
 from fl_app.factory import check
 from fl_app.run import compose_cells, run_cell, shrink
 
@@ -52,6 +55,27 @@ def test_every_experiment_is_accepted_and_its_small_form_runs(name, tmp_path):
         assert summary["stopped"] == "num_versions"
         assert summary["num_versions"] == 2
         assert summary["failures"] == summary["rejected"] == 0
+
+
+def test_nothing_is_kept_of_a_cell_that_ended(tmp_path, monkeypatch):
+    """A large model's run holds gigabytes, which the next cell needs."""
+    before = []
+    alone = run_module.run_cell
+
+    def counted(*args, **more):
+        before.append(sum(type(thing) is Arena for thing in gc.get_objects()))
+        return alone(*args, **more)
+
+    monkeypatch.setattr(run_module, "run_cell", counted)
+    overrides = ["experiment=quickstart", "experiment.scale=smoke", "runtime.workers=1"]
+    gc.collect()
+    gc.disable()  # by itself it would come at some time or other
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            run_module.run(compose("config", overrides=overrides), overrides, tmp_path)
+    finally:
+        gc.enable()
+    assert before == [0] * 4
 
 
 @pytest.mark.parametrize("row", ROWS)
