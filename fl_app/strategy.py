@@ -44,6 +44,8 @@ class AsyncStrategy(Strategy):
         schedule: when clients start and updates are aggregated, unless told otherwise.
         needs: full name of the trainer whose equations the clients must know; "" = any client's
             models will do.
+        cites_forgotten: whether its clients may say that they started from a version that no order
+            under way cites, and no model is kept of: their displacements are all it looks at.
         state: everything learned; whoever restores it restores the algorithm.
         report: numbers about the last aggregation (such as ``weight``, one per update), which go
             into its event; the engine empties it before every `aggregate`.
@@ -60,6 +62,7 @@ class AsyncStrategy(Strategy):
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=None, buffer_size=1)
     needs: ClassVar[str] = ""
+    cites_forgotten: ClassVar[bool] = False
 
     def __init__(
         self, *, clip_norm: float | None = None, lr_schedule: LinearDecay | None = None

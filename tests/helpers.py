@@ -141,6 +141,8 @@ class Stays:
 class MeanDelta:
     """w <- w + mean of the displacements; remembers what it was shown."""
 
+    cites_forgotten = False
+
     def __init__(self) -> None:
         self.report: dict[str, Any] = {}
         self.histories: list[list[int]] = []

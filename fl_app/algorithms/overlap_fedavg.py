@@ -53,6 +53,7 @@ class OverlapFedAvg(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = synchronous(10)
     needs: ClassVar[str] = "fl_app.algorithms.overlap_fedavg.OverlapTrainer"
+    cites_forgotten: ClassVar[bool] = True  # displacements from the version before
 
     def __init__(
         self,

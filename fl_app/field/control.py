@@ -47,10 +47,12 @@ class SuperLink:
 
     Args:
         kit: the server's, or a device's where only nodes are asked for.
+        app: folder of the app that runs are of.
     """
 
-    def __init__(self, kit: Kit) -> None:
+    def __init__(self, kit: Kit, app: Path = APP) -> None:
         self._kit = kit
+        self._app = app
 
     def registered(self) -> dict[bytes, str]:
         """The nodes' public keys, as `public_bytes` gives them, and "online", "offline" or so.
@@ -96,7 +98,7 @@ class SuperLink:
         return True
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:
-        """Submit a run of this app; its id.
+        """Submit a run of the app; its id.
 
         Args:
             overrides: as after ``python -m fl_app``.
@@ -112,7 +114,7 @@ class SuperLink:
             Path(home, "config.toml").write_text(self._connection())
             result = subprocess.run(
                 [
-                    *(COMMANDS / "flwr", "run", APP, "field", "--format", "json"),
+                    *(COMMANDS / "flwr", "run", self._app, "field", "--format", "json"),
                     *("--run-config", f"overrides={words} output={folder}"),
                 ],
                 env={

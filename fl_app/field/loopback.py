@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,15 @@ class Federation:
 
     Args:
         folder: new; receives ``logs/``, ``flower/`` (Flower's home) and ``run/``.
+        limit: seconds for everything.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, limit: float = LIMIT) -> None:
         self.logs, self.home = folder / "logs", folder / "flower"
         self.logs.mkdir(parents=True)
         self.home.mkdir()
-        self._until = time.monotonic() + LIMIT
+        self._limit = limit
+        self._until = time.monotonic() + limit
         self._environment = {
             **os.environ,
             "PATH": f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -57,7 +59,11 @@ class Federation:
         self._gone, self._alive = os.pipe()
 
     def start(
-        self, num_nodes: int, node_config: str = "", via: Callable[[int], int] | None = None
+        self,
+        num_nodes: int,
+        node_config: str = "",
+        via: Callable[[int], int] | None = None,
+        supernode: Sequence[str] = ("flower-supernode",),
     ) -> None:
         """Start a SuperLink and `num_nodes` SuperNodes, and wait until all are online.
 
@@ -65,6 +71,7 @@ class Federation:
             num_nodes: how many.
             node_config: of each, beside its partition; such as ``resident=true``.
             via: makes what the nodes connect to instead, from the SuperLink's port to its own.
+            supernode: the command that starts a node, without its arguments.
 
         Raises:
             FederationError: one of them ended, or they are not online in time.
@@ -85,7 +92,7 @@ class Federation:
         for i, node_port in enumerate(node_ports):
             partition = f"partition-id={i} num-partitions={num_nodes} {node_config}"
             node = ["--insecure", "--superlink", address, "--host", HOST, "--port", str(node_port)]
-            self.spawn(f"node-{i}", "flower-supernode", *node, "--node-config", partition)
+            self.spawn(f"node-{i}", *supernode, *node, "--node-config", partition)
         online = 0
         while online < num_nodes:
             self.wait(2.0)  # asking takes a core's time, which the nodes need to start
@@ -139,7 +146,7 @@ class Federation:
                 raise FederationError(f"{name} ended with {process.returncode}", self.log(name))
         if time.monotonic() > self._until:
             last = list(self._processes)[-1]
-            raise FederationError(f"not done within {LIMIT:g} s", self.log(last))
+            raise FederationError(f"not done within {self._limit:g} s", self.log(last))
 
     def stop(self) -> bool:
         """End every process; whether none is left."""

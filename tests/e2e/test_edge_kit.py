@@ -153,7 +153,7 @@ def test_a_killed_node_comes_back(out: Path) -> None:
     keeper = start(out / "server.log", "keep", out / "server")
     try:
         wait_for(lambda: status() == "online", "the node has found the SuperLink")
-        (node,) = processes(out / "node-1", "flower-supernode")
+        (node,) = processes(out / "node-1", "fl_app.field.supernode")
         os.kill(node, signal.SIGKILL)
         wait_for(lambda: status() == "offline", "the node is missed")
         assert wait_for(lambda: status() == "online", "the node is back") < OFFLINE_AFTER

@@ -18,7 +18,7 @@ from fl_app import wire
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
 from fl_app.core.types import Config, Event, GlobalModel, Order, Reply, Update, Vector
-from fl_app.engine.clock import Joined, Left, VirtualClock, WallClock
+from fl_app.engine.clock import Expired, Joined, Left, Returned, VirtualClock, WallClock
 from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.grid import AnyNode, GridMailbox
 from fl_app.schedule import Buffered
@@ -37,10 +37,12 @@ def plus_one(message: Message, context: Context) -> Message:
 
 
 def ours(message: Message, context: Context) -> Message:
-    """As `plus_one`, and introduces itself as our ClientApp does."""
+    """As `plus_one`, but speaks as our ClientApp does."""
     if message.metadata.message_type == "query":
         return wire.pack_introduction(message, context)
-    return plus_one(message, context)
+    arrays = [array + 1 for array in wire.order_arrays(message, LAYOUT)]
+    num_examples = 10 + int(context.node_config.get("partition-id", 0))
+    return wire.pack_upload(message, LAYOUT, arrays, num_examples, {"kind": "model"})
 
 
 def order(number: int, client_id: int, version: int = 0) -> Order:
@@ -98,8 +100,11 @@ def test_introduction_gives_the_partition_id(open_mailbox: Any) -> None:
     mailbox = open_mailbox(grid, introduce=True)
     assert set(pull(mailbox, 2)) == {Joined(7), Joined(3)}
     mailbox.push(order(0, 3))
-    assert pull(mailbox, 1)[0].upload.num_examples == 13
+    upload = pull(mailbox, 1)[0].upload
+    assert upload.num_examples == 13
+    assert upload.vector.tolist() == [2.0, 3.0]
     assert grid.received[-1].metadata.dst_node_id == grid.node_ids[1]
+    assert list(grid.received[-1].content["arrays"]) == ["packed"]
 
 
 def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox: Any) -> None:
@@ -132,6 +137,20 @@ def test_a_node_that_vanishes_before_it_introduced_itself_never_joins(open_mailb
     grid.node_ids.remove(node)
     introducing.join(timeout=5.0)
     assert mailbox.pull(timeout=0.0) == []
+
+
+def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox: Any) -> None:
+    """As one that still counts as online after the SuperLink died, and is away."""
+    grid = FakeGrid(ours, 1)
+    (node,) = grid.node_ids
+    grid.held.add(node)
+    mailbox = open_mailbox(grid, introduce=True, poll_seconds=0.2)
+    assert mailbox.pull(timeout=0.05) == []
+    grid.held.discard(node)
+    grid.vanish(node)
+    grid.node_ids.append(node)
+    assert pull(mailbox, 1) == [Joined(0)]
+    assert len(grid.received) == 2
 
 
 def test_late_nodes_are_used_and_vanished_ones_reported(open_mailbox: Any) -> None:
@@ -198,6 +217,25 @@ def test_a_slow_uplink_blocks_nobody_else(open_mailbox: Any) -> None:
     assert pull(mailbox, 1)[0].number == 0
 
 
+def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_message(
+    open_mailbox: Any,
+) -> None:
+    grid = FakeGrid(plus_one, 1)
+    (node,) = grid.node_ids
+    grid.uploading[node] = threading.Event()
+    mailbox = open_mailbox(grid, deadline=0.05)
+    clock = WallClock(mailbox, deadline=0.05)
+    assert clock.next(math.inf) == Joined(node)
+    clock.dispatch(order(0, node))
+    assert clock.next(math.inf) == Expired(order(0, node))
+    assert clock.next(math.inf) == Returned(order(0, node))
+    assert mailbox.capacity() == 1
+    clock.dispatch(order(1, node))
+    grid.uploading[node].set()
+    assert clock.next(math.inf).reply.number == 1
+    assert clock.next(clock.now + 0.1) is None, "the first reply is of no use to anybody"
+
+
 def test_errors_become_replies_that_say_why(open_mailbox: Any) -> None:
     def app(message: Message, context: Context) -> Message:
         if context.node_config["partition-id"] == 0:
@@ -260,6 +298,18 @@ def test_without_nodes_the_run_ends_with_advice(open_mailbox: Any) -> None:
     mailbox = open_mailbox(FakeGrid(plus_one, 0), patience=0.05)
     with pytest.raises(RunError, match=r"no node connected within 0\.05 s: start some with"):
         mailbox.pull(timeout=None)
+
+
+def test_nodes_that_are_all_gone_are_waited_for(open_mailbox: Any) -> None:
+    grid = FakeGrid(plus_one, 1)
+    (node,) = grid.node_ids
+    mailbox = open_mailbox(grid, patience=0.05)
+    assert pull(mailbox, 1) == [Joined(node)]
+    grid.vanish(node)
+    assert pull(mailbox, 1) == [Left(node)]
+    assert mailbox.pull(timeout=0.1) == []
+    grid.node_ids.append(node)
+    assert pull(mailbox, 1) == [Joined(node)]
 
 
 def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(
@@ -409,6 +459,9 @@ class Mean:
 
     def to_evaluate(self, model: GlobalModel) -> Vector:
         return model.params
+
+    def totals(self) -> dict[str, float]:
+        return {}
 
 
 class Recorder:

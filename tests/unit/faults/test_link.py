@@ -1,6 +1,7 @@
 """A bad link between a client and an echo on loopback."""
 
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -114,6 +115,20 @@ def test_a_side_that_leaves_is_missed_by_the_other(link: Link) -> None:
         assert connection.recv(1) == b""
 
 
+def test_a_connection_that_is_broken_off_ends_on_the_other_side() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        closing(Link(listener.getsockname()[1])) as link,
+    ):
+        connection = connect(link)
+        there, _ = listener.accept()
+        there.settimeout(5.0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
+        with there:
+            assert there.recv(1) == b""
+
+
 def test_where_nobody_listens_connections_end(link: Link) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         port = nobody.getsockname()[1]
@@ -174,6 +189,21 @@ def test_requests_are_said_twice_where_asked(heard: "tuple[int, SimpleQueue[str]
         told = [asked.get(timeout=5.0) for _ in range(3)]
     assert told == ["/pull a", "/push b", "/push b"]
     assert link.said_twice == 1
+
+
+def test_requests_are_said_again_when_another_passes(
+    heard: "tuple[int, SimpleQueue[str]]",
+) -> None:
+    port, asked = heard
+    with closing(Link(port)) as link:
+        link.say_twice("/push", after="/pull")
+        for path, body in [("/push", "a"), ("/push", "b"), ("/pull", "c")]:
+            with connect(link) as connection:
+                connection.sendall(post(path, body))
+                assert b"200 OK" in connection.recv(4096)
+        told = [asked.get(timeout=5.0) for _ in range(5)]
+    assert told == ["/push a", "/push b", "/pull c", "/push a", "/push b"]
+    assert link.said_twice == 2
 
 
 def test_requests_are_found_however_they_are_cut() -> None:

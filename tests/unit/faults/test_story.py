@@ -73,10 +73,13 @@ def test_the_share_is_that_of_the_others_alone() -> None:
     slowed = [arrival(t, 1) for t in (0, 10, 20, 30, 40, 50, 70, 90)]
     gone = [arrival(t, 2) for t in (0, 10, 20, 30, 40, 50)]
     log = sorted([*steady, *slowed, *gone], key=lambda event: event["t"])
-    assert share(log, [0], (0, 50), (50, 100)) == pytest.approx(1.0)
-    assert share(log, [0, 1], (0, 50), (50, 100)) == pytest.approx(0.75)
-    assert share(log, [0, 2], (0, 50), (50, 100)) == pytest.approx(0.5)
-    assert share(log, [3], (0, 50), (50, 100)) == 0.0
+    assert share(log, [0], [(0, 50)], (50, 100)) == pytest.approx(1.0)
+    assert share(log, [0, 1], [(0, 50)], (50, 100)) == pytest.approx(0.75)
+    assert share(log, [0, 2], [(0, 50)], (50, 100)) == pytest.approx(0.5)
+    assert share(log, [3], [(0, 50)], (50, 100)) == 0.0
+    assert share(log, [1], [(0, 50), (50, 100)], (50, 100)) == 1.0, (
+        "they were as slow by themselves"
+    )
 
 
 def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from faults.verdict import Row, judge
 
-OTHERS = dict(others=[0, 1], calm=(0.0, 50.0), disturbed=(50.0, 100.0))
+OTHERS = dict(others=[0, 1], calm=[(0.0, 50.0)], disturbed=(50.0, 100.0))
 
 
 def write(run: Path, *, events: list[dict[str, Any]], stopped: str = "num_versions") -> None:

@@ -1,6 +1,7 @@
 import shlex
 import stat
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -125,7 +126,7 @@ def commands(tmp_path):
     """Commands of Flower's names that tell how they were called."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for name in ("flower-superlink", "flower-supernode"):
+    for name in ("flower-superlink", "flower-supernode", "python"):
         script = folder / name
         script.write_text('#!/bin/sh\nprintf "%s\\n" "$0" "$FLWR_HOME" "$@"\n')
         script.chmod(0o755)
@@ -156,6 +157,7 @@ def test_start_scripts_give_flower_what_the_folder_says(tmp_path, commands, inse
         *(["--insecure"] if insecure else secure),
     ]
     assert said["node-0"][2:] == [
+        *("-m", "fl_app.field.supernode"),
         *("--superlink", "server.lan:9000", "--port", "9094"),
         *("--node-config", "partition-id=0 num-partitions=1"),
         *(
@@ -182,7 +184,10 @@ def test_start_scripts_take_settings_from_systemd_or_docker(tmp_path, commands):
         text=True,
         capture_output=True,
     )
-    assert result.stdout.splitlines()[2:6] == ["--superlink", "other:1", "--port", "2"]
+    called, _, *words = result.stdout.splitlines()
+    assert Path(called).name == "python"
+    assert words[:2] == ["-m", "fl_app.field.supernode"]
+    assert words[2:6] == ["--superlink", "other:1", "--port", "2"]
 
 
 def test_the_files_of_a_kit_know_its_places():

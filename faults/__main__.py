@@ -1,0 +1,169 @@
+"""``python -m faults``: inject one fault after the other into federations of real processes.
+
+A row of the table for each: what happened, and whether it passed. Exits with 1 if one did not.
+"""
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+from rich.console import Console
+from rich.table import Table
+
+from faults.field import NODES, Disappointed, Field, Run
+from faults.groups import GROUPS, QUICK, UNTESTED, Group
+from faults.injections import SECONDS, Injection
+from faults.story import Span
+from faults.verdict import Row, judge
+from fl_app.core.errors import RunError
+
+FULL, SHORT = 60.0, 40.0  # seconds in which the others' rate is measured
+
+
+def withstand(group: Group, folder: Path, window: float) -> list[Row]:
+    """Inject a group's faults into one federation and one run; a row for each.
+
+    Args:
+        group: what to inject.
+        folder: new; keeps logs and the run's files.
+        window: seconds in which the others' rate is measured, at least.
+    """
+    rows = {name: Row(name, problems=["never injected"]) for name in group.faults}
+    began, ended = time.monotonic(), ""
+    print(f"{group.name}: {NODES} SuperNodes are started", flush=True)
+    field = Field(folder)
+    try:
+        field.start(keys=group.keys, resident=group.resident)
+        field.give(range(NODES), seconds=SECONDS)
+        run = field.submit(group.overrides, folder / "run")
+        run.until(lambda: run.answered() == {*range(NODES)}, "every node has answered")
+        calm = [quiet(run, window)]
+        for injection in group.injections:
+            others = {*range(NODES)} - {*injection.nodes, group.resident}
+            if not others and len(calm) == 1:
+                calm.append(quiet(run, window))
+            start = run.now()
+            for name, seen in observe(injection, run).items():
+                rows[name] = seen
+                print(f"  {name}: {'; '.join([seen.seen, *seen.problems])}", flush=True)
+            if others:
+                run.wait(window - (run.now() - start))
+            for name in injection.names:
+                row = rows[name]
+                row.others, row.calm, row.disturbed = sorted(others), calm, (start, run.now())
+        if len(calm) == 1:
+            calm.append(quiet(run, window))
+        field.give(range(NODES), seconds=0.0)
+        run.finish()
+    except (Disappointed, RunError, OSError, ValueError) as error:
+        ended = str(error)
+        traceback.print_exc()
+    except KeyboardInterrupt:
+        for disturbance in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(disturbance, signal.SIG_IGN)  # or processes would stay behind
+        raise
+    finally:
+        if not field.stop():
+            ended = ended or "a process was left behind"
+    judge(list(rows.values()), folder / "run", ended)
+    print(f"{group.name}: {time.monotonic() - began:.0f} s", flush=True)
+    return list(rows.values())
+
+
+def quiet(run: Run, seconds: float) -> Span:
+    """A while in which nothing is injected."""
+    start = run.now()
+    run.wait(seconds)
+    return start, run.now()
+
+
+def observe(injection: Injection, run: Run) -> dict[str, Row]:
+    """Inject faults, and say what the run told of each."""
+    rows = {}
+    problem = "nothing was told of it"
+    try:
+        for name, seen in injection.inject(run):
+            rows[name] = (
+                Row(name, seen) if isinstance(seen, str) else Row(name, problems=[str(seen)])
+            )
+    except (Disappointed, psutil.Error) as error:
+        problem = str(error)
+    finally:
+        run.field.mend()
+    for name in injection.names:
+        if name not in rows:
+            rows[name] = Row(name, problems=[problem])
+            problem = "not injected after that"
+    return rows
+
+
+def main() -> int:
+    """The command line; 0 if all passed that could be tested, 130 after Ctrl-C, else 1."""
+    known = [name for group in (*GROUPS, *QUICK) for name in group.faults]
+    parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=sorted({*known}), metavar="NAME")
+    parser.add_argument("--quick", action="store_true", help="fewer, shorter, in one federation")
+    parser.add_argument(
+        "--keep", action="store_true", help="keep keys, databases and Flower's home"
+    )
+    parser.add_argument("--list", action="store_true", help="print the names and end")
+    options = parser.parse_args()
+    groups = [
+        group.only(options.only or group.faults) for group in (QUICK if options.quick else GROUPS)
+    ]
+    groups = [group for group in groups if group.injections]
+    if options.list:
+        print(*(name for group in groups for name in group.faults), *UNTESTED, sep="\n")
+        return 0
+    folder = Path(f"outputs/faults-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing stays behind
+    rows = []
+    try:
+        for group in groups:
+            rows += withstand(group, folder / group.name, SHORT if options.quick else FULL)
+            if not options.keep:
+                shutil.rmtree(folder / group.name / "kit", ignore_errors=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    if not options.only:
+        rows += [Row(name, untested=reason) for name, reason in UNTESTED.items()]
+    (folder / "table.json").write_text(json.dumps([told(row) for row in rows], indent=2) + "\n")
+    show(rows)
+    print(f"Files: {folder}")
+    return int(any(row.verdict == "failed" for row in rows))
+
+
+def told(row: Row) -> dict[str, object]:
+    """A row as JSON."""
+    return {**asdict(row), "verdict": row.verdict, "seconds": row.seconds}
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the table."""
+    table = Table("fault", "verdict", "what was seen")
+    for heading in ("versions", "failures", "rejected", "others' rate", "s"):
+        table.add_column(heading, justify="right")
+    colours = {"passed": "green", "failed": "red", "untested": "yellow"}
+    for row in rows:
+        verdict = f"[{colours[row.verdict]}]{row.verdict}[/]"
+        text = "; ".join(filter(None, [row.untested, row.seen, *row.problems]))
+        numbers = ["", "", "", "", ""]
+        if not row.untested:
+            kept = "-" if row.kept is None else f"{row.kept:.0%}"
+            counts = [row.versions or 0, row.failures, row.rejected]
+            numbers = [*map(str, counts), kept, f"{row.seconds:.0f}"]
+        table.add_row(row.fault, verdict, text.replace("[", "\\["), *numbers)
+    Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

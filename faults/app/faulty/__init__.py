@@ -1,0 +1,1 @@
+"""An app of which only the client can misbehave."""

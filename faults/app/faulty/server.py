@@ -1,0 +1,5 @@
+"""The real server."""
+
+from fl_app.server_app import app
+
+__all__ = ["app"]

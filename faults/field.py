@@ -1,0 +1,293 @@
+"""A federation under the edge kit's own supervisors on one machine, every node behind a link."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+
+from faults.link import HOST, Link, Way
+from faults.story import Event, read_events
+from fl_app.core.errors import RunError
+from fl_app.field.control import SuperLink, Unreachable
+from fl_app.field.enrol import enrol
+from fl_app.field.kit import Kit, new_kit
+from fl_app.field.loopback import free_ports
+from fl_app.field.runs import Supervisor
+from fl_app.field.supervise import end
+
+APP = Path(__file__).with_name("app")
+NODES = 5
+PATIENCE = 240.0  # seconds for anything that is waited for
+
+
+class Disappointed(Exception):
+    """What should have happened did not."""
+
+
+class Field:
+    """A SuperLink and SuperNodes, each kept running by ``python -m fl_app.field keep``.
+
+    Args:
+        folder: new; receives the kit, the nodes' orders and logs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.resolve()
+        self._keepers: dict[str, subprocess.Popen[bytes]] = {}
+        self._leaving = threading.Event()
+        self.links: list[Link] = []
+
+    def start(self, *, keys: bool, resident: int | None = None) -> None:
+        """Start everything, and wait until all nodes are online.
+
+        Args:
+            keys: with certificates, and a key for every node; else anybody may join, unencrypted.
+            resident: the node that is a real one with a resident trainer; None = none.
+
+        Raises:
+            Disappointed: they are not online in time.
+        """
+        self._folder.mkdir(parents=True)
+        port, *node_ports = free_ports(1 + NODES)
+        kit = self._folder / "kit"
+        new_kit(
+            kit,
+            nodes=NODES,
+            hosts=[HOST],
+            port=port,
+            insecure=not keys,
+            finish=enrol if keys else lambda server: None,
+        )
+        self.give(range(NODES), seconds=0.0)
+        self._keep("server")
+        self._control = SuperLink(Kit.read(kit / "server"), app=APP)
+        for node, node_port in enumerate(node_ports):
+            self.links.append(Link(port))
+            config = f"partition-id={node} num-partitions={NODES} orders='{self._orders(node)}'"
+            if node == resident:
+                config += " resident=true"
+            self._keep(
+                f"node-{node}",
+                SUPERLINK=f"{HOST}:{self.links[node].port}",
+                PORT=str(node_port),
+                NODE_CONFIG=config,
+            )
+        wait_for(lambda: self.online() == NODES, f"{NODES} nodes are online")
+
+    def online(self) -> int:
+        """How many nodes are online."""
+        try:
+            return self._control.online()
+        except Unreachable:
+            return 0
+
+    def give(self, nodes: Sequence[int], *, seconds: float, faults: Sequence[str] = ()) -> None:
+        """Say what the next orders of nodes are like: how long they take, and what is wrong."""
+        for node in nodes:
+            path = self._orders(node)
+            draft = path.with_suffix(".new")
+            draft.write_text(json.dumps({"seconds": seconds, "faults": [*faults]}))
+            draft.replace(path)
+
+    def done(self, node: int) -> list[dict[str, object]]:
+        """What a node's client notes of every order that it begins."""
+        path = self._orders(node).with_suffix(".done")
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def processes(self, where: str, name: str) -> list[psutil.Process]:
+        """Processes of ``server`` or ``node-<i>`` whose command line holds `name`."""
+        home = str(self._folder / "kit" / where / "flower")
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if (
+                    any(name in word for word in process.cmdline())
+                    and process.environ().get("FLWR_HOME") == home
+                    and process.status() != psutil.STATUS_ZOMBIE
+                ):
+                    found.append(process)
+        return found
+
+    def log(self, name: str) -> str:
+        """What a supervised process said."""
+        return (self._folder / f"{name}.log").read_text(errors="replace")
+
+    def mend(self) -> None:
+        """Make every link a good one."""
+        for link in self.links:
+            link.up, link.down = Way(), Way()
+            link.say_twice("")
+            link.restore()
+
+    def submit(self, overrides: Sequence[str], output: Path) -> "Run":
+        """Have a run seen through; returns when it has begun."""
+        return Run(self, self._control, self._pause, overrides, output.resolve())
+
+    def stop(self) -> bool:
+        """End everything; whether nothing is left."""
+        self._leaving.set()
+        for name, keeper in self._keepers.items():
+            for process in self.processes(name, ""):
+                with suppress(psutil.Error):
+                    process.send_signal(signal.SIGCONT)
+            keeper.send_signal(signal.SIGTERM)
+        for keeper in self._keepers.values():
+            end(keeper)
+        for link in self.links:
+            link.close()
+        try:
+            wait_for(
+                lambda: not any(self.processes(name, "") for name in self._keepers),
+                "all have ended",
+                20.0,
+            )
+        except Disappointed:
+            for name in self._keepers:
+                for process in self.processes(name, ""):
+                    process.kill()
+            return False
+        return True
+
+    def _orders(self, node: int) -> Path:
+        return self._folder / f"orders-{node}.json"
+
+    def _keep(self, name: str, **settings: str) -> None:
+        environment = {
+            **os.environ,
+            **settings,
+            "OMP_NUM_THREADS": "1",  # the nodes share this machine's cores
+            "FL_APP_STATE_DIR": str(self._folder / "state"),
+        }
+        with (self._folder / f"{name}.log").open("wb") as log:
+            self._keepers[name] = subprocess.Popen(
+                [sys.executable, "-m", "fl_app.field", "keep", str(self._folder / "kit" / name)],
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def _pause(self, seconds: float) -> None:
+        if self._leaving.wait(seconds):
+            raise RunError("the federation is being ended")
+
+
+class Run:
+    """A run that a supervisor sees through, in a thread.
+
+    Args:
+        field: where it runs.
+        link: the SuperLink.
+        pause: waits for seconds.
+        overrides: as after ``python -m fl_app``.
+        output: its folder.
+    """
+
+    def __init__(
+        self,
+        field: Field,
+        link: SuperLink,
+        pause: Callable[[float], None],
+        overrides: Sequence[str],
+        output: Path,
+    ) -> None:
+        self.field = field
+        self.output = output
+        self._offset = float("inf")  # the run's second 0 on this machine's clock
+        self._problems: list[BaseException] = []
+        self._told = ""
+        supervisor = Supervisor(link, pause=pause, tell=self._tell)
+
+        def see_through() -> None:
+            try:
+                supervisor.see_through(overrides, output)
+            except BaseException as error:  # told by who waits for it
+                self._problems.append(error)
+
+        self._thread = threading.Thread(target=see_through, daemon=True)
+        self._thread.start()
+        self.until(lambda: any(e["kind"] == "arrival" for e in self.events()), "an update arrives")
+
+    def events(self) -> list[Event]:
+        """The event log so far."""
+        events = read_events(self.output / "events.jsonl")
+        if events:
+            self._offset = min(self._offset, time.monotonic() - events[-1]["t"])
+        return events
+
+    def now(self) -> float:
+        """Seconds on the run's clock."""
+        self.events()
+        return time.monotonic() - self._offset
+
+    def answered(self) -> set[int]:
+        """Clients of whom an update has arrived."""
+        return {event["client"] for event in self.events() if event["kind"] == "arrival"}
+
+    def submitted(self) -> int:
+        """How often the supervisor has submitted it."""
+        return self._told.count(" submitted: ")
+
+    def until(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+        """Wait until something is true.
+
+        Raises:
+            Disappointed: not in time, or the run failed meanwhile.
+        """
+
+        def settled() -> bool:
+            self.events()
+            if true():
+                return True
+            if not self._thread.is_alive():
+                raise Disappointed(f"the run ended before {what}: {self._problems}")
+            return False
+
+        wait_for(settled, what, seconds)
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        until = time.monotonic() + seconds
+        with suppress(Disappointed):
+            self.until(lambda: time.monotonic() > until, "time has passed")
+
+    def finish(self) -> None:
+        """Wait for the end of the run.
+
+        Raises:
+            Disappointed: it did not end well, or nothing happens any more.
+        """
+        known, since = 0, time.monotonic()
+        while self._thread.is_alive():
+            self._thread.join(1.0)
+            if (told := len(self.events())) != known:
+                known, since = told, time.monotonic()
+            elif time.monotonic() - since > PATIENCE:
+                raise Disappointed(f"nothing happened for {PATIENCE:g} s")
+        if self._problems:
+            raise Disappointed(f"the run was not seen through: {self._problems[0]}")
+
+    def _tell(self, text: str) -> None:
+        self._told += text + "\n"
+        print(f"  {text}", flush=True)
+
+
+def wait_for(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
+    """Wait until something is true.
+
+    Raises:
+        Disappointed: not in time.
+    """
+    until = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > until:
+            raise Disappointed(f"not within {seconds:g} s: {what}")
+        time.sleep(0.5)

@@ -1,0 +1,143 @@
+"""Which faults are injected into one federation and one run, in which order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from faults.field import NODES
+from faults.injections import (
+    SECONDS,
+    UPDATES,
+    Injection,
+    bad_updates,
+    client_app_hangs,
+    client_app_killed,
+    duplicates,
+    late,
+    latency,
+    link_cut,
+    node_killed,
+    resident_killed,
+    server_killed,
+    slow_uplink,
+    upload_disturbed,
+)
+
+ALL = range(NODES)
+CYCLE = 12.0  # seconds of an order, at least: Flower starts a process for it
+EACH = 2  # updates in a version
+UNTESTED = {
+    "packet-loss": "needs netem in the kernel: a proxy in user space works above TCP, which sends "
+    "again what was lost, so that a loss is only more latency there"
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Faults of one run.
+
+    Attributes:
+        name: of it.
+        keys: whether its federation has certificates and keys.
+        deadline: of an order, seconds.
+        estimate: seconds that everything takes, of which the number of versions is made.
+        injections: in their order.
+        resident: the node that is a real one, with a resident trainer.
+    """
+
+    name: str
+    keys: bool
+    deadline: float
+    estimate: float
+    injections: Sequence[Injection]
+    resident: int | None = None
+
+    @property
+    def faults(self) -> list[str]:
+        """Their names."""
+        return [name for injection in self.injections for name in injection.names]
+
+    @property
+    def overrides(self) -> list[str]:
+        """Of the run."""
+        versions = round(self.estimate * NODES / CYCLE / EACH)
+        return [
+            *("algorithm=fedbuff", "runtime=deployment", "partition=iid", f"num_clients={NODES}"),
+            *("task=synthetic", "task.model=lenet", "task.num_examples=500", "task.num_test=100"),
+            *(f"algorithm.schedule.concurrency={NODES}", f"algorithm.schedule.buffer_size={EACH}"),
+            *("algorithm.client.local_epochs=1", "eval_every=1000", "checkpoint_every=1"),
+            *(f"num_versions={versions}", f"deadline={self.deadline}", "tensorboard=false"),
+            *("guard.max_norm_ratio=10", "guard.max_examples=100000"),
+        ]
+
+    def only(self, names: Sequence[str]) -> "Group":
+        """The same with fewer faults."""
+        chosen = []
+        for injection in self.injections:
+            if set(injection.names) <= UPDATES.keys():
+                kinds = [name for name in injection.names if name in names]
+                chosen += [bad_updates(kinds, injection.nodes)] if kinds else []
+            elif set(injection.names) & set(names):
+                chosen.append(injection)
+        spent = self.estimate * len(chosen) / len(self.injections)
+        return replace(self, injections=chosen, estimate=spent)
+
+
+GROUPS = (
+    Group(
+        "clients",
+        keys=False,
+        deadline=40.0,
+        estimate=420.0,
+        injections=[
+            bad_updates(list(UPDATES), nodes=[3, 4]),
+            late(1, seconds=50.0),
+            client_app_hangs(2),
+            duplicates(3),
+            upload_disturbed(0),
+            node_killed(4, "node-killed-without-key"),
+        ],
+    ),
+    Group(
+        "links",
+        keys=False,
+        deadline=60.0,
+        estimate=360.0,
+        injections=[
+            latency(1, seconds=0.2, count=3),
+            slow_uplink(2, seconds=20.0, count=2),
+            link_cut(3, seconds=90.0),
+        ],
+    ),
+    Group(
+        "processes",
+        keys=True,
+        deadline=80.0,
+        estimate=420.0,
+        resident=0,
+        injections=[
+            client_app_killed(1),
+            node_killed(2, "node-killed"),
+            resident_killed(0),
+            server_killed("server-app-killed", "flwr-serverapp", ALL),
+            server_killed("superlink-killed", "flower-superlink", ALL),
+        ],
+    ),
+)
+
+QUICK = (
+    Group(
+        "quick",
+        keys=False,
+        deadline=40.0,
+        estimate=240.0,
+        injections=[
+            bad_updates(list(UPDATES), nodes=[2, 3, 4]),
+            client_app_killed(1),
+            link_cut(2, seconds=20.0),
+            node_killed(3, "node-killed-without-key"),
+            server_killed("superlink-killed", "flower-superlink", ALL),
+        ],
+    ),
+)
+
+__all__ = ["GROUPS", "QUICK", "SECONDS", "UNTESTED", "Group"]

@@ -1,0 +1,405 @@
+"""The faults: how each is injected, and how the run has to answer.
+
+Every injection is given the run, and tells what it saw; it raises `Disappointed` where the run does
+not answer as it must.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import psutil
+
+from faults.field import Disappointed, Run
+from faults.story import Told, orders
+
+SECONDS = 8.0  # that an order takes: it, and not the processor, decides how fast clients answer
+MODEL_BYTES = 4 * 61_706  # LeNet
+
+# Paths of requests of a SuperNode: what belongs to a reply, and what follows it.
+PUSH, ANNOUNCE, PULL = "/v1/fleet/push", "/v1/fleet/push-messages", "/v1/fleet/pull-messages"
+
+ANEW = "the server was started anew"
+
+# Of what a client sends: what becomes of it, and what its story says.
+UPDATES = {
+    "raises": ("failure", "RuntimeError.*the sensor is broken"),
+    "nan": ("reject", "payload has non-finite entries"),
+    "infinite": ("reject", "payload has non-finite entries"),
+    "shape": ("failure", r"malformed reply: array .* has shape \(1, "),
+    "dtype": ("failure", "malformed reply: array .* has dtype int64"),
+    "no-arrays": ("failure", "malformed reply: arrays do not fit the model"),
+    "empty": ("failure", "malformed reply: reply holds 0 "),
+    "huge": ("reject", r"norm=.* is above guard\.max_norm_ratio"),
+    "version": ("failure", r"malformed reply: reply is tagged with version"),
+    "newer-base": ("reject", r"base_version=\d+ must be between"),
+    "forgotten-base": ("reject", "base_version=0 is one that no order under way cites"),
+    "no-examples": ("reject", "num_examples=0 must be at least 1"),
+    "negative-examples": ("reject", "num_examples=-100 must be at least 1"),
+    "nan-examples": ("failure", "malformed reply: metrics hold num-examples=nan"),
+    "many-examples": ("reject", r"num_examples=1000000000000 is above guard\.max_examples"),
+}
+
+Seen = Iterator[tuple[str, str | Disappointed]]
+
+
+@dataclass(frozen=True)
+class Injection:
+    """One or more faults of one node, one link or the server.
+
+    Attributes:
+        names: of the faults.
+        inject: does it; yields a fault's name and what was seen of it, once for every name.
+        nodes: whose fault it is; all = the server's, so that nobody is left undisturbed.
+    """
+
+    names: Sequence[str]
+    inject: Callable[[Run], Seen]
+    nodes: Sequence[int]
+
+
+# -- what clients send ----------------------------------------------------------------------------
+
+
+def bad_updates(kinds: Sequence[str], nodes: Sequence[int]) -> Injection:
+    """One order after the other of these nodes brings one of `kinds`, in turns."""
+
+    def inject(run: Run) -> Seen:
+        mine = {node: list(kinds[i :: len(nodes)]) for i, node in enumerate(nodes)}
+        before = {node: len(run.field.done(node)) for node in nodes}
+        for node, faults in mine.items():
+            run.field.give([node], seconds=1.0, faults=faults)
+        for node, faults in mine.items():
+            for fault in faults:
+                try:
+                    yield fault, _refused(run, node, before[node], fault)
+                except Disappointed as problem:  # the others can still be seen
+                    yield fault, problem
+        run.field.give(nodes, seconds=SECONDS)
+
+    return Injection(kinds, inject, nodes)
+
+
+def _refused(run: Run, node: int, since: int, fault: str) -> str:
+    kind, pattern = UPDATES[fault]
+    order = _ended(run, node, fault, since)
+    if order.kind != kind or not re.search(pattern, order.reason):
+        raise Disappointed(
+            f"expected a {kind} event that matches {pattern!r}, got {order.kind} {order.reason!r}"
+        )
+    return f"{kind}: {order.reason}"
+
+
+def late(node: int, seconds: float) -> Injection:
+    """The client answers after the deadline."""
+
+    def inject(run: Run) -> Seen:
+        since = len(run.field.done(node))
+        run.field.give([node], seconds=SECONDS, faults=[f"late:{seconds}"])
+        order = _ended(run, node, f"late:{seconds}", since)
+        run.until(lambda: bool(_order(run, node, order.sequence).late), "the late reply comes")
+        order = _order(run, node, order.sequence)
+        _expect(order, "failure", "deadline passed")
+        if "late: its deadline" not in order.late:
+            raise Disappointed(f"the late reply was {order.late!r}")
+        yield "late-reply", f"failure: {order.reason}; reject: {order.late}"
+
+    return Injection(["late-reply"], inject, [node])
+
+
+def duplicates(node: int) -> Injection:
+    """Everything that the node sends with an update is sent again when all of it was there."""
+
+    def inject(run: Run) -> Seen:
+        link, first = run.field.links[node], _last(run, node) + 1
+        link.say_twice(PUSH, after=PULL)
+        run.until(lambda: _answered(run, node, first) >= 3, "the node answers three times")
+        link.say_twice("")
+        told = [o for o in orders(run.events()) if o.client == node and o.kind][first:]
+        if bad := [o for o in told if o.kind != "arrival" or o.late]:
+            raise Disappointed(f"an order was answered by {bad[0]}")
+        if not link.said_twice:
+            raise Disappointed("nothing was sent twice")
+        yield (
+            "duplicate-replies",
+            f"{link.said_twice} requests sent twice; {len(told)} orders, one arrival each",
+        )
+
+    return Injection(["duplicate-replies"], inject, [node])
+
+
+def upload_disturbed(node: int) -> Injection:
+    """The announcement of an update is sent twice, which ends its upload at the SuperLink."""
+
+    def inject(run: Run) -> Seen:
+        link, first = run.field.links[node], _last(run, node) + 1
+        link.say_twice(ANNOUNCE)
+        order = _outcome(run, node, first)
+        link.say_twice("")
+        if order.kind != "failure":
+            raise Disappointed(f"its order ended with {order.kind}")
+        _answers_again(run, node, first)
+        yield "upload-disturbed", _story(run, order)
+
+    return Injection(["upload-disturbed"], inject, [node])
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+def client_app_killed(node: int) -> Injection:
+    """SIGKILL while it trains."""
+
+    def inject(run: Run) -> Seen:
+        process, sequence = _training(run, node)
+        process.kill()
+        order = _outcome(run, node, sequence)
+        if order.kind != "failure":
+            raise Disappointed(f"its order ended with {order.kind}")
+        _answers_again(run, node, sequence)
+        yield "client-app-killed", _story(run, order)
+
+    return Injection(["client-app-killed"], inject, [node])
+
+
+def client_app_hangs(node: int) -> Injection:
+    """SIGSTOP while it trains, for as long as the order is not given up."""
+
+    def inject(run: Run) -> Seen:
+        process, sequence = _training(run, node)
+        process.suspend()
+        try:
+            order = _outcome(run, node, sequence)
+            _expect(order, "failure", "deadline passed")
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        _answers_again(run, node, sequence)
+        yield "client-app-hangs", _story(run, order)
+
+    return Injection(["client-app-hangs"], inject, [node])
+
+
+def node_killed(node: int, name: str) -> Injection:
+    """SIGKILL of a SuperNode; its supervisor starts it again."""
+
+    def inject(run: Run) -> Seen:
+        _, sequence = _training(run, node)
+        began = time.monotonic()
+        _kill(run, f"node-{node}", "fl_app.field.supernode")
+        order = _outcome(run, node, sequence)
+        if order.kind != "failure":
+            raise Disappointed(f"its order ended with {order.kind}")
+        missed = time.monotonic() - began
+        _answers_again(run, node, sequence)
+        starts = run.field.log(f"node-{node}").count("starts again in")
+        yield (
+            name,
+            f"failure after {missed:.0f} s: {order.reason}; started again {starts} times, "
+            f"answers after {time.monotonic() - began:.0f} s",
+        )
+
+    return Injection([name], inject, [node])
+
+
+def resident_killed(node: int) -> Injection:
+    """SIGKILL of the training process, once, and then as often as there is one."""
+
+    def inject(run: Run) -> Seen:
+        field, where = run.field, f"node-{node}"
+        (process,) = field.processes(where, "fl_app.resident")
+        last = _last(run, node)
+        process.kill()
+        run.until(lambda: _last(run, node) > last + 1, "the node is given orders again")
+        told = [o for o in orders(run.events()) if o.client == node and o.sequence >= last]
+        if failed := [o for o in told if o.kind not in ("arrival", "")]:
+            raise Disappointed(f"an order was lost: {failed[0]}")
+        starts = len(re.findall(r"resident process \d+ has started", field.log(where)))
+        yield "resident-killed", f"no order lost: number {starts} of its kind carried it out"
+        last = _last(run, node)
+
+        def lost() -> list[Told]:
+            for process in field.processes(where, "fl_app.resident"):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            told = [o for o in orders(run.events()) if o.client == node and o.sequence >= last]
+            return [o for o in told if o.kind == "failure"]
+
+        run.until(lambda: bool(lost()), "an order is lost")
+        order = lost()[0]
+        _expect(order, "failure", "ended twice before it answered")
+        _answers_again(run, node, order.sequence)
+        yield "resident-killed-always", f"failure: {order.reason}"
+
+    return Injection(["resident-killed", "resident-killed-always"], inject, [node])
+
+
+def server_killed(name: str, process: str, nodes: Sequence[int]) -> Injection:
+    """SIGKILL of the ServerApp or the SuperLink; the run's supervisor submits it again."""
+
+    def inject(run: Run) -> Seen:
+        began, version = time.monotonic(), _version(run)
+        submitted, lost = run.submitted(), _lost(run)
+        _kill(run, "server", process)
+        run.until(lambda: run.submitted() > submitted, "the run is submitted again")
+        again = time.monotonic() - began
+        run.until(lambda: _version(run) > version + 1, "the run goes on")
+        if not _lost(run) > lost:
+            raise Disappointed("the log does not tell which orders were lost")
+        yield (
+            name,
+            f"killed at version {version}, submitted again after {again:.0f} s, goes on after "
+            f"{time.monotonic() - began:.0f} s; {_lost(run) - lost} failures: {ANEW}",
+        )
+
+    return Injection([name], inject, nodes)
+
+
+# -- links ----------------------------------------------------------------------------------------
+
+
+def link_cut(node: int, seconds: float) -> Injection:
+    """Nothing passes for so long."""
+
+    def inject(run: Run) -> Seen:
+        _, sequence = _training(run, node)
+        run.field.links[node].cut()
+        run.wait(seconds)
+        run.field.links[node].restore()
+        restored = time.monotonic()
+        order = _outcome(run, node, sequence)
+        _answers_again(run, node, _last(run, node))
+        again = time.monotonic() - restored
+        yield "link-cut", f"{seconds:.0f} s: {_story(run, order)}; answers {again:.0f} s after"
+
+    return Injection(["link-cut"], inject, [node])
+
+
+def latency(node: int, seconds: float, count: int) -> Injection:
+    """Everything takes longer, both ways."""
+
+    def inject(run: Run) -> Seen:
+        link = run.field.links[node]
+        with _cycle(run, node, count) as cycles:
+            link.up.delay = link.down.delay = seconds
+        link.up.delay = link.down.delay = 0.0
+        yield "latency", f"{1000 * seconds:.0f} ms each way: {_told(cycles)}"
+
+    return Injection(["latency"], inject, [node])
+
+
+def slow_uplink(node: int, seconds: float, count: int) -> Injection:
+    """An update takes so long to upload."""
+
+    def inject(run: Run) -> Seen:
+        link = run.field.links[node]
+        with _cycle(run, node, count) as cycles:
+            link.up.bytes_per_second = MODEL_BYTES / seconds
+        link.up.bytes_per_second = float("inf")
+        yield "slow-uplink", f"{seconds:.0f} s for an update: {_told(cycles)}"
+
+    return Injection(["slow-uplink"], inject, [node])
+
+
+@contextmanager
+def _cycle(run: Run, node: int, count: int) -> Iterator[list[float]]:
+    """Seconds of the orders of a node before, and of `count` within."""
+    cycles: list[float] = []
+    before = [o for o in orders(run.events()) if o.client == node and o.kind]
+    cycles.append(sum(o.at - o.sent for o in before) / len(before))
+    sequence = _last(run, node)
+    yield cycles
+    run.until(lambda: _answered(run, node, sequence + 1) >= count, f"{count} updates arrive")
+    told = [o for o in orders(run.events()) if o.client == node and o.kind][sequence + 1 :]
+    if lost := [o for o in told if o.kind != "arrival"]:
+        raise Disappointed(f"an order was lost: {lost[0]}")
+    cycles.append(sum(o.at - o.sent for o in told) / len(told))
+
+
+def _told(cycles: Sequence[float]) -> str:
+    return " -> ".join(f"{seconds:.0f}" for seconds in cycles) + " s an order, none lost"
+
+
+# -- what all need --------------------------------------------------------------------------------
+
+
+def _order(run: Run, node: int, sequence: int) -> Told:
+    return [o for o in orders(run.events()) if o.client == node][sequence]
+
+
+def _last(run: Run, node: int) -> int:
+    """Sequence number of the last order that a node was given."""
+    return len([o for o in orders(run.events()) if o.client == node]) - 1
+
+
+def _story(run: Run, order: Told) -> str:
+    """What the log tells of an order that has ended."""
+    order = _order(run, order.client, order.sequence)  # meanwhile its reply may have come
+    reason = f": {order.reason}" if order.reason else ""
+    late = f"; reject: {order.late}" if order.late else ""
+    return f"{order.kind} after {order.at - order.sent:.0f} s{reason}{late}"
+
+
+def _outcome(run: Run, node: int, sequence: int) -> Told:
+    """An order, when it has ended."""
+    run.until(
+        lambda: _last(run, node) >= sequence and bool(_order(run, node, sequence).kind),
+        f"order {sequence} of client {node} ends",
+    )
+    return _order(run, node, sequence)
+
+
+def _ended(run: Run, node: int, fault: str, since: int) -> Told:
+    """The order that had a fault, when it has ended."""
+
+    def sequences() -> list[int]:
+        done = run.field.done(node)[since:]
+        return [int(str(note["sequence"])) for note in done if note["fault"] == fault]
+
+    run.until(lambda: bool(sequences()), f"client {node} takes {fault}")
+    (sequence,) = sequences()
+    return _outcome(run, node, sequence)
+
+
+def _expect(order: Told, kind: str, reason: str) -> None:
+    if order.kind != kind or reason not in order.reason:
+        raise Disappointed(f"expected {kind} {reason!r}, got {order.kind} {order.reason!r}")
+
+
+def _answered(run: Run, node: int, since: int) -> int:
+    """How many orders of a node from number `since` on have arrived."""
+    told = [o for o in orders(run.events()) if o.client == node][since:]
+    return sum(o.kind == "arrival" for o in told)
+
+
+def _answers_again(run: Run, node: int, sequence: int) -> None:
+    """Wait for an update of an order after this one."""
+    run.until(lambda: _answered(run, node, sequence + 1) > 0, f"node {node} answers again")
+
+
+def _training(run: Run, node: int) -> tuple[psutil.Process, int]:
+    """A ClientApp that has just begun to train, and the sequence number of its order."""
+    before = len(run.field.done(node))
+    run.until(lambda: len(run.field.done(node)) > before, f"node {node} trains")
+    note = run.field.done(node)[-1]
+    sequence = int(str(note["sequence"]))
+    run.until(lambda: _last(run, node) >= sequence, f"order {sequence} is in the log")
+    return psutil.Process(int(str(note["pid"]))), sequence
+
+
+def _kill(run: Run, where: str, name: str) -> None:
+    processes = run.field.processes(where, name)
+    if not processes:
+        raise Disappointed(f"there is no {name} at {where} to kill")
+    for process in processes:
+        process.kill()
+
+
+def _version(run: Run) -> int:
+    return sum(event["kind"] == "aggregate" for event in run.events())
+
+
+def _lost(run: Run) -> int:
+    return sum(event.get("reason") == ANEW for event in run.events())

@@ -1,0 +1,55 @@
+"""A SuperNode that has given up, in a process of its own."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from flwr.supernode.cli import flower_supernode
+
+from fl_app import warm
+from fl_app.field import supernode
+
+THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobody would end
+
+
+@pytest.mark.parametrize(("ending", "said"), [
+    ("pass", "The SuperNode has given up\n"),
+    ("raise OSError('no such key')", "OSError: no such key\nThe SuperNode has given up\n"),
+])  # fmt: skip
+def test_its_process_ends_though_a_thread_goes_on(ending: str, said: str) -> None:
+    script = (
+        "import threading\n"
+        "from fl_app.field.supernode import serve\n"
+        "def node():\n"
+        f"    {THREAD}\n"
+        f"    {ending}\n"
+        "serve(node)\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30.0
+    )
+    assert result.returncode == 1
+    assert result.stderr.endswith(said)
+
+
+@pytest.mark.parametrize(("value", "node"), [
+    (None, flower_supernode),
+    ("0", flower_supernode),
+    ("1", warm.main),
+])  # fmt: skip
+def test_the_environment_says_whether_it_is_warm(
+    monkeypatch: pytest.MonkeyPatch, value: str | None, node: Callable[[], None]
+) -> None:
+    monkeypatch.delenv("WARM", raising=False)
+    if value is not None:
+        monkeypatch.setenv("WARM", value)
+    served: list[object] = []
+    monkeypatch.setattr(supernode, "serve", served.append)
+    supernode.main()
+    assert served == [node]
+
+
+def test_an_exit_of_its_own_stands() -> None:
+    script = "import sys\nfrom fl_app.field.supernode import serve\nserve(lambda: sys.exit(3))\n"
+    assert subprocess.run([sys.executable, "-c", script], timeout=30.0).returncode == 3
