@@ -61,6 +61,10 @@ check: setup ## Check format, style, types, imports and spelling, as before ever
 bench: setup ## Measure speed against a bare training loop, and memory
 	$(python) -m bench
 
+.PHONY: faults
+faults: setup ## Inject faults into real processes and links: half an hour, and a table
+	$(python) -m faults
+
 .PHONY: superlink-demo
 superlink-demo: setup ## Run FedBuff on a real SuperLink and three SuperNodes
 	$(python) -m fl_app.field.demo

@@ -1,11 +1,13 @@
 """``python -m bench.device``: what passes on a real node between two trainings, and while models
 travel; one JSON object a line.
 
-A SuperLink and one SuperNode run on loopback with stock Flower, LeNet and made-up data.
+A SuperLink and one SuperNode run on loopback, with LeNet and made-up data.
 
 - ``noop``, ``stock``, ``resident``: seconds from the end of one training to the beginning of the
   next, of a ClientApp that does nothing, of ours, and of ours with a resident process. Orders are
   one at a time.
+- ``warm-executor``, ``warm-node``, ``warm``: the same with a resident process under
+  `fl_app.warm`, one half of it at a time and both.
 - ``fedavg``, ``overlap_fedavg``: the share of time in which the device trains, over a link so slow
   that a model takes one local epoch down and one up. Both with a resident process.
 
@@ -26,8 +28,8 @@ from typing import Any
 
 import torch
 
-from bench.link import Link
 from bench.stamps import VARIABLE, Span, busy_share, gaps, spans, step_seconds
+from faults.link import Link
 from fl_app.client import LocalTrainer
 from fl_app.field.demo import APP, demo
 from fl_app.field.loopback import Federation, FederationError
@@ -80,12 +82,21 @@ def train(message, context):
 }
 
 
+WARM = [sys.executable, "-m", "fl_app.warm"]
+NODES = {
+    "warm-executor": [*WARM, "--only", "executor"],
+    "warm-node": [*WARM, "--only", "node"],
+    "warm": WARM,
+}
+
+
 def between(name: str, versions: int) -> dict[str, Any]:
     """Seconds between two trainings of one device."""
     overrides = [*COMMON, "algorithm=fedavg", "task.num_examples=1600"]
     overrides += ["algorithm.client.local_epochs=1"]
     overrides += [] if name == "noop" else [STAMPED]
-    trained = federate(name, overrides, versions, resident=name == "resident")
+    overrides += ["runtime.warm=true"] if name in ("warm-node", "warm") else []
+    trained = federate(name, overrides, versions, resident=name not in ("noop", "stock"))
     waits = gaps(trained)
     return {
         "work": name,
@@ -144,7 +155,8 @@ def federate(
         federation = Federation(folder / "federation")
         link = (lambda port: Link(port, bandwidth).port) if bandwidth else None
         try:
-            federation.start(1, f"resident={str(resident).lower()}", link)
+            supernode = NODES.get(name, ["flower-supernode"])
+            federation.start(1, f"resident={str(resident).lower()}", link, supernode)
             words = [*overrides, f"num_versions={versions}"]
             demo(federation, folder / "run", words, versions, app)
         except FederationError as error:
@@ -162,13 +174,14 @@ def federate(
 def main() -> None:
     """Measure one after the other."""
     parser = argparse.ArgumentParser(prog="python -m bench.device", description=__doc__)
-    names = ["noop", "stock", "resident", "fedavg", "overlap_fedavg"]
+    gaps = ["noop", "stock", "resident", *NODES]
+    names = [*gaps, "fedavg", "overlap_fedavg"]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
     parser.add_argument("--versions", type=int, default=8, help="orders of each")
     parser.add_argument("--epoch", type=float, default=5.0, help="seconds of a local epoch")
     options = parser.parse_args()
     for name in options.only:
-        if name in names[:3]:
+        if name in gaps:
             result = between(name, options.versions)
         else:
             result = travelling(name, options.versions, options.epoch)

@@ -5,7 +5,7 @@ from typing import Any
 
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.client import LocalTrainer, initial_vector
-from fl_app.devices import UniformRatio
+from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import VirtualClock
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.workers import Workers
@@ -79,7 +79,7 @@ class Workload:
     ) -> Engine:
         """K-async federated averaging, K = 10, on devices whose slowest is 5 times slower."""
         initial, layout = initial_vector(task, seed=0)
-        devices = UniformRatio(ratio=5.0, num_clients=self.num_clients)
+        devices = Fleet(UniformRatio(ratio=5.0, num_clients=self.num_clients))
         return Engine(
             strategy=strategy or FedAvgK(server_lr=LOCAL_LR * self.steps),
             schedule=schedule or k_async(10, self.num_clients),

@@ -13,7 +13,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from threadpoolctl import threadpool_limits
 
-from fl_app import wire
+from fl_app import warm, wire
 from fl_app.client import LocalTrainer, TrainingTask, initial_vector
 from fl_app.core.errors import require, require_at_least, require_positive
 from fl_app.core.layout import Layout
@@ -306,6 +306,8 @@ def _clock(
     settings = {wire.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
     if runtime.name == "deployment":
         assert grid is not None
+        if runtime.warm and warm.known():
+            warm.pull_sooner()
         mailbox = GridMailbox(grid, layout, train_config=settings, deadline=deadline)
         return WallClock(mailbox, deadline=deadline)
     availability = config.devices.get("availability")

@@ -77,7 +77,11 @@ class Memory:
     def _write(self, state: State) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=self.path.parent, delete=False) as file:
-            np.savez(file, allow_pickle=False, **state)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(file.name, self.path)
+            try:
+                np.savez(file, allow_pickle=False, **state)
+                file.flush()
+                os.fsync(file.fileno())
+                os.replace(file.name, self.path)
+            except BaseException:  # on a full disk, every order would leave a part of a file
+                os.unlink(file.name)
+                raise

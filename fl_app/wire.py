@@ -12,7 +12,11 @@ understand them:
 | | ``metrics`` | ``num-examples``; ours also ``version``, ``loss``, ``rate-sum`` |
 | | ``config`` | ours: ``kind``, ``trainer``, ``encoding`` |
 | both, where any node serves any client | ``state`` | what the client keeps between its orders |
-| introduction (`query`) | ``metrics`` | the reply holds ``partition-id`` |
+| introduction (`query`) | ``metrics`` | the reply holds ``partition-id``; ours also ``packed`` |
+
+Flower sends every array in requests of its own. Between a server and a client that are both ours
+``arrays`` therefore holds one, ``packed``, with all of them: on loopback, that halves the time that
+LeNet's ten travel.
 
 Nothing is ever unpickled: Flower writes arrays in NumPy's format and reads them with pickle off.
 """
@@ -21,7 +25,7 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -51,6 +55,7 @@ from numpy.typing import NDArray
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout, names_of
 from fl_app.core.types import Order, State, Upload, Vector
+from fl_app.core.vector import read_only
 
 ARRAYS = "arrays"
 CONFIG = "config"
@@ -70,6 +75,7 @@ TRAINER = "trainer"  # names of the classes that trained, of algorithms with cli
 ENCODING = "encoding"
 TOP_K = "top-k"  # the encoding in which ``arrays`` holds places, entries and buffers
 PLACES, ENTRIES = "top-k.places", "top-k.entries"
+PACKED = "packed"  # the encoding, and the name, of a vector (d,); 1 where it is understood
 LOSS = "loss"
 RATE_SUM = "rate-sum"
 DONE = "done"  # 0: the client paused
@@ -78,6 +84,14 @@ BASE_VERSION = "base-version"  # that the client trained from, if not its order'
 LOSS_NAMES = (LOSS, "train_loss", "train-loss")  # ours, and those of Flower's examples
 
 PARTITION_ID = "partition-id"
+
+# Errors of the way, or of a process that was killed, and not what an app says.
+UNHEARD = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+)
 
 RECENT_RECORDS = 4  # serialised model versions kept
 
@@ -131,6 +145,8 @@ def _read(record: ArrayRecord, layout: Layout) -> list[NDArray[np.generic]]:
 
 def _vector(record: ArrayRecord, layout: Layout, encoding: Scalar | None) -> Vector:
     """An upload's vector ``(d,)``, read-only, however it travelled."""
+    if encoding == PACKED:
+        return read_only(_packed(record, layout))
     if encoding != TOP_K:
         return from_arrays(record, layout)
     named = {name: _numpy(name, array) for name, array in record.items()}
@@ -154,6 +170,25 @@ def _vector(record: ArrayRecord, layout: Layout, encoding: Scalar | None) -> Vec
         vector[layout.slices[name]] = array.reshape(-1)
     vector.flags.writeable = False
     return vector
+
+
+def _packed(record: ArrayRecord, layout: Layout) -> Vector:
+    """The one array of a record, float32 and ``(d,)``."""
+    arrays = {name: _numpy(name, array) for name, array in record.items()}
+    vector = arrays.get(PACKED)
+    fits = vector is not None and vector.dtype == np.float32 and vector.shape == (layout.size,)
+    if vector is None or not fits or len(arrays) > 1:
+        found = [f"{name} {array.dtype}{list(array.shape)}" for name, array in arrays.items()]
+        raise ValueError(
+            f"arrays do not fit the model: expected {PACKED} float32[{layout.size}], "
+            f"got {names_of(found) or 'none'}"
+        )
+    return vector.astype(np.float32, copy=False)
+
+
+def _packable(dtypes: Iterable[np.typing.DTypeLike]) -> bool:
+    """Whether a float32 vector takes no more bytes than the arrays themselves."""
+    return all(np.dtype(dtype).itemsize >= 4 for dtype in dtypes)
 
 
 def _sparse(
@@ -190,8 +225,8 @@ def train_record(arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
 class OrderPacker:
     """Packs orders; may be called from several threads.
 
-    An ArrayRecord serialises its arrays when it is made, so the last few vectors' records are kept
-    and shared by all orders that carry the same vector.
+    An ArrayRecord serialises its arrays when it is made, so the last few records are kept and
+    shared by all orders that carry the same vector.
 
     Args:
         layout: of the vectors.
@@ -202,11 +237,21 @@ class OrderPacker:
         self._layout = layout
         self._config = dict(config)
         self._lock = threading.Lock()
-        self._records: deque[tuple[weakref.ref[Vector], ArrayRecord]] = deque(maxlen=RECENT_RECORDS)
+        self._packable = _packable(entry.dtype for entry in layout.entries)
+        self._records: deque[tuple[weakref.ref[Vector], bool, ArrayRecord]] = deque(
+            maxlen=RECENT_RECORDS
+        )
 
-    def pack(self, order: Order) -> RecordDict:
-        """Content of an order's `train` message; the arrays are shared and not to be changed."""
+    def pack(self, order: Order, *, packed: bool = False) -> RecordDict:
+        """Content of an order's `train` message; the arrays are shared and not to be changed.
+
+        Args:
+            order: what to pack.
+            packed: the client understands it if the model is one array.
+        """
+        packed = packed and self._packable and order.vector.size > 0
         config = {
+            **({PACKED: True} if packed else {}),
             **self._config,
             **order.config,
             SERVER_ROUND: order.base_version + 1,
@@ -214,20 +259,23 @@ class OrderPacker:
             CLIENT_ID: order.client_id,
             SEQUENCE: order.sequence,
         }
-        record = train_record(self._record(order.vector), ConfigRecord(config))  # type: ignore[arg-type]
+        record = train_record(self._record(order.vector, packed), ConfigRecord(config))  # type: ignore[arg-type]
         if order.state:
             record[STATE] = state_record(order.state)
         return record
 
-    def _record(self, vector: Vector) -> ArrayRecord:
+    def _record(self, vector: Vector, packed: bool) -> ArrayRecord:
         with self._lock:
             if not vector.size:  # to go on with what the client has
                 return ArrayRecord({})
-            for known, record in self._records:
-                if known() is vector:
+            for known, as_one, record in self._records:
+                if known() is vector and as_one is packed:
                     return record
-            record = to_arrays(vector, self._layout)
-            self._records.append((weakref.ref(vector), record))
+            if packed:
+                record = ArrayRecord({PACKED: Array(vector)})
+            else:
+                record = to_arrays(vector, self._layout)
+            self._records.append((weakref.ref(vector), packed, record))
             return record
 
 
@@ -291,6 +339,11 @@ def error_of(message: Message) -> str:
     return message.error.reason or f"Flower's error {message.error.code}"
 
 
+def unheard(message: Message) -> bool:
+    """Whether a reply without content says that nobody heard the message to its end."""
+    return message.error.code in UNHEARD
+
+
 def query_record() -> RecordDict:
     """Content of the `query` message that asks a node who it is."""
     return RecordDict({CONFIG: ConfigRecord()})
@@ -303,6 +356,11 @@ def partition_of(reply: Message) -> int | None:
         if isinstance(partition, int) and partition >= 0:
             return partition
     return None
+
+
+def takes_packed(reply: Message) -> bool:
+    """Whether a node's introduction says that it understands packed models."""
+    return any(record.get(PACKED) == 1 for record in reply.content.metric_records.values())
 
 
 def state_record(state: State) -> ArrayRecord:
@@ -351,6 +409,8 @@ def order_arrays(message: Message, layout: Layout) -> list[NDArray[np.generic]]:
         ValueError: names or dtypes are not those of the layout.
     """
     record = _model(message)
+    if order_config(message).get(PACKED):
+        return layout.unflatten(_packed(record, layout))
     return _read(record, layout) if len(record) else []
 
 
@@ -380,6 +440,10 @@ def pack_upload(
     named = dict(zip(layout.names, arrays, strict=True)) if arrays else {}
     if named and metrics.get(ENCODING) == TOP_K:
         named = _sparse(named, layout)
+    elif named and config.get(PACKED) and _packable(array.dtype for array in arrays):
+        with np.errstate(over="ignore"):  # what becomes infinite is refused where it arrives
+            named = {PACKED: layout.flatten(arrays)}
+        texts[ENCODING] = PACKED
     content = RecordDict(
         {
             ARRAYS: ArrayRecord({name: Array(array) for name, array in named.items()}),
@@ -408,7 +472,7 @@ def pack_metrics(message: Message, num_examples: int, metrics: Mapping[str, Scal
 def pack_introduction(message: Message, context: Context) -> Message:
     """The reply to a `query`: which partition the node's own configuration gives it, if any."""
     partition = context.node_config.get(PARTITION_ID)
-    numbers = {} if partition is None else {PARTITION_ID: int(partition)}
+    numbers = {PACKED: 1} if partition is None else {PACKED: 1, PARTITION_ID: int(partition)}
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
 
 

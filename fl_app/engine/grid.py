@@ -128,7 +128,8 @@ class GridMailbox:
         layout: of the model.
         train_config: sent with every order.
         deadline: seconds that an order may take. Its message lives twice as long, so that the end
-            of work that comes late is noticed; what has not come by then is lost.
+            of work that comes late is noticed; what has not come by then is lost, also where only
+            its upload was interrupted, for which a Grid would wait three minutes.
         introduce: ask every new node for its partition id, which becomes its client id. A node
             that gives none is known by its node id.
         needs: full name of the class that must train, or the run ends; "" = any will do.
@@ -158,11 +159,13 @@ class GridMailbox:
         self._poll_seconds = poll_seconds
         self._inbox: SimpleQueue[Reply | Joined | Left | RunError] = SimpleQueue()
         self._closed = threading.Event()
+        self._packs: set[int] = set()  # nodes that take models packed; known before they join
         # Guards the three below, and the order of events in the inbox.
         self._lock = threading.Lock()
         self._present: set[int] = set()  # nodes
         self._nodes: dict[int, int] = {}  # client -> node
-        self._awaited: dict[int, int] = {}  # number of an order -> client
+        # Number of an order -> client, and when its message comes to its end.
+        self._awaited: dict[int, tuple[int, float]] = {}
         self._thread(self._watch)
 
     def share(self, vector: Vector) -> Vector:
@@ -170,14 +173,15 @@ class GridMailbox:
 
     def capacity(self) -> int:
         with self._lock:
-            return len(self._nodes.keys() - self._awaited.values())
+            return len(self._nodes.keys() - {client_id for client_id, _ in self._awaited.values()})
 
     def push(self, order: Order) -> None:
         with self._lock:
             node = self._nodes.get(order.client_id)
             if node is None:
                 return  # its `Left` is in the inbox, and takes this order along
-            self._awaited[order.number] = order.client_id
+            until = time.monotonic() + (self._ttl or math.inf)
+            self._awaited[order.number] = order.client_id, until
         self._thread(self._exchange, order, node)
 
     def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
@@ -212,7 +216,7 @@ class GridMailbox:
     # -- who is there -----------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        began = time.monotonic()
+        began, anybody = time.monotonic(), False
         while not self._closed.is_set():
             try:
                 present = set(self._grid.get_node_ids())
@@ -229,12 +233,22 @@ class GridMailbox:
                     self._thread(self._introduce, node)
                 else:
                     self._join(node, client_id=node)
+            self._give_up()
             waited = time.monotonic() - began
-            if not self._present and not self._nodes and waited > self._patience:
+            anybody = anybody or bool(present)  # who was there once may come back
+            if not anybody and waited > self._patience:
                 self._inbox.put(RunError(NO_NODES.format(self._patience)))
                 return
             # Until somebody is there, look more often: the run has not begun.
             self._closed.wait(self._poll_seconds if present else _pause(waited, 0.02, 1.0))
+
+    def _give_up(self) -> None:
+        """Report orders whose messages have come to their ends as lost, so that others can come."""
+        with self._lock:
+            now = time.monotonic()
+            for number in [n for n, (_, until) in self._awaited.items() if until <= now]:
+                del self._awaited[number]
+                self._inbox.put(Reply(number, error="lost: no reply within twice its deadline"))
 
     def _introduce(self, node: int) -> None:
         client_id = None
@@ -245,6 +259,11 @@ class GridMailbox:
             for reply in self._await(message_id, lambda: node in self._present):
                 if reply.has_content():
                     client_id = wire.partition_of(reply)
+                    if wire.takes_packed(reply):
+                        self._packs.add(node)
+                elif wire.unheard(reply):  # to be asked again when it is next seen
+                    with self._lock:
+                        self._present.discard(node)
         except Exception as error:  # it may still train
             log.warning("node %d could not be asked who it is: %r", node, error)
         self._join(node, node if client_id is None else client_id)
@@ -269,7 +288,7 @@ class GridMailbox:
     def _leave(self, node: int) -> None:
         for client_id in [c for c, n in self._nodes.items() if n == node]:
             del self._nodes[client_id]
-            for number in [n for n, c in self._awaited.items() if c == client_id]:
+            for number in [n for n, (c, _) in self._awaited.items() if c == client_id]:
                 del self._awaited[number]
             self._inbox.put(Left(client_id))
 
@@ -290,7 +309,13 @@ class GridMailbox:
 
     def _ask(self, order: Order, node: int) -> list[Reply]:
         # The packed order is not kept in a variable: it would hold a copy of the model meanwhile.
-        message_id = _push(self._grid, self._packer.pack(order), node, MessageType.TRAIN, self._ttl)
+        message_id = _push(
+            self._grid,
+            self._packer.pack(order, packed=node in self._packs),
+            node,
+            MessageType.TRAIN,
+            self._ttl,
+        )
         if not message_id:
             return [Reply(order.number, error=f"node {node} was not given the order")]
         messages = self._await(message_id, lambda: order.number in self._awaited)

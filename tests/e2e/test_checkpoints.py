@@ -31,7 +31,13 @@ CASES = {
     "overlap_fedavg": ["devices/network=normal"],
     "fedbuff": [*FEW, "algorithm.schedule.concurrency=6"],
     "twafl": ["algorithm/schedule=random_k", *FEW],
+    "moon": ["algorithm.schedule.buffer_size=4"],
+    "feddyn": ["algorithm.schedule.buffer_size=4"],
+    "aso_fed": ["algorithm.schedule.concurrency=4"],
+    "fedavgm": ["algorithm.schedule.buffer_size=4"],
+    "dp_fedbuff": [*FEW, "algorithm.schedule.concurrency=6", "guard.max_norm_ratio=1.2"],
 }
+CASES["dp_fedbuff"] += ["algorithm.client.top_k=0.1", "guard.min_interval=1.2"]
 CASES["port"] += ["algorithm.client.local_epochs=3", "algorithm.strategy.staleness_bound=2"]
 
 

@@ -118,6 +118,41 @@ def test_it_outlives_the_client_app_but_not_the_super_exec(folder: Path) -> None
         assert ended(process)
 
 
+WAITING = """
+import os
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from fl_app import resident, wire
+TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
+config = ConfigRecord({"app-config": "seed: 1"})  # torch is imported to find that it is too little
+message = Message(RecordDict({"config": config}), dst_node_id=17, message_type="train")
+context = Context(1, 17, {"partition-id": 0}, RecordDict(), {})
+connection, _ = resident._connect(context)
+connection.send_bytes(os.fsencode(resident.CODE))
+connection.recv_bytes()
+for part in (wire.context_to_bytes(context), wire.to_bytes(message)):
+    connection.send_bytes(part)
+print("sent", flush=True)
+connection.recv_bytes()
+"""
+
+
+def test_it_goes_on_when_the_client_app_that_waits_is_killed(folder: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITING],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as client_app:
+        assert client_app.stdout is not None
+        assert client_app.stdout.readline() == "sent\n"
+        client_app.kill()
+    before = processes(folder)
+    assert len(before) == 1
+    assert "no partition-id" in ask()
+    assert processes(folder) == before
+
+
 class Disturbed(Federation):
     """Kills all residents once, after the first aggregation."""
 

@@ -72,6 +72,15 @@ def test_an_order_that_failed_changes_nothing(tmp_path: Path) -> None:
     assert memory.load()["model"].tolist() == [0, 0]
 
 
+def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "client-0.npz")
+    memory.save({"slot": np.array(1)})
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        memory.save({"slot": np.array(2), "evil": np.array([print], dtype=object)})
+    assert [path.name for path in tmp_path.iterdir()] == ["client-0.npz"]
+    assert memory.load()["slot"] == 1
+
+
 def test_a_pickle_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "client-0.npz"
     np.savez(path, evil=np.array([print], dtype=object), allow_pickle=True)

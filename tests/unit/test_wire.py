@@ -221,6 +221,72 @@ def test_sparse_uploads_are_inverse() -> None:
     assert not vector.flags.writeable
 
 
+def packed_order() -> Message:
+    return a_message(wire.OrderPacker(LAYOUT, {}).pack(an_order(), packed=True))
+
+
+def test_packed_models_are_one_array_and_come_back_whole() -> None:
+    order = packed_order()
+    assert list(order.content["arrays"]) == ["packed"]
+    arrays = wire.order_arrays(order, LAYOUT)
+    for array, entry in zip(arrays, INITIAL.values(), strict=True):
+        np.testing.assert_array_equal(array, entry)
+        assert array.dtype == entry.dtype
+    doubled = [array * 2 for array in arrays]
+    reply = through(wire.pack_upload(order, LAYOUT, doubled, 12, {"kind": "delta"}))
+    assert list(reply.content["arrays"]) == ["packed"]
+    upload = wire.unpack_reply(reply, LAYOUT, version=4)
+    assert upload.vector.tolist() == [2, 4, 6, 10, 14]
+    assert not upload.vector.flags.writeable
+    assert upload.kind == "delta"
+
+
+def test_a_vector_packed_and_by_name_is_kept_as_both() -> None:
+    packer = wire.OrderPacker(LAYOUT, {})
+    named, packed = (
+        packer.pack(an_order())["arrays"],
+        packer.pack(an_order(), packed=True)["arrays"],
+    )
+    assert list(named) == list(INITIAL)
+    assert packer.pack(an_order())["arrays"] is named
+    assert packer.pack(an_order(), packed=True)["arrays"] is packed
+
+
+def test_packing_never_costs_bytes() -> None:
+    half = Layout.of_arrays({"w": np.zeros(2, np.float16)})
+    content = wire.OrderPacker(half, {}).pack(an_order(np.zeros(2, np.float32)), packed=True)
+    assert list(content["arrays"]) == ["w"]
+    assert "packed" not in content["config"]
+    arrays = [array.astype(np.float16) for array in LAYOUT.unflatten(VECTOR)]
+    reply = through(wire.pack_upload(packed_order(), LAYOUT, arrays, 12, {}))
+    assert "encoding" not in reply.content["config"]
+
+
+def test_sparse_and_empty_ones_are_not_packed() -> None:
+    arrays = LAYOUT.unflatten(np.array([0, 2, 3, 5, 7], np.float32))
+    reply = wire.pack_upload(packed_order(), LAYOUT, arrays, 10, {"encoding": "top-k"})
+    assert sorted(through(reply).content["arrays"]) == sorted(SPARSE)
+    paused = wire.pack_upload(packed_order(), LAYOUT, [], 10, {"done": 0})
+    assert not wire.unpack_reply(through(paused), LAYOUT).done
+    content = wire.OrderPacker(LAYOUT, {}).pack(an_order(np.zeros(0, np.float32)), packed=True)
+    assert wire.order_arrays(a_message(content), LAYOUT) == []
+
+
+@pytest.mark.parametrize("arrays", [
+    {"packed": VECTOR[:4]},
+    {"packed": VECTOR[None]},
+    {"packed": VECTOR.astype(np.float64)},
+    {"packed": VECTOR, "extra": VECTOR},
+    INITIAL,
+    {},
+])  # fmt: skip
+def test_packed_uploads_that_do_not_fit(arrays: dict[str, np.ndarray]) -> None:
+    reply = a_reply(arrays)
+    reply.content["config"] = ConfigRecord({"encoding": "packed"})
+    with pytest.raises(ValueError, match=r"expected packed float32\[5\], got (none|packed|fc)"):
+        wire.unpack_reply(reply, LAYOUT)
+
+
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
@@ -380,8 +446,10 @@ def test_introduction(config: dict[str, int], partition: int | None) -> None:
     context = Context(1, 7, config, RecordDict(), {})
     reply = wire.pack_introduction(a_message(wire.query_record()), context)
     assert wire.partition_of(through(reply)) == partition
+    assert wire.takes_packed(through(reply))
 
 
 def test_introduction_with_an_impossible_partition() -> None:
+    assert not wire.takes_packed(a_reply(metrics={"partition-id": 1}))
     assert wire.partition_of(a_reply(metrics={"partition-id": -1})) is None
     assert wire.partition_of(a_reply(metrics={"partition-id": 1.5})) is None

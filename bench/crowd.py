@@ -1,0 +1,145 @@
+"""``python -m bench.crowd``: many SuperNodes on this machine, and what their updates cost a server.
+
+A SuperLink and 50 SuperNodes run on loopback for ten minutes, with ClientApps that sleep instead of
+training and send LeNet's 61,706 parameters back. One JSON object tells
+
+- ``lost``: orders that were neither answered nor under way at the end, and ``failures``,
+- ``handling_ms``: what the engine spends on an arrival, aggregation included, median and worst,
+- ``cpu_ms_per_update``: processor time of the ServerApp, with all its asking and waiting, over the
+  updates; without the first fifth of the time,
+- ``megabytes``: of the ServerApp's memory after a fifth of the time and at the end.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from bench.device import NODES, NOOP
+from fl_app.field.demo import APP, demo
+from fl_app.field.loopback import Federation
+
+SERVER = """
+import os
+import time
+from fl_app import server_app
+from fl_app.engine.clock import Arrived
+from fl_app.engine.engine import Engine
+
+app = server_app.app
+handle = Engine._handle
+
+def timed(self, event):
+    began = time.perf_counter()
+    handle(self, event)
+    if isinstance(event, Arrived):
+        with open(os.environ["BENCH_HANDLING"], "a") as file:
+            file.write(f"{time.perf_counter() - began!r}\\n")
+
+Engine._handle = timed
+"""
+PARTITION = 'int(context.node_config["partition-id"])'
+
+
+class Watch(threading.Thread):
+    """Looks at the ServerApp's memory and processor time every few seconds."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seen: list[tuple[float, float]] = []  # megabytes, seconds of processor time
+
+    def run(self) -> None:
+        """Until the ServerApp has ended."""
+        server = None
+        while True:
+            time.sleep(2.0)
+            with contextlib.suppress(psutil.Error):
+                server = server or next(iter(_servers()), None)
+                if server is not None:
+                    times = server.cpu_times()
+                    used = server.memory_info().rss / 1e6
+                    if used:  # else it has just ended
+                        self.seen.append((used, times.user + times.system))
+
+
+def _servers() -> list[psutil.Process]:
+    mine = psutil.Process().children(recursive=True)
+    return [p for p in mine if any("flwr-serverapp" in word for word in p.cmdline()[:2])]
+
+
+def crowd(nodes: int, seconds: float, pause: float) -> dict[str, Any]:
+    """Run it; see the module."""
+    with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(sys.stderr):
+        folder = Path(scratch)
+        os.environ["BENCH_HANDLING"] = str(folder / "handling")
+        os.environ["BENCH_STAMPS"] = str(folder / "stamps")
+        os.environ["PYTHONPATH"] = str(APP)
+        client = NOOP["noop/client.py"].replace(
+            '{"partition-id": 0}', f'{{"partition-id": {PARTITION}}}'
+        )
+        client = client.replace("    metrics =", f"    time.sleep({pause})\n    metrics =", 1)
+        texts = {**NOOP, "noop/client.py": client, "noop/server.py": SERVER}
+        for path, text in texts.items():
+            (folder / "app" / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / "app" / path).write_text(text)
+        federation = Federation(folder / "federation", limit=seconds + 1200)
+        watch = Watch()
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the nodes end, too
+        try:
+            federation.start(nodes, supernode=NODES["warm"])
+            watch.start()
+            words = ["runtime=deployment", "algorithm=fedbuff", "task=synthetic"]
+            words += ["partition=iid", f"num_clients={nodes}", "task.num_examples=1600"]
+            words += [f"algorithm.schedule.concurrency={nodes}", "eval_every=1000000"]
+            words += ["num_versions=1000000", f"max_seconds={seconds}", "tensorboard=false"]
+            summary = demo(federation, folder / "run", words, 1, folder / "app")
+        finally:
+            for disturbance in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(disturbance, signal.SIG_IGN)  # or processes would stay behind
+            federation.stop()
+        events = [json.loads(line) for line in (folder / "run" / "events.jsonl").open()]
+        handling = [1e3 * float(line) for line in (folder / "handling").read_text().split()]
+    kinds = Counter(event["kind"] for event in events)
+    given, back = (
+        Counter(event["client"] for event in events if event["kind"] == kind)
+        for kind in ("dispatch", "arrival")
+    )
+    early, last = watch.seen[len(watch.seen) // 5], watch.seen[-1]
+    return {
+        "work": "crowd",
+        "nodes": nodes,
+        "seconds": round(summary["wall_seconds"]),
+        "updates": kinds["arrival"],
+        "slowest_node": min(back[client] for client in given),
+        "lost": sum(given[client] - back[client] - 1 for client in given),
+        "failures": summary["failures"],
+        "rejected": summary["rejected"],
+        "handling_ms": [round(statistics.median(handling), 2), round(max(handling), 2)],
+        "cpu_ms_per_update": round(1e3 * (last[1] - early[1]) / (0.8 * kinds["arrival"]), 1),
+        "megabytes": [round(early[0]), round(last[0])],
+    }
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m bench.crowd", description=__doc__)
+    parser.add_argument("--nodes", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--pause", type=float, default=30.0, help="seconds of a training")
+    options = parser.parse_args()
+    print(json.dumps(crowd(options.nodes, options.seconds, options.pause)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
