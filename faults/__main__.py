@@ -21,8 +21,8 @@ from rich.table import Table
 from faults.field import NODES, Disappointed, Field, Run
 from faults.groups import GROUPS, QUICK, UNTESTED, Group
 from faults.injections import SECONDS, Injection
-from faults.story import Span
-from faults.verdict import Row, judge
+from faults.story import Span, share
+from faults.verdict import KEPT, Row, judge
 from fl_app.core.errors import RunError
 
 FULL, SHORT = 60.0, 40.0  # seconds in which the others' rate is measured
@@ -45,22 +45,21 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
         field.give(range(NODES), seconds=SECONDS)
         run = field.submit(group.overrides, folder / "run")
         run.until(lambda: run.answered() == {*range(NODES)}, "every node has answered")
-        calm = [quiet(run, window)]
+        first = quiet(run, window)
         for injection in group.injections:
             others = {*range(NODES)} - {*injection.nodes, group.resident}
-            if not others and len(calm) == 1:
-                calm.append(quiet(run, window))
             start = run.now()
             for name, seen in observe(injection, run).items():
                 rows[name] = seen
                 print(f"  {name}: {'; '.join([seen.seen, *seen.problems])}", flush=True)
             if others:
                 run.wait(window - (run.now() - start))
+            calm, disturbed = [first], (start, run.now())
+            if others and share(run.events(), others, calm, disturbed) < KEPT:
+                calm.append(quiet(run, window))  # was it the fault, or other work?
             for name in injection.names:
                 row = rows[name]
-                row.others, row.calm, row.disturbed = sorted(others), calm, (start, run.now())
-        if len(calm) == 1:
-            calm.append(quiet(run, window))
+                row.others, row.calm, row.disturbed = sorted(others), calm, disturbed
         field.give(range(NODES), seconds=0.0)
         run.finish()
     except (Disappointed, RunError, OSError, ValueError) as error:

@@ -117,7 +117,8 @@ def share(
         events: of the run.
         others: clients.
         calm: when nothing was wrong; of several the one counts in which they were slowest, since
-            other work on this machine comes and goes.
+            other work on this machine comes and goes, but as no less than half of the fastest, or
+            what never recovers would be missed.
         disturbed: when something was.
     """
     arrived = [event for event in events if event["kind"] == "arrival"]
@@ -127,5 +128,6 @@ def share(
         key=lambda rates: sum(rates.values()),
     )
     kept = sum(rate(times[c], *disturbed, usual=usual[c]) for c in others)
-    before = sum(usual.values())
+    fastest = max(sum(rate(times[c], *span) for c in others) for span in calm)
+    before = max(sum(usual.values()), fastest / 2)
     return kept / before if before else 0.0

@@ -19,7 +19,6 @@ CONTAINERS: dict[str, type[Any]] = {
     "tuple": tuple,
     "set": set,
     "frozenset": frozenset,
-    "deque": deque,
 }
 MAPPINGS: dict[str, type[Any]] = {"dict": dict, "counter": Counter}
 
@@ -58,6 +57,9 @@ class Freezer:
                 return {"$": "rng", "of": self.freeze(value.bit_generator.state)}
             case list():
                 return [self.freeze(item) for item in value]
+            case deque():
+                items = [self.freeze(item) for item in value]
+                return {"$": "deque", "of": items, "longest": value.maxlen}
             case _ if type(value) in CONTAINERS.values():
                 name = next(name for name, made in CONTAINERS.items() if made is type(value))
                 return {"$": name, "of": [self.freeze(item) for item in value]}
@@ -113,6 +115,8 @@ def thaw(frozen: Any, arrays: Sequence[Array]) -> Any:
             return generator
         case "enum":
             return _class(of)(frozen["value"])
+        case "deque":
+            return deque((thaw(item, arrays) for item in of), frozen["longest"])
         case "defaultdict":
             return defaultdict(_class(frozen["by"]), _pairs(of, arrays))
         case "object":

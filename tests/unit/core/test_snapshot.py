@@ -47,6 +47,13 @@ def test_values_come_back_with_their_types(value: Any) -> None:
     assert type(back) is type(value)
 
 
+def test_a_deque_forgets_as_before() -> None:
+    back = again(deque([1, 2], maxlen=2))
+    back.append(3)
+    assert back == deque([2, 3])
+    assert again(deque([1, 2])).maxlen is None
+
+
 def test_order_of_a_mapping_is_kept() -> None:
     assert list(again({9: 0, 1: 0, 5: 0})) == [9, 1, 5]
 

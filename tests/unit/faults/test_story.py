@@ -77,9 +77,9 @@ def test_the_share_is_that_of_the_others_alone() -> None:
     assert share(log, [0, 1], [(0, 50)], (50, 100)) == pytest.approx(0.75)
     assert share(log, [0, 2], [(0, 50)], (50, 100)) == pytest.approx(0.5)
     assert share(log, [3], [(0, 50)], (50, 100)) == 0.0
-    assert share(log, [1], [(0, 50), (50, 100)], (50, 100)) == 1.0, (
-        "they were as slow by themselves"
-    )
+    twice = [(0.0, 50.0), (50.0, 100.0)]
+    assert share(log, [1], twice, (50, 100)) == 1.0, "they were as slow by themselves"
+    assert share(log, [2], [(0, 50), (51, 100)], (51, 100)) == 0.0, "it never recovered"
 
 
 def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
