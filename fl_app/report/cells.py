@@ -100,7 +100,7 @@ class Cell:
     Attributes:
         name: of its folder, or the algorithm's if the cell is the whole run.
         algorithm: as configured.
-        task: its function; empty if nobody knows.
+        task: its data set; empty if nobody knows.
         experiment: whose cell it is; empty if it is of none.
         on_wall_clock: whether seconds are real and not virtual.
         summary: ``summary.json``; empty if the run ended before it was written, or still goes on.

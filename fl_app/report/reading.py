@@ -52,7 +52,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         algorithm=algorithm,
         on_wall_clock=OmegaConf.select(config, "runtime.name") == "deployment",
         summary=_summary(folder / "summary.json"),
-        task=(OmegaConf.select(config, "task._target_") or "").rpartition(".")[2],
+        task=_task(config),
         experiment=OmegaConf.select(config, "experiment.name") or "",
         config=text,
         metrics=_metrics(folder / "metrics.csv"),
@@ -64,6 +64,12 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
 def is_cell(folder: Path) -> bool:
     """Whether a folder holds what one run writes."""
     return (folder / "events.jsonl").is_file() or (folder / "summary.json").is_file()
+
+
+def _task(config: Any) -> str:
+    """The data set's name; that of the task's function where it stands for one."""
+    data: str | None = OmegaConf.select(config, "task.data")
+    return data or (OmegaConf.select(config, "task._target_") or "").rpartition(".")[2]
 
 
 def _order(cell: Cell) -> tuple[int, list[str | int]]:

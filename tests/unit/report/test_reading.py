@@ -326,3 +326,6 @@ def test_configuration_says_what_was_run(tmp_path):
     cell = read_cell(tmp_path)
     assert (cell.algorithm, cell.task, cell.experiment) == ("eafl", "digits", "quick")
     assert cell.config.startswith(text)
+    images = "task: {_target_: fl_app.tasks.images.image_task, data: mnist}\n"
+    (tmp_path / "config.yaml").write_text(images)
+    assert read_cell(tmp_path).task == "mnist"
