@@ -155,8 +155,8 @@ def _vector(record: ArrayRecord, layout: Layout, encoding: Scalar | None) -> Vec
         raise ValueError(f"a {TOP_K} upload must hold {PLACES}, {ENTRIES} and the model's buffers")
     places, entries = named.pop(PLACES), named.pop(ENTRIES)
     one_each = places.ndim == 1 and places.shape == entries.shape
-    if not (one_each and places.dtype.kind == "u" and entries.dtype.kind == "f"):
-        raise ValueError(f"a {TOP_K} upload must hold one floating entry for every unsigned place")
+    if not (one_each and places.dtype == np.uint32 and entries.dtype.kind == "f"):
+        raise ValueError(f"a {TOP_K} upload must hold one floating entry for every uint32 place")
     # In order: so none is there twice, and the last one is the largest.
     ends = np.diff(places.astype(np.int64), append=layout.num_trainable)
     if (ends <= 0).any():

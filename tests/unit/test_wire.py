@@ -293,12 +293,14 @@ def test_packed_uploads_that_do_not_fit(arrays: dict[str, np.ndarray]) -> None:
         ({"top-k.places": np.array([1, 3], np.uint32)}, "must increase and be below 3"),
         ({"top-k.places": np.array([1, 1], np.uint32)}, "must increase and be below 3"),
         ({"top-k.places": np.array([2, 1], np.uint32)}, "must increase and be below 3"),
-        ({"top-k.places": np.array([-1, 1], np.int32)}, "one floating entry for every unsigned"),
-        ({"top-k.places": np.array([1], np.uint32)}, "one floating entry for every unsigned"),
-        ({"top-k.entries": np.array([1, 2])}, "one floating entry for every unsigned"),
+        ({"top-k.places": np.array([-1, 1], np.int32)}, "one floating entry for every uint32"),
+        ({"top-k.places": np.array([1], np.uint32)}, "one floating entry for every uint32"),
+        ({"top-k.entries": np.array([1, 2])}, "one floating entry for every uint32"),
         ({"bn.running_mean": np.zeros(2, np.float32)}, r"'bn.running_mean' has shape \(2,\)"),
         ({"extra": np.zeros(1)}, "must hold top-k.places, top-k.entries and the model's buffers"),
-        ({"top-k.places": np.array(2**64 - 1, np.uint64)}, "one floating entry"),
+        ({"top-k.places": np.array(1, np.uint32)}, "one floating entry"),
+        # -1, to who takes it for signed: the last entry.
+        ({"top-k.places": np.array([1, 2**64 - 1], np.uint64)}, "one floating entry"),
     ],
 )
 def test_sparse_uploads_that_do_not_fit(changed: dict[str, np.ndarray], text: str) -> None:
