@@ -36,6 +36,9 @@ class InPlace:
     def to_evaluate(self, model: GlobalModel) -> Vector:
         return model.params
 
+    def totals(self) -> dict[str, float]:
+        return {}
+
 
 def echo(client_id: int, sequence: int, received: Vector) -> Upload:
     """What the client was given, as its mean loss, which the log keeps."""
