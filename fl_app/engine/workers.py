@@ -5,6 +5,7 @@ import multiprocessing
 import pickle
 import selectors
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 import numpy as np
@@ -251,11 +253,12 @@ def _work(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()  # else the pipes of a dead parent never end
-    while True:
-        try:
-            model, result, client_id, sequence, config, state = pipe.recv()
-        except (EOFError, OSError):
-            return
+    # Read while training: a client's state can be larger than a pipe, and a parent that waits to
+    # send the next order would wait for ever for a worker that waits to send its answer.
+    orders: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, orders), daemon=True).start()
+    while (order := orders.get()) is not None:
+        model, result, client_id, sequence, config, state = order
         received, out = NO_VECTOR if model == NOTHING else arena.view(model), arena.view(result)
         received.flags.writeable = False  # it is the server's, and other clients' too
         answer = _train(trainer, client_id, sequence, received, config, out, state)
@@ -263,6 +266,13 @@ def _work(
             _send(pipe, tuple(getattr(answer, name) for name in BESIDE_VECTOR))
         else:
             _send(pipe, answer)
+
+
+def _receive(pipe: Connection, orders: SimpleQueue[tuple[Any, ...] | None]) -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            orders.put(pipe.recv())
+    orders.put(None)
 
 
 def _send(pipe: Connection, message: object) -> None:

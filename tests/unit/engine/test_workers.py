@@ -115,6 +115,22 @@ def test_results_outlive_later_work(start: Any, num_workers: int) -> None:
     assert [result.tolist() for result in results] == [[n, n] for n in range(6)]
 
 
+def test_states_larger_than_a_pipe_travel_both_ways_at_once(start: Any) -> None:
+    """The next order is sent while the answer to the last one is."""
+    state = {"kept": np.zeros(1_000_000, np.float32)}
+
+    def keep(client_id: int, sequence: int, received: Vector) -> Upload:
+        return Upload(received, "delta", 1, 0.0, state=state)
+
+    mailbox = start(keep, 1)
+    for number in range(ORDERS_PER_WORKER):
+        mailbox.push(replace(order(number), state=state))
+    for number in range(ORDERS_PER_WORKER, 20):
+        [reply] = mailbox.pull(None)
+        assert reply.upload.state["kept"].size == 1_000_000
+        mailbox.push(replace(order(number), state=state))
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_client_cannot_write_to_the_servers_model(num_workers: int) -> None:
     def vandal(client_id: int, sequence: int, received: Vector) -> Upload:
