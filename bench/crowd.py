@@ -7,7 +7,8 @@ training and send LeNet's 61,706 parameters back. One JSON object tells
 - ``handling_ms``: what the engine spends on an arrival, aggregation included, median and worst,
 - ``cpu_ms_per_update``: processor time of the ServerApp, with all its asking and waiting, over the
   updates; without the first fifth of the time,
-- ``megabytes``: of the ServerApp's memory after a fifth of the time and at the end.
+- ``megabytes``: of the ServerApp's memory after a fifth of the time and at its end, before what
+  draws the report is imported.
 """
 
 import argparse
@@ -57,7 +58,7 @@ class Watch(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.seen: list[tuple[float, float]] = []  # megabytes, seconds of processor time
+        self.seen: list[tuple[float, float, float]] = []  # when, megabytes, processor seconds
 
     def run(self) -> None:
         """Until the ServerApp has ended."""
@@ -70,7 +71,7 @@ class Watch(threading.Thread):
                     times = server.cpu_times()
                     used = server.memory_info().rss / 1e6
                     if used:  # else it has just ended
-                        self.seen.append((used, times.user + times.system))
+                        self.seen.append((time.monotonic(), used, times.user + times.system))
 
 
 def _servers() -> list[psutil.Process]:
@@ -115,7 +116,9 @@ def crowd(nodes: int, seconds: float, pause: float) -> dict[str, Any]:
         Counter(event["client"] for event in events if event["kind"] == kind)
         for kind in ("dispatch", "arrival")
     )
-    early, last = watch.seen[len(watch.seen) // 5], watch.seen[-1]
+    during = [look for look in watch.seen if look[0] - watch.seen[0][0] < seconds]
+    _, early_megabytes, early_cpu = during[len(during) // 5]
+    _, megabytes, cpu = during[-1]
     return {
         "work": "crowd",
         "nodes": nodes,
@@ -126,8 +129,8 @@ def crowd(nodes: int, seconds: float, pause: float) -> dict[str, Any]:
         "failures": summary["failures"],
         "rejected": summary["rejected"],
         "handling_ms": [round(statistics.median(handling), 2), round(max(handling), 2)],
-        "cpu_ms_per_update": round(1e3 * (last[1] - early[1]) / (0.8 * kinds["arrival"]), 1),
-        "megabytes": [round(early[0]), round(last[0])],
+        "cpu_ms_per_update": round(1e3 * (cpu - early_cpu) / (0.8 * kinds["arrival"]), 1),
+        "megabytes": [round(early_megabytes), round(megabytes)],
     }
 
 
