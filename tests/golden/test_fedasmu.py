@@ -159,6 +159,23 @@ def test_the_server_chooses_the_first_slot_and_learns_from_its_reward() -> None:
     assert (strategy.state["theta"] == theta).all()
 
 
+@pytest.mark.parametrize("reward", [math.nan, math.inf, 1e30, -1e30, 1e308])
+def test_a_node_that_reports_nonsense_as_its_reward_takes_nobodys_choice_away(
+    reward: float,
+) -> None:
+    """The upload itself counts. A step that leaves no probabilities, NaN or not, is not taken; the
+    others' rewards are learned from as before and after."""
+    strategy = FedASMU()
+    model = GlobalModel(vec(0), 5)
+    for client_id, told in enumerate([1.0, reward, -reward, 1.0, -2.0]):
+        assert strategy.dispatch(model, client_id)[1]["slot"] in (1, 2, 3, 4)
+        taken = strategy.aggregate(model, [upload(client_id, 5, 1, reward=told)])
+        assert taken[0] > 0
+    assert math.isfinite(strategy.state["baseline"])
+    assert np.isfinite(strategy.state["theta"]).all()
+    assert strategy.dispatch(model, 9)[1]["slot"] in (1, 2, 3, 4)
+
+
 def test_q_learning_by_hand() -> None:
     """H(2, add) += 0.1 (0.5 + 0.9 * 4 - 1): from 1 to 1.31. At the ends one stays."""
     values = np.zeros((4, 3))

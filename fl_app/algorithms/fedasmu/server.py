@@ -209,12 +209,13 @@ class FedASMU(AsyncStrategy):
         slot = self.state["chosen"].pop(update.client_id, None)
         if "reward" not in update.metrics:
             return
-        reward = float(update.metrics["reward"])
+        advantage = float(update.metrics["reward"]) - self.state["baseline"]
+        if not math.isfinite(advantage):  # a node's own number, which nobody has looked at
+            return
         if slot is not None:
-            self.state["theta"] = MetaModel.reinforce(
-                self.state["theta"],
-                self.num_slots,
-                slot,
-                self.rl_lr * (reward - self.state["baseline"]),
+            theta = MetaModel.reinforce(
+                self.state["theta"], self.num_slots, slot, self.rl_lr * advantage
             )
-        self.state["baseline"] += self.reward_rate * (reward - self.state["baseline"])
+            if MetaModel.usable(theta, self.num_slots):
+                self.state["theta"] = theta
+        self.state["baseline"] += self.reward_rate * advantage

@@ -72,6 +72,11 @@ class MetaModel(nn.Module):
         return cast(Vector, moved.numpy())
 
     @staticmethod
+    def usable(theta: Vector, num_slots: int) -> bool:
+        """Whether probabilities come of these parameters; finite but huge ones make NaN."""
+        return bool(np.isfinite(np.exp(MetaModel.log_probs(theta, num_slots))).all())
+
+    @staticmethod
     def _of(theta: Vector) -> "MetaModel":
         # Made without drawing: its parameters are overwritten, and the global random state is the
         # trainer's where that runs in this process.
