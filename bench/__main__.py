@@ -5,13 +5,14 @@ import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from bench import exchange, memory, throughput
+from bench import exchange, memory, server_step, throughput
 from bench.workloads import CROWD, WORKLOADS
 
 
 def main() -> None:
     """Measure one workload after the other, each in processes of its own."""
-    names = [*(workload.work for workload in (*WORKLOADS, CROWD)), exchange.WORK]
+    names = [workload.work for workload in (*WORKLOADS, CROWD)]
+    names += [exchange.WORK, server_step.WORK]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
     parser.add_argument("--repeats", type=int, default=5, help="paired measurements")
@@ -43,6 +44,9 @@ def main() -> None:
             print(json.dumps(fresh.submit(memory.measure, options.versions).result()), flush=True)
         if exchange.WORK in options.only:
             print(json.dumps(fresh.submit(exchange.measure, options.repeats).result()), flush=True)
+        if server_step.WORK in options.only:
+            job = fresh.submit(server_step.measure, 4 * options.repeats)
+            print(json.dumps(job.result()), flush=True)
 
 
 if __name__ == "__main__":
