@@ -466,7 +466,9 @@ class Engine:
         self._emit("reject", **{k: v for k, v in story.items() if v is not None}, reason=reason)
 
     def _check_alive(self, reason: str) -> None:
-        limit = 100 + 10 * (len(self._busy) + len(self._idle))
+        # Of clients ever known: those who left are who failed, and they may come back.
+        known = max(len(self._busy) + len(self._idle), len(self._sequences))
+        limit = 100 + 10 * known
         if self._failures_in_a_row > limit:
             raise Stalled(
                 f"{self._failures_in_a_row} orders in a row brought nothing usable, "

@@ -5,7 +5,7 @@ import math
 import re
 import weakref
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -27,9 +27,10 @@ from helpers import (
 from fl_app.client import LocalTrainer
 from fl_app.clustered import ClusteredQuorum
 from fl_app.core.errors import Diverged, Stalled
-from fl_app.core.types import Config, Event, GlobalModel, Update, Upload, Vector
+from fl_app.core.types import Config, Event, GlobalModel, Order, Reply, Update, Upload, Vector
+from fl_app.core.vector import read_only
 from fl_app.devices import UniformRatio
-from fl_app.engine.clock import VirtualClock
+from fl_app.engine.clock import Joined, Left, VirtualClock, WallClock
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.workers import Inline
 from fl_app.schedule import Buffered, RandomK, Schedule, fully_async, k_async, synchronous
@@ -556,6 +557,67 @@ def test_all_clients_refused_always_ends_the_run_too() -> None:
     error = run(SCHEDULE, Scripted(script)).outcome.error
     assert isinstance(error, Stalled)
     assert "the last one: num_examples=0 must be at least 1" in str(error)
+
+
+class Nodes:
+    """A mailbox of real nodes of which only the coming and going is heard; then Ctrl-C."""
+
+    def __init__(self, heard: Sequence[Sequence[Joined | Left]]) -> None:
+        self._heard = list(heard)
+
+    def share(self, vector: Vector) -> Vector:
+        return read_only(vector)
+
+    def capacity(self) -> int:
+        return 1
+
+    def push(self, order: Order) -> None:
+        pass
+
+    def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
+        if not self._heard:
+            raise KeyboardInterrupt
+        return self._heard.pop(0)
+
+    def close(self) -> None:
+        pass
+
+
+def on_nodes(heard: Sequence[Sequence[Joined | Left]]) -> Engine:
+    return Engine(
+        strategy=Stateful(),
+        schedule=Buffered(None, 1),
+        clock=WallClock(Nodes(heard)),
+        initial=vec(0, 0),
+        stop=Stop(num_versions=9),
+    )
+
+
+class Stateful(MeanDelta):
+    """Can be kept in a checkpoint."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: dict[str, Any] = {}
+
+
+def test_a_network_that_loses_all_nodes_at_once_does_not_end_the_run() -> None:
+    """However many they are: each of them failed once, and all come back."""
+    coming = [Joined(client_id) for client_id in range(300)]
+    going = [Left(client_id) for client_id in range(300)]
+    engine = on_nodes([coming, going, coming])
+    outcome = engine.run()
+    assert outcome.stopped == "interrupted"
+    assert outcome.failures == 300
+    assert len(engine.clients[1]) == 300
+
+
+def test_a_server_that_is_started_anew_outlives_the_orders_of_many_nodes() -> None:
+    before = on_nodes([[Joined(client_id) for client_id in range(300)]])
+    before.run()
+    after = on_nodes([])
+    after.restore(deepcopy(before.snapshot()))
+    assert after.outcome.failures == 300
 
 
 def test_failures_count_in_a_row_only() -> None:
