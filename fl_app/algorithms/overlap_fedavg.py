@@ -14,9 +14,10 @@ Server, once all N uploads are in, with p_k = n_k / n and momentum V = 0 at firs
     d_ah = d + (lambda / eta) d .* d .* (w_t - w_{t-1})
     V    = beta V + d_ah + beta (d_ah - d),    w_{t+1} = w_t - V
 
-which is equation 8 with g = d / eta: eta remains in the compensation alone.
+which is equation 8 with g = d / eta: eta remains in the compensation alone. Where the clients' rate
+falls from version to version it is that of the current exchange, eta = eta_0 lr_decay^t.
 
-Symbols: eta server_lr (the clients' rate), lambda compensation, beta momentum, E_max
+Symbols: eta_0 server_lr (the clients' rate), lambda compensation, beta momentum, E_max
 max_local_epochs.
 
 Deviations: Algorithm 3 line 3 takes the difference the other way round and line 10 leaves beta out;
@@ -37,12 +38,15 @@ from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 
+SMALLEST = float(np.finfo(np.float32).tiny)
+
 
 class OverlapFedAvg(AsyncStrategy):
     """Averages displacements that are one version old, with compensation and Nesterov momentum.
 
     Args:
-        server_lr: eta > 0, the clients' rate.
+        server_lr: eta_0 > 0, the clients' rate.
+        lr_decay: in (0, 1], what the clients multiply it by for every version.
         compensation: lambda >= 0.
         momentum: beta in [0, 1).
         max_local_epochs: E_max >= 1, of a cycle.
@@ -59,17 +63,20 @@ class OverlapFedAvg(AsyncStrategy):
         self,
         *,
         server_lr: float = 0.01,
+        lr_decay: float = 1.0,
         compensation: float = 0.0,
         momentum: float = 0.0,
         max_local_epochs: int = 5,
     ) -> None:
         super().__init__()
         require_positive("strategy.server_lr", server_lr, "the compensation would have no measure")
+        require(0 < lr_decay <= 1, "strategy.lr_decay", lr_decay, "in (0, 1]", "rates would grow")
         require_at_least("strategy.compensation", compensation, 0, "delays would be amplified")
         require_at_least("strategy.momentum", momentum, 0, "steps would oscillate")
         require(momentum < 1, "strategy.momentum", momentum, "below 1", "steps would grow for ever")
         require_count("strategy.max_local_epochs", max_local_epochs, "nothing would be trained")
         self.server_lr = server_lr
+        self.lr_decay = lr_decay
         self.compensation = compensation
         self.momentum = momentum
         self.max_local_epochs = max_local_epochs
@@ -86,7 +93,9 @@ class OverlapFedAvg(AsyncStrategy):
         mean = weighted_sum(weights, deltas)
         split = model.num_trainable
         d = -mean[:split]
-        scale = np.float32(self.compensation / self.server_lr)
+        # At rates so small that floats do not hold them nobody moves, and d is 0.
+        eta = max(self.server_lr * self.lr_decay**model.version, SMALLEST)
+        scale = np.float32(self.compensation / eta)
         ahead = d + scale * d * d * (model.params - previous)[:split]
         beta = np.float32(self.momentum)
         velocity = beta * self.state.get("velocity", np.float32(0)) + ahead + beta * (ahead - d)
@@ -146,7 +155,13 @@ class OverlapTrainer(LocalTrainer):
         most = config.get("max_local_epochs", self.local_epochs)
         self._until = until
         try:
-            upload = super().train(client_id, sequence + 1, base, {**config, "local_epochs": most})
+            # As the next order's, which it will be the answer to.
+            upload = super().train(
+                client_id,
+                sequence + 1,
+                base,
+                {**config, "version": int(config.get("version", 0)) + 1, "local_epochs": most},
+            )
         finally:
             self._until = None
         self._ahead = client_id, base, upload

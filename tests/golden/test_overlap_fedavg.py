@@ -35,6 +35,21 @@ def test_two_versions() -> None:
     assert second.tolist() == pytest.approx([4.625])
 
 
+def test_the_compensation_goes_by_the_rate_of_the_current_exchange() -> None:
+    """eta = 0.5, lambda = 0.25, falling by half: at t = 1 eta_1 = 0.25 and lambda / eta_1 = 1.
+
+    t = 0: w_0 = 4, delta -1: d = 1, nothing was missed; w_1 = 3.
+    t = 1: delta -2: d = 2; w_1 - w_0 = -1; d_ah = 2 + 1 * 4 * (-1) = -2; w_2 = 3 + 2 = 5.
+    """
+    strategy = OverlapFedAvg(server_lr=0.5, lr_decay=0.5, compensation=0.25)
+    first = strategy.aggregate(GlobalModel(vec(4), 0), [update(0, 0, (-1,))])
+    assert first.tolist() == [3.0]
+    second = strategy.aggregate(GlobalModel(first, 1), [update(0, 0, (-2,))])
+    assert second.tolist() == [5.0]
+    last = strategy.aggregate(GlobalModel(second, 10_000), [update(0, 0, (0,))])
+    assert last.tolist() == [5.0]  # the rate is 0 by then, and nobody moves
+
+
 def test_without_compensation_eta_has_no_effect() -> None:
     results = set()
     for eta in (0.001, 1.0):
@@ -175,12 +190,13 @@ def orders(device: OverlapTrainer, epochs: int | None) -> list[Upload]:
 def test_what_a_device_trained_ahead_is_its_answer(epochs: int) -> None:
     """As many epochs as fitted, else all as if it had begun when the order came.
 
-    8 examples in batches of 4: 2 steps an epoch, each of rate 0.1.
+    8 examples in batches of 4: 2 steps an epoch, each of rate 0.1 2^-t in exchange t.
     """
-    ahead, plain = orders(trainer(), epochs), orders(trainer(local_epochs=epochs), None)
-    for mine, other in zip(ahead[1:], plain[1:], strict=True):
+    ahead = orders(trainer(lr_decay=0.5), epochs)
+    plain = orders(trainer(lr_decay=0.5, local_epochs=epochs), None)
+    for version, (mine, other) in enumerate(zip(ahead[1:], plain[1:], strict=True), start=1):
         assert mine.vector.tobytes() == other.vector.tobytes()
-        assert mine.rate_sum == pytest.approx(0.2 * epochs)
+        assert mine.rate_sum == pytest.approx(0.2 * epochs * 0.5**version)
         assert mine.loss == other.loss
         assert (mine.kind, mine.num_examples) == ("delta", 8)
     assert [upload.base_version for upload in ahead] == [0, 0, 1]
