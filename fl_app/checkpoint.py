@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fl_app.core.files import whole
 from fl_app.core.snapshot import Array, Freezer, thaw
 
 FORMAT = "1"
@@ -34,7 +34,7 @@ class Checkpoints:
         self._configuration = json.dumps(configuration, sort_keys=True)
 
     def save(self, version: int, state: Any) -> Path:
-        """Write a checkpoint: to a temporary file, then to disk, then under its own name.
+        """Write a checkpoint.
 
         Args:
             version: of the global model, by which the file is named.
@@ -54,13 +54,8 @@ class Checkpoints:
         }
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"version-{version:09d}.safetensors"
-        temporary = path.with_suffix(".tmp")
-        with temporary.open("wb") as file:
+        with whole(path) as file:
             file.write(save(arrays, metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync(self._folder)
         for old in self._files()[KEPT:]:
             old.unlink()
         return path
@@ -138,12 +133,3 @@ def _checksum(text: str, arrays: Mapping[str, Array]) -> str:
     for place in range(len(arrays)):
         digest.update(arrays[str(place)].tobytes())
     return digest.hexdigest()
-
-
-def _sync(folder: Path) -> None:
-    """Have the folder's entries on disk, too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

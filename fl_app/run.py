@@ -18,7 +18,7 @@ from fl_app import metrics, report
 from fl_app.checkpoint import Checkpoints, different
 from fl_app.client import TrainingTask
 from fl_app.core.errors import Interrupted, RunError, require
-from fl_app.core.layout import Layout
+from fl_app.core.files import whole
 from fl_app.devices import Recorder
 from fl_app.engine.engine import Outcome
 from fl_app.factory import (
@@ -52,7 +52,6 @@ SMOKE_SLOTS = {  # of clients that pause between local epochs, so that these can
     "algorithm.client.local_steps": None,
     "algorithm.client.local_epochs": 2,
     "algorithm.client.batch_size": 64,
-    "algorithm.strategy.num_slots": 1,
     "algorithm.schedule.concurrency": 2,
 }
 ENDS = ("num_versions", "seconds", "target_accuracy")  # of a run that is not to go on
@@ -137,6 +136,8 @@ def run_cell(
     if kept is None:
         checkpoints.clear()  # of an earlier run in this folder
     folder.mkdir(parents=True, exist_ok=True)
+    # Of the run before: if this one is killed, it must not be taken for the end of this one.
+    (folder / "summary.json").unlink(missing_ok=True)
     OmegaConf.save(config, folder / "config.yaml", resolve=True)
     tally = Tally(
         num_clients=None if real else config.num_clients,
@@ -182,8 +183,11 @@ def run_cell(
         for sink in sinks:
             sink.close()
     summary = summarise(config, trainer.task, outcome, tally, time.monotonic() - began)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
-    _save_model(folder / "model.npz", outcome, layout)
+    # The summary is last, for it says that all is there.
+    with whole(folder / "model.npz") as file:
+        np.savez(file, allow_pickle=False, **layout.named(outcome.params))
+    with whole(folder / "summary.json") as file:
+        file.write(json.dumps(summary, indent=2).encode() + b"\n")
     return outcome, summary
 
 
@@ -322,16 +326,12 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
     """Make a cell's run one of a second or so, on made-up data; keys that are `given` stay."""
     small = {**SMOKE, "num_clients": min(cell.num_clients, SMOKE_CLIENTS)}
-    if "num_slots" in cell.algorithm.strategy:
+    if "slot" in cell.algorithm.client:
         small |= SMOKE_SLOTS
     for key, value in small.items():
         node, _, leaf = key.rpartition(".")
         if key not in given and leaf in (OmegaConf.select(cell, node) if node else cell):
             OmegaConf.update(cell, key, value)
-
-
-def _save_model(path: Path, outcome: Outcome, layout: Layout) -> None:
-    np.savez(path, allow_pickle=False, **layout.named(outcome.params))
 
 
 def _finite(values: Sequence[float]) -> float | None:

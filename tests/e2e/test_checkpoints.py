@@ -21,8 +21,8 @@ CHURN = ["+devices/availability=churn", "deadline=4.0"]
 CASES = {
     "wkafl": [*FEW, "algorithm.strategy.stage_two_at=5"],
     "fedasmu": [
-        *("algorithm.client.local_epochs=3", "algorithm.strategy.num_slots=2"),
-        *("algorithm.schedule.concurrency=4", "devices/network=normal"),
+        *("algorithm.client.local_epochs=3", "algorithm.schedule.concurrency=4"),
+        "devices/network=normal",
     ],
     "fedhist": [*FEW, "algorithm.strategy.buffer_length=3", "algorithm.strategy.norm_decay=0.01"],
     "gsgm": FEW,
@@ -62,6 +62,25 @@ def killed(name: str, folder: Path, event: int) -> None:
             emit(self, what)
 
         JsonLines.emit = fatal  # type: ignore[method-assign]
+        try:
+            federation(name, folder)
+        finally:
+            os._exit(1)
+    _, status = os.wait()
+    assert os.WTERMSIG(status) == signal.SIGKILL
+
+
+def killed_before_it_takes_its_name(name: str, folder: Path, file: str) -> None:
+    """As `killed`, at the moment when `file` is written and not yet called so."""
+    if os.fork() == 0:
+        replace = os.replace
+
+        def fatal(source: Path, target: Path) -> None:
+            if target.name == file:
+                os.kill(os.getpid(), signal.SIGKILL)
+            replace(source, target)
+
+        os.replace = fatal  # type: ignore[assignment]
         try:
             federation(name, folder)
         finally:
@@ -143,3 +162,29 @@ def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
         assert (tmp_path / "events.jsonl").stat().st_mtime_ns == before
         with pytest.raises(ValueError, match=r"another configuration \(seed=0 instead of 1\)"):
             run(hydra.compose("config", overrides=other), other, tmp_path)
+
+
+def test_a_rerun_that_was_killed_is_not_taken_for_the_run_before(tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "rerun"
+    federation("fedbuff", whole)
+    federation("fedbuff", folder)
+    killed("fedbuff", folder, 40)
+    overrides = ["algorithm=fedbuff", *SMALL, *CASES["fedbuff"], "resume=auto"]
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        run(hydra.compose("config", overrides=overrides), overrides, folder)
+    assert outcome(folder) == outcome(whole)
+
+
+@pytest.mark.parametrize("file", ["model.npz", "summary.json"])
+def test_a_kill_while_results_are_written(file: str, tmp_path: Path) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    federation("fedbuff", whole)
+    killed_before_it_takes_its_name("fedbuff", folder, file)
+    assert not (folder / "summary.json").exists()
+    assert (folder / "model.npz").exists() == (file == "summary.json")
+    overrides = ["algorithm=fedbuff", *SMALL, *CASES["fedbuff"], "resume=auto"]
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        run(hydra.compose("config", overrides=overrides), overrides, folder)
+    assert outcome(folder) == outcome(whole)
+    with np.load(folder / "model.npz") as there, np.load(whole / "model.npz") as expected:
+        assert all(np.array_equal(there[key], expected[key]) for key in expected)

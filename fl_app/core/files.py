@@ -1,0 +1,42 @@
+"""Files that are all there or not there at all, whatever ends the process or fills the disk."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def whole(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
+    """A file to write to, which takes its name, and the place of an older one, once it is on disk.
+
+    Where writing fails, nothing has changed.
+
+    Args:
+        path: its name.
+        aside: added to the name while it is not whole; who writes at the same time needs another.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    temporary = path.with_name(path.name + aside)
+    try:
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:  # on a full disk, every attempt would leave a part of a file
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync(path.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Have the folder's entries on disk, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
