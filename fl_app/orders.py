@@ -8,6 +8,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.common import Scalar
 
 from fl_app import wire
+from fl_app.core.vector import all_finite
 from fl_app.memory import Memory
 
 if TYPE_CHECKING:
@@ -68,7 +69,9 @@ class Desk:
         trainer.state = wire.state_of(message) if memory is None else memory.load()
         layout = trainer.model.layout
         upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
-        if memory is not None:
+        # Who diverged keeps what it had: with what it has now it would diverge for ever. But what
+        # was put aside in a pause is asked for again.
+        if memory is not None and (not upload or all_finite(trainer.state.values())):
             memory.save(trainer.state)
         kept = trainer.state if any_node else None
         return wire.pack_upload(message, layout, upload, num_examples, metrics, kept)

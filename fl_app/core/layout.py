@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.types import Vector
+from fl_app.core.vector import all_finite
 
 # What PyTorch calls the running statistics of its normalisation layers. Only needed when arrays
 # come without a module (`Layout.of_arrays`), as from an app that never heard of this project.
@@ -115,10 +116,7 @@ def check_vector(vector: object, size: int) -> str:
         return f"payload is {getattr(vector, 'dtype', type(vector).__name__)}, expected float32"
     if vector.shape != (size,):
         return f"payload has shape {vector.shape}, expected ({size},)"
-    # One pass over the vector; a finite vector whose square sum overflows takes the second.
-    with np.errstate(over="ignore", invalid="ignore"):
-        suspect = not np.isfinite(np.dot(vector, vector))
-    if suspect and not np.isfinite(vector).all():
+    if not all_finite([vector]):
         return "payload has non-finite entries"
     return ""
 

@@ -1,7 +1,7 @@
 """Arithmetic on flat vectors."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -78,6 +78,22 @@ def _sum(
         if visit is not None:
             visit(rows, place)
     return total
+
+
+def all_finite(arrays: Iterable[ArrayLike]) -> bool:
+    """Whether no entry of any array is infinite or NaN; what is no float never is."""
+    return all(map(_finite, arrays))
+
+
+def _finite(values: ArrayLike) -> bool:
+    array = np.asarray(values)
+    if not np.issubdtype(array.dtype, np.inexact):
+        return True
+    # One pass over the array; a finite one whose square sum overflows takes the second.
+    flat = array.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        suspect = not np.isfinite(np.dot(flat, flat))
+    return not suspect or bool(np.isfinite(flat).all())
 
 
 def norm(vector: Vector) -> float:

@@ -30,6 +30,7 @@ from fl_app.core.types import (
     Upload,
     Vector,
 )
+from fl_app.core.vector import all_finite
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
@@ -347,10 +348,11 @@ class Engine:
         match event:
             case Arrived(order, reply):
                 upload = reply.upload
-                if upload is not None and upload.state:
-                    self._client_states[order.client_id] = upload.state
-                elif upload is not None:
+                # Who diverged keeps what it had: with what it has now it would diverge for ever.
+                if upload is not None and all_finite(upload.state.values()):
                     self._client_states.pop(order.client_id, None)
+                    if upload.state:
+                        self._client_states[order.client_id] = upload.state
                 if upload is not None and not upload.done and 0 < upload.progress < 1:
                     self._refresh(order, upload)
                     return

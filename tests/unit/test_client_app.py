@@ -14,7 +14,8 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from omegaconf import OmegaConf
 
 from fl_app import client_app, wire
-from fl_app.core.types import Order
+from fl_app.core.types import Order, Vector
+from fl_app.engine.clock import NO_VECTOR
 from fl_app.factory import build_trainer
 from fl_app.orders import Desk
 
@@ -55,9 +56,9 @@ def ask(kind: str, content: RecordDict, node_config: dict[str, int] | None = Non
     return message_from_proto(message_to_proto(reply))
 
 
-def order(client_id: int, **config: str | int) -> RecordDict:
+def order(client_id: int, vector: Vector = VECTOR, **config: str | float) -> RecordDict:
     packer = wire.OrderPacker(LAYOUT, {"app-config": CONFIG, **config})
-    return packer.pack(Order(0, client_id, 2, 7, VECTOR, {}, 0.0))
+    return packer.pack(Order(0, client_id, 2, 7, vector, {}, 0.0))
 
 
 def test_any_node_trains_for_the_client_that_the_order_names() -> None:
@@ -125,6 +126,48 @@ def test_introduction_is_light() -> None:
     loaded = "import sys, fl_app.client_app; print('torch' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+FEDDYN = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.FedDynTrainer")
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
+) -> None:
+    """Of three orders the second has a rate at which weights overflow."""
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
+    settings = {"app-config": FEDDYN, "regularisation": 0.1}
+    finite = []
+    for factor in (1.0, 1e38, 1.0):
+        if not resident:
+            client_app.desk = Desk()
+        content = order(1, **settings, local_lr_factor=factor)
+        reply = ask("train", content, {"partition-id": 1})
+        upload = wire.unpack_reply(reply, LAYOUT, version=7)
+        finite.append(bool(np.isfinite(upload.vector).all()))
+    assert finite == [True, False, True]
+
+
+FEDASMU = CONFIG.replace("client.LocalTrainer", "algorithms.fedasmu.FedASMUTrainer").replace(
+    "batch_size: 4", "batch_size: 4, local_epochs: 2"
+)
+
+
+def test_a_device_that_diverged_before_it_paused_answers_its_next_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
+    settings = {"app-config": FEDASMU, "slot": 1}
+    uploads = []
+    for received in (np.inf * VECTOR, VECTOR):
+        go_on = order(1, NO_VECTOR, **settings, resume=True)
+        for content in (order(1, received, **settings), go_on):
+            reply = ask("train", content, {"partition-id": 1})
+            uploads.append(wire.unpack_reply(reply, LAYOUT, version=7))
+    assert [upload.done for upload in uploads] == [False, True, False, True]
+    assert not np.isfinite(uploads[1].vector).all()
+    assert np.isfinite(uploads[3].vector).all()
 
 
 OVERLAP = CONFIG.replace("client.LocalTrainer", "algorithms.overlap_fedavg.OverlapTrainer")

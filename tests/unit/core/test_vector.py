@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from helpers import vec
 
-from fl_app.core.vector import BLOCK, clipped, combine, cosines, norm, read_only, weighted_sum
+from fl_app.core.vector import (
+    BLOCK,
+    all_finite,
+    clipped,
+    combine,
+    cosines,
+    norm,
+    read_only,
+    weighted_sum,
+)
 
 
 def test_weighted_sum_by_hand() -> None:
@@ -77,3 +86,17 @@ def test_clipped_by_hand() -> None:
     long = vec(6, 8, 9)
     assert clipped(long, 5, size=2).tolist() == [3, 4, 9]
     assert clipped(long, 10, size=2) is long
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+def test_what_is_infinite_or_not_a_number_is_found_wherever_it_is(
+    shape: tuple[int, ...], dtype: type[np.floating]
+) -> None:
+    largest = np.full(shape, np.finfo(dtype).max, dtype)  # whose square is infinite
+    assert all_finite([])
+    assert all_finite([largest, np.array(7), np.array(["text"])])
+    for bad in (np.nan, np.inf, -np.inf):
+        spoiled = largest.copy()
+        spoiled[(-1,) * len(shape)] = bad
+        assert not all_finite([largest, spoiled])

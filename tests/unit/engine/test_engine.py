@@ -24,6 +24,7 @@ from helpers import (
     vec,
 )
 
+from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
 from fl_app.client import LocalTrainer
 from fl_app.clustered import ClusteredQuorum
 from fl_app.core.errors import Diverged, Stalled
@@ -206,6 +207,36 @@ def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_re
     # It is no network's business: two floats down for every order, two up for every update.
     assert result.outcome.bytes_down == 8 * len(result.kind("dispatch"))
     assert result.outcome.bytes_up == 8 * result.outcome.client_updates
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_client_whose_training_diverged_once_goes_on_with_what_it_kept_before(bad: float) -> None:
+    """FedDyn's h_i would keep it out for ever. Client 0's first and third order diverge."""
+
+    class Faulty(Quadratic):
+        def batch(self, indices: Any) -> Any:
+            points, targets = super().batch(indices)
+            if indices[0] == 0:
+                orders.append(0)
+                if len(orders) in (1, 3):
+                    points = points + bad
+            return points, targets
+
+    orders: list[int] = []
+    task = Faulty(Quadratic.scattered(2, examples=1).points.reshape(2, 1, -1).numpy())
+    result = run(
+        fully_async(2),
+        FedDynTrainer(task, local_lr=0.1),
+        num_clients=2,
+        num_versions=12,
+        devices=Times(one_second),
+        strategy=FedDyn(),
+    )
+    refused = result.kind("reject")
+    assert [(event["client"], event["t"]) for event in refused] == [(0, 1.0), (0, 3.0)]
+    assert {event["reason"] for event in refused} == {"payload has non-finite entries"}
+    arrivals = [event["t"] for event in result.kind("arrival") if event["client"] == 0]
+    assert arrivals[:3] == [2.0, 4.0, 5.0]
 
 
 def test_an_order_says_which_version_it_carries() -> None:
