@@ -9,7 +9,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from fl_app.cli import CONF, explain, refuse_surplus
+from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
 from fl_app.core.errors import Interrupted, RunError
 
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
@@ -18,9 +18,14 @@ INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
 def app(config: DictConfig) -> float | None:
     """One job: a run, or the cells of an experiment. Returns the last accuracy, for sweepers."""
+    refuse_surplus(config)
+    if config.runtime.name == "deployment":
+        raise ValueError(
+            "runtime=deployment needs Flower's nodes: start it with `flwr run`, "
+            "or use runtime=inprocess"
+        )
     from fl_app.run import run  # after the arguments were found good: torch takes a second
 
-    refuse_surplus(config)
     job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)
     overrides = list(job.overrides.task)
@@ -39,9 +44,10 @@ def main() -> int:
     # Hydra prints errors of its own as it likes; with this it raises them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
+        refuse_dots(sys.argv[1:])
         app()
     except HydraException as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
+        print(f"error: {explain(error, sys.argv[1:])}", file=sys.stderr)
         return 2
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -19,17 +19,22 @@ def nearest(key: str, known: Sequence[str]) -> str:
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
-def explain(error: HydraException) -> str:
-    """Hydra's complaint in one or two lines, with the nearest valid names."""
+def explain(error: HydraException, overrides: Sequence[str]) -> str:
+    """Hydra's complaint in one or two lines, with the nearest valid names.
+
+    Args:
+        error: what composing the overrides raised.
+        overrides: all of the user's words: they decide which keys there are.
+    """
     text = str(error)
     cause = str(error.__cause__ or "")
     if match := re.search(
         r"Could not (?:override|append to config|delete from config) '([^']*)'", text
     ):
         key = match[1].split("=")[0]
-        return f"unknown key {key!r}{nearest(key, known_keys())}"
+        return f"unknown key {key!r}{nearest(key, known_keys(overrides))}"
     if match := re.search(r"full_key: (\S+)", cause):
-        return f"unknown key {match[1]!r}{nearest(match[1], known_keys())}"
+        return f"unknown key {match[1]!r}{nearest(match[1], known_keys(overrides))}"
     if match := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
         options = sorted(p.stem for p in (CONF / match[1]).glob("*.yaml"))
         return (
@@ -50,12 +55,39 @@ def refuse_surplus(config: DictConfig) -> None:
         raise ValueError(f"unknown keys: {', '.join(sorted(surplus))}")
 
 
-def known_keys() -> list[str]:
-    """Every key of the default configuration, dotted, and the groups."""
+def refuse_dots(overrides: Sequence[str]) -> None:
+    """Refuse a dot where a slash chooses a group: Hydra would put the word in place of its keys.
+
+    Raises:
+        ValueError: naming what was meant.
+    """
+    for override in overrides:
+        key, _, value = override.lstrip("+").partition("=")
+        group = key.replace(".", "/")
+        if group != key and group in _groups() and not value.startswith("{"):
+            raise ValueError(
+                f"{override} must be {group}={value}: a slash chooses a group, and with a dot the "
+                f"word would take the place of all keys below {key}"
+            )
+
+
+def known_keys(overrides: Sequence[str]) -> list[str]:
+    """Every key, dotted, of the groups that the overrides choose, and the groups."""
+    groups = _groups()
+    pairs = [override.lstrip("+").partition("=") for override in overrides]
+    chosen = [f"{key}={value.split(',')[0]}" for key, _, value in pairs if key in groups]
+    own = re.findall(r"(?:--config-dir|-cd)[= ](\S+)", " ".join(overrides))
+    path = [f"hydra.searchpath=[{','.join(f'file://{Path(d).resolve()}' for d in own)}]"]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config")
-    groups = [p.relative_to(CONF).as_posix() for p in CONF.rglob("*") if p.is_dir()]
+        try:
+            config = hydra.compose("config", overrides=[*path, *chosen])
+        except HydraException:  # a choice is at fault, too
+            config = hydra.compose("config")
     return sorted({*_dotted(OmegaConf.to_container(config)), *groups})
+
+
+def _groups() -> set[str]:
+    return {p.relative_to(CONF).as_posix() for p in CONF.rglob("*") if p.is_dir()}
 
 
 def _dotted(node: Any, prefix: str = "") -> list[str]:

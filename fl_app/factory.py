@@ -138,6 +138,7 @@ def check(config: DictConfig) -> None:
         "SecAgg+ needs rounds, in which a cohort answers several times together, and here nobody "
         "waits for anybody",
     )
+    _check_device(config.runtime.device)
     build_strategy(config).check(config.num_versions)
     build_guard(config)
     parts = [part for part in PARTS if part in config.devices]
@@ -148,6 +149,19 @@ def check(config: DictConfig) -> None:
         )
     if config.runtime.name != "deployment":  # how many nodes there will be, nobody knows
         build_schedule(config).check(config.num_clients)
+
+
+def _check_device(device: Any) -> None:
+    if device == "auto":
+        return
+    try:
+        torch.empty(0, device=torch.device(device))
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch asserts that it knows CUDA
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        raise ValueError(
+            f"runtime.device={device} must be cpu, a device that torch can use here, or auto, "
+            f"which takes a GPU if there is one: {reason}"
+        ) from None
 
 
 def build_task(config: DictConfig) -> TrainingTask:
@@ -298,11 +312,6 @@ def _clock(
 ) -> Clock:
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
-    if runtime.name != "inprocess" and grid is None:
-        raise ValueError(
-            f"runtime={runtime.name} needs Flower's nodes: start it with `flwr run`, "
-            "or use runtime=inprocess"
-        )
     settings = {wire.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
     if runtime.name == "deployment":
         assert grid is not None

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 
-from fl_app.cli import CONF, explain, refuse_surplus
+from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
 from fl_app.run import run
 
 log = logging.getLogger("flwr")
@@ -36,6 +36,7 @@ def main(grid: Grid, context: Context) -> None:
     output = str(context.run_config.get("output", "")) or f"outputs/flower-{context.run_id}"
     folder = Path(output).resolve()
     log.info("Files go to %s", folder)
+    refuse_dots(overrides)
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             config = compose("config", overrides=overrides)
@@ -43,4 +44,4 @@ def main(grid: Grid, context: Context) -> None:
             run(config, overrides, folder, grid)
     except HydraException as error:
         # Hydra's own traceback would bury the reason.
-        raise ValueError(explain(error)) from None
+        raise ValueError(explain(error, overrides)) from None

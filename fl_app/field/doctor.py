@@ -23,7 +23,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from fl_app.cli import CONF, explain
+from fl_app.cli import CONF, explain, refuse_dots
 from fl_app.core.errors import RunError
 from fl_app.field import checks
 from fl_app.field.certificates import load_certificate
@@ -90,11 +90,13 @@ def of_settings(kit: Kit, training_time: float | None) -> Iterator[Finding]:
     port = split(kit.address)[1]
     yield checks.check_port(port, _free(port), healthy(kit))
     try:
+        refuse_dots(kit.overrides)
         with initialize_config_dir(str(CONF), version_base="1.3"):
             run = compose("config", overrides=kit.overrides)
-    except HydraException as error:
+    except (HydraException, ValueError) as error:
         mend = "correct OVERRIDES: they are the words after `python -m fl_app`"
-        yield checks.wrong("run", explain(error), mend)
+        why = explain(error, kit.overrides) if isinstance(error, HydraException) else str(error)
+        yield checks.wrong("run", why, mend)
         return
     yield checks.check_checkpoints(run.checkpoint_every)
     yield checks.check_deadline(run.deadline, order_time(kit.folder / "run", training_time))

@@ -92,7 +92,7 @@ def main(arguments: list[str]) -> int:
             config = hydra.compose("config", overrides=arguments)
         task: Any = build_task(config)
     except HydraException as error:
-        print(f"error: {explain(error)}", file=sys.stderr)
+        print(f"error: {explain(error, arguments)}", file=sys.stderr)
         return 2
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

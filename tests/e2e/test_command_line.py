@@ -133,6 +133,8 @@ def test_cells_run_once_per_seed(monkeypatch, tmp_path):
         ("algorithm.strategy.staleness_function=none", "must be one of polynomial, constant"),
         ("runtime.workers=-1", "runtime.workers=-1 must be auto or an integer >= 0"),
         ("runtime=deployment", "runtime=deployment needs Flower's nodes"),
+        ("runtime.device=gpu", "runtime.device=gpu must be cpu, a device that torch can use here"),
+        ("algorithm.schedule=buffered", "must be algorithm/schedule=buffered"),
         ("seed=-1", "seed=-1 must be an integer >= 0"),
     ],
 )
