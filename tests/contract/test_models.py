@@ -59,7 +59,7 @@ def task(model: str) -> Task:
 def configuration(name: str) -> DictConfig:
     overrides = [f"algorithm={name}", f"num_clients={CLIENTS}"]
     if name == "fedasmu":
-        overrides += ["algorithm.client.local_epochs=2", "algorithm.strategy.num_slots=1"]
+        overrides += ["algorithm.client.local_epochs=2"]
     else:
         overrides += ["algorithm.client.local_epochs=1"]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):

@@ -17,7 +17,7 @@ from fl_app.run import run
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SMALL = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]
 CASES = {
-    "fedasmu": ["algorithm=fedasmu", "algorithm.strategy.num_slots=2", "devices/network=normal"],
+    "fedasmu": ["algorithm=fedasmu", "devices/network=normal"],
     "overlap_fedavg": ["algorithm=overlap_fedavg", "devices/network=normal"],
     "moon": ["algorithm=moon", "algorithm.schedule.buffer_size=3"],
     "port": ["algorithm=port", "algorithm.schedule.buffer_size=2", "devices=uniform_110x"],

@@ -176,6 +176,27 @@ def test_a_node_that_reports_nonsense_as_its_reward_takes_nobodys_choice_away(
     assert strategy.dispatch(model, 9)[1]["slot"] in (1, 2, 3, 4)
 
 
+@pytest.mark.parametrize(("local_epochs", "slots"), [(2, {1}), (3, {1, 2}), (5, {1, 2, 3, 4})])
+def test_slots_lie_between_the_local_epochs(local_epochs: int, slots: set[int]) -> None:
+    strategy = FedASMU(local_epochs=local_epochs)
+    model = GlobalModel(vec(0), 5)
+    assert {strategy.dispatch(model, i)[1]["slot"] for i in range(60)} == slots
+
+
+def test_a_server_that_knows_of_other_local_epochs_is_refused() -> None:
+    """Rather than that its LSTM learns from a reward for what was not done."""
+    strategy = FedASMU(local_epochs=5)
+    model = GlobalModel(vec(0), 5)
+    last = next(i for i in range(99) if strategy.dispatch(model, i)[1]["slot"] == 4)
+    order = {"version": 5, **strategy.dispatch(model, last)[1]}
+    text = r"^slot=4 must be at most client.local_epochs - 1=2: .* strategy.local_epochs"
+    with pytest.raises(ValueError, match=text):
+        trainer(local_epochs=3).train(0, 0, vec(0), order)
+    with pytest.raises(ValueError, match=r"^strategy.local_epochs=1 must be at least 2"):
+        FedASMU(local_epochs=1)
+    assert FedASMU(local_epochs=1, refresh=False).dispatch(model, 0)[1] == {"slot": 0}
+
+
 def test_q_learning_by_hand() -> None:
     """H(2, add) += 0.1 (0.5 + 0.9 * 4 - 1): from 1 to 1.31. At the ends one stays."""
     values = np.zeros((4, 3))

@@ -103,7 +103,14 @@ class FedASMUTrainer(LocalTrainer):
         else:
             # The first order's slot is the server's choice. NOTE: also that of a device which the
             # server knows but which knows no slot, such as one that lost its memory.
-            self._ask_after = min(max(self._ask_after, 1), num_slots)
+            require(
+                self._ask_after <= num_slots,
+                "slot",
+                self._ask_after,
+                f"at most client.local_epochs - 1={num_slots}",
+                "the server goes by another number, strategy.local_epochs",
+            )
+            self._ask_after = max(self._ask_after, 1)
             self.state.pop("came_from", None)
         self.state["slot"], self.state["action"] = np.array(self._ask_after), np.array(action)
 

@@ -59,7 +59,7 @@ class FedASMU(AsyncStrategy):
         sigma_lr: eta_sigma >= 0.
         iota_lr: eta_iota >= 0.
         max_staleness: tau >= 1; an upload with more is refused.
-        num_slots: slots of the request for a fresh model, L_max - 1; 0 = the devices never ask.
+        local_epochs: L_max of the devices, >= 2; they may ask for a fresh model between two.
         rl_lr: eta_RL >= 0, of the meta-model.
         reward_rate: rho in (0, 1], of the rewards' running mean.
         dynamic: False = FedAsync's polynomial weight 0.6 s^-0.5 (ablation FedASMU-DA).
@@ -85,7 +85,7 @@ class FedASMU(AsyncStrategy):
         sigma_lr: float = 1e-4,
         iota_lr: float = 1e-4,
         max_staleness: int = 99,
-        num_slots: int = 4,
+        local_epochs: int = 5,
         rl_lr: float = 0.001,
         reward_rate: float = 0.1,
         dynamic: bool = True,
@@ -111,7 +111,13 @@ class FedASMU(AsyncStrategy):
         ):
             require_at_least(f"strategy.{key}", value, 0, "it would climb the loss")
         require_count("strategy.max_staleness", max_staleness, "every upload would be refused")
-        require_at_least("strategy.num_slots", num_slots, 0, "there is no such moment")
+        require(
+            local_epochs >= 2 or not refresh,
+            "strategy.local_epochs",
+            local_epochs,
+            "at least 2 or strategy.refresh be false",
+            "there is no moment between epochs at which devices could ask",
+        )
         require(
             0 < reward_rate <= 1, "strategy.reward_rate", reward_rate, "in (0, 1]", "it is a share"
         )
@@ -123,7 +129,7 @@ class FedASMU(AsyncStrategy):
         self.sigma_lr = sigma_lr
         self.iota_lr = iota_lr
         self.max_staleness = max_staleness
-        self.num_slots = num_slots if refresh else 0
+        self.num_slots = local_epochs - 1 if refresh else 0  # 0 = the devices never ask
         self.rl_lr = rl_lr
         self.reward_rate = reward_rate
         self.dynamic = dynamic
