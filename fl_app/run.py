@@ -160,14 +160,15 @@ def run_cell(
     began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
 
     def checkpoint(version: int) -> None:
-        state = {
-            "engine": engine.snapshot(),
-            "tally": tally.snapshot(),
-            "lines": lines.position(),
-            "table": table.position(),
-            "wall_seconds": time.monotonic() - began,
-        }
-        checkpoints.save(version, state)
+        with undisturbed():
+            state = {
+                "engine": engine.snapshot(),
+                "tally": tally.snapshot(),
+                "lines": lines.position(),
+                "table": table.position(),
+                "wall_seconds": time.monotonic() - began,
+            }
+            checkpoints.save(version, state)
 
     try:
         engine, layout = build_engine(
@@ -177,7 +178,7 @@ def run_cell(
             tally.restore(kept["tally"])
             engine.restore(kept["engine"])
             print(f"{label}: goes on from version {engine.version}")
-        with interruptible(engine.stop):
+        with interruptible(engine.stop) as undisturbed:
             outcome = engine.run()
     finally:
         for sink in sinks:
