@@ -389,16 +389,19 @@ class LocalTrainer(NumPyClient):
             return None
         return [p.detach().clone() for p in self.model.params]
 
+    def _loss(self, chosen: NDArray[np.int64]) -> Tensor:
+        """A batch's loss, without penalty."""
+        inputs, target = self.task.batch(chosen)
+        if self.device.type != "cpu":
+            inputs, target = inputs.to(self.device), target.to(self.device)
+        return self.task.loss(self.model.module(inputs), target)
+
     def _loss_and_grad(
         self, chosen: NDArray[np.int64], anchor: list[Tensor] | None, step: int
     ) -> tuple[Tensor, list[Tensor]]:
         """A batch's loss without penalty, and g with all its terms."""
         params: list[Tensor] = self.model.params  # type: ignore[assignment]
-        inputs, target = self.task.batch(chosen)
-        if self.device.type != "cpu":
-            inputs, target = inputs.to(self.device), target.to(self.device)
-        loss = self.task.loss(self.model.module(inputs), target)
-        total = loss
+        total = loss = self._loss(chosen)
         if self._penalised and anchor is not None:
             total = loss + self.penalty(params, anchor)
         grad = list(torch.autograd.grad(total, params))
@@ -475,9 +478,10 @@ class LocalTrainer(NumPyClient):
         if self.compression.top_k is not None:
             metrics["encoding"] = "top-k"
         arrays = self.model.layout.unflatten(upload.vector)
-        for place, entry in enumerate(self.model.layout.entries):
-            if entry.trainable:  # as they are after rounding
-                arrays[place] = arrays[place].astype(self.compression.dtype, copy=False)
+        with np.errstate(over="ignore"):  # of what is not finite and travels as it is
+            for place, entry in enumerate(self.model.layout.entries):
+                if entry.trainable:  # as they are after rounding
+                    arrays[place] = arrays[place].astype(self.compression.dtype, copy=False)
         return arrays, upload.num_examples, metrics
 
     def evaluate(

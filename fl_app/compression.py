@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.layout import Layout
 from fl_app.core.types import Config, State, Upload, Vector
+from fl_app.core.vector import all_finite
 
 INDEX_BYTES = 4
 RESIDUAL = "residual"  # among what a client keeps
@@ -82,6 +83,10 @@ class Compression:
             The residual to keep; None without top-k.
         """
         part = vector[: layout.num_trainable]
+        if not all_finite([part]):
+            # To be refused where it arrives: rounding would make a number of it, and what is kept
+            # of it would spoil all uploads to come.
+            return residual
         if self.top_k is None:
             part[:] = self._rounded(part)
             return None

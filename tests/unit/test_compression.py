@@ -17,7 +17,7 @@ from helpers import Quadratic, Scripted, run, vec
 
 from fl_app.client import LocalTrainer
 from fl_app.compression import Compressed, Compression
-from fl_app.core.layout import Layout
+from fl_app.core.layout import Layout, check_vector
 from fl_app.core.types import Upload, Vector
 from fl_app.schedule import Buffered
 
@@ -65,6 +65,36 @@ def test_half_precision_alone_keeps_nothing() -> None:
     third = float(np.float16(1 / 3))
     # Too large a number is the largest there is; the buffer stays as it is.
     assert vector.tolist() == [third, 65504, -65504, 0, 2, 0, np.float32(1 / 3)]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("dtype", "top_k"), [("float16", None), ("float32", 0.5), ("float16", 0.5)]
+)
+def test_an_upload_that_is_not_finite_stays_so_and_leaves_the_residual_alone(
+    dtype: str, top_k: float | None, bad: float
+) -> None:
+    compression = Compression(dtype=dtype, top_k=top_k, kind="delta")
+    healthy = vec(6, 5, 4, 3, 2, 1, 9)
+    before = compression.apply(healthy.copy(), LAYOUT, None)
+    spoiled = vec(6, 5, 1e6, bad, 2, 1, 9).copy()
+    after = compression.apply(spoiled, LAYOUT, before)
+    assert check_vector(spoiled, LAYOUT.size) == "payload has non-finite entries"
+    assert after is before
+    again = healthy.copy()
+    compression.apply(again, LAYOUT, after)
+    assert check_vector(again, LAYOUT.size) == ""
+
+
+@pytest.mark.parametrize("top_k", [None, 0.5])
+def test_half_precision_says_so_too_of_what_is_not_finite(top_k: float | None) -> None:
+    """As arrays of a Flower client."""
+    trainer = LocalTrainer(
+        Quadratic([[[3.0, 0.0]]]), upload="delta", upload_dtype="float16", top_k=top_k
+    )
+    (position,), _, _ = trainer.fit([np.array([np.nan, -1e9], np.float32)], {})
+    assert position.dtype == np.float16
+    assert not np.isfinite(position).all()
 
 
 @pytest.mark.parametrize(
