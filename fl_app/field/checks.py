@@ -23,8 +23,10 @@ EXPIRES_SOON = timedelta(days=30)
 # Seconds that Flower adds to an order, mostly to start the ClientApp's process: measured are 5 to 8
 # on a desktop's core, and a board's is taken to be four times slower.
 EXCHANGE = 30.0
-MEMORY = 1.0  # GiB available; docs/edge.md has what was measured
-DISK = 1.0  # GiB free
+# GiB available: a SuperNode, its SuperExec and a ClientApp that trains LeNet take 0.9, measured on
+# x86-64 (docs/edge.md, "Memory and disk").
+MEMORY = 1.0
+DISK = 1.0  # GiB free once all is installed, for data, Flower's files and the runs' [A]
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 
 
