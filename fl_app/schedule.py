@@ -212,7 +212,8 @@ class RoundBlocking(Schedule):
 
     GSGM's schedule (Li et al. 2019). All clients are at work, participants restart after the
     aggregation. Who reports again in the same round waits for the next one, and so do fewer than K
-    updates unless nobody else is left in the round.
+    updates unless nobody else is left in the round. No round waits for a client that is not there,
+    or whose last order brought nothing.
 
     Args:
         buffer_size: K.
@@ -228,6 +229,8 @@ class RoundBlocking(Schedule):
         self.buffer_size = buffer_size
         self._used: set[int] = set()  # in this round
         self._present: float = math.inf  # clients that are idle or at work
+        self._ordered: set[int] = set()  # clients whose order has brought nothing so far
+        self._failed: set[int] = set()  # those of them who are there and were given another
 
     def start(
         self,
@@ -238,20 +241,26 @@ class RoundBlocking(Schedule):
     ) -> Sequence[int]:
         """Whoever is idle and not waiting for the aggregation."""
         del rng
+        starting = not_waiting(idle, buffer)
         self._present = len(idle) + len(busy)
-        return not_waiting(idle, buffer)
+        self._failed = {c for c in self._failed if c in idle or c in busy}
+        self._failed |= self._ordered.intersection(starting)
+        self._ordered.update(starting)
+        return starting
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         """The first K updates of clients not taken in this round, which counts them as taken."""
-        # Who left after its turn is counted as used and not as present: the round then ends
-        # without somebody who is still at work, rather than never.
-        if len(self._used) >= self._present:
+        arrived = {update.client_id for update in buffer}
+        if self._left(arrived) <= 0:
             self._used = set()
         eligible = [update for update in buffer if update.client_id not in self._used]
-        if len(eligible) < min(self.buffer_size, self._present - len(self._used)):
+        if len(eligible) < min(self.buffer_size, self._left(arrived)):
             return ()
         taken = eligible[: self.buffer_size]
-        self._used.update(update.client_id for update in taken)
+        delivered = {update.client_id for update in taken}
+        self._used |= delivered
+        self._ordered -= delivered
+        self._failed -= delivered
         return taken
 
     def check(self, num_clients: int) -> None:
@@ -262,6 +271,12 @@ class RoundBlocking(Schedule):
             f"at most num_clients={num_clients}",
             "the server would wait for ever",
         )
+
+    def _left(self, arrived: set[int]) -> float:
+        """How many clients' turns are still to come in this round."""
+        # Who left after its turn is counted as used and not as present: the round then ends
+        # without somebody who is still at work, rather than never.
+        return self._present - len(self._used) - len(self._failed - self._used - arrived)
 
 
 class RandomK(Schedule):

@@ -3,15 +3,16 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Run, Times, run, vec
+from helpers import Run, Scripted, Times, run, toward_own_number, vec
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Event, Update
+from fl_app.core.types import Event, Update, Upload, Vector
 from fl_app.devices import UniformRatio
 from fl_app.schedule import (
     Buffered,
@@ -110,6 +111,34 @@ def test_a_round_does_not_wait_for_who_left() -> None:
     assert [u.client_id for u in schedule.take([update(2)])] == [2]
 
 
+def test_a_round_does_not_wait_for_whose_order_brought_nothing() -> None:
+    """Of four clients 3 fails: 2 is the last of the round, and 3 has its turn when it reports."""
+    schedule = RoundBlocking(2)
+    start(schedule, range(4))
+    schedule.take([update(0), update(1)])
+    assert start(schedule, [0, 1, 3], busy=[2]) == [0, 1, 3]
+    assert not schedule.take([update(0)])
+    assert [u.client_id for u in schedule.take([update(0), update(2)])] == [2]
+    # The next round: of 0, 1 and 2, and of 3 since its update has come.
+    start(schedule, [0, 2], busy=[1, 3], buffer=[0])
+    assert not schedule.take([update(0)])
+    assert [u.client_id for u in schedule.take([update(0), update(3)])] == [0, 3]
+    start(schedule, [0, 3], busy=[1, 2])
+    assert not schedule.take([update(1)])
+    assert [u.client_id for u in schedule.take([update(1), update(2)])] == [1, 2]
+
+
+def test_who_failed_and_left_is_not_missed_twice() -> None:
+    """Of four clients 3 fails and leaves: the round is one of 0, 1 and 2."""
+    schedule = RoundBlocking(2)
+    start(schedule, range(4))
+    start(schedule, [3], busy=[0, 1, 2])
+    start(schedule, [], busy=[0, 1, 2])
+    assert [u.client_id for u in schedule.take([update(0), update(1)])] == [0, 1]
+    assert not schedule.take([update(0)])
+    assert [u.client_id for u in schedule.take([update(0), update(2)])] == [2]
+
+
 def test_round_blocking_restarts_whoever_does_not_wait() -> None:
     assert start(RoundBlocking(3), [3, 1, 4], busy=[0, 2], buffer=[3]) == [1, 4]
 
@@ -185,6 +214,30 @@ def test_round_blocking_uses_every_client_once_a_round(buffer_size: int) -> None
         if len(used) == 10:
             used = set()
     assert result.outcome.failures == 0
+
+
+def raising(client_id: int, sequence: int, received: Vector) -> Upload:
+    raise OSError("disk is full")
+
+
+def refused(client_id: int, sequence: int, received: Vector) -> Upload:
+    return replace(toward_own_number(client_id, sequence, received), num_examples=0)
+
+
+@pytest.mark.parametrize("bad", [raising, refused])
+def test_round_blocking_goes_on_without_a_client_that_never_brings_anything(bad: Any) -> None:
+    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+        which = bad if client_id == 3 else toward_own_number
+        upload: Upload = which(client_id, sequence, received)
+        return upload
+
+    result = run(RoundBlocking(4), Scripted(script), num_versions=40)
+    assert result.outcome.stopped == "num_versions"
+    used: list[int] = []
+    for aggregate in result.kind("aggregate"):
+        used += aggregate["client"]
+    others = {*range(10)} - {3}
+    assert all(set(used[at : at + 9]) == others for at in range(0, len(used) - 9, 9))
 
 
 def test_buffered_keeps_its_clients_at_work() -> None:
