@@ -157,7 +157,7 @@ def _keep(arguments: argparse.Namespace) -> NoReturn:
 def _run(arguments: argparse.Namespace) -> int:
     from fl_app.field.control import SuperLink
     from fl_app.field.runs import Supervisor
-    from fl_app.field.supervise import end
+    from fl_app.field.supervise import end_keeper
 
     kit = Kit.read(arguments.server)
     output = (arguments.output or kit.folder / "run").resolve()
@@ -171,7 +171,7 @@ def _run(arguments: argparse.Namespace) -> int:
         raise
     finally:
         if keeper is not None:
-            end(keeper)
+            end_keeper(keeper)
     print(f"Files: {output}")
     return 0
 

@@ -53,12 +53,27 @@ def keep(
         pause(wait)
 
 
-def attend(process: "subprocess.Popen[bytes]") -> int:
-    """Wait for a process that leads a group; where this one is interrupted, end it; its status."""
+def attend(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> int:
+    """Wait for a process that leads a group; where this one is interrupted, end it; its status.
+
+    Args:
+        process: as of `end`.
+        grace: as of `end`.
+    """
     try:
         return process.wait()
     finally:
-        end(process)
+        end(process, grace)
+
+
+def end_keeper(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:
+    """End a process that attends another one, whose group is not its own.
+
+    Args:
+        process: as of `end`.
+        grace: that it gives the other one.
+    """
+    end(process, 2 * grace)  # ended sooner, it could not end the other one
 
 
 def end(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:

@@ -1,11 +1,12 @@
 import signal
 import subprocess
+import sys
 from itertools import islice
 
 import pytest
 
 from fl_app.field.control import OFFLINE_AFTER
-from fl_app.field.supervise import attend, delays, end, keep
+from fl_app.field.supervise import attend, delays, end, end_keeper, keep
 
 
 class Over(Exception):
@@ -102,3 +103,26 @@ def test_an_interrupted_supervisor_ends_its_process():
     with pytest.raises(KeyboardInterrupt):
         attend(process)
     assert process.returncode == -signal.SIGTERM
+
+
+def test_a_keeper_has_the_time_to_end_what_does_not_want_to_end():
+    keeper = subprocess.Popen(
+        [
+            *(sys.executable, "-c"),
+            "import signal, subprocess\n"
+            "from fl_app.field.supervise import attend\n"
+            "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
+            "stubborn = 'trap \"\" TERM; echo started; for i in 1 2 3 4 5; do sleep 1; done'\n"
+            "process = subprocess.Popen(['sh', '-c', stubborn], start_new_session=True)\n"
+            "print('attended', flush=True)\n"
+            "attend(process, grace=0.6)\n",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    with keeper.stdout as pipe:
+        assert {pipe.readline(), pipe.readline()} == {b"started\n", b"attended\n"}
+        end_keeper(keeper, grace=0.6)
+        assert keeper.returncode == -signal.SIGINT  # by itself, when it was done
+        assert pipe.read() == b""  # nobody holds the other end
