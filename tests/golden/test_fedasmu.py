@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 from helpers import Quadratic, Scripted, run, vec
+from torch import nn
 
 from fl_app.algorithms.fedasmu import FedASMU, FedASMUTrainer
+from fl_app.algorithms.fedasmu.device import merge_weight
 from fl_app.algorithms.fedasmu.server import Control
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
 from fl_app.client import NOTHING
@@ -252,26 +254,90 @@ def test_a_merge_by_hand() -> None:
     assert not [key for key in done.state if key.startswith("paused")]
 
 
+def test_the_loss_alone_teaches_the_merge() -> None:
+    """As by hand above, whatever is done to the gradients that the device steps along."""
+    device = trainer(merge_scale=2.0, gamma_lr=0.01, weight_decay=0.5, max_grad_norm=0.1)
+    aside = {"paused": vec(1.52), "paused_at": np.array([2, 0.0])}
+    rest = {"version": 1, "slot": 2, "resume": True, "fresh_version": 4}
+    done = device.train(0, 0, vec(5.02), rest, state=aside)
+    assert done.metrics["reward"] == pytest.approx((6.48**2 - 4.98**2) / 2, rel=1e-5)
+    slope = (3.02 - 8) * 3.5 * 2 / 1.75**2
+    assert float(done.state["gamma"]) == pytest.approx(1 - 0.01 * slope * 3 / 8, rel=1e-5)
+
+
+class Forgetful(Quadratic):
+    """Half of the differences are left out, others in every pass."""
+
+    def model(self) -> nn.Module:
+        return nn.Sequential(super().model(), nn.Dropout(0.5))
+
+
+def test_the_reward_is_of_the_merge_and_not_of_another_dropout() -> None:
+    """Merging the device's own model changes nothing: the reward is exactly 0."""
+    device = FedASMUTrainer(Forgetful.scattered(1), local_lr=0.1, batch_size=4, local_epochs=3)
+    paused = device.train(0, 0, vec(1, 2, 3), {"version": 1, "slot": 1})
+    rest = {"version": 1, "slot": 1, "resume": True, "fresh_version": 2}
+    done = device.train(0, 0, paused.state["paused"], rest, state=paused.state)
+    assert done.metrics["merge_weight"] > 0.5
+    assert done.metrics["reward"] == 0.0
+
+
 @pytest.mark.parametrize("seed", range(10))
 def test_merge_gradients_are_autograds(seed: int) -> None:
-    """dF/d(gamma, upsilon) through w = w_b + beta(phi) (w_g - w_b), by two devices' steps."""
+    """dF/d(gamma, upsilon) through w = w_b + beta(phi) (w_g - w_b), by a device's step.
+
+    The closed forms are exact, the device's loss and gradient are float32.
+    """
     rng = np.random.default_rng(seed)
     origin = int(rng.integers(1, 50))
     version = origin + int(rng.integers(1, 90))
     received, newer = rng.standard_normal(2).astype(np.float32)
-    gamma, upsilon = (torch.tensor(v, dtype=DOUBLE, requires_grad=True) for v in (1.0, 0.5))
-    before = 8 - (8 - float(received)) * 0.9
+    first = rng.uniform(0.1, 1.4, 2)  # phi > 0, as g - o + 1 >= 2
+    gamma, upsilon = (torch.tensor(v, dtype=DOUBLE, requires_grad=True) for v in first)
     phi = gamma / math.sqrt(version) * (1 - upsilon / math.sqrt(version - origin + 1))
     beta = 10 * phi / (1 + 10 * phi)
+    exact = torch.autograd.grad(beta, [gamma, upsilon], retain_graph=True)
+    expected = [float(x) for x in (beta.detach(), *exact)]
+    assert merge_weight(*first, origin, version, 10) == pytest.approx(expected, rel=1e-8)
+
+    before = 8 - (8 - float(received)) * 0.9
     loss = 0.5 * (before + beta * (float(newer) - before) - 8) ** 2
     by_gamma, by_upsilon = (float(x) for x in torch.autograd.grad(loss, [gamma, upsilon]))
-    device = trainer(gamma_lr=1.0, upsilon_lr=1.0)
+    device = trainer(gamma_lr=1.0, upsilon_lr=1.0, gamma0=first[0], upsilon0=first[1])
     order = {"version": origin, "slot": 1}
     paused = device.train(0, 0, vec(received), order)
     rest = {**order, "resume": True, "fresh_version": version}
     done = device.train(0, 0, vec(newer), rest, state=paused.state)
-    assert 1 - float(done.state["gamma"]) == pytest.approx(by_gamma, rel=1e-4)
-    assert 0.5 - float(done.state["upsilon"]) == pytest.approx(by_upsilon, rel=1e-4)
+    assert first[0] - float(done.state["gamma"]) == pytest.approx(by_gamma, rel=1e-5)
+    assert first[1] - float(done.state["upsilon"]) == pytest.approx(by_upsilon, rel=1e-5)
+
+
+@pytest.mark.parametrize("upsilon", [-3.0, 0.0, 0.5, 1.5, 40.0])
+@pytest.mark.parametrize("gamma", [-2.0, 0.0, 1.0, 500.0])
+@pytest.mark.parametrize(("origin", "version"), [(0, 1), (1, 2), (3, 4), (0, 5000), (4900, 5000)])
+def test_merge_weights_are_shares(origin: int, version: int, gamma: float, upsilon: float) -> None:
+    """Never away from the fresh model, never past it."""
+    beta, by_gamma, _ = merge_weight(gamma, upsilon, origin, version, 10.0)
+    assert 0 <= beta < 1
+    phi = gamma / math.sqrt(version) * (1 - upsilon / math.sqrt(version - origin + 1))
+    assert (beta > 0) == (phi > 0)
+    assert math.copysign(1, by_gamma) == math.copysign(1, math.sqrt(version - origin + 1) - upsilon)
+
+
+def test_a_device_beyond_the_clamp_keeps_its_model_and_goes_on_learning() -> None:
+    """upsilon = 4, o = 1, g = 4: phi = 1 / 2 (1 - 4 / 2) = -1/2, as 0: beta = 0, w = 1.52 stays.
+
+    dF / d beta = (1.52 - 8) (5.02 - 1.52), d beta / d phi = mu_b = 2, d phi / d upsilon = -1/4:
+    upsilon falls, and comes back to where there is something to merge.
+    """
+    device = trainer(merge_scale=2.0, upsilon0=4.0, gamma_lr=0.0, upsilon_lr=0.1)
+    aside = {"paused": vec(1.52), "paused_at": np.array([2, 0.0])}
+    rest = {"version": 1, "slot": 2, "resume": True, "fresh_version": 4}
+    done = device.train(0, 0, vec(5.02), rest, state=aside)
+    assert done.metrics["merge_weight"] == done.metrics["reward"] == 0.0
+    assert done.vector.tolist() == pytest.approx([8 - 6.48 * 0.9**3], rel=1e-5)
+    slope = (1.52 - 8) * (5.02 - 1.52) * 2
+    assert float(done.state["upsilon"]) == pytest.approx(4 - 0.1 * slope * -0.25, rel=1e-5)
 
 
 def test_nothing_newer_goes_on_as_if_nothing_had_been() -> None:

@@ -30,7 +30,9 @@ Deviations: the paper's control gradients have the sign of the device's gradient
 climb the loss) and, for sigma, ln(sigma) instead of lambda ln(s); here they are the derivatives.
 The device's mean gradient is its displacement over the sum of its rates, the merge included.
 sqrt(t) is sqrt(max(t, 1)), phi and xi are clamped at 0, and a refused upload makes no version. The
-LSTM starts untrained, for the "historical data" of the paper are not given.
+LSTM starts untrained, for the "historical data" of the paper are not given; slots are drawn from
+its probabilities, as REINFORCE's gradient supposes, and not epsilon-greedily: the most probable
+slot of an untrained LSTM is nothing to be greedy for. Both losses of a reward see one dropout mask.
 """
 
 from fl_app.algorithms.fedasmu.device import FedASMUTrainer

@@ -14,6 +14,32 @@ from fl_app.core.types import Config, Vector
 FIXED = ("first", "middle", "last")
 
 
+def merge_weight(
+    gamma: float, upsilon: float, origin: int, version: int, scale: float
+) -> tuple[float, float, float]:
+    """beta = mu phi / (1 + mu phi), phi = gamma / sqrt(g) (1 - upsilon / sqrt(g - o + 1)) >= 0.
+
+    Args:
+        gamma: gamma_i.
+        upsilon: upsilon_i.
+        origin: o >= 0.
+        version: g > o.
+        scale: mu_b.
+
+    Returns:
+        beta, in [0, 1), and its derivatives by gamma and upsilon; where phi is clamped at 0 those
+        without the clamp, or else nothing could ever be learned again.
+    """
+    root, age = math.sqrt(version), math.sqrt(version - origin + 1)
+    scaled = scale * max(0.0, gamma / root * (1 - upsilon / age))
+    slope = scale / (1 + scaled) ** 2  # d beta / d phi
+    return (
+        scaled / (1 + scaled),
+        slope * (1 - upsilon / age) / root,
+        -slope * gamma / (root * age),
+    )
+
+
 class FedASMUTrainer(LocalTrainer):
     """Local SGD that pauses once for a fresh global model and merges it into its own.
 
@@ -129,25 +155,21 @@ class FedASMUTrainer(LocalTrainer):
         origin, version = int(config["version"]), int(config["fresh_version"])
         gamma = float(self.state.get("gamma", np.array(self.gamma0)))
         upsilon = float(self.state.get("upsilon", np.array(self.upsilon0)))
-        before, _ = self._loss_and_grad(chosen, None, 0)
-
-        age = math.sqrt(version - origin + 1)
-        phi = max(0.0, gamma / math.sqrt(version) * (1 - upsilon / age))
-        scaled = 1 + self.merge_scale * phi
-        beta = self.merge_scale * phi / scaled
+        beta, by_gamma, by_upsilon = merge_weight(gamma, upsilon, origin, version, self.merge_scale)
+        # Both losses with the same dropout: the generator is put back after the first.
+        gpus = [self.device] if self.device.type == "cuda" else []
+        with torch.random.fork_rng(devices=gpus), torch.no_grad():
+            before = self._loss(chosen)
         gap = torch.tensor(fresh, device=self.device) - self.model.flat
         self.model.flat.add_(gap, alpha=beta)
-        after, grad = self._loss_and_grad(chosen, None, 0)
+        after = self._loss(chosen)
+        # Of the loss alone: decay and clip are for the steps of local training.
+        grad = torch.autograd.grad(after, self.model.params)
 
         split = self.model.layout.num_trainable
         slope = float(torch.dot(torch.cat([g.reshape(-1) for g in grad]), gap[:split]))
-        slope *= self.merge_scale / scaled**2  # dF / d phi
-        self.state["gamma"] = np.array(
-            gamma - self.gamma_lr * slope * (1 - upsilon / age) / math.sqrt(version)
-        )
-        self.state["upsilon"] = np.array(
-            upsilon + self.upsilon_lr * slope * gamma / (math.sqrt(version) * age)
-        )
+        self.state["gamma"] = np.array(gamma - self.gamma_lr * slope * by_gamma)
+        self.state["upsilon"] = np.array(upsilon - self.upsilon_lr * slope * by_upsilon)
         reward = (before - after).item()
         self._learn_slot(reward)
         return {"reward": reward, "merge_weight": beta}
