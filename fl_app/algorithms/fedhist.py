@@ -60,7 +60,7 @@ class FedHist(AsyncStrategy):
         server_lr: eta > 0.
         buffer_length: h >= 0, rounds.
         fusion: alpha >= 0.
-        utility_weight: lambda >= 0; a utility can reach |S| K.
+        utility_weight: lambda >= 0; a utility lies between -(1 + |c_0|) |S| and (1 + |c_0|) |S|.
         utility_rate: gamma in [0, 1].
         norm_decay: mu >= 0 per round.
         norm_floor: in (0, 1]; None = 0.05, and no run that reaches 1 - mu r <= 0 is accepted.

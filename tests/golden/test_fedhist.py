@@ -85,6 +85,25 @@ def test_utility_moves_by_its_rate():
         assert fedhist.state["utility"][0] == pytest.approx(share * gain)
 
 
+@pytest.mark.parametrize(("direction", "grows"), [(1.0, True), (-1.0, False)])
+def test_gains_are_shares_whatever_the_staleness(direction, grows):
+    """Eq. 13 lies in (0, 1): the staler, the more of a reward and the less of a penalty.
+
+    h = 1, gamma = 1: client 0, tau = 1, is S = [1, 0]; client 1 has c = 1 or -1, |S| = 1, and so
+    Eq. 13 is U_1 / (c - c_0).
+    """
+    gains = []
+    for tau in (*range(2, 12), 30, 100):
+        fedhist = strategy(haa=True, buffer_length=1, similarity_threshold=0.25, utility_rate=1.0)
+        judged = update(2 * direction, 0, client=1, version=200, tau=tau)
+        step(fedhist, 200, update(1, 0, version=200), judged)
+        assert fedhist.report["reference_size"] == 1
+        gains.append(fedhist.state["utility"][1] / (direction - 0.25))
+    assert all(0 < gain < 1 for gain in gains)
+    assert gains == sorted(gains, reverse=not grows)
+    assert len(set(gains)) == len(gains)
+
+
 def test_nobody_is_judged_without_a_reference():
     """Everything is older than the oldest round kept, whose model nobody else began with."""
     fedhist = strategy(haa=True, buffer_length=1)
