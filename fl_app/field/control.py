@@ -34,6 +34,7 @@ from fl_app.field.kit import Kit
 OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)  # seconds without heartbeat
 AHEAD = float(SYSTEM_TIME_TOLERANCE)  # seconds that a node's clock may be ahead of the server's
 BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # ... and behind it
+SUBMISSION = 300.0  # seconds that `flwr run` may take, on a slow card
 COMMANDS = Path(sys.executable).parent
 APP = Path(__file__).resolve().parents[2]  # where pyproject.toml lies
 
@@ -106,25 +107,24 @@ class SuperLink:
 
         Raises:
             Unreachable: the SuperLink does not answer.
-            RunError: it refuses.
+            RunError: it refuses, or went away meanwhile.
         """
         self.registered()  # Flower's command would take seconds to see that nobody answers
         words, folder = json.dumps(shlex.join(overrides)), json.dumps(str(output))
+        command = [
+            *(str(COMMANDS / "flwr"), "run", str(self._app), "field", "--format", "json"),
+            *("--run-config", f"overrides={words} output={folder}"),
+        ]
+        path = f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         with tempfile.TemporaryDirectory() as home:
             Path(home, "config.toml").write_text(self._connection())
-            result = subprocess.run(
-                [
-                    *(COMMANDS / "flwr", "run", self._app, "field", "--format", "json"),
-                    *("--run-config", f"overrides={words} output={folder}"),
-                ],
-                env={
-                    **os.environ,
-                    "PATH": f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-                    "FLWR_HOME": home,
-                },
-                capture_output=True,
-                text=True,
-            )
+            env = {**os.environ, "PATH": path, "FLWR_HOME": home}
+            try:
+                result = subprocess.run(
+                    command, env=env, capture_output=True, text=True, timeout=SUBMISSION
+                )
+            except subprocess.TimeoutExpired:
+                raise RunError(f"`flwr run` did not end within {SUBMISSION:g} s") from None
         answer = json.loads(result.stdout or "{}")
         if not answer.get("success"):
             raise RunError(f"`flwr run`: {answer.get('error-message') or result.stderr.strip()}")

@@ -79,16 +79,20 @@ class Supervisor:
             if written is not None and not any(word.startswith("resume=") for word in words):
                 words.append(RESUME)
             self._wait_for_a_node()
-            run_id = self._patiently(partial(self._link.submit, words, output))
-            self._tell(f"run {run_id} submitted: {' '.join(words)}")
-            status, details = self._outcome(run_id)
-            if status == "finished:completed":
-                return
-            reason = f"run {run_id} is {status}{f': {details}' if details else ''}"
-            if status == "finished:stopped":
-                raise RunError(reason)
-            if ending := _ending(output):
-                raise RunError(f"{reason}; it ended with {ending}")
+            try:
+                run_id = self._patiently(partial(self._link.submit, words, output))
+            except RunError as error:  # it may have died after it had said that it was there
+                reason = str(error)
+            else:
+                self._tell(f"run {run_id} submitted: {' '.join(words)}")
+                status, details = self._outcome(run_id)
+                if status == "finished:completed":
+                    return
+                reason = f"run {run_id} is {status}{f': {details}' if details else ''}"
+                if status == "finished:stopped":
+                    raise RunError(reason)
+                if ending := _ending(output):
+                    raise RunError(f"{reason}; it ended with {ending}")
             if _written(output) == written:
                 in_vain += 1
             else:

@@ -2,6 +2,7 @@ import pytest
 from fake_superlink import superlink
 
 from fl_app.core.errors import RunError
+from fl_app.field import control
 from fl_app.field.control import SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit, new_kit
 
@@ -39,6 +40,16 @@ def test_a_superlink_that_refuses_is_not(server, tmp_path):
         ):
             with pytest.raises(RunError, match=rf"127.0.0.1:{port} refuses: .*403 Forbidden"):
                 ask()
+
+
+def test_a_submission_does_not_take_for_ever(server, tmp_path, monkeypatch):
+    flwr = tmp_path / "flwr"
+    flwr.write_text("#!/bin/sh\nexec sleep 1000\n")
+    flwr.chmod(0o700)
+    monkeypatch.setattr(control, "COMMANDS", tmp_path)
+    monkeypatch.setattr(control, "SUBMISSION", 0.1)
+    with superlink(server) as port, pytest.raises(RunError, match=r"`flwr run` did not end within"):
+        link(server, port).submit(["seed=1"], tmp_path / "run")
 
 
 def test_another_authority_is_not_believed(server, tmp_path):

@@ -7,10 +7,13 @@ from fl_app.field.control import Unreachable
 from fl_app.field.runs import Supervisor
 
 AWAY = "away"
+LOST = "lost"
 
 
 class Scripted:
     """A SuperLink that tells a story: of every run, its statuses in turn; ``away`` in between.
+
+    ``lost`` is a run that it went away from while it was submitted.
 
     What a run does to its folder happens as soon as it is submitted.
     """
@@ -31,6 +34,9 @@ class Scripted:
         if self._runs[0] == AWAY:
             self._runs.pop(0)
             raise Unreachable("nobody answers")
+        if self._runs[0] == LOST:
+            self._runs.pop(0)
+            raise RunError("`flwr run`: connection reset")
         does, *self._statuses = self._runs.pop(0)
         does(output)
         self.submitted.append(list(overrides))
@@ -137,6 +143,20 @@ def test_attempts_that_come_to_nothing_are_not_repeated_for_ever(tmp_path):
     with pytest.raises(RunError, match="the details; 3 attempts in a row have come to nothing"):
         link.see_through()
     assert link.submitted == [[]] * 3
+
+
+def test_a_superlink_that_dies_while_a_run_is_submitted_is_asked_again(tmp_path):
+    link = Scripted(tmp_path / "run", LOST, LOST, DONE)
+    link.see_through("seed=1")
+    assert link.submitted == [["seed=1"]]
+    assert "`flwr run`: connection reset; submitted again in 5 s" in link.told
+    assert link.paused == [5.0, 10.0, 5.0, 5.0]  # the last two between questions
+
+
+def test_a_superlink_that_refuses_is_not_asked_for_ever(tmp_path):
+    link = Scripted(tmp_path / "run", LOST, (nothing, "finished:failed"), LOST)
+    with pytest.raises(RunError, match="reset; 3 attempts in a row have come to nothing"):
+        link.see_through()
 
 
 def test_attempts_that_get_further_are_never_too_many(tmp_path):
