@@ -151,8 +151,10 @@ def run_cell(
     sinks: list[Tally | JsonLines | Metrics | Progress | Recorder | TensorBoard] = [
         *(tally, lines, table, progress)
     ]
+    recorder: Recorder | None = None
     if real:
-        sinks.append(Recorder(folder / "devices.csv", num_bytes))
+        recorder = Recorder(folder / "devices.csv", num_bytes, keep=kept and kept["devices"])
+        sinks.append(recorder)
     if config.tensorboard is True or (config.tensorboard == "auto" and real):
         board = TensorBoard(folder / "tensorboard", lambda: engine.clients, tally.columns)
         sinks.append(board)
@@ -166,6 +168,7 @@ def run_cell(
                 "tally": tally.snapshot(),
                 "lines": lines.position(),
                 "table": table.position(),
+                "devices": recorder and recorder.snapshot(),
                 "wall_seconds": time.monotonic() - began,
             }
             checkpoints.save(version, state)

@@ -3,7 +3,6 @@
 import csv
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from fl_app.core.files import behind, on_disk
 from fl_app.core.types import Event
 
 FLUSH_EVERY = 2.0  # wall seconds between writes of the event log
@@ -41,7 +41,7 @@ class JsonLines:
         keep: int | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._file = _open(path, keep)
+        self._file = behind(path, keep)
         self._encode = json.JSONEncoder(
             separators=(",", ":"), allow_nan=False, check_circular=False, default=_plain
         ).encode
@@ -64,8 +64,7 @@ class JsonLines:
     def position(self) -> int:
         """Bytes written, with all events so far on disk."""
         self._write()
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+        return on_disk(self._file)
 
     def close(self) -> None:
         """Write what is left."""
@@ -102,7 +101,7 @@ class Metrics:
         *,
         keep: int | None = None,
     ) -> None:
-        self._file = _open(path, keep)
+        self._file = behind(path, keep)
         self._more = more
         self._writer: csv.DictWriter[str] | None = None
         if keep:
@@ -123,9 +122,7 @@ class Metrics:
 
     def position(self) -> int:
         """Bytes written, all on disk."""
-        self._file.flush()
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+        return on_disk(self._file)
 
     def close(self) -> None:
         """Close the file; without any evaluation it holds the header alone."""
@@ -248,13 +245,6 @@ def _further(event: Event) -> list[str]:
 
 def _field(value: Any) -> Any:
     return "" if isinstance(value, float | np.floating) and not math.isfinite(value) else value
-
-
-def _open(path: Path, keep: int | None) -> IO[str]:
-    """The file to write to: a new one, or behind the first `keep` bytes of what is there."""
-    if keep is not None:
-        os.truncate(path, keep)
-    return path.open("w" if keep is None else "a", encoding="utf-8", newline="")
 
 
 def _csv_writer(file: IO[str], columns: tuple[str, ...]) -> "csv.DictWriter[str]":

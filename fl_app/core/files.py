@@ -1,10 +1,10 @@
-"""Files that are all there or not there at all, whatever ends the process or fills the disk."""
+"""Files that are whole, or a prefix that is known, whatever ends the process or fills the disk."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 
 @contextmanager
@@ -31,6 +31,20 @@ def whole(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
         temporary.unlink(missing_ok=True)
         raise
     _sync(path.parent)
+
+
+def behind(path: Path, keep: int | None) -> IO[str]:
+    """A text file to write to: a new one, or behind the first `keep` bytes of what is there."""
+    if keep is not None:
+        os.truncate(path, keep)
+    return path.open("w" if keep is None else "a", encoding="utf-8", newline="")
+
+
+def on_disk(file: IO[Any]) -> int:
+    """Bytes written to a file, all of them on disk."""
+    file.flush()
+    os.fsync(file.fileno())
+    return file.tell()
 
 
 def _sync(folder: Path) -> None:

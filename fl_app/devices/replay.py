@@ -20,6 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from fl_app.core.errors import is_number, require
+from fl_app.core.files import behind, on_disk
 from fl_app.core.types import Event
 
 COLUMNS = ("client", "order", "start", "seconds", "bytes_down", "bytes_up")
@@ -33,15 +34,17 @@ class Recorder:
     Args:
         path: the file, overwritten.
         num_bytes: size of a model, which is what an order moves down and its update up.
+        keep: a `snapshot`, to go on behind it; None = begin a new file.
     """
 
-    def __init__(self, path: Path, num_bytes: int) -> None:
-        self._file = path.open("w", encoding="utf-8", newline="")
+    def __init__(self, path: Path, num_bytes: int, *, keep: dict[str, Any] | None = None) -> None:
+        self._file = behind(path, None if keep is None else keep["bytes"])
         self._writer = csv.writer(self._file, lineterminator="\n")
-        self._writer.writerow(COLUMNS)
         self._num_bytes = num_bytes
-        self._orders: Counter[int] = Counter()
+        self._orders: Counter[int] = Counter({} if keep is None else keep["orders"])
         self._given: dict[int, tuple[int, float]] = {}  # client -> its last order, start
+        if keep is None:
+            self._writer.writerow(COLUMNS)
 
     def emit(self, event: Event) -> None:
         """Note the start of an order, write a row at its end."""
@@ -55,6 +58,10 @@ class Recorder:
             sizes = self._num_bytes, self._num_bytes
             self._writer.writerow((client, order, start, event["t"] - start, *sizes))
             self._file.flush()
+
+    def snapshot(self) -> dict[str, Any]:
+        """How far the file goes, all of it on disk, and the orders that every client was given."""
+        return {"bytes": on_disk(self._file), "orders": self._orders.copy()}
 
     def close(self) -> None:
         """Close the file."""

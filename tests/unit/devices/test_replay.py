@@ -33,6 +33,28 @@ def test_orders_that_arrived_are_recorded_at_once(tmp_path: Path) -> None:
     recorder.close()
 
 
+def test_a_run_that_goes_on_records_behind_what_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "devices.csv"
+    before = Recorder(path, num_bytes=40)
+    for kind, t, client in [
+        ("dispatch", 0.0, 7),
+        ("arrival", 1.0, 7),
+        ("dispatch", 1.0, 7),
+        ("failure", 2.0, 7),
+        ("dispatch", 2.0, 9),
+    ]:
+        before.emit(event(kind, t, client))
+    kept = before.snapshot()
+    before.emit(event("arrival", 3.0, 9))  # which the run that goes on does not know of
+    before.close()
+    after = Recorder(path, num_bytes=40, keep=kept)
+    for kind, t, client in [("dispatch", 2.5, 9), ("dispatch", 2.5, 7), ("arrival", 4.0, 7)]:
+        after.emit(event(kind, t, client))
+    after.emit(event("arrival", 4.5, 9))
+    after.close()
+    assert path.read_text() == HEADER + "7,0,0.0,1.0,40,40\n7,2,2.5,1.5,40,40\n9,1,2.5,2.0,40,40\n"
+
+
 def test_a_replayed_run_takes_the_time_of_the_recorded_one(tmp_path: Path) -> None:
     path = tmp_path / "devices.csv"
     recorder = Recorder(path, num_bytes=8)
