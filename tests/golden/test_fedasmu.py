@@ -1,7 +1,7 @@
 """FedASMU: weights by hand, control gradients against autograd, slots by hand."""
 
 import math
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from fl_app.algorithms.fedasmu.device import merge_weight
 from fl_app.algorithms.fedasmu.server import Control
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
 from fl_app.client import NOTHING
-from fl_app.core.types import GlobalModel, Update, Upload
+from fl_app.core.types import Config, GlobalModel, Update, Upload, Vector
 from fl_app.engine.clock import Parts
 from fl_app.schedule import fully_async
 
@@ -51,6 +51,24 @@ def test_the_second_upload_teaches_the_controls() -> None:
     assert control.lam == pytest.approx(1 - 0.01 * 8 / 3)
     assert control.sigma == pytest.approx(0.5 + 0.02 * 32 / 3 * math.log(4) / 4)
     assert control.iota == 0.0  # 0 - 0.001 * 32/3, clipped
+
+
+@pytest.mark.parametrize(("ends", "bounds"), [(4.0, (0.0, 5.0, 0.0)), (6.0, (None, 0.0, None))])
+def test_controls_stay_within_their_bounds(
+    ends: float, bounds: tuple[float | None, float, float | None]
+) -> None:
+    """As above, in steps of 1000: the gradient is 2, or -2 where the device ends at 6.
+
+    lambda and iota have no upper bound, sigma has 5.
+    """
+    strategy = FedASMU(mixing_scale=2.0, lambda_lr=1e3, sigma_lr=1e3, iota_lr=1e3)
+    w_5 = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
+    strategy.aggregate(GlobalModel(w_5, 5), [upload(0, 5, ends)])
+    control: Control = strategy.state["controls"][0]
+    lam, sigma, iota = bounds
+    assert control.lam == (1 + 1e3 * 8 / 3 if lam is None else lam)
+    assert control.sigma == sigma
+    assert control.iota == pytest.approx(1e3 * 32 / 3 if iota is None else iota)
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -423,6 +441,54 @@ def test_pauses_are_answered_and_nobody_else_waits(workers: int) -> None:
         )
         assert inline.events == made.events
         assert inline.final == made.final
+
+
+class Watched(FedASMU):
+    """Notes what it was asked, and the model and all that was learned as it was then."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.asked: list[tuple[str, tuple[Any, ...]]] = []
+
+    def admit(self, model: GlobalModel, update: Update) -> str | None:
+        reason = super().admit(model, update)
+        self._note("admit" if reason is None else f"refuse {update.client_id}", model)
+        return reason
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        self._note("dispatch", model)
+        return super().dispatch(model, client_id)
+
+    def _note(self, what: str, model: GlobalModel) -> None:
+        controls = {i: repr(astuple(c)) for i, c in self.state["controls"].items()}
+        learned = controls, self.state["theta"].tobytes(), self.state["baseline"]
+        self.asked.append((what, (model.version, model.params.tobytes(), *learned)))
+
+
+def test_a_refused_upload_leaves_model_and_controls_as_they_were() -> None:
+    """Client 0 is applied once, then takes as long as twenty versions, of which five are allowed."""
+
+    class Slower(Even):
+        def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+            slow = client_id == 0 and sequence > 0
+            return Parts(1.0, 50.0 if slow else 3.0 + client_id / 8, 1.0)
+
+    strategy = Watched(max_staleness=5)
+    made = run(
+        fully_async(4),
+        FedASMUTrainer(Quadratic.scattered(4), local_lr=0.1, batch_size=4, local_epochs=3),
+        num_clients=4,
+        num_versions=60,
+        strategy=strategy,
+        devices=Slower(),
+    )
+    refused = [i for i, (what, _) in enumerate(strategy.asked) if what == "refuse 0"]
+    assert len(refused) == len(made.kind("reject")) == made.outcome.rejected >= 2
+    for i in refused:
+        before, after = strategy.asked[i][1], strategy.asked[i + 1][1]
+        assert before == after
+        assert 0 in before[2]
+    assert len({noted for _, (_, noted, *_) in strategy.asked}) == 60  # others did move it
 
 
 def test_a_pause_that_makes_no_sense_is_refused() -> None:
