@@ -444,29 +444,30 @@ def test_pauses_are_answered_and_nobody_else_waits(workers: int) -> None:
 
 
 class Watched(FedASMU):
-    """Notes what it was asked, and the model and all that was learned as it was then."""
+    """Notes what it is asked, and the model and all that was learned as it is then."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.asked: list[tuple[str, tuple[Any, ...]]] = []
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
+        before = self._seen(model)
         reason = super().admit(model, update)
-        self._note("admit" if reason is None else f"refuse {update.client_id}", model)
+        self.asked.append(("admit" if reason is None else f"refuse {update.client_id}", before))
         return reason
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        self._note("dispatch", model)
+        self.asked.append(("dispatch", self._seen(model)))
         return super().dispatch(model, client_id)
 
-    def _note(self, what: str, model: GlobalModel) -> None:
+    def _seen(self, model: GlobalModel) -> tuple[Any, ...]:
         controls = {i: repr(astuple(c)) for i, c in self.state["controls"].items()}
         learned = controls, self.state["theta"].tobytes(), self.state["baseline"]
-        self.asked.append((what, (model.version, model.params.tobytes(), *learned)))
+        return model.version, model.params.tobytes(), *learned
 
 
 def test_a_refused_upload_leaves_model_and_controls_as_they_were() -> None:
-    """Client 0 is applied once, then takes as long as twenty versions, of which five are allowed."""
+    """Client 0 is applied once, then takes as long as 25 versions, of which five are allowed."""
 
     class Slower(Even):
         def parts(self, client_id: int, sequence: int, now: float) -> Parts:
@@ -488,7 +489,7 @@ def test_a_refused_upload_leaves_model_and_controls_as_they_were() -> None:
         before, after = strategy.asked[i][1], strategy.asked[i + 1][1]
         assert before == after
         assert 0 in before[2]
-    assert len({noted for _, (_, noted, *_) in strategy.asked}) == 60  # others did move it
+    assert len({params for _, (_, params, *_) in strategy.asked}) == 60  # the others did move it
 
 
 def test_a_pause_that_makes_no_sense_is_refused() -> None:
