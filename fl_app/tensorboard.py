@@ -16,9 +16,6 @@ MAX_CLIENTS = 100  # of whom such a table can tell
 
 Clients = tuple[Collection[int], Collection[int]]
 
-_HEAD = "client | state | last event at | updates | lost orders | last event"
-_RULE = "---|---|---|---|---|---"
-
 
 class Writer(Protocol):
     """What is needed of ``torch.utils.tensorboard.SummaryWriter``."""
@@ -62,7 +59,8 @@ class TensorBoard:
 
     - ``test/...``: metrics of the evaluations;
     - ``clients/loss``, ``clients/staleness``, ``clients/staleness_max``: of updates;
-    - ``clients/online``, ``clients/in_flight``: how many; ``clients/who``: each of them, as text;
+    - ``clients/online``, ``clients/in_flight``: how many; ``clients/who``: each of them, as text,
+      where there are `MAX_CLIENTS` at most;
     - ``total/...``: arrivals, failures, rejects, and what `more` gives, bytes among it;
     - ``strategy/...``: numbers that the strategy reports of its aggregations; of a list, the mean.
 
