@@ -112,12 +112,19 @@ class Layout:
 
 def check_vector(vector: object, size: int) -> str:
     """Why `vector` may not be aggregated, or "" if it may: float32, ``(size,)``, finite."""
+    problem = check_shape(vector, size)
+    if problem:
+        return problem
+    assert isinstance(vector, np.ndarray)
+    return "" if all_finite([vector]) else "payload has non-finite entries"
+
+
+def check_shape(vector: object, size: int) -> str:
+    """Why `vector` is none of float32 and ``(size,)``, or "" if it is."""
     if not isinstance(vector, np.ndarray) or vector.dtype != np.float32:
         return f"payload is {getattr(vector, 'dtype', type(vector).__name__)}, expected float32"
     if vector.shape != (size,):
         return f"payload has shape {vector.shape}, expected ({size},)"
-    if not all_finite([vector]):
-        return "payload has non-finite entries"
     return ""
 
 

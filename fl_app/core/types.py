@@ -58,7 +58,8 @@ class Upload:
             b_o - b_end, since no learning rate applies to them.
         num_examples: size of the client's training set, > 0.
         loss: mean training loss of the order.
-        rate_sum: sum of the local learning rates of the steps taken; 1.0 if unknown.
+        rate_sum: sum of the local learning rates of the steps taken; 1.0 if unknown. Others than
+            from 1e-18 to 1e18 are refused.
         metrics: whatever else the client measured.
         done: False if the client paused and waits for an answer.
         progress: share of the order's training that is done, in (0, 1]; below 1 if paused.

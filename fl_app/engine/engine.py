@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fl_app.core.errors import Diverged, RunError, Stalled, is_number, require_at_least
-from fl_app.core.layout import check_vector
+from fl_app.core.layout import check_shape, check_vector
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import (
     KINDS,
@@ -47,6 +47,10 @@ from fl_app.guard import Guard
 from fl_app.schedule import Schedule
 
 NO_STATE: State = {}
+
+# Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
+# multiplied or divided by these they still are finite.
+LEAST_RATE, MOST_RATE = 1e-18, 1e18
 
 # Of the engine, in a checkpoint.
 KEPT = (
@@ -404,6 +408,7 @@ class Engine:
         model = self._model()
         reason = (
             self._malformed(order, upload)
+            or self._overflow(model, update)
             or self._guard.refuse(model, update, self._clock.now)
             or self._strategy.admit(model, update)
         )
@@ -447,11 +452,27 @@ class Engine:
             return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"
         if not (is_number(upload.num_examples) and upload.num_examples > 0):
             return f"num_examples={upload.num_examples!r} must be at least 1"
-        if not (is_number(upload.rate_sum) and upload.rate_sum > 0):
-            return f"rate_sum={upload.rate_sum!r} must be a finite number above 0"
+        if not (is_number(upload.rate_sum) and LEAST_RATE <= upload.rate_sum <= MOST_RATE):
+            return f"rate_sum={upload.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
         if not isinstance(upload.loss, Real):
             return f"loss={upload.loss!r} must be a number"
-        return check_vector(upload.vector, self._versions[self._version].size)
+        return check_shape(upload.vector, self._versions[self._version].size)
+
+    def _overflow(self, model: GlobalModel, update: Update) -> str:
+        """Why an upload, or what strategies make of it, is not finite; "" if it is."""
+        # Its length, if that is a number, bounds its entries, and with its rates what they become:
+        # of nearly all uploads one pass tells.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if np.isfinite(np.dot(update.vector, update.vector)):
+                return ""
+            if not all_finite([update.vector]):
+                return "payload has non-finite entries"
+            if not all_finite([model.delta(update), model.gradient(update)]):
+                return (
+                    "payload overflows as a gradient or a displacement: "
+                    f"rate_sum={update.rate_sum:g}"
+                )
+        return ""
 
     def _fail(self, order: Order, reason: str) -> None:
         self._release(order.base_version)

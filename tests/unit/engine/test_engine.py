@@ -239,6 +239,21 @@ def test_a_client_whose_training_diverged_once_goes_on_with_what_it_kept_before(
     assert arrivals[:3] == [2.0, 4.0, 5.0]
 
 
+def test_entries_that_are_large_and_finite_are_let_in() -> None:
+    """Such as the least number there is, in a buffer that masks."""
+
+    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+        moved = toward_own_number(client_id, sequence, received).vector
+        local = received + np.array([moved[0], 0], np.float32)
+        return Upload(local, "model", 10, 0.0, rate_sum=1e-3)
+
+    mask = np.finfo(np.float32).min
+    result = run(SCHEDULE, Scripted(script), initial=vec(0, mask), num_trainable=1, num_versions=5)
+    assert result.outcome.version == 5
+    assert result.outcome.rejected == 0
+    assert result.outcome.params[1] == mask
+
+
 def test_an_order_says_which_version_it_carries() -> None:
     told: list[tuple[int, Any]] = []
 

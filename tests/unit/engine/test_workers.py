@@ -4,7 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, Scripted, run, toward_own_number, vec
+from helpers import MeanDelta, Quadratic, Scripted, run, toward_own_number, vec
 from torch import Tensor
 
 from fl_app.client import LocalTrainer
-from fl_app.core.types import Config, Order, Reply, Upload, Vector
+from fl_app.core.types import Config, GlobalModel, Order, Reply, Update, Upload, Vector
 from fl_app.engine import workers as workers_module
 from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers
 from fl_app.schedule import Buffered
@@ -253,6 +253,14 @@ def test_another_seed_is_another_run() -> None:
 GOOD = toward_own_number(1, 0, vec(0, 0))
 
 
+class EveryKind(MeanDelta):
+    """Looks at updates as gradients, too."""
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        params = super().aggregate(model, updates)
+        return params + sum(np.float32(0) * model.gradient(update) for update in updates)
+
+
 def raise_it(client_id: int, sequence: int, received: Vector) -> Upload:
     raise OSError(f"disk of client {client_id} is full")
 
@@ -312,7 +320,27 @@ BAD: dict[str, tuple[Script, str, str]] = {
     "rates unknown": (
         lambda *_: replace(GOOD, rate_sum=float("nan")),
         "reject",
-        "rate_sum=nan must be a finite number above 0",
+        "rate_sum=nan must be between 1e-18 and 1e+18",
+    ),
+    "rates of nothing": (
+        lambda *_: replace(GOOD, kind="model", rate_sum=1e-40),
+        "reject",
+        "rate_sum=1e-40 must be between 1e-18 and 1e+18",
+    ),
+    "endless rates": (
+        lambda *_: replace(GOOD, kind="pseudo", rate_sum=1e39),
+        "reject",
+        "rate_sum=1e+39 must be between 1e-18 and 1e+18",
+    ),
+    "no number as a gradient": (
+        lambda *_: replace(GOOD, vector=vec(1, -1e30), rate_sum=1e-10),
+        "reject",
+        "payload overflows as a gradient or a displacement: rate_sum=1e-10",
+    ),
+    "no number as a displacement": (
+        lambda *_: replace(GOOD, vector=vec(1, -1e30), kind="pseudo", rate_sum=1e10),
+        "reject",
+        "payload overflows as a gradient or a displacement: rate_sum=1e+10",
     ),
     "loss unknown": (
         lambda *_: replace(GOOD, loss=None),  # type: ignore[arg-type]
@@ -330,7 +358,9 @@ def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(name: str) -> 
         does = misbehave if client_id == 3 else toward_own_number
         return does(client_id, sequence, received)
 
-    inline, workers = (run(SCHEDULE, Scripted(script), workers=count) for count in (0, 2))
+    inline, workers = (
+        run(SCHEDULE, Scripted(script), workers=count, strategy=EveryKind()) for count in (0, 2)
+    )
     assert inline.events == workers.events
     assert inline.final == workers.final
     assert inline.outcome.error is None
