@@ -74,6 +74,13 @@ class AsyncStrategy(Strategy):
             "above 0 or null",
             "nothing would be left of an upload",
         )
+        require(
+            lr_schedule is None or isinstance(lr_schedule, LinearDecay),
+            "strategy.lr_schedule",
+            lr_schedule,
+            "null or a schedule with keys of its own, such as strategy.lr_schedule.to",
+            "nobody knows what to multiply the rate by",
+        )
         self.clip_norm = clip_norm
         self.lr_schedule = lr_schedule
         self.state: dict[str, Any] = {}
