@@ -10,19 +10,22 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from fl_app.core.errors import RunError
 from fl_app.core.files import whole
 from fl_app.core.snapshot import Array, Freezer, thaw
 
-FORMAT = "1"
+FORMAT = "2"
 KEPT = 2
+ASIDE = ".torn"
 PATTERN = "version-*.safetensors"
+STRUCTURE = "structure"
 
 
 class Checkpoints:
     """The checkpoints of one run, of which the last two are kept.
 
-    A file holds arrays (safetensors) and, as its metadata, the structure they belong to, the run's
-    configuration and a checksum over both. Nothing is ever unpickled.
+    A file holds arrays (safetensors), among them the JSON of the structure that the others belong
+    to, and as metadata the run's configuration and a checksum over all. Nothing is ever unpickled.
 
     Args:
         folder: of the run; the files lie in ``checkpoints`` below it.
@@ -34,7 +37,7 @@ class Checkpoints:
         self._configuration = json.dumps(configuration, sort_keys=True)
 
     def save(self, version: int, state: Any) -> Path:
-        """Write a checkpoint.
+        """Write a checkpoint; where that fails, those before stay as they are.
 
         Args:
             version: of the global model, by which the file is named.
@@ -42,20 +45,32 @@ class Checkpoints:
 
         Returns:
             The file.
+
+        Raises:
+            RunError: it cannot be written.
         """
         freezer = Freezer()
-        text = json.dumps(freezer.freeze(state))
+        structure = json.dumps(freezer.freeze(state)).encode()
         arrays = {str(i): np.asarray(array, order="C") for i, array in enumerate(freezer.arrays)}
+        # Not as metadata, of which safetensors reads 100 MB: 80,000 orders under way are more.
+        arrays[STRUCTURE] = np.frombuffer(structure, np.uint8)
         metadata = {
             "format": FORMAT,
             "configuration": self._configuration,
-            "state": text,
-            "sha256": _checksum(text, arrays),
+            "sha256": _checksum(arrays),
         }
-        self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"version-{version:09d}.safetensors"
-        with whole(path) as file:
-            file.write(save(arrays, metadata))
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with whole(path) as file:
+                file.write(save(arrays, metadata))
+        except (OSError, SafetensorError) as error:
+            last = next((file.name for file in self._files()), None)
+            raise RunError(
+                f"the checkpoint of version {version} cannot be written ({error}): the run ends, "
+                f"and what was done since {last or 'its beginning'} is lost to a run that goes on"
+                + (f"; {last} stands" if last else "")
+            ) from error
         for old in self._files()[KEPT:]:
             old.unlink()
         return path
@@ -63,24 +78,29 @@ class Checkpoints:
     def load(self) -> Any | None:
         """The state in the last checkpoint; None if there is none.
 
-        A torn file is passed over for the one before it.
+        A torn file is passed over for the one before it, and set aside.
 
         Raises:
             ValueError: there are files, and none can be gone on with; it says why.
         """
-        problems = []
+        problems = {}
         for path in self._files():
             try:
-                return self._read(path)
+                state = self._read(path)
             except _Torn as error:
-                problems.append(f"{path.name}: {error}")
+                problems[path] = f"{path.name}: {error}"
+                continue
+            for torn in problems:  # else it would be one of those that are kept
+                torn.replace(torn.with_suffix(ASIDE))
+            return state
         if problems:
-            raise ValueError(f"no checkpoint in {self._folder} can be read: {'; '.join(problems)}")
+            why = "; ".join(problems.values())
+            raise ValueError(f"no checkpoint in {self._folder} can be read: {why}")
         return None
 
     def clear(self) -> None:
         """Remove what an earlier run left."""
-        for path in self._files():
+        for path in self._folder.glob("version-*"):
             path.unlink()
 
     def _files(self) -> list[Path]:
@@ -99,7 +119,7 @@ class Checkpoints:
                 f"{path} is not a checkpoint of this program, or of another version of it "
                 f"(format {metadata.get('format')}, expected {FORMAT})"
             )
-        if _checksum(metadata["state"], arrays) != metadata["sha256"]:
+        if _checksum(arrays) != metadata["sha256"]:
             raise _Torn("its checksum does not fit")
         before, now = json.loads(metadata["configuration"]), json.loads(self._configuration)
         differences = different(before, now)
@@ -108,8 +128,8 @@ class Checkpoints:
                 f"{path} is of another configuration ({', '.join(differences[:5])}): "
                 "the run that goes on would be neither; start anew with resume=null"
             )
-        ordered = [arrays[str(place)] for place in range(len(arrays))]
-        return thaw(json.loads(metadata["state"]), ordered)
+        structure = json.loads(arrays.pop(STRUCTURE).tobytes())
+        return thaw(structure, [arrays[str(place)] for place in range(len(arrays))])
 
 
 def different(there: Any, here: Any, key: str = "") -> list[str]:
@@ -128,8 +148,8 @@ class _Torn(Exception):
     """A file that is not whole."""
 
 
-def _checksum(text: str, arrays: Mapping[str, Array]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for place in range(len(arrays)):
-        digest.update(arrays[str(place)].tobytes())
+def _checksum(arrays: Mapping[str, Array]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(arrays):
+        digest.update(arrays[name].tobytes())
     return digest.hexdigest()
