@@ -62,14 +62,15 @@ class Supervisor:
             output: the run's folder.
 
         Raises:
-            ValueError: there is a run in `output` that has ended.
+            ValueError: there is a run in `output` that has ended, and `overrides` do not say that
+                it is to go on.
             RunError: the run was stopped, ended early, or does not get anywhere.
         """
         require(
-            _ending(output) is None,
+            _ending(output) is None or RESUME in overrides,
             "--output",
             output,
-            "a folder without a run that has ended",
+            f"a folder without a run that has ended, or one that is to go on ({RESUME})",
             "its files would be lost",
         )
         waits, in_vain = delays(), 0

@@ -174,6 +174,19 @@ def test_a_finished_run_is_not_overwritten(tmp_path):
         link.see_through()
 
 
+def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
+    """After a full disk was mended, say; whoever goes on removes the summary at once."""
+    ends("RunError: No space left on device")(tmp_path)
+
+    def goes_on(output) -> None:
+        (output / "summary.json").unlink()
+        log(output)
+
+    link = Scripted(tmp_path, (goes_on, "running", "finished:failed"), DONE)
+    link.see_through("resume=auto")
+    assert link.submitted == [["resume=auto"]] * 2
+
+
 def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
     """After a power cut the server is back before the boards, and a run waits only a minute."""
     link = Scripted(tmp_path / "run", DIED, DONE)
