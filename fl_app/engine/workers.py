@@ -92,6 +92,7 @@ class Workers:
 
     Only small tuples travel through pipes. A worker that dies, or works on one order for longer
     than `patience`, is replaced; its order comes back as a failure, the next one is given again.
+    So are both if it was ended by SIGTERM.
 
     Args:
         trainer: inherited by every worker, with its data, through fork.
@@ -177,9 +178,13 @@ class Workers:
             answer: Upload | tuple[Any, ...] | str = worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join(1.0)
-            return self._replace(
-                worker, f"worker process died (exit code {worker.process.exitcode})"
-            )
+            code = worker.process.exitcode
+            if code == -signal.SIGTERM:
+                # It was not the order's fault: whoever ends a whole group of processes asks this
+                # one, too, which may make a checkpoint first, and no failure must get into that.
+                self._renew(worker)
+                return []
+            return self._replace(worker, f"worker process died (exit code {code})")
         order, _, result = worker.orders.popleft()
         worker.since = time.monotonic()
         if isinstance(answer, tuple):
@@ -202,6 +207,12 @@ class Workers:
 
     def _replace(self, worker: _Worker, reason: str) -> list[Reply]:
         """A new worker takes over the orders behind the one that failed."""
+        failed = [worker.orders.popleft()] if worker.orders else []
+        self._renew(worker)
+        return [Reply(order.number, error=reason) for order, *_ in failed]
+
+    def _renew(self, worker: _Worker) -> None:
+        """A new worker in place of this one, with its orders."""
         self._selector.unregister(worker.pipe)
         worker.pipe.close()
         worker.process.kill()
@@ -210,12 +221,8 @@ class Workers:
         self._workers.remove(worker)
         fresh = self._spawn()
         self._workers.append(fresh)
-        if not worker.orders:
-            return []
-        failed, *_ = worker.orders.popleft()
         for order, *_ in worker.orders:
             self._give(fresh, order)
-        return [Reply(failed.number, error=reason)]
 
 
 def _train(

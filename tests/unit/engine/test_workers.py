@@ -485,6 +485,25 @@ def test_orders_behind_the_one_that_killed_its_worker_are_given_again(start: Any
     assert replies[1].upload.loss == 4.0
 
 
+def test_a_worker_that_was_asked_to_end_fails_no_order(start: Any) -> None:
+    """As by a SIGTERM to the whole group of processes, whose parent ends after a checkpoint."""
+    asked = multiprocessing.get_context("fork").Event()
+
+    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+        if not asked.is_set():
+            asked.set()
+            os.kill(os.getpid(), signal.SIGTERM)
+            threading.Event().wait()
+        return replace(GOOD, loss=float(client_id))
+
+    mailbox = start(script, num_workers=1)
+    mailbox.push(order(0, client_id=3))
+    mailbox.push(order(1, client_id=4))
+    replies = collect(mailbox, 2)
+    assert {reply.error for reply in replies.values()} == {""}
+    assert {n: reply.upload and reply.upload.loss for n, reply in replies.items()} == {0: 3, 1: 4}
+
+
 # -- Ctrl-C ---------------------------------------------------------------------------------------
 
 
