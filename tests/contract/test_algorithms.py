@@ -9,14 +9,21 @@ from typing import Any
 import hydra
 import numpy as np
 import pytest
-from helpers import Quadratic, Run, run
+from helpers import Quadratic, Recorder, Run, run
 from hydra.utils import get_class
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer, initial_vector
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.factory import build_schedule, build_strategy, build_trainer, check
+from fl_app.factory import (
+    build_devices,
+    build_engine,
+    build_schedule,
+    build_strategy,
+    build_trainer,
+    check,
+)
 from fl_app.schedule import RandomK, synchronous
 from fl_app.strategy import AsyncStrategy
 
@@ -193,6 +200,40 @@ def test_same_seed_same_log_whatever_the_number_of_workers(name: str) -> None:
     )
     assert same.events == one.events != other.events
     assert same.final == one.final != other.final
+
+
+class Drawn(HeadedQuadratic):
+    """Begins at a random point."""
+
+    def model(self) -> nn.Module:
+        module = super().model()
+        nn.init.normal_(module.head.weight)  # type: ignore[arg-type]
+        return module
+
+
+def course(name: str, seed: int) -> tuple[bytes, list[tuple[float, int, int]], bytes]:
+    """w_0, what arrived when, and the final model, of a run as configured."""
+    config = configuration(name, f"seed={seed}", "num_versions=8", "runtime.workers=0")
+    trainer = build_trainer(config, Drawn.scattered(CLIENTS))
+    recorder = Recorder()
+    engine, _ = build_engine(config, trainer, build_devices(config, trainer), sinks=[recorder])
+    initial = engine.outcome.params.tobytes()
+    final = engine.run().params.tobytes()
+    arrivals = [event for event in recorder.events if event["kind"] == "arrival"]
+    return initial, [(e["t"], e["client"], e["base_version"]) for e in arrivals], final
+
+
+def test_a_seed_is_the_same_beginning_and_the_same_arrivals_for_all_that_are_compared() -> None:
+    """Same schedule and devices: the methods differ in what they make of it, and in that alone."""
+    names = ("fedavg_k", "twafl", "wkafl", "fedhist")
+    initials, arrivals, finals = zip(*(course(name, seed=3) for name in names), strict=True)
+    assert len(set(initials)) == 1
+    assert all(other == arrivals[0] for other in arrivals[1:])
+    assert len({base_version for _, _, base_version in arrivals[0]}) > 3
+    assert len(set(finals)) == len(names)
+    initial, other, _ = course("twafl", seed=4)
+    assert initial != initials[0]
+    assert other != arrivals[0]
 
 
 # -- limits in which averaging is all that is left ------------------------------------------------
