@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import Quadratic, Run, run, vec
+from numpy.typing import NDArray
 
 from fl_app.algorithms.afl import AFL
 from fl_app.algorithms.dynsgd import DynSGD
@@ -14,6 +15,7 @@ from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.fedhist import FedHist
 from fl_app.algorithms.gsgm import GSGM
+from fl_app.algorithms.port import PORT
 from fl_app.algorithms.refl import REFL
 from fl_app.algorithms.safl import SAFL
 from fl_app.algorithms.sasgd import SASGD
@@ -38,11 +40,18 @@ PLAIN_WKAFL = {
 }
 
 
-def equal_speeds(strategy: AsyncStrategy) -> Run:
+class Unequal(Quadratic):
+    """Client i has only the first 1 + i mod 8 of its points."""
+
+    def train_indices(self, client_id: int) -> NDArray[np.int64]:
+        return super().train_indices(client_id)[: 1 + client_id % 8]
+
+
+def equal_speeds(strategy: AsyncStrategy, task: Quadratic = TASK) -> Run:
     """K = P and all devices alike: everybody trains on every version, so all ages are 0."""
     return run(
         k_async(CLIENTS),
-        LocalTrainer(TASK, upload="gradient", batch_size=3),
+        LocalTrainer(task, upload="gradient", batch_size=3),
         num_clients=CLIENTS,
         num_versions=12,
         devices=UniformRatio(ratio=1, num_clients=CLIENTS, jitter=0),
@@ -71,6 +80,25 @@ def test_fresh_gradients_are_averaged(strategy: AsyncStrategy) -> None:
     assert set(result.outcome.ages) == {0}
     assert np.linalg.norm(plain.outcome.params) > 1
     np.testing.assert_allclose(result.outcome.params, plain.outcome.params, rtol=1e-6)
+
+
+MEANS_BY_EXAMPLES = {
+    "afl": AFL(server_lr=RATE),
+    "safl": SAFL(server_lr=RATE),
+    "port": PORT(server_lr=RATE),
+}
+
+
+@pytest.mark.parametrize("strategy", MEANS_BY_EXAMPLES.values(), ids=MEANS_BY_EXAMPLES)
+def test_fresh_gradients_are_averaged_by_examples_in_a_run(strategy: AsyncStrategy) -> None:
+    task = Unequal.scattered(CLIENTS)
+    by_examples = equal_speeds(FedAvgK(server_lr=RATE, weighting="examples"), task)
+    result = equal_speeds(strategy, task)
+    assert set(result.outcome.ages) == {0}
+    assert np.linalg.norm(by_examples.outcome.params) > 1
+    np.testing.assert_allclose(result.outcome.params, by_examples.outcome.params, rtol=1e-6)
+    uniform = equal_speeds(FedAvgK(server_lr=RATE), task)
+    assert not np.allclose(result.outcome.params, uniform.outcome.params, rtol=1e-3)
 
 
 OTHERS = {
