@@ -34,6 +34,7 @@ CASES = {
     "moon": ["algorithm.schedule.buffer_size=4"],
     "feddyn": ["algorithm.schedule.buffer_size=4"],
     "aso_fed": ["algorithm.schedule.concurrency=4"],
+    "fedsa": ["algorithm.schedule.concurrency=4"],
     "fedavgm": ["algorithm.schedule.buffer_size=4"],
     "dp_fedbuff": [*FEW, "algorithm.schedule.concurrency=6", "guard.max_norm_ratio=1.2"],
 }
