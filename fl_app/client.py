@@ -380,7 +380,8 @@ class LocalTrainer(NumPyClient):
         if flat is None:
             return None
         sizes = [parameter.numel() for parameter in self.model.params]
-        parts = torch.split(torch.from_numpy(flat).to(self.device), sizes)
+        # A copy: what a client kept may be asked for again, and steps change velocities in place.
+        parts = torch.split(torch.tensor(flat, device=self.device), sizes)
         return [part.view(p.shape) for part, p in zip(parts, self.model.params, strict=True)]
 
     def _anchor(self) -> list[Tensor] | None:

@@ -419,6 +419,27 @@ def test_the_cut_is_by_the_length_over_all_parameters() -> None:
     np.testing.assert_allclose(cut.vector[:split], 0.01 / length * whole.vector[:split], rtol=1e-4)
 
 
+@pytest.mark.parametrize("upload", ["model", "delta"])
+def test_the_rest_of_a_paused_order_is_the_same_however_often_it_is_computed(upload: str) -> None:
+    """As by a resumed run, from the state that its checkpoint holds."""
+
+    class Pausing(LocalTrainer):
+        def should_pause(self, epoch: int) -> bool:
+            return epoch == 1
+
+    task = Quadratic.scattered(1)
+    trainer = Pausing(task, upload=upload, local_epochs=3, batch_size=4, momentum=0.5, proximal=0.1)
+    state = trainer.train(0, 0, vec(0, 0, 0), {}).state
+    before = {name: array.copy() for name, array in state.items()}
+    assert {"paused_velocity", "paused_anchor"} <= before.keys()
+    first, again = (
+        trainer.train(0, 0, vec(), {"resume": True}, state=state).vector for _ in range(2)
+    )
+    assert first.tolist() == again.tolist()
+    for name, array in before.items():
+        assert state[name].tolist() == array.tolist(), name
+
+
 class Counting(LocalTrainer):
     """Keeps how many orders a client had."""
 
