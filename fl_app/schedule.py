@@ -63,6 +63,8 @@ class Schedule(Protocol):
     def wake(self, now: float) -> float:
         """When to be asked again, should nothing happen before; inf = never.
 
+        If nothing is under way then, and nobody starts, the run has stalled.
+
         Args:
             now: seconds on the run's clock, at which `start` is asked next.
         """

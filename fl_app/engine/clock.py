@@ -252,6 +252,7 @@ class VirtualClock:
         self._shortened: dict[int, Order] = {}  # by number with a worker, asked for early
         self._dropped: set[int] = set()  # numbers with a worker that nobody asks for any longer
         self._alarm = math.inf
+        self._in_vain = False  # the last alarm came with nothing under way and brought no order
 
     @property
     def now(self) -> float:
@@ -264,6 +265,7 @@ class VirtualClock:
         return self._mailbox.share(vector)
 
     def dispatch(self, order: Order) -> None:
+        self._in_vain = False
         seconds = self._devices.seconds(order.client_id, order.sequence, self.now)
         if self._counts_epochs and "local_epochs" in order.config:
             seconds = sum(self._parts(order))
@@ -292,12 +294,15 @@ class VirtualClock:
             return False
         # What was or is being computed is the whole order, so it is computed anew, and shorter.
         number = planned.number
+        held = self._held.get(number)
+        if held is not None and held.upload is not None and not held.upload.done:
+            return False  # it pauses first
         self._events.remove(planned)
         heapq.heapify(self._events)
         if planned in self._pending:
             self._pending.remove(planned)
             heapq.heapify(self._pending)
-        elif self._ready.pop(number, None) is None:
+        elif self._ready.pop(number, None) is None and self._held.pop(number, None) is None:
             self._dropped.add(number)
         config = {**order.config, "local_epochs": done}
         shorter = replace(order, number=-1 - number, config=config)
@@ -349,6 +354,10 @@ class VirtualClock:
             if self._presence and due < first and due <= min(until, self._alarm):
                 return self._come_or_go(self._presence)
             if self._alarm < first and self._alarm <= until:
+                if math.isinf(min(first, due)):
+                    if self._in_vain:
+                        return None
+                    self._in_vain = True
                 self._now, self._alarm = max(self._now, self._alarm), math.inf
                 return Alarm()
             if first > until or not self._events:

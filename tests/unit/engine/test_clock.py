@@ -397,6 +397,20 @@ def test_an_alarm_comes_at_its_time_and_once() -> None:
     assert clock.next(5.0) is None
 
 
+def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under_way() -> None:
+    clock = virtual(Shelf(), lambda client, _: 1.0 if client else math.inf)
+    clock.dispatch(order(0))  # which never ends
+    clock.alarm(5.0)
+    assert isinstance(clock.next(math.inf), Alarm)
+    clock.dispatch(order(1, client_id=1))
+    clock.alarm(10.0)
+    assert isinstance(clock.next(math.inf), Arrived)
+    assert isinstance(clock.next(math.inf), Alarm)
+    clock.alarm(15.0)
+    assert clock.next(math.inf) is None
+    assert clock.now == 10.0
+
+
 def test_a_client_pauses_when_it_says_and_goes_on_with_the_rest() -> None:
     """1 s down, 10 s in 5 epochs, 1 s up: it pauses after 2 epochs, at 5; fetches 1 s; 6 + 1 s."""
     mailbox = Answers({0: paused(0.4)})
@@ -464,6 +478,42 @@ def test_a_notice_shortens_an_order_to_its_epoch(computed: bool) -> None:
     assert clock.now == pytest.approx(8.0)
     assert mailbox.given[-1].config == {"local_epochs": 3}
     assert clock.next(math.inf) is None
+
+
+def test_a_notice_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
+    """As above; what was computed for the whole order is forgotten, here and at the mailbox."""
+    mailbox = Answers({-1: replace(UPLOAD, loss=0.25)})
+    times = Parted(lambda client, sequence: 4.0 if client else 10.0)
+    clock = VirtualClock(mailbox, times, 2, epochs=5, pauses=True)
+    late, other = order(0), order(1, client_id=1)
+    clock.dispatch(late)
+    clock.dispatch(other)
+    assert isinstance(clock.next(math.inf), Arrived)
+    assert clock.now == 6.0
+    assert clock.hurry(late)
+    assert clock.snapshot()["held"] == {}
+    assert clock._dropped == set()
+    event = clock.next(math.inf)
+    assert isinstance(event, Arrived)
+    assert (clock.now, event.order) == (pytest.approx(8.0), late)
+    assert event.reply.upload is not None
+    assert event.reply.upload.loss == 0.25
+
+
+def test_who_is_about_to_pause_is_not_hurried() -> None:
+    """It asks after its fourth epoch, at 9; the other is there at 6."""
+    mailbox = Answers({0: paused(0.8)})
+    times = Parted(lambda client, sequence: 4.0 if client else 10.0)
+    clock = VirtualClock(mailbox, times, 2, epochs=5, pauses=True)
+    late, other = order(0), order(1, client_id=1)
+    clock.dispatch(late)
+    clock.dispatch(other)
+    assert isinstance(clock.next(math.inf), Arrived)
+    assert not clock.hurry(late)
+    event = clock.next(math.inf)
+    assert isinstance(event, Arrived)
+    assert clock.now == pytest.approx(9.0)
+    assert event.reply.upload == mailbox.uploads[0]
 
 
 @pytest.mark.parametrize(("counts_epochs", "end"), [(True, 22.0), (False, 12.0)])
