@@ -13,8 +13,9 @@ from flwr.app import (
     MetricRecord,
     RecordDict,
 )
-from flwr.serverapp.strategy import FedAvg
+from flwr.serverapp.strategy import FedAvg, MultiKrum
 
+from fl_app.core.errors import require
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
@@ -63,6 +64,19 @@ class Asynchronous(AsyncStrategy):
         self.rebase = rebase
         if schedule is not None:
             self.schedule = schedule  # type: ignore[misc]
+
+    def check(self, num_versions: int, schedule: Schedule) -> None:
+        del num_versions
+        if isinstance(self.inner, MultiKrum):  # and Krum, which is based on it
+            size = getattr(schedule, "buffer_size", 1)
+            least = 2 * self.inner.num_malicious_nodes + 2
+            require(
+                size > least,
+                "schedule.buffer_size",
+                size,
+                f"above 2 x num_malicious_nodes + 2={least}",
+                "so many bad uploads that agree could lie closer to each other than the good ones",
+            )
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         server_round = model.version + 1

@@ -139,7 +139,7 @@ def check(config: DictConfig) -> None:
         "waits for anybody",
     )
     _check_device(config.runtime.device)
-    build_strategy(config).check(config.num_versions)
+    build_strategy(config).check(config.num_versions, build_schedule(config))
     build_guard(config)
     parts = [part for part in PARTS if part in config.devices]
     if parts and isinstance(build_schedule(config), RandomK):

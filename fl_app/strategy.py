@@ -140,8 +140,8 @@ class AsyncStrategy(Strategy):
         """What ``summary.json`` is to say of the run as a whole, such as the privacy it cost."""
         return {}
 
-    def check(self, num_versions: int) -> None:
-        """Refuse a run of so many versions.
+    def check(self, num_versions: int, schedule: Schedule) -> None:
+        """Refuse a run of so many versions under this schedule.
 
         Raises:
             ValueError: naming the key, its bound and what would happen.
@@ -248,7 +248,7 @@ class AsyncStrategy(Strategy):
         del evaluate_config
         require_at_least("num_rounds", num_rounds, 1, "nothing would be trained")
         require_positive("timeout", timeout, "every order would be late")
-        self.check(num_rounds)
+        self.check(num_rounds, schedule or self.schedule)
         layout = wire.layout_of(initial_arrays)
         result = Result()
 

@@ -91,7 +91,8 @@ class DPFedBuff(AsyncStrategy):
             "participation": Counter(),  # client -> versions that it moved
         }
 
-    def check(self, num_versions: int) -> None:
+    def check(self, num_versions: int, schedule: Schedule) -> None:
+        del schedule
         if self.max_epsilon is None:
             return
         epsilon = self.epsilon(num_versions)

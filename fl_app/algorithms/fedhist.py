@@ -143,7 +143,8 @@ class FedHist(AsyncStrategy):
         # L without its first, which nobody needs after its judgement; U; G's rows come in turn
         self.state = {"local": [], "num_global": 0, "utility": {}}
 
-    def check(self, num_versions: int) -> None:
+    def check(self, num_versions: int, schedule: Schedule) -> None:
+        del schedule
         require(
             not self.ina or self.norm_floor is not None or self.norm_decay * num_versions < 1,
             "strategy.norm_decay",

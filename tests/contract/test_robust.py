@@ -16,6 +16,7 @@ from fl_app.asynchronous import Asynchronous
 from fl_app.client import LocalTrainer
 from fl_app.core.types import Config, State, Upload, Vector
 from fl_app.factory import build_schedule, build_strategy, build_trainer, check
+from fl_app.schedule import Buffered
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 CLIENTS = 20
@@ -99,6 +100,28 @@ def test_same_seed_same_log(name: str) -> None:
 def test_what_cannot_be_had_asynchronously_is_refused(inner: Any, text: str) -> None:
     with pytest.raises(ValueError, match=f"^inner={type(inner).__name__} .*{text}"):
         Asynchronous(inner)
+
+
+@pytest.mark.parametrize("name", ["krum", "multi_krum"])
+def test_krum_is_refused_where_it_promises_nothing(name: str) -> None:
+    """K > 2 f + 2, of Blanchard et al., however it is started."""
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        for size, bad in ((7, 2), (10, 3), (3, 0)):
+            check(hydra.compose("config", overrides=krum(name, size, bad)))
+        too_few = hydra.compose("config", overrides=krum(name, 6, 2))
+    text = r"^schedule.buffer_size=6 must be above 2 x num_malicious_nodes \+ 2=6: "
+    with pytest.raises(ValueError, match=text):
+        check(too_few)
+    strategy: Any = build_strategy(too_few)
+    with pytest.raises(ValueError, match=text):
+        strategy.start(None, None, schedule=Buffered(6, 6))
+    with pytest.raises(ValueError, match=r"^schedule.buffer_size=1 must be above"):
+        strategy.start(None, None)  # every arrival makes a version, unless told otherwise
+
+
+def krum(name: str, size: int, bad: int) -> list[str]:
+    inner = f"algorithm.strategy.inner.num_malicious_nodes={bad}"
+    return [f"algorithm={name}", f"algorithm.schedule.buffer_size={size}", inner]
 
 
 def test_secure_aggregation_is_refused_with_the_reason() -> None:
