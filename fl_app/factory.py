@@ -244,6 +244,7 @@ def build_engine(
     sinks: Sequence[Sink],
     checkpoint: Callable[[int], None] | None = None,
     grid: "Grid | None" = None,
+    run: str = "",
 ) -> tuple[Engine, Layout]:
     """Everything a run needs, connected.
 
@@ -254,6 +255,7 @@ def build_engine(
         sinks: receive the events.
         checkpoint: called with the version when it is time for one.
         grid: of the ServerApp, for the runtimes that need one.
+        run: letters and digits by which real nodes know it when it goes on; "" = Flower's run id.
 
     Raises:
         ValueError: a value is refused.
@@ -263,7 +265,7 @@ def build_engine(
     engine = Engine(
         strategy=build_strategy(config),
         schedule=schedule,
-        clock=_clock(config, trainer, layout, schedule, devices, grid),
+        clock=_clock(config, trainer, layout, schedule, devices, grid, run),
         initial=initial,
         num_trainable=layout.num_trainable,
         stop=Stop(
@@ -309,6 +311,7 @@ def _clock(
     schedule: Schedule,
     devices: Fleet | Overlapping | None,
     grid: "Grid | None",
+    run: str,
 ) -> Clock:
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
@@ -317,6 +320,8 @@ def _clock(
         assert grid is not None
         if runtime.warm and warm.known():
             warm.pull_sooner()
+        if run:
+            settings[wire.RUN] = run
         mailbox = GridMailbox(grid, layout, train_config=settings, deadline=deadline)
         return WallClock(mailbox, deadline=deadline)
     availability = config.devices.get("availability")

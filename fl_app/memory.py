@@ -2,19 +2,23 @@
 
 import logging
 import os
-import tempfile
+import time
+from contextlib import suppress
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 from flwr.app import Context
 
+from fl_app.core.errors import require
+from fl_app.core.files import whole
 from fl_app.core.types import State
 
 log = logging.getLogger("flwr")
 
 STATE_DIR = "state-dir"  # of the node's own configuration
 VARIABLE = "FL_APP_STATE_DIR"
+KEPT_FOR = 7 * 86400.0  # seconds after a run's last order
 
 
 class Memory:
@@ -29,16 +33,25 @@ class Memory:
         self._saved: State | None = None  # spares a process that stays reading its own file
 
     @classmethod
-    def of(cls, context: Context, client_id: int) -> "Memory":
-        """That of a node's client in the present run.
+    def of(cls, context: Context, run: str, client_id: int) -> "Memory":
+        """That of a node's client in a run.
 
         It lies in the folder that ``state-dir`` of the node's configuration names, else the
         environment variable FL_APP_STATE_DIR, else the user's state folder.
+
+        Args:
+            context: of the node.
+            run: letters and digits. Not Flower's id, which is another one where a run goes on.
+            client_id: of the client.
+
+        Raises:
+            ValueError: `run` is something else.
         """
+        require(run.isalnum(), "run", run, "letters and digits", "it names a folder")
         home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
         folder = context.node_config.get(STATE_DIR) or os.environ.get(VARIABLE)
         root = Path(str(folder)) if folder else Path(home) / "fl_app"
-        return cls(root / f"run-{context.run_id}" / f"client-{client_id}.npz")
+        return cls(root / f"run-{run}" / f"client-{client_id}.npz")
 
     def load(self) -> dict[str, np.ndarray]:
         """What was saved last; nothing if there is no such file, or none that can be read.
@@ -75,13 +88,20 @@ class Memory:
         self._saved = dict(state)
 
     def _write(self, state: State) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=self.path.parent, delete=False) as file:
-            try:
-                np.savez(file, allow_pickle=False, **state)
-                file.flush()
-                os.fsync(file.fileno())
-                os.replace(file.name, self.path)
-            except BaseException:  # on a full disk, every order would leave a part of a file
-                os.unlink(file.name)
-                raise
+        folder = self.path.parent
+        if not folder.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _forget(folder.parent)
+        # Two processes may write at once: the last order of a server that died may be under way.
+        with whole(self.path, aside=f".{os.getpid()}") as file:
+            np.savez(file, allow_pickle=False, **state)
+
+
+def _forget(root: Path) -> None:
+    """Remove what was kept of runs that no order came of for a while."""
+    for folder in root.glob("run-*"):
+        if folder.stat().st_mtime < time.time() - KEPT_FOR:
+            for path in folder.glob("client-*"):
+                path.unlink(missing_ok=True)
+            with suppress(OSError):  # somebody else's file lies there
+                folder.rmdir()

@@ -65,7 +65,7 @@ class Desk:
         config: dict[str, Scalar],
     ) -> Message:
         any_node = wire.ANY_NODE in config
-        memory = None if any_node else self._memory_of(context, int(config[wire.CLIENT_ID]))
+        memory = None if any_node else self._memory_of(context, config)
         trainer.state = wire.state_of(message) if memory is None else memory.load()
         layout = trainer.model.layout
         upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
@@ -76,8 +76,9 @@ class Desk:
         kept = trainer.state if any_node else None
         return wire.pack_upload(message, layout, upload, num_examples, metrics, kept)
 
-    def _memory_of(self, context: Context, client_id: int) -> Memory:
-        memory = Memory.of(context, client_id)
+    def _memory_of(self, context: Context, config: dict[str, Scalar]) -> Memory:
+        run = str(config.get(wire.RUN, context.run_id))
+        memory = Memory.of(context, run, int(config[wire.CLIENT_ID]))
         if self._memory is None or self._memory.path != memory.path:
             self._memory = memory
         return self._memory

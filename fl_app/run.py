@@ -4,6 +4,7 @@ import gc
 import hashlib
 import json
 import math
+import secrets
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -159,6 +160,7 @@ def run_cell(
         board = TensorBoard(folder / "tensorboard", lambda: engine.clients, tally.columns)
         sinks.append(board)
         print(f"To watch: tensorboard --logdir {folder}")
+    token = kept["token"] if kept else secrets.token_hex(8)
     began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
 
     def checkpoint(version: int) -> None:
@@ -168,6 +170,7 @@ def run_cell(
                 "tally": tally.snapshot(),
                 "lines": lines.position(),
                 "table": table.position(),
+                "token": token,
                 "devices": recorder and recorder.snapshot(),
                 "wall_seconds": time.monotonic() - began,
             }
@@ -175,7 +178,7 @@ def run_cell(
 
     try:
         engine, layout = build_engine(
-            config, trainer, devices, sinks=sinks, checkpoint=checkpoint, grid=grid
+            config, trainer, devices, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token
         )
         if kept is not None:
             tally.restore(kept["tally"])

@@ -7,7 +7,7 @@ understand them:
 |---|---|---|
 | order (`train`) | ``arrays`` | the model by name |
 | | ``config`` | ``server-round`` (base version + 1), ``version``, ``client-id``, ``sequence`` |
-| | | and what the strategy and the user add |
+| | | and what the strategy and the user add; ours also ``run`` |
 | reply | ``arrays`` | the upload by name |
 | | ``metrics`` | ``num-examples``; ours also ``version``, ``loss``, ``rate-sum`` |
 | | ``config`` | ours: ``kind``, ``trainer``, ``encoding`` |
@@ -68,6 +68,7 @@ CLIENT_ID = "client-id"
 SEQUENCE = "sequence"
 ANY_NODE = "any-node"  # the node works for client `client-id`, not for a client of its own
 APP_CONFIG = "app-config"  # the resolved configuration, YAML
+RUN = "run"  # letters and digits, the same for all ServerApps that carry a run out in turn
 
 NUM_EXAMPLES = "num-examples"
 KIND = "kind"

@@ -136,7 +136,8 @@ class OverlapTrainer(LocalTrainer):
     ) -> Upload:
         version = int(config.get("version", 0))
         base, base_version = received, version
-        if state:
+        # A server that went on from a checkpoint may not have come to that version again.
+        if state and int(state["version"]) <= version:
             base, base_version = state["received"], int(state["version"])
         ahead, self._ahead = self._ahead, None
         if ahead and ahead[0] == client_id and np.array_equal(ahead[1], base):

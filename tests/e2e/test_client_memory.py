@@ -11,8 +11,11 @@ from fake_grid import ClientApp, FakeGrid
 from flwr.app import Context, Message
 
 from fl_app import client_app
+from fl_app.core.errors import Interrupted
+from fl_app.memory import Memory
 from fl_app.orders import Desk
 from fl_app.run import run
+from fl_app.telemetry import JsonLines
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SMALL = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]
@@ -29,11 +32,12 @@ CASES["port"] += ["algorithm.strategy.staleness_bound=2", "algorithm.schedule.co
 CASES["fedasmu"] += ["algorithm.schedule.concurrency=3"]
 
 
-def one_at_a_time() -> ClientApp:
+def one_at_a_time(run_id: int = 1) -> ClientApp:
     """Nodes of the fake grid share a process, and with it the trainer; real ones do not."""
     lock = Lock()
 
     def app(message: Message, context: Context) -> Message:
+        context.run_id = run_id
         with lock:
             return client_app.app(message, context)
 
@@ -92,3 +96,47 @@ def test_on_real_nodes_it_lies_in_files(name: str, tmp_path: Path) -> None:
         ages = [event["age"] for event in events if event["kind"] == "aggregate"]
         assert ages[0] == [0] * 6
         assert ages[-1] == [1] * 6
+
+
+@pytest.mark.parametrize("name", ["moon", "overlap_fedavg"])
+def test_on_real_nodes_it_is_there_when_a_run_goes_on(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though Flower's run id is another one, and devices are ahead of the checkpoint."""
+    overrides = [*CASES[name], "runtime=deployment", "checkpoint_every=2"]
+    folder, state = tmp_path / "real", tmp_path / "state"
+
+    def interrupt(self: JsonLines, event: Any) -> None:
+        emit(self, event)
+        if event["kind"] == "aggregate" and event["version"] == 4:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        emit = JsonLines.emit
+        patch.setattr(JsonLines, "emit", interrupt)
+        with pytest.raises(Interrupted):
+            federation(folder, overrides, FakeGrid(one_at_a_time(), 6))
+    files = set(state.rglob("*.npz"))
+    rows = (folder / "devices.csv").read_text().splitlines()
+
+    client_app.desk = Desk()
+    found: dict[Path, bool] = {}  # at the first order of every client
+    load = Memory.load
+
+    def look(self: Memory) -> dict[str, Any]:
+        memory = load(self)
+        found.setdefault(self.path, bool(memory))
+        return memory
+
+    monkeypatch.setattr(Memory, "load", look)
+    grid = FakeGrid(one_at_a_time(run_id=2), 6)
+    log, _ = federation(folder, [*overrides, "resume=auto"], grid)
+    assert set(state.rglob("*.npz")) >= files
+    assert len(list(state.iterdir())) == 1
+    assert [path for path in found if found[path]] == [path for path in found if path in files]
+    events = [json.loads(line) for line in log.splitlines()]
+    assert not any(event["kind"] == "reject" for event in events)
+    if name == "overlap_fedavg":  # at first what is ahead of the server counts as forgotten
+        ages = [event["age"] for event in events if event["kind"] == "aggregate"]
+        assert ages == [[age] * 6 for age in (0, 1, 0, 1, 1, 1)]
+        assert (folder / "devices.csv").read_text().splitlines()[:13] == rows[:13]
