@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from queue import Empty, SimpleQueue
 
@@ -133,7 +134,8 @@ class GridMailbox:
         introduce: ask every new node for its partition id, which becomes its client id. A node
             that gives none is known by its node id.
         needs: full name of the class that must train, or the run ends; "" = any will do.
-        patience: seconds to wait for the first node.
+        patience: seconds to wait for the first node, and for an end of errors while looking who is
+            there.
         poll_seconds: how often to look who is there.
     """
 
@@ -160,10 +162,11 @@ class GridMailbox:
         self._inbox: SimpleQueue[Reply | Joined | Left | RunError] = SimpleQueue()
         self._closed = threading.Event()
         self._packs: set[int] = set()  # nodes that take models packed; known before they join
-        # Guards the three below, and the order of events in the inbox.
+        # Guards the four below, and the order of events in the inbox.
         self._lock = threading.Lock()
         self._present: set[int] = set()  # nodes
         self._nodes: dict[int, int] = {}  # client -> node
+        self._leaving: Counter[int] = Counter()  # client -> how many `Left` are in the inbox
         # Number of an order -> client, and when its message comes to its end.
         self._awaited: dict[int, tuple[int, float]] = {}
         self._thread(self._watch)
@@ -178,7 +181,7 @@ class GridMailbox:
     def push(self, order: Order) -> None:
         with self._lock:
             node = self._nodes.get(order.client_id)
-            if node is None:
+            if node is None or self._leaving[order.client_id]:
                 return  # its `Left` is in the inbox, and takes this order along
             until = time.monotonic() + (self._ttl or math.inf)
             self._awaited[order.number] = order.client_id, until
@@ -190,9 +193,11 @@ class GridMailbox:
             left = until - time.monotonic()
             # In short waits: Flower ends a ServerApp without a SuperLink by a signal that it raises
             # in a thread of its own, which the main thread notices only when it wakes.
-            events = self._arrived(min(max(left, 0.0), HEED_SECONDS))
-            if events or left <= 0.0:
-                return events
+            event = self._arrived(min(max(left, 0.0), HEED_SECONDS))
+            if event is not None:
+                return [event]  # and no second: what is done upon this one may depend on it
+            if left <= 0.0:
+                return []
 
     def close(self) -> None:
         with self._lock:
@@ -200,29 +205,36 @@ class GridMailbox:
             self._present.clear()
             self._awaited.clear()
 
-    def _arrived(self, timeout: float) -> list[Reply | Joined | Left]:
-        """All that is in the inbox; waits for a first one."""
-        events: list[Reply | Joined | Left] = []
+    def _arrived(self, timeout: float) -> Reply | Joined | Left | None:
+        """The first in the inbox; waits for one."""
         try:
             event = self._inbox.get(timeout=timeout)
-            while True:
-                if isinstance(event, RunError):
-                    raise event
-                events.append(event)
-                event = self._inbox.get_nowait()
         except Empty:
-            return events
+            return None
+        if isinstance(event, RunError):
+            raise event
+        if isinstance(event, Left):
+            with self._lock:
+                self._leaving[event.client_id] -= 1
+        return event
 
     # -- who is there -----------------------------------------------------------------------------
 
     def _watch(self) -> None:
         began, anybody = time.monotonic(), False
+        seen = began
         while not self._closed.is_set():
             try:
                 present = set(self._grid.get_node_ids())
-            except Exception as error:  # the run could only wait for ever
-                self._inbox.put(RunError(f"cannot see who is connected: {error!r}"))
-                return
+            except Exception as error:
+                # A Grid tries again by itself, but not after every error that passes.
+                if time.monotonic() - seen >= self._patience:
+                    self._inbox.put(RunError(f"cannot see who is connected: {error!r}"))
+                    return
+                log.warning("cannot see who is connected: %r", error)
+                self._closed.wait(self._poll_seconds)
+                continue
+            seen = time.monotonic()
             with self._lock:
                 gone, come = self._present - present, present - self._present
                 self._present = present
@@ -264,6 +276,7 @@ class GridMailbox:
                 elif wire.unheard(reply):  # to be asked again when it is next seen
                     with self._lock:
                         self._present.discard(node)
+                    return
         except Exception as error:  # it may still train
             log.warning("node %d could not be asked who it is: %r", node, error)
         self._join(node, node if client_id is None else client_id)
@@ -290,6 +303,7 @@ class GridMailbox:
             del self._nodes[client_id]
             for number in [n for n, (c, _) in self._awaited.items() if c == client_id]:
                 del self._awaited[number]
+            self._leaving[client_id] += 1
             self._inbox.put(Left(client_id))
 
     # -- orders -----------------------------------------------------------------------------------

@@ -153,6 +153,25 @@ def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox: Any)
     assert len(grid.received) == 2
 
 
+def test_a_node_that_did_not_hear_the_question_does_not_join_by_its_node_id(
+    open_mailbox: Any,
+) -> None:
+    """Though it was seen again at once."""
+
+    class SeenAgain(set[int]):
+        def discard(self, node: int) -> None:
+            pass
+
+    grid = FakeGrid(ours, 1)
+    (node,) = grid.node_ids
+    grid.held.add(node)
+    mailbox = open_mailbox(grid, introduce=True, poll_seconds=60.0)
+    assert mailbox.pull(timeout=0.05) == []
+    mailbox._present = SeenAgain({node})
+    grid.vanish(node)
+    assert mailbox.pull(timeout=0.1) == []
+
+
 def test_late_nodes_are_used_and_vanished_ones_reported(open_mailbox: Any) -> None:
     grid = FakeGrid(plus_one, 1)
     (first,) = grid.node_ids
@@ -201,6 +220,45 @@ def test_a_restarted_node_takes_its_client_over(
     assert grid.received[-1].metadata.dst_node_id == new
     grid.vanish(old)
     assert mailbox.pull(timeout=0.1) == []
+
+
+def test_an_order_given_while_a_client_is_taken_over_goes_with_the_old_node(
+    open_mailbox: Any,
+) -> None:
+    """The engine does not know yet; else the order would fail, and its reply be a duplicate."""
+    grid = FakeGrid(ours, 1)
+    mailbox = open_mailbox(grid, introduce=True)
+    clock = WallClock(mailbox)
+    assert clock.next(math.inf) == Joined(0)
+    (old,) = grid.node_ids
+    grid.held.add(old)
+    clock.dispatch(order(0, 0))
+    new = grid.connect({"partition-id": 0})
+    while mailbox._nodes.get(0) != new:
+        time.sleep(0.001)
+    grid.held.add(new)
+    clock.dispatch(order(1, 0))
+    assert clock.next(math.inf) == Left(0, (order(0, 0), order(1, 0)))
+    assert clock.next(math.inf) == Joined(0)
+    grid.release(new)
+    clock.dispatch(order(2, 0))
+    assert clock.next(math.inf).reply.number == 2
+    assert clock.next(clock.now + 0.1) is None
+
+
+def test_what_is_told_together_happens_one_after_the_other(open_mailbox: Any) -> None:
+    """An order that is given upon the first event still is one for the node before the second."""
+    grid = FakeGrid(ours, 2)
+    mailbox = open_mailbox(grid, introduce=True)
+    pull(mailbox, 2)
+    mailbox.push(order(0, 1))
+    new = grid.connect({"partition-id": 0})
+    while mailbox._nodes.get(0) != new:
+        time.sleep(0.001)
+    assert [event.number for event in mailbox.pull(5.0)] == [0]
+    mailbox.push(order(1, 0))
+    assert pull(mailbox, 2) == [Left(0), Joined(0)]
+    assert mailbox.pull(0.1) == []
 
 
 def test_a_slow_uplink_blocks_nobody_else(open_mailbox: Any) -> None:
@@ -269,7 +327,39 @@ def test_a_grid_that_raises_loses_no_order(
     monkeypatch.setattr(grid, "pull_messages", broken)
     mailbox.push(order(0, node))
     assert pull(mailbox, 1) == [Reply(0, error="grid: ConnectionError('refused')")]
-    monkeypatch.setattr(grid, "get_node_ids", lambda: broken(()))
+
+
+def test_who_is_connected_may_be_unknown_for_a_while(
+    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the SuperLink, or what stands before it, is restarted."""
+    grid = FakeGrid(plus_one, 1)
+    errors = [ConnectionError("refused"), RuntimeError("500 Internal Server Error")]
+
+    def nodes() -> list[int]:
+        if errors:
+            raise errors.pop()
+        return grid.node_ids
+
+    monkeypatch.setattr(grid, "get_node_ids", nodes)
+    mailbox = open_mailbox(grid)
+    assert pull(mailbox, 1) == [Joined(grid.node_ids[0])]
+    errors += [ConnectionError("refused"), ConnectionError("refused")]
+    late = grid.connect()
+    assert pull(mailbox, 1) == [Joined(late)]
+
+
+def test_a_run_that_cannot_see_anybody_for_too_long_ends(
+    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = FakeGrid(plus_one, 1)
+    mailbox = open_mailbox(grid, patience=0.1)
+    pull(mailbox, 1)
+
+    def broken() -> list[int]:
+        raise ConnectionError("refused")
+
+    monkeypatch.setattr(grid, "get_node_ids", broken)
     with pytest.raises(RunError, match=r"cannot see who is connected: ConnectionError"):
         mailbox.pull(timeout=5.0)
 
