@@ -148,6 +148,21 @@ def test_zero_gradients_are_not_similar():
     np.testing.assert_allclose(wkafl.aggregate(MODEL, [update(0, 0)]), [1, 1])
 
 
+def test_a_far_older_gradient_beside_a_zero_one_is_selected():
+    """gbar = (e/2)^(-190) [3, 4] / 1, of length 2e-25: its square is no float32, its direction is.
+
+    s = 0 and 1, so p = [0, 1].
+    """
+    wkafl = strategy(min_similarity=0.3)
+    model = GlobalModel(vec(1, 1), version=200)
+    zero, old = (
+        Update(0, version, vec(*gradient), "gradient", 10, 1.0)
+        for version, gradient in ((200, (0, 0)), (10, (3, 4)))
+    )
+    np.testing.assert_allclose(wkafl.aggregate(model, [zero, old]), [-2, -3], rtol=1e-6)
+    assert wkafl.report["kept"] == 1
+
+
 def test_without_selection():
     """g = gbar, in stage two as well."""
     wkafl = strategy(**SELECTING, select=False, stage_two_at=1, relative_clip=0.1)

@@ -68,6 +68,9 @@ def test_combine_is_sum_lengths_and_products(size: int) -> None:
 
 def test_norm_by_hand() -> None:
     assert norm(vec(3, 0, -4)) == 5
+    small = vec(3e-25, 0, -4e-25)  # the squares are no float32
+    assert norm(small) == pytest.approx(5e-25, rel=1e-6, abs=0)
+    assert norm(vec(0, 0)) == 0
 
 
 def test_cosines_by_hand() -> None:
