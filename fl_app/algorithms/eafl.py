@@ -23,6 +23,8 @@ Ablations: ``recluster=False`` (w/o GDC) keeps the clusters of t = 0 [A]; ``stal
 SAA) leaves out 1/tau_i; ``synchronous=False`` (w/o DSA) makes a version of every cluster's
 aggregate as it comes, w_{t+1} = w_t - eta |D_n| / |D| gbar_n, and counts as many as there are
 clusters as one iteration of R. (About this one the paper's text says synchronous for asynchronous.)
+tau_i then counts versions, of which an iteration has N, so that 1/tau_i shortens steps up to
+N-fold: what this ablation shows is of both.
 
 Deviations: within a cluster the weights sum to less than 1, as printed; the step shrinks with the
 staleness, so eta is to be chosen several times larger than that of an average, unless

@@ -23,6 +23,10 @@ max_local_epochs.
 Deviations: Algorithm 3 line 3 takes the difference the other way round and line 10 leaves beta out;
 equation 8 is followed. The first cycle has no global model before w_0, from which is trained twice.
 An order's answer is what the device trained before it came, so one order a device is under way.
+
+All N take part in every exchange, so each waits for whoever fails or is gone for a while. One that
+leaves for good ends a simulation ("nothing is under way"), and real nodes wait for it; one that
+does nothing but fail ends the run after 100 + 10 N attempts.
 """
 
 from collections.abc import Callable, Sequence

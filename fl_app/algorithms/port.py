@@ -9,7 +9,7 @@ Server, once K updates Delta_k = w_k - w_o of ages t - o_k have arrived:
     cos_k = cos(Delta_k, w_t - w_{o_k})  if t > o_k, else 1
     w_{t+1} = w_t + sum_k p_k Delta_k
 
-A client whose model is older than Omega gets an urgent notice and sends what it has at the end of
+A client whose model is Omega versions old gets an urgent notice and sends what it has at the end of
 its local epoch; no version is made without it (`fl_app.bounded.BoundedStaleness`).
 
 Symbols: a staleness_weight, b similarity_weight, Omega staleness_bound, K schedule.buffer_size.
