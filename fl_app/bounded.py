@@ -34,8 +34,7 @@ class BoundedStaleness(Schedule):
         )
         self._buffered = Buffered(concurrency, buffer_size)
         self.staleness_bound = staleness_bound
-        self._awaited: set[int] = set()  # they were too old at the last aggregation
-        self._present: frozenset[int] = frozenset()  # and of them these are still at work
+        self._awaited: set[int] = set()  # at work, and too old at the last aggregation
 
     def start(
         self,

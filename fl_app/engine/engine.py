@@ -274,6 +274,10 @@ class Engine:
         """End at the next moment between two events, after a checkpoint; from any thread."""
         self._asked_to_stop = True
 
+    def close(self) -> None:
+        """End workers and threads, which `run` does at its end; for who does not come to run."""
+        self._clock.close()
+
     # -- checkpoints ------------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, Any]:
@@ -524,6 +528,8 @@ class Engine:
                 f"cluster, and nobody else: {sorted(clusters.keys() ^ self._latest.keys())}"
             )
         dropped = self._schedule.regroup(clusters, self._buffer)
+        if not self._schedule.surveys:
+            self._latest = {}
         self._discard(dropped)
         for update in dropped:
             self._release(update.base_version)

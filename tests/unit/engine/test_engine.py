@@ -357,6 +357,19 @@ def test_clusters_are_formed_of_every_clients_latest_gradient() -> None:
         assert [update.vector.tolist() for update in shown] == expected
 
 
+@pytest.mark.parametrize(("recluster", "kept"), [(True, 3), (False, 0)])
+def test_gradients_are_kept_only_while_they_may_be_asked_for(recluster: bool, kept: int) -> None:
+    engine = Engine(
+        strategy=Stateful(),
+        schedule=ClusteredQuorum(num_clusters=1, participation=0.5, recluster=recluster),
+        clock=VirtualClock(Inline(Scripted(counting)), Times(one_second), 3),
+        initial=vec(0, 0),
+        stop=Stop(num_versions=4),
+    )
+    engine.run()
+    assert len(engine.snapshot()["_latest"]) == kept
+
+
 def test_clusters_must_hold_those_who_were_shown() -> None:
     class Forgetful(MeanDelta):
         def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
