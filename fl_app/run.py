@@ -7,6 +7,7 @@ import math
 import secrets
 import time
 from collections.abc import Collection, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,12 +181,13 @@ def run_cell(
         engine, layout = build_engine(
             config, trainer, devices, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token
         )
-        if kept is not None:
-            tally.restore(kept["tally"])
-            engine.restore(kept["engine"])
-            print(f"{label}: goes on from version {engine.version}")
-        with interruptible(engine.stop) as undisturbed:
-            outcome = engine.run()
+        with closing(engine):
+            if kept is not None:
+                tally.restore(kept["tally"])
+                engine.restore(kept["engine"])
+                print(f"{label}: goes on from version {engine.version}")
+            with interruptible(engine.stop) as undisturbed:
+                outcome = engine.run()
     finally:
         for sink in sinks:
             sink.close()

@@ -1,6 +1,7 @@
 """A run that was killed and went on ends as one that was not."""
 
 import json
+import multiprocessing
 import os
 import signal
 from pathlib import Path
@@ -10,6 +11,7 @@ import hydra
 import numpy as np
 import pytest
 
+from fl_app.engine.engine import Engine
 from fl_app.run import run, run_cell
 from fl_app.telemetry import JsonLines
 
@@ -163,6 +165,19 @@ def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
         assert (tmp_path / "events.jsonl").stat().st_mtime_ns == before
         with pytest.raises(ValueError, match=r"another configuration \(seed=0 instead of 1\)"):
             run(hydra.compose("config", overrides=other), other, tmp_path)
+
+
+def test_a_state_that_cannot_be_restored_leaves_no_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Engine, state: Any) -> None:
+        raise ValueError("of another kind")
+
+    killed("fedbuff", tmp_path, 40)
+    monkeypatch.setattr(Engine, "restore", refuse)
+    with pytest.raises(ValueError, match="of another kind"):
+        federation("fedbuff", tmp_path, "resume=auto", "runtime.workers=1")
+    assert multiprocessing.active_children() == []
 
 
 def test_a_rerun_that_was_killed_is_not_taken_for_the_run_before(tmp_path: Path) -> None:
