@@ -163,6 +163,8 @@ def serve(listener: socket.socket, desk: Desk, idle: float) -> None:
     def somebody_waits(seconds: float = 0.0) -> bool:
         return bool(select.select([listener], [], [], seconds)[0])
 
+    path = Path(listener.getsockname())
+    own = path.stat().st_ino
     try:
         while somebody_waits(idle):
             accepted, _ = listener.accept()
@@ -176,7 +178,9 @@ def serve(listener: socket.socket, desk: Desk, idle: float) -> None:
                 connection.send_bytes(wire.to_bytes(desk.answer(message, context)))
             desk.work_ahead(somebody_waits)
     finally:
-        Path(listener.getsockname()).unlink()  # first: whoever finds it closed replaces it
+        with suppress(FileNotFoundError):
+            if path.stat().st_ino == own:  # else a cleaner of old files removed it
+                path.unlink()  # first: whoever finds it closed replaces it
         listener.close()
 
 

@@ -209,6 +209,20 @@ def test_it_ends_when_it_is_idle_and_leaves_nothing(residents: Residents, tmp_pa
     assert number_in(resident.ask(order(8), context())) == 8
 
 
+def test_one_whose_socket_was_cleaned_away_leaves_that_of_the_next(
+    residents: Residents, tmp_path: Path
+) -> None:
+    resident.ask(order(0), context())
+    with connected() as connection:
+        address(tmp_path).unlink()
+        resident.ask(order(1), context())
+        assert len(residents.threads) == 2
+        connection.send_bytes(b"/elsewhere")
+        residents.threads[0].join(IDLE)
+    resident.ask(order(2), context())
+    assert len(residents.threads) == 2
+
+
 def test_another_version_of_the_app_gets_another_one(
     residents: Residents, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
