@@ -1,6 +1,8 @@
 """Flower's own strategies, asynchronously: K arrivals at a time instead of rounds."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from flwr.app import (
@@ -86,7 +88,8 @@ class Asynchronous(AsyncStrategy):
         for update in updates:
             vector = model.params + model.delta(update) if self.rebase else model.local(update)
             replies.append(_reply(update, server_round, vector))
-        arrays, _ = self.inner.aggregate_train(server_round, replies)
+        with _warnings_only():
+            arrays, _ = self.inner.aggregate_train(server_round, replies)
         self.state["inner"] = {k: v for k, v in vars(self.inner).items() if _is_learned(v)}
         if arrays is None:
             return model.params
@@ -99,6 +102,18 @@ class Asynchronous(AsyncStrategy):
             self.inner.configure_train(server_round, arrays, ConfigRecord(), None)  # type: ignore[arg-type]
         finally:
             self.inner.fraction_train = fraction
+
+
+@contextmanager
+def _warnings_only() -> Iterator[None]:
+    """Without the line in which Flower says that all replies came: the event log says more."""
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def _is_learned(value: object) -> bool:

@@ -14,6 +14,7 @@ w_t = [1, 1] at version 5. Three updates started from w_3 = [0, 0] and moved by 
               = [1.084, 1.084]
 """
 
+import logging
 from copy import deepcopy
 
 import numpy as np
@@ -48,6 +49,15 @@ UPDATES = [
 )
 def test_inner_strategy_aggregates_displacements_on_the_current_model(inner, expected):
     np.testing.assert_allclose(Asynchronous(inner).aggregate(MODEL, UPDATES), expected, rtol=1e-5)
+
+
+def test_flower_does_not_report_every_aggregation(caplog):
+    """It would between the lines of the progress bar, once a version."""
+    with caplog.at_level(logging.INFO, "flwr"):
+        Asynchronous(flower.FedAvg()).aggregate(MODEL, UPDATES)
+        assert caplog.messages == []
+        logging.getLogger("flwr").info("heard again")
+    assert caplog.messages == ["heard again"]
 
 
 def test_adam_remembers_from_one_aggregation_to_the_next():
