@@ -2,9 +2,12 @@
 
 import math
 import multiprocessing
+import os
 import pickle
 import selectors
 import signal
+import socket
+import struct
 import threading
 import time
 from collections import deque
@@ -155,6 +158,7 @@ class Workers:
         )
         process.start()
         theirs.close()
+        _limit(ours, self._patience)
         worker = _Worker(process, ours)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         return worker
@@ -171,7 +175,10 @@ class Workers:
         worker.orders.append((order, received, result))
         with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
             about = order.client_id, order.sequence, dict(order.config), order.state
-            _send(worker.pipe, (place, slot, *about))
+            try:
+                _send(worker.pipe, (place, slot, *about))
+            except BlockingIOError:  # it reads nothing, and will never understand the rest
+                worker.process.kill()
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
@@ -280,6 +287,14 @@ def _receive(pipe: Connection, orders: SimpleQueue[tuple[Any, ...] | None]) -> N
         while True:
             orders.put(pipe.recv())
     orders.put(None)
+
+
+def _limit(pipe: Connection, seconds: float) -> None:
+    """Let writing to a pipe, which is a socket, end with a BlockingIOError after a while."""
+    whole = int(min(seconds, 1e9))
+    limit = struct.pack("ll", whole, int(1e6 * (min(seconds, 1e9) - whole)))
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _send(pipe: Connection, message: object) -> None:

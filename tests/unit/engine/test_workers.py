@@ -459,6 +459,19 @@ def test_an_order_given_to_a_worker_that_is_dead_fails(start: Any) -> None:
     assert reply.upload is not None
 
 
+def test_a_worker_that_reads_nothing_holds_nobody_up(start: Any) -> None:
+    """A stopped one, and a client's state that does not fit into the pipe."""
+    mailbox = start(lambda *_: GOOD, num_workers=1, patience=0.2)
+    (worker,) = multiprocessing.active_children()
+    os.kill(worker.pid or 0, signal.SIGSTOP)
+    mailbox.push(replace(order(0), state={"kept": np.zeros(1_000_000, np.float32)}))
+    (failed,) = mailbox.pull(None)
+    assert (failed.number, failed.upload) == (0, None)
+    mailbox.push(order(1))
+    (reply,) = mailbox.pull(None)
+    assert reply.upload is not None
+
+
 def test_an_idle_worker_that_died_costs_no_order(start: Any) -> None:
     mailbox = start(lambda *_: GOOD, num_workers=1)
     (worker,) = multiprocessing.active_children()
