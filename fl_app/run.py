@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Collection, Sequence
 from contextlib import closing
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,6 +121,9 @@ def run_cell(
     Raises:
         ValueError: the configuration is refused, or a checkpoint that is to be gone on with.
     """
+    asked = deepcopy(
+        config
+    )  # what is built may tell it more: the local epochs that a transfer takes
     if config.runtime.name != "deployment":
         prepare_process()
     task = build_task(config)
@@ -133,14 +137,14 @@ def run_cell(
     devices = build_devices(config, trainer)
     num_bytes = 4 * trainer.model.layout.size
     real = config.runtime.name == "deployment"
-    checkpoints = Checkpoints(folder, settings(config))
+    checkpoints = Checkpoints(folder, settings(asked))
     kept = checkpoints.load() if config.resume == "auto" else None
     if kept is None:
         checkpoints.clear()  # of an earlier run in this folder
     folder.mkdir(parents=True, exist_ok=True)
     # Of the run before: if this one is killed, it must not be taken for the end of this one.
     (folder / "summary.json").unlink(missing_ok=True)
-    OmegaConf.save(config, folder / "config.yaml", resolve=True)
+    OmegaConf.save(asked, folder / "config.yaml", resolve=True)
     tally = Tally(
         num_clients=None if real else config.num_clients,
         num_bytes=num_bytes,

@@ -151,8 +151,10 @@ def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path: Pa
         federation("fedbuff", folder, "resume=auto")
 
 
-def test_what_is_finished_is_not_run_again(tmp_path: Path) -> None:
-    overrides = ["algorithm=fedbuff", *SMALL, *CASES["fedbuff"]]
+@pytest.mark.parametrize("name", ["fedbuff", "overlap_fedavg"])
+def test_what_is_finished_is_not_run_again(name: str, tmp_path: Path) -> None:
+    """Also where the devices decide how many local epochs are trained."""
+    overrides = [f"algorithm={name}", *SMALL, *CASES[name]]
     first, again, other = (
         [*overrides, "resume=auto"],
         [*overrides, "resume=auto", "tensorboard=true"],
