@@ -121,9 +121,7 @@ def run_cell(
     Raises:
         ValueError: the configuration is refused, or a checkpoint that is to be gone on with.
     """
-    asked = deepcopy(
-        config
-    )  # what is built may tell it more: the local epochs that a transfer takes
+    asked = deepcopy(config)  # devices tell it how many local epochs a transfer takes
     if config.runtime.name != "deployment":
         prepare_process()
     task = build_task(config)
