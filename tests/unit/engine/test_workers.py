@@ -542,6 +542,15 @@ def test_ctrl_c_in_a_terminal_reaches_workers_too_and_is_not_theirs_to_handle() 
     assert (result.outcome.version, result.outcome.failures) == (20, 0)
 
 
+@pytest.fixture
+def ctrl_c_is_heard() -> Iterator[None]:
+    """Whom a shell starts in the background is told to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c_is_heard")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ctrl_c_ends_the_run_with_what_was_done(workers: int) -> None:
     result = run(SCHEDULE, workers=workers, sinks=[CtrlC(version=4)])
