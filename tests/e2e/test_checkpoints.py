@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 import numpy as np
@@ -65,12 +65,8 @@ def killed(name: str, folder: Path, event: int) -> None:
             emit(self, what)
 
         JsonLines.emit = fatal  # type: ignore[method-assign]
-        try:
-            federation(name, folder)
-        finally:
-            os._exit(1)
-    _, status = os.wait()
-    assert os.WTERMSIG(status) == signal.SIGKILL
+        dies(name, folder)
+    was_killed()
 
 
 def killed_before_it_takes_its_name(name: str, folder: Path, file: str) -> None:
@@ -84,10 +80,19 @@ def killed_before_it_takes_its_name(name: str, folder: Path, file: str) -> None:
             replace(source, target)
 
         os.replace = fatal  # type: ignore[assignment]
-        try:
-            federation(name, folder)
-        finally:
-            os._exit(1)
+        dies(name, folder)
+    was_killed()
+
+
+def dies(name: str, folder: Path) -> NoReturn:
+    """Of a forked process: run until what it has prepared kills it."""
+    try:
+        federation(name, folder)
+    finally:
+        os._exit(1)
+
+
+def was_killed() -> None:
     _, status = os.wait()
     assert os.WTERMSIG(status) == signal.SIGKILL
 

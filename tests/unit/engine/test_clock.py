@@ -480,15 +480,21 @@ def test_a_notice_shortens_an_order_to_its_epoch(computed: bool) -> None:
     assert clock.next(math.inf) is None
 
 
-def test_a_notice_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
-    """As above; what was computed for the whole order is forgotten, here and at the mailbox."""
-    mailbox = Answers({-1: replace(UPLOAD, loss=0.25)})
+def at_the_arrival_of_another(mailbox: Answers) -> tuple[VirtualClock, Order]:
+    """A clock at 6, and an order of ten seconds under way."""
     times = Parted(lambda client, sequence: 4.0 if client else 10.0)
     clock = VirtualClock(mailbox, times, 2, epochs=5, pauses=True)
     late, other = order(0), order(1, client_id=1)
     clock.dispatch(late)
     clock.dispatch(other)
     assert isinstance(clock.next(math.inf), Arrived)
+    return clock, late
+
+
+def test_a_notice_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
+    """As above; what was computed for the whole order is forgotten, here and at the mailbox."""
+    mailbox = Answers({-1: replace(UPLOAD, loss=0.25)})
+    clock, late = at_the_arrival_of_another(mailbox)
     assert clock.now == 6.0
     assert clock.hurry(late)
     assert clock.snapshot()["held"] == {}
@@ -503,12 +509,7 @@ def test_a_notice_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
 def test_who_is_about_to_pause_is_not_hurried() -> None:
     """It asks after its fourth epoch, at 9; the other is there at 6."""
     mailbox = Answers({0: paused(0.8)})
-    times = Parted(lambda client, sequence: 4.0 if client else 10.0)
-    clock = VirtualClock(mailbox, times, 2, epochs=5, pauses=True)
-    late, other = order(0), order(1, client_id=1)
-    clock.dispatch(late)
-    clock.dispatch(other)
-    assert isinstance(clock.next(math.inf), Arrived)
+    clock, late = at_the_arrival_of_another(mailbox)
     assert not clock.hurry(late)
     event = clock.next(math.inf)
     assert isinstance(event, Arrived)
