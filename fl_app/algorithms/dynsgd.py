@@ -20,19 +20,17 @@ Deviations: the original divides each update's learning rate by its staleness, w
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fl_app.core.errors import require_positive
 from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.schedule import Schedule, k_async
-from fl_app.strategy import AsyncStrategy
+from fl_app.core.types import GlobalModel, Update
+from fl_app.weighted import WeightedGradients
 
 
-class DynSGD(AsyncStrategy):
+class DynSGD(WeightedGradients):
     """One step along the mean of K gradients, weighted by 1 / staleness.
 
     Args:
@@ -45,8 +43,6 @@ class DynSGD(AsyncStrategy):
         ValueError: a value is out of its bounds.
     """
 
-    schedule: ClassVar[Schedule] = k_async(10)
-
     def __init__(
         self,
         *,
@@ -55,13 +51,9 @@ class DynSGD(AsyncStrategy):
         clip_norm: float | None = None,
         lr_schedule: LinearDecay | None = None,
     ) -> None:
-        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
-        self.server_lr = server_lr
+        super().__init__(server_lr=server_lr, clip_norm=clip_norm, lr_schedule=lr_schedule)
         self.normalise = normalise
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         inverse = np.array([polynomial(model.age(update), 1.0) for update in updates])
-        weights = inverse / (inverse.sum() if self.normalise else len(updates))
-        direction = self.average(model, weights, self.gradients(model, updates))
-        return self.step(model, direction, self.server_lr)
+        return inverse / (inverse.sum() if self.normalise else len(updates))

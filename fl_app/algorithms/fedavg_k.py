@@ -17,18 +17,17 @@ Deviations: none.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fl_app.core.errors import require, require_positive
+from fl_app.core.errors import require
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.schedule import Schedule, k_async
-from fl_app.strategy import AsyncStrategy
+from fl_app.core.types import GlobalModel, Update
+from fl_app.weighted import WeightedGradients
 
 
-class FedAvgK(AsyncStrategy):
+class FedAvgK(WeightedGradients):
     """One step along the mean of K possibly stale gradients.
 
     Args:
@@ -42,8 +41,6 @@ class FedAvgK(AsyncStrategy):
         ValueError: a value is out of its bounds.
     """
 
-    schedule: ClassVar[Schedule] = k_async(10)
-
     def __init__(
         self,
         *,
@@ -52,8 +49,7 @@ class FedAvgK(AsyncStrategy):
         clip_norm: float | None = None,
         lr_schedule: LinearDecay | None = None,
     ) -> None:
-        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
+        super().__init__(server_lr=server_lr, clip_norm=clip_norm, lr_schedule=lr_schedule)
         require(
             weighting in ("uniform", "examples"),
             "strategy.weighting",
@@ -61,13 +57,11 @@ class FedAvgK(AsyncStrategy):
             "uniform or examples",
             "no other weights are known",
         )
-        self.server_lr = server_lr
         self.weighting = weighting
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.ones(len(updates))
         if self.weighting == "examples":
             weights = np.array([update.num_examples for update in updates], np.float64)
         weights /= weights.sum()
-        direction = self.average(model, weights, self.gradients(model, updates))
-        return self.step(model, direction, self.server_lr)
+        return weights

@@ -19,19 +19,17 @@ those printed vanish with the age, and with them the step. No layerwise schedule
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fl_app.core.errors import require_positive
 from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import exponential, freshness
-from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.schedule import Schedule, k_async
-from fl_app.strategy import AsyncStrategy
+from fl_app.core.types import GlobalModel, Update
+from fl_app.weighted import WeightedGradients
 
 
-class TWAFL(AsyncStrategy):
+class TWAFL(WeightedGradients):
     """One step along the mean of K gradients, weighted by (e/2)^(-staleness).
 
     Args:
@@ -44,8 +42,6 @@ class TWAFL(AsyncStrategy):
         ValueError: a value is out of its bounds.
     """
 
-    schedule: ClassVar[Schedule] = k_async(10)
-
     def __init__(
         self,
         *,
@@ -54,17 +50,13 @@ class TWAFL(AsyncStrategy):
         clip_norm: float | None = None,
         lr_schedule: LinearDecay | None = None,
     ) -> None:
-        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
-        self.server_lr = server_lr
+        super().__init__(server_lr=server_lr, clip_norm=clip_norm, lr_schedule=lr_schedule)
         self.normalise = normalise
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         ages = [model.age(update) for update in updates]
         if self.normalise:
-            weights = freshness(ages)
-        else:
-            weights = np.array([update.num_examples for update in updates], np.float64)
-            weights *= [exponential(age) for age in ages] / weights.sum()
-        direction = self.average(model, weights, self.gradients(model, updates))
-        return self.step(model, direction, self.server_lr)
+            return freshness(ages)
+        weights = np.array([update.num_examples for update in updates], np.float64)
+        weights *= [exponential(age) for age in ages] / weights.sum()
+        return weights
