@@ -6,19 +6,17 @@ Prints for each the final model, the number of failures, the events and the seco
 import json
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import foreign_app
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
+from helpers import MeanDelta, Recorder
 
 from fl_app import wire
-from fl_app.core.types import Config, Event, GlobalModel, Update, Vector
 from fl_app.engine.clock import Clock, VirtualClock, WallClock
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.grid import AnyNode, GridMailbox
@@ -42,44 +40,11 @@ def train(msg: Message, context: Context) -> Message:
     return foreign_app.train(msg, context)
 
 
-class Mean:
-    """Adds the mean displacement."""
-
-    def __init__(self) -> None:
-        self.report: dict[str, Any] = {}
-
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        total = sum(model.delta(update) for update in updates)
-        return np.asarray(model.params + total / np.float32(len(updates)), np.float32)
-
-    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        return model.params, {}
-
-    def admit(self, model: GlobalModel, update: Update) -> str | None:
-        return None
-
-    def to_evaluate(self, model: GlobalModel) -> Vector:
-        return model.params
-
-    def totals(self) -> dict[str, float]:
-        return {}
-
-
 class Devices:
     """Client i takes i + 1 seconds."""
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
         return client_id + 1.0
-
-
-class Recorder:
-    """Keeps all events."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
 
 
 server_app = ServerApp()
@@ -96,7 +61,7 @@ def main(grid: Grid, context: Context) -> None:
         recorder = Recorder()
         began = time.monotonic()
         outcome = Engine(
-            strategy=Mean(),
+            strategy=MeanDelta(),
             schedule=Buffered(concurrency=concurrency, buffer_size=2),
             clock=clock,
             initial=wire.from_arrays(record, layout),

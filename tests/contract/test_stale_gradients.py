@@ -8,36 +8,24 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Scripted, Times, run, vec
+from helpers import MeanDelta, Quadratic, Scripted, Times, run, vec
 
 from fl_app.client import LocalTrainer
-from fl_app.core.types import Config, GlobalModel, Update, Upload, Vector
+from fl_app.core.types import GlobalModel, Update, Upload, Vector
 from fl_app.flat import FlatModel
 from fl_app.schedule import k_async
 
 
-class InPlace:
+class InPlace(MeanDelta):
     """Counts versions in one array that it changes under everybody's feet."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.params = np.zeros(2, np.float32)
-        self.report: dict[str, object] = {}
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         self.params += 1
         return self.params
-
-    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        return model.params, {}
-
-    def admit(self, model: GlobalModel, update: Update) -> str | None:
-        return None
-
-    def to_evaluate(self, model: GlobalModel) -> Vector:
-        return model.params
-
-    def totals(self) -> dict[str, float]:
-        return {}
 
 
 def echo(client_id: int, sequence: int, received: Vector) -> Upload:

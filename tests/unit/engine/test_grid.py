@@ -4,7 +4,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import foreign_app
@@ -13,11 +13,12 @@ import pytest
 import torch
 from fake_grid import FakeGrid
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from helpers import MeanDelta, Recorder
 
 from fl_app import wire
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
-from fl_app.core.types import Config, Event, GlobalModel, Order, Reply, Update, Vector
+from fl_app.core.types import Order, Reply, Vector
 from fl_app.engine.clock import Expired, Joined, Left, Returned, VirtualClock, WallClock
 from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.grid import AnyNode, GridMailbox
@@ -531,39 +532,6 @@ def test_no_node_at_all() -> None:
 # -- with an engine -------------------------------------------------------------------------------
 
 
-class Mean:
-    """Adds the mean displacement."""
-
-    def __init__(self) -> None:
-        self.report: dict[str, Any] = {}
-
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        total = sum(model.delta(update) for update in updates)
-        return np.asarray(model.params + total / np.float32(len(updates)), np.float32)
-
-    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        return model.params, {}
-
-    def admit(self, model: GlobalModel, update: Update) -> str | None:
-        return None
-
-    def to_evaluate(self, model: GlobalModel) -> Vector:
-        return model.params
-
-    def totals(self) -> dict[str, float]:
-        return {}
-
-
-class Recorder:
-    """Keeps all events."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def emit(self, event: Event) -> None:
-        self.events.append(event)
-
-
 class Primes:
     """Devices of unequal speed."""
 
@@ -582,7 +550,7 @@ def train_foreign(clock: WallClock | VirtualClock, num_versions: int) -> tuple[O
     layout, initial = foreign_model()
     recorder = Recorder()
     engine = Engine(
-        strategy=Mean(),
+        strategy=MeanDelta(),
         schedule=Buffered(concurrency=3, buffer_size=2),
         clock=clock,
         initial=initial,
