@@ -270,7 +270,10 @@ class LocalTrainer(NumPyClient):
         vector = np.empty(self.model.layout.size, np.float32) if out is None else out
         split = self.model.layout.num_trainable
         flat = [g.reshape(-1) for g in grad]
-        torch.cat(flat, out=torch.from_numpy(vector[:split]))
+        if self.device.type == "cpu":
+            torch.cat(flat, out=torch.from_numpy(vector[:split]))
+        else:
+            vector[:split] = torch.cat(flat).cpu().numpy()
         if split < vector.size:
             vector[split:] = received[split:] - self.model.read()[split:]
         return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)

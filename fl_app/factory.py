@@ -354,14 +354,22 @@ def _mailbox(
     if grid is not None and config.runtime.name == "flower":
         return AnyNode(grid, layout, train_config=settings)
     workers = config.runtime.workers
+    may_fork = hasattr(os, "fork") and trainer.device.type == "cpu"
     if workers == "auto":
-        workers = len(os.sched_getaffinity(0)) if hasattr(os, "fork") else 0
+        workers = len(os.sched_getaffinity(0)) if may_fork else 0
     require(
         isinstance(workers, int) and workers >= 0,
         "runtime.workers",
         workers,
         "auto or an integer >= 0",
         "0 trains in the main process",
+    )
+    require(
+        may_fork or workers == 0,
+        "runtime.workers",
+        workers,
+        f"auto or 0 here, with runtime.device={trainer.device}",
+        "there are no forked processes, or they cannot use what their parent has begun to use",
     )
     require_positive("runtime.patience", config.runtime.patience, "every worker would be replaced")
     if workers == 0:

@@ -1,14 +1,25 @@
 """From configuration to objects: settings that are objects themselves, runs that are refused."""
 
+import multiprocessing
+from contextlib import closing
 from pathlib import Path
 
 import hydra
 import pytest
+import torch
 from omegaconf import DictConfig
 
 from fl_app.clustered import ClusteredQuorum
 from fl_app.core.rates import LinearDecay
-from fl_app.factory import build_schedule, build_strategy, check
+from fl_app.engine.engine import Engine
+from fl_app.factory import (
+    build_devices,
+    build_engine,
+    build_schedule,
+    build_strategy,
+    build_trainer,
+    check,
+)
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
@@ -49,3 +60,18 @@ def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
     check(compose(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
     with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
         check(compose(*settings, "num_versions=100"))
+
+
+def engine_on_a_gpu(workers: str) -> Engine:
+    """Of a trainer that says it is on one; nothing is trained."""
+    config = compose("algorithm=fedavg_k", "num_clients=10", f"runtime.workers={workers}")
+    trainer = build_trainer(config)
+    trainer.device = torch.device("cuda")
+    return build_engine(config, trainer, build_devices(config, trainer), sinks=[])[0]
+
+
+def test_processes_are_not_forked_where_the_parent_uses_a_gpu() -> None:
+    with closing(engine_on_a_gpu("auto")):
+        assert multiprocessing.active_children() == []
+    with pytest.raises(ValueError, match=r"^runtime\.workers=2 must be auto or 0 here, .*=cuda"):
+        engine_on_a_gpu("2")

@@ -1,0 +1,71 @@
+"""Every trainer keeps its tensors together on a device that is not the processor.
+
+That device is PyTorch's "meta", on which tensors have no data: it refuses to mix with others as a
+GPU does, and no machine lacks it. What leaves it is made up.
+"""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+import pytest
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from fl_app.client import TrainingTask
+from fl_app.core.types import GlobalModel
+from fl_app.factory import build_strategy, build_task, build_trainer
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+NAMES = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
+
+# Of the trainer's own terms, all at once.
+TERMS = [
+    f"algorithm.client.{term}"
+    for term in ("momentum=0.9", "weight_decay=0.1", "proximal=0.1", "max_grad_norm=1")
+]
+
+
+def configuration(*overrides: str) -> DictConfig:
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra.compose("config", overrides=list(overrides))
+
+
+@cache
+def digits() -> TrainingTask:
+    return build_task(configuration())
+
+
+@pytest.fixture(autouse=True)
+def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def replace(name: str, made_up: Callable[[Tensor], Any]) -> None:
+        real = getattr(Tensor, name)
+        monkeypatch.setattr(Tensor, name, lambda t: made_up(t) if t.is_meta else real(t))
+
+    replace("cpu", lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
+    replace("item", lambda tensor: 1.0)
+    replace("__float__", lambda tensor: 1.0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_orders_and_an_evaluation(name: str) -> None:
+    config = configuration(f"algorithm={name}", "runtime.device=meta", *TERMS)
+    trainer = build_trainer(config, digits())
+    assert trainer.model.flat.is_meta
+    size = trainer.model.layout.size
+    model = GlobalModel(np.zeros(size, np.float32), version=0)
+    received, settings = build_strategy(config).dispatch(model, 0)
+    settings = {**settings, "version": 0}
+    upload = trainer.train(0, 0, received, settings)
+    assert upload.done != (name == "fedasmu")
+    if not upload.done:
+        settings |= {"fresh_version": 1, "resume": True}
+        upload = trainer.train(0, 0, received, settings, state=upload.state)
+    upload = trainer.train(0, 1, received, {**settings, "resume": False}, state=upload.state)
+    assert upload.vector.size == (0 if name == "fedasmu" else size)
+    _, num_examples, _ = trainer.evaluate(trainer.get_parameters({}), {"client-id": 0})
+    assert num_examples == upload.num_examples
