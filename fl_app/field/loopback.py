@@ -118,12 +118,19 @@ class Federation:
         """What a ``flwr`` command answers.
 
         Raises:
-            FederationError: it answers that it failed.
+            FederationError: it answers that it failed, or not at all in time.
         """
         command = [str(COMMANDS / "flwr"), *arguments, "--format", "json"]
-        result = subprocess.run(
-            command, env=self._environment, capture_output=True, text=True, timeout=60.0
-        )
+        left = max(self._until - time.monotonic(), 1.0)
+        try:
+            result = subprocess.run(
+                command, env=self._environment, capture_output=True, text=True, timeout=left
+            )
+        except subprocess.TimeoutExpired:
+            raise FederationError(
+                f"flwr {' '.join(arguments)}: no answer within {self._limit:g} s",
+                self.log("superlink"),
+            ) from None
         answer = json.loads(result.stdout or "{}")
         if not answer.get("success"):
             problem = answer.get("error-message") or result.stderr
