@@ -1,12 +1,13 @@
 """Table, page and figures of a run that ended or still goes on: `python -m fl_app.report`."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fl_app.core.errors import require, require_positive
 from fl_app.report.cells import Cell
 from fl_app.report.reading import read_run
+from fl_app.report.series import without_seed
 from fl_app.report.table import Table, make_table, print_table, write_csv
 
 __all__ = ["PAGE", "Table", "print_table", "watch", "write_report"]
@@ -21,6 +22,7 @@ def write_report(
     *,
     figures: bool = True,
     span: tuple[float, float] | None = None,
+    only: Collection[str] = (),
 ) -> Table:
     """Write ``table.csv``, ``report.html`` and ``figures/*.png`` into a run folder.
 
@@ -30,14 +32,16 @@ def write_report(
         figures: draw the pictures, which takes seconds.
         span: seconds from and to which the page's timelines reach; None = so much that a browser
             draws it quickly.
+        only: names of the cells to tell about, each for all of its seeds; none = all.
 
     Returns:
         The table that was written.
 
     Raises:
-        ValueError: the folder holds no cell, or an argument is out of its range.
+        ValueError: the folder holds no cell, or not one that is named, or an argument is out of
+            its range.
     """
-    cells, table = _read(run_folder, target_accuracy, span)
+    cells, table = _read(run_folder, target_accuracy, span, only)
     write_csv(table, run_folder / "table.csv")
     _write_page(run_folder, cells, table, span)
 
@@ -79,7 +83,10 @@ def watch(
 
 
 def _read(
-    run_folder: Path, target_accuracy: float | None, span: tuple[float, float] | None
+    run_folder: Path,
+    target_accuracy: float | None,
+    span: tuple[float, float] | None,
+    only: Collection[str] = (),
 ) -> tuple[list[Cell], Table]:
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
     require(
@@ -97,6 +104,13 @@ def _read(
         "a timeline would have no length",
     )
     cells = read_run(run_folder)
+    if only:
+        names = dict.fromkeys(without_seed(cell.name) for cell in cells)
+        for name in only:
+            require(
+                name in names, "only", name, f"among {', '.join(names)}", "there is no such cell"
+            )
+        cells = [cell for cell in cells if without_seed(cell.name) in only]
     return cells, make_table(cells, target)
 
 

@@ -25,6 +25,13 @@ def main(arguments: list[str] | None = None) -> None:
         help="seconds from and to which the page's timelines reach (default: as much as is quick)",
     )
     parser.add_argument(
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="CELL",
+        help="tell about these cells (default: all)",
+    )
+    parser.add_argument(
         "--watch",
         type=float,
         metavar="SECONDS",
@@ -52,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
             write_grid(read_run(folder), (options.grid[0], options.grid[1]), path)
             print(f"figure: {path}")
             return
-        table = write_report(folder, target, span=span)
+        table = write_report(folder, target, span=span, only=options.only)
     except ValueError as error:
         parser.error(str(error))
     except KeyboardInterrupt:

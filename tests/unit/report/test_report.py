@@ -35,6 +35,16 @@ def test_report_without_figures_draws_none(tmp_path):
     assert not (tmp_path / "figures").exists()
 
 
+def test_report_of_some_cells_has_all_their_seeds(tmp_path):
+    for name in ("fedavg-seed0", "fedavg-seed1", "fedasync"):
+        write_cell(tmp_path / name, events=ROUNDS)
+    table = write_report(tmp_path, figures=False, only=["fedavg"])
+    runs = [row.cell for row in table.rows if row.statistic == "run"]
+    assert runs == ["fedavg-seed0", "fedavg-seed1"]
+    with pytest.raises(ValueError, match=r"only=fedbuff must be among fedasync, fedavg: "):
+        write_report(tmp_path, only=["fedbuff"])
+
+
 @pytest.mark.parametrize("target", [0, 90, -0.1, float("nan")])
 def test_target_that_is_no_fraction_is_refused(tmp_path, target):
     write_cell(tmp_path, events=ROUNDS)
