@@ -96,7 +96,11 @@ class Federation:
         online = 0
         while online < num_nodes:
             self.wait(2.0)  # asking takes a core's time, which the nodes need to start
-            nodes = self.ask("supernode", "list", "demo")["nodes"]
+            try:
+                nodes = self.ask("supernode", "list", "demo")["nodes"]
+            except FederationError as error:  # many that start at once leave it no time to answer
+                print(f"{error}; asking again", flush=True)
+                continue
             joined, online = online, sum(node["status"] == "online" for node in nodes)
             if online > joined:
                 print(f"{online} of {num_nodes} SuperNodes online", flush=True)
