@@ -147,7 +147,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--pause", type=float, default=30.0, help="seconds of a training")
-    parser.add_argument("--at-work", type=int, default=15, help="orders under way at any time")
+    parser.add_argument("--at-work", type=int, default=15, help="orders under way, >= 10")
     options = parser.parse_args()
     seen = crowd(options.nodes, options.seconds, options.pause, options.at_work)
     print(json.dumps(seen), flush=True)
