@@ -113,15 +113,10 @@ def crowd(nodes: int, seconds: float, pause: float, at_work: int) -> dict[str, A
         events = [json.loads(line) for line in (folder / "run" / "events.jsonl").open()]
         handling = [1e3 * float(line) for line in (folder / "handling").read_text().split()]
     kinds = Counter(event["kind"] for event in events)
-    open_orders: dict[int, float] = {}  # by client, when it was given
-    back: Counter[int] = Counter()
-    for event in events:
-        if event["kind"] == "dispatch":
-            open_orders[event["client"]] = event["t"]
-            back[event["client"]] += 0
-        elif event["kind"] in ("arrival", "failure"):
-            open_orders.pop(event["client"], None)
-            back[event["client"]] += event["kind"] == "arrival"
+    back = Counter(event["client"] for event in events if event["kind"] == "arrival")
+    ends = ("dispatch", "arrival", "failure")  # the last of them tells whether an order is open
+    latest = {event["client"]: event for event in events if event["kind"] in ends}
+    unanswered = [event["t"] for event in latest.values() if event["kind"] == "dispatch"]
     during = [look for look in watch.seen if look[0] - watch.seen[0][0] < seconds]
     _, early_megabytes, early_cpu = during[len(during) // 5]
     _, megabytes, cpu = during[-1]
@@ -131,8 +126,8 @@ def crowd(nodes: int, seconds: float, pause: float, at_work: int) -> dict[str, A
         "at_work": at_work,
         "seconds": round(summary["wall_seconds"]),
         "updates": kinds["arrival"],
-        "slowest_node": min(back.values()),
-        "lost": sum(given < 0.8 * seconds for given in open_orders.values()),
+        "slowest_node": min(back[client] for client in latest),
+        "lost": sum(given < 0.8 * seconds for given in unanswered),
         "failures": summary["failures"],
         "rejected": summary["rejected"],
         "handling_ms": [round(statistics.median(handling), 2), round(max(handling), 2)],

@@ -3,17 +3,17 @@
 import inspect
 from copy import deepcopy
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
 import pytest
+from configs import composed
 from helpers import Quadratic, Recorder, Run, run
 from hydra.utils import get_class
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from fl_app.cli import CONF
 from fl_app.client import LocalTrainer, initial_vector
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.factory import (
@@ -27,7 +27,6 @@ from fl_app.factory import (
 from fl_app.schedule import RandomK, synchronous
 from fl_app.strategy import AsyncStrategy
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 # Flower's own strategies are not ours to prove (tests/contract/test_robust.py).
 NAMES = sorted(
     path.stem
@@ -68,10 +67,7 @@ every_algorithm = pytest.mark.parametrize("name", NAMES)
 @cache
 def configuration(name: str, *overrides: str) -> DictConfig:
     overrides = (*QUIET.get(name, []), *overrides)
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose(
-            "config", overrides=[f"algorithm={name}", f"num_clients={CLIENTS}", *overrides]
-        )
+    return composed(f"algorithm={name}", f"num_clients={CLIENTS}", *overrides)
 
 
 @every_algorithm

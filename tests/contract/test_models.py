@@ -1,13 +1,12 @@
 """Models with batch normalisation and for text, under every algorithm that averages models."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
 import pytest
 import torch
+from configs import composed
 from helpers import run
 from omegaconf import DictConfig
 
@@ -16,7 +15,6 @@ from fl_app.factory import build_schedule, build_strategy, build_trainer
 from fl_app.tasks.models import architecture
 from fl_app.tasks.task import Task
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 ALGORITHMS = (
     "fedavg",
     "fedasync",
@@ -62,8 +60,7 @@ def configuration(name: str) -> DictConfig:
         overrides += ["algorithm.client.local_epochs=2"]
     else:
         overrides += ["algorithm.client.local_epochs=1"]
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("config", overrides=overrides)
+    return composed(*overrides)
 
 
 @pytest.mark.parametrize("model", ["resnet20", "textcnn"])

@@ -6,22 +6,17 @@ GPU does, and no machine lacks it. What leaves it is made up.
 
 from collections.abc import Callable
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
 import pytest
 import torch
-from omegaconf import DictConfig
+from configs import ALGORITHMS, composed
 from torch import Tensor
 
 from fl_app.client import TrainingTask
 from fl_app.core.types import GlobalModel
 from fl_app.factory import build_strategy, build_task, build_trainer
-
-CONF = Path(__file__).resolve().parents[2] / "conf"
-NAMES = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
 
 # Of the trainer's own terms, all at once.
 TERMS = [
@@ -30,14 +25,9 @@ TERMS = [
 ]
 
 
-def configuration(*overrides: str) -> DictConfig:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("config", overrides=list(overrides))
-
-
 @cache
 def digits() -> TrainingTask:
-    return build_task(configuration())
+    return build_task(composed())
 
 
 @pytest.fixture(autouse=True)
@@ -51,9 +41,9 @@ def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     replace("__float__", lambda tensor: 1.0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_two_orders_and_an_evaluation(name: str) -> None:
-    config = configuration(f"algorithm={name}", "runtime.device=meta", *TERMS)
+    config = composed(f"algorithm={name}", "runtime.device=meta", *TERMS)
     trainer = build_trainer(config, digits())
     assert trainer.model.flat.is_meta
     size = trainer.model.layout.size

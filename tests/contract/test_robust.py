@@ -2,12 +2,11 @@
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
 import pytest
+from configs import composed
 from flwr.server.workflow import SecAggPlusWorkflow
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from helpers import Quadratic, Run, run
@@ -18,7 +17,6 @@ from fl_app.core.types import Config, State, Upload, Vector
 from fl_app.factory import build_schedule, build_strategy, build_trainer, check
 from fl_app.schedule import Buffered
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 CLIENTS = 20
 LIARS = (3, 11)
 TASK = Quadratic.scattered(CLIENTS)
@@ -47,8 +45,7 @@ class WithLiars:
 
 
 def train(name: str, *, liars: bool, seed: int = 0) -> Run:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", overrides=[f"algorithm={name}", f"seed={seed}"])
+    config = composed(f"algorithm={name}", f"seed={seed}")
     check(config)
     trainer: Any = build_trainer(config, TASK)
     initial = np.zeros(trainer.model.layout.size, np.float32)
@@ -105,10 +102,9 @@ def test_what_cannot_be_had_asynchronously_is_refused(inner: Any, text: str) -> 
 @pytest.mark.parametrize("name", ["krum", "multi_krum"])
 def test_krum_is_refused_where_it_promises_nothing(name: str) -> None:
     """K > 2 f + 2, of Blanchard et al., however it is started."""
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        for size, bad in ((7, 2), (10, 3), (3, 0)):
-            check(hydra.compose("config", overrides=krum(name, size, bad)))
-        too_few = hydra.compose("config", overrides=krum(name, 6, 2))
+    for size, bad in ((7, 2), (10, 3), (3, 0)):
+        check(composed(*krum(name, size, bad)))
+    too_few = composed(*krum(name, 6, 2))
     text = r"^schedule.buffer_size=6 must be above 2 x num_malicious_nodes \+ 2=6: "
     with pytest.raises(ValueError, match=text):
         check(too_few)
@@ -125,7 +121,6 @@ def krum(name: str, size: int, bad: int) -> list[str]:
 
 
 def test_secure_aggregation_is_refused_with_the_reason() -> None:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", overrides=["secure_aggregation=true"])
+    config = composed("secure_aggregation=true")
     with pytest.raises(ValueError, match=r"^secure_aggregation=True must be false: SecAgg\+ needs"):
         check(config)

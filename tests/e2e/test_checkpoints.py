@@ -10,12 +10,13 @@ from typing import Any, NoReturn
 import hydra
 import numpy as np
 import pytest
+from configs import composed
 
+from fl_app.cli import CONF
 from fl_app.engine.engine import Engine
 from fl_app.run import run, run_cell
 from fl_app.telemetry import JsonLines
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
 SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
 SMALL += ["runtime.workers=0", "algorithm.client.batch_size=64"]
 FEW = ["algorithm.schedule.buffer_size=3"]
@@ -46,9 +47,7 @@ CASES["port"] += ["algorithm.client.local_epochs=3", "algorithm.strategy.stalene
 
 def federation(name: str, folder: Path, *more: str) -> dict[str, Any]:
     overrides = [f"algorithm={name}", *SMALL, *CASES[name], *more]
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        config = hydra.compose("config", overrides=overrides)
-    return run_cell(config, folder, label=name)[1]
+    return run_cell(composed(*overrides), folder, label=name)[1]
 
 
 def killed(name: str, folder: Path, event: int) -> None:

@@ -2,12 +2,10 @@
 
 import multiprocessing
 from contextlib import closing
-from pathlib import Path
 
-import hydra
 import pytest
 import torch
-from omegaconf import DictConfig
+from configs import composed
 
 from fl_app.clustered import ClusteredQuorum
 from fl_app.core.rates import LinearDecay
@@ -21,16 +19,11 @@ from fl_app.factory import (
     check,
 )
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
-
-
-def compose(*overrides: str) -> DictConfig:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("config", overrides=list(overrides))
-
 
 def test_the_rate_falls_over_the_configured_run() -> None:
-    config = compose("algorithm=twafl", "num_versions=80", "algorithm.strategy.lr_schedule.to=0.25")
+    config = composed(
+        "algorithm=twafl", "num_versions=80", "algorithm.strategy.lr_schedule.to=0.25"
+    )
     assert build_strategy(config).lr_schedule == LinearDecay(to=0.25, versions=80)
 
 
@@ -43,28 +36,28 @@ def test_eafls_schedule_goes_by_the_strategys_keys() -> None:
         "recluster": False,
     }
     overrides = [f"algorithm.strategy.{key}={value}" for key, value in keys.items()]
-    config = compose("algorithm=eafl", *overrides)
+    config = composed("algorithm=eafl", *overrides)
     assert build_schedule(config) == ClusteredQuorum(**keys)
     assert build_strategy(config).schedule == build_schedule(config)
 
 
 def test_a_bad_value_inside_a_setting_is_refused() -> None:
-    config = compose("algorithm=twafl", "algorithm.strategy.lr_schedule.to=2")
+    config = composed("algorithm=twafl", "algorithm.strategy.lr_schedule.to=2")
     with pytest.raises(ValueError, match=r"^lr_schedule\.to=2 must be in \[0, 1\]"):
         build_strategy(config)
 
 
 def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
     settings = ["algorithm=fedhist", "algorithm.strategy.norm_decay=0.01"]
-    check(compose(*settings, "num_versions=99"))
-    check(compose(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
+    check(composed(*settings, "num_versions=99"))
+    check(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
     with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
-        check(compose(*settings, "num_versions=100"))
+        check(composed(*settings, "num_versions=100"))
 
 
 def engine_on_a_gpu(workers: str) -> Engine:
     """Of a trainer that says it is on one; nothing is trained."""
-    config = compose("algorithm=fedavg_k", "num_clients=10", f"runtime.workers={workers}")
+    config = composed("algorithm=fedavg_k", "num_clients=10", f"runtime.workers={workers}")
     trainer = build_trainer(config)
     trainer.device = torch.device("cuda")
     return build_engine(config, trainer, build_devices(config, trainer), sinks=[])[0]
