@@ -7,7 +7,6 @@ from pathlib import Path
 from fl_app.core.errors import require, require_positive
 from fl_app.report.cells import Cell
 from fl_app.report.reading import read_run
-from fl_app.report.series import without_seed
 from fl_app.report.table import Table, make_table, print_table, write_csv
 
 __all__ = ["PAGE", "Table", "print_table", "watch", "write_report"]
@@ -90,27 +89,13 @@ def _read(
 ) -> tuple[list[Cell], Table]:
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
     require(
-        0 < target <= 1,
-        "target_accuracy",
-        target,
-        "above 0 and at most 1",
-        "accuracy is a fraction, no run would reach it or every run at once",
-    )
-    require(
         span is None or 0 <= span[0] < span[1],
         "span",
         span,
         "two times, the first at least 0 and before the second",
         "a timeline would have no length",
     )
-    cells = read_run(run_folder)
-    if only:
-        names = dict.fromkeys(without_seed(cell.name) for cell in cells)
-        for name in only:
-            require(
-                name in names, "only", name, f"among {', '.join(names)}", "there is no such cell"
-            )
-        cells = [cell for cell in cells if without_seed(cell.name) in only]
+    cells = read_run(run_folder, only)
     return cells, make_table(cells, target)
 
 

@@ -3,7 +3,10 @@
 import argparse
 from pathlib import Path
 
+from rich.console import Console
+
 from fl_app.report import PAGE, TARGET_ACCURACY, print_table, watch, write_report
+from fl_app.report.comparison import FIELDS, between, compare, last
 from fl_app.report.reading import read_run
 
 
@@ -31,6 +34,26 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="CELL",
         help="tell about these cells (default: all)",
     )
+    averaged = parser.add_mutually_exclusive_group()
+    averaged.add_argument(
+        "--last",
+        type=int,
+        metavar="N",
+        help="only print how cells compare over their last N evaluations, seeds together",
+    )
+    averaged.add_argument(
+        "--mean",
+        type=float,
+        nargs=2,
+        metavar=("FROM", "TO"),
+        help="likewise over the evaluations between two times",
+    )
+    parser.add_argument(
+        "--over",
+        choices=FIELDS,
+        default="t",
+        help="what FROM and TO of --mean count (default: t, seconds)",
+    )
     parser.add_argument(
         "--watch",
         type=float,
@@ -56,8 +79,14 @@ def main(arguments: list[str] | None = None) -> None:
             from fl_app.report.grid import write_grid  # matplotlib takes a second to import
 
             path = folder / "figures" / "grid.png"
-            write_grid(read_run(folder), (options.grid[0], options.grid[1]), path)
+            write_grid(read_run(folder, options.only), (options.grid[0], options.grid[1]), path)
             print(f"figure: {path}")
+            return
+        if options.last is not None or options.mean is not None:
+            mean = options.mean
+            choice = last(options.last) if mean is None else between(options.over, *mean)
+            compared = compare(read_run(folder, options.only), choice, target)
+            Console(width=1000).print(compared)  # wide, for a broken line is no Markdown
             return
         table = write_report(folder, target, span=span, only=options.only)
     except ValueError as error:

@@ -4,6 +4,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fl_app.core.errors import require
+
 MAX_TROUBLES = 200  # told one by one, the latest; all are counted
 
 
@@ -145,7 +147,14 @@ class Cell:
     version: int = 0
 
     def first_at(self, accuracy: float) -> Evaluation | None:
-        """The first evaluation that reached `accuracy`, or None."""
+        """The first evaluation that reached `accuracy`, in (0, 1], or None."""
+        require(
+            0 < accuracy <= 1,
+            "target_accuracy",
+            accuracy,
+            "above 0 and at most 1",
+            "accuracy is a fraction, no run would reach it or every run at once",
+        )
         return next((e for e in self.evaluations if e.accuracy >= accuracy), None)
 
 

@@ -5,33 +5,44 @@ import json
 import math
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
+from fl_app.core.errors import require
 from fl_app.report.cells import Cell, Evaluation, Mark, Training, Trouble, Wait
+from fl_app.report.series import without_seed
 from fl_app.report.style import ALGORITHMS
 
 MAX_STORY = 8  # events of a client that are told with its trouble
 MAX_NOTE = 300  # characters of what an event says beside the usual
 
 
-def read_run(folder: Path) -> list[Cell]:
+def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
     """The cells of a run folder, in the fixed order of algorithms, then by name.
 
+    Args:
+        folder: of the run.
+        only: names of the cells to read, each for all of its seeds; none = all.
+
     Raises:
-        ValueError: there is no cell.
+        ValueError: there is no cell, or not one that is named.
     """
     if is_cell(folder):
-        return [read_cell(folder, name="")]
-    paths = [path for path in folder.iterdir() if is_cell(path)] if folder.is_dir() else []
-    if not paths:
-        raise ValueError(
-            f"run_folder={folder} must hold events.jsonl or folders that do: nothing to report"
-        )
-    return sorted((read_cell(path) for path in paths), key=_order)
+        cells = [read_cell(folder, name="")]
+    else:
+        paths = [path for path in folder.iterdir() if is_cell(path)] if folder.is_dir() else []
+        if not paths:
+            raise ValueError(
+                f"run_folder={folder} must hold events.jsonl or folders that do: nothing to report"
+            )
+        cells = sorted((read_cell(path) for path in paths), key=_order)
+    names = dict.fromkeys(without_seed(cell.name) for cell in cells)
+    for name in only:
+        require(name in names, "only", name, f"among {', '.join(names)}", "there is no such cell")
+    return [cell for cell in cells if not only or without_seed(cell.name) in only]
 
 
 def read_cell(folder: Path, name: str | None = None) -> Cell:

@@ -1,0 +1,120 @@
+"""How the cells of a run compare: accuracy over some of their evaluations, seeds together."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, median, pstdev
+from typing import TypeAlias
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from fl_app.core.errors import require
+from fl_app.report.cells import Cell, Evaluation
+from fl_app.report.series import Series, group
+
+FIELDS = ("t", "client_updates", "version")  # of an evaluation, by which a run is measured
+
+Choice: TypeAlias = Callable[[Cell], list[Evaluation]]
+
+
+def last(number: int) -> Choice:
+    """Choose the last so many evaluations of every cell, >= 1."""
+    require(number >= 1, "last", number, "at least 1", "there would be nothing to average")
+    return lambda cell: cell.evaluations[-number:]
+
+
+def between(field: str, first: float, last: float) -> Choice:
+    """Choose the evaluations in a stretch of every cell.
+
+    Args:
+        field: "t" (seconds), "client_updates" or "version".
+        first: where the stretch begins, >= 0.
+        last: where it ends, >= `first`; both ends are in it. If a cell has no evaluation in the
+            stretch, the last one before it is taken, for that model was still the newest known.
+    """
+    require(
+        0 <= first <= last,
+        "mean",
+        f"{first:g} {last:g}",
+        "two numbers, the first at least 0 and the second no less",
+        "no evaluation would lie between them",
+    )
+
+    def chosen(cell: Cell) -> list[Evaluation]:
+        past = [e for e in cell.evaluations if getattr(e, field) <= last]
+        return [e for e in past if getattr(e, field) >= first] or past[-1:]
+
+    return chosen
+
+
+def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:
+    """Tabulate the accuracy in percent, averaged over chosen evaluations; best first.
+
+    The seeds of a cell share a row: mean and population standard deviation; the accuracy of every
+    seed; the standard deviation between the evaluations of one run, averaged over the seeds;
+    seconds, client updates and versions by which `target` was first evaluated, for every seed; and
+    means over the seeds of seconds, client updates, 10^6 bytes and effective clients (the median
+    over a run's aggregations). "-" is unknown.
+
+    Args:
+        cells: of a run.
+        choice: which evaluations of a cell count.
+        target: accuracy in (0, 1].
+
+    Returns:
+        A table that prints as Markdown.
+    """
+    table = Table(box=box.MARKDOWN, header_style="")
+    for title in (
+        "cell",
+        "accuracy",
+        "by seed",
+        "within a run",
+        f"seconds to {target:.0%}",
+        "updates to it",
+        "versions to it",
+        "seconds",
+        "updates",
+        "MB",
+        "effective clients",
+    ):
+        table.add_column(title, no_wrap=True)
+    rows = [_row(series, choice, target) for series in group(cells)]
+    for _, texts in sorted(rows, key=lambda row: -row[0]):
+        table.add_row(*map(escape, texts))
+    return table
+
+
+def _row(series: Series, choice: Choice, target: float) -> tuple[float, list[str]]:
+    """The mean accuracy, by which rows are sorted, and the row."""
+    cells = series.cells
+    runs = [[100 * e.accuracy for e in choice(cell)] for cell in cells]
+    accuracies = [fmean(run) for run in runs if run]
+    mean = fmean(accuracies) if accuracies else -1.0
+    reached = [cell.first_at(target) for cell in cells]
+    return mean, [
+        series.name,
+        f"{mean:.1f} ± {pstdev(accuracies):.1f}" if accuracies else "-",
+        ", ".join(f"{fmean(run):.1f}" if run else "-" for run in runs),
+        _mean([pstdev(run) for run in runs if run], 1),
+        *(
+            ", ".join("never" if e is None else f"{getattr(e, field):,.0f}" for e in reached)
+            for field in FIELDS
+        ),
+        _mean([cell.seconds for cell in cells]),
+        _mean([cell.client_updates for cell in cells]),
+        _mean([_megabytes(cell) for cell in cells if cell.summary]),
+        _mean([median(told) for cell in cells if (told := _effective_clients(cell))], 1),
+    ]
+
+
+def _mean(numbers: Sequence[float], digits: int = 0) -> str:
+    return f"{fmean(numbers):,.{digits}f}" if numbers else "-"
+
+
+def _megabytes(cell: Cell) -> float:
+    return float(cell.summary["bytes_down"] + cell.summary["bytes_up"]) / 1e6
+
+
+def _effective_clients(cell: Cell) -> list[float]:
+    return [number for _, number in cell.reports.get("effective_clients", [])]
