@@ -6,8 +6,8 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Collection, Sequence
-from contextlib import closing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ from fl_app import metrics, report
 from fl_app.checkpoint import Checkpoints, different
 from fl_app.client import TrainingTask
 from fl_app.core.errors import Interrupted, RunError, require
-from fl_app.core.files import whole
+from fl_app.core.files import told, whole
 from fl_app.devices import Recorder
 from fl_app.engine.engine import Outcome
 from fl_app.factory import (
@@ -78,11 +78,19 @@ def run(
 
     Raises:
         ValueError: the configuration is refused; nothing was run.
-        RunError: a run could not go on or was interrupted; its files and the report are written.
+        RunError: a run could not go on or was interrupted; its files and the report are written,
+            unless the disk is full.
     """
     cells = compose_cells(config, overrides)
     for cell in cells.values():
         check(cell)
+    with told(folder):
+        return _run(cells, folder, config.experiment.report_accuracy, grid)
+
+
+def _run(
+    cells: Mapping[str, DictConfig], folder: Path, target: float | None, grid: "Grid | None"
+) -> list[dict[str, Any]]:
     summaries = []
     problem: RunError | None = None
     for name, cell in cells.items():
@@ -101,7 +109,7 @@ def run(
             problem = Interrupted(f"interrupted; what was done so far lies in {folder}")
             break
     figures = not isinstance(problem, Interrupted)  # who pressed Ctrl-C does not wait for them
-    table = report.write_report(folder, config.experiment.report_accuracy, figures=figures)
+    table = report.write_report(folder, target, figures=figures)
     report.print_table(table)
     print(f"Files{', table and figures' if figures else ' and table'}: {folder}")
     print(f"Report, to open in a browser: {folder / report.PAGE}")
@@ -179,7 +187,9 @@ def run_cell(
             }
             checkpoints.save(version, state)
 
-    try:
+    with ExitStack() as stack:
+        for sink in reversed(sinks):
+            stack.callback(sink.close)  # also if another one cannot be closed
         engine, layout = build_engine(
             config, trainer, devices, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token
         )
@@ -190,9 +200,6 @@ def run_cell(
                 print(f"{label}: goes on from version {engine.version}")
             with interruptible(engine.stop) as undisturbed:
                 outcome = engine.run()
-    finally:
-        for sink in sinks:
-            sink.close()
     summary = summarise(config, trainer.task, outcome, tally, time.monotonic() - began)
     # The summary is last, for it says that all is there.
     with whole(folder / "model.npz") as file:

@@ -68,14 +68,15 @@ class JsonLines:
 
     def close(self) -> None:
         """Write what is left."""
-        self._write()
-        self._file.close()
+        with self._file:
+            self._write()
 
     def _write(self) -> None:
         if self._lines:
-            self._file.write("\n".join(self._lines) + "\n")
+            text = "\n".join(self._lines) + "\n"
+            self._lines.clear()  # where the disk is full, part of them is written: never twice
+            self._file.write(text)
             self._file.flush()
-            self._lines.clear()
         self._due = self._wall() + FLUSH_EVERY
 
 

@@ -1,10 +1,38 @@
 """Files that are whole, or a prefix that is known, whatever ends the process or fills the disk."""
 
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from fl_app.core.errors import RunError
+
+# What a disk says that is full, used up by its owner, cannot be written to any more, or fails.
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+@contextmanager
+def told(folder: Path) -> Iterator[None]:
+    """Have a disk that takes no more end a run with its reason.
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        RunError: the disk is full or fails.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise RunError(
+            f"{folder} could not be written to: {os.strerror(error.errno)}. Files end where it "
+            "happened; with room again, resume=auto goes on from the last checkpoint, if there is "
+            "one (checkpoint_every=...)"
+        ) from error
 
 
 @contextmanager

@@ -1,5 +1,6 @@
 """A run that was killed and went on ends as one that was not."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -13,6 +14,7 @@ import pytest
 from configs import composed
 
 from fl_app.cli import CONF
+from fl_app.core.errors import RunError
 from fl_app.engine.engine import Engine
 from fl_app.run import run, run_cell
 from fl_app.telemetry import JsonLines
@@ -184,6 +186,33 @@ def test_a_state_that_cannot_be_restored_leaves_no_worker(
     with pytest.raises(ValueError, match="of another kind"):
         federation("fedbuff", tmp_path, "resume=auto", "runtime.workers=1")
     assert multiprocessing.active_children() == []
+
+
+def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, folder = tmp_path / "whole", tmp_path / "full"
+    federation("fedbuff", whole)
+    overrides = ["algorithm=fedbuff", *SMALL, *CASES["fedbuff"], "resume=auto"]
+    write = JsonLines._write
+
+    def full(self: JsonLines) -> None:
+        if self._lines and self._file.tell() > 2000:
+            self._file.write(self._lines.pop(0)[:10])  # as far as there was room
+            self._file.flush()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write(self)
+
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra.compose("config", overrides=overrides)
+        with monkeypatch.context() as patch:
+            patch.setattr(JsonLines, "_write", full)
+            with pytest.raises(RunError, match="full could not be written to: No space left on"):
+                run(config, overrides, folder)
+        assert not (folder / "summary.json").exists()
+        assert len((folder / "events.jsonl").read_bytes()) > 2000
+        run(config, overrides, folder)
+    assert outcome(folder) == outcome(whole)
 
 
 def test_a_rerun_that_was_killed_is_not_taken_for_the_run_before(tmp_path: Path) -> None:
