@@ -126,6 +126,21 @@ def test_the_too_stale_are_refused_and_change_nothing() -> None:
     assert strategy.state["controls"] == {}
 
 
+def test_an_upload_may_count_as_old_as_the_model_merged_into_it() -> None:
+    """t = 9, o = 0, g = 6: s = 10, or 4 from g. 0.6 s^-0.5 = 0.3 for s = 4. Then another order."""
+    old = GlobalModel(vec(0), 9, {0: vec(0), 6: vec(0)})
+    for counted, s in ((True, 4), (False, 10)):
+        strategy = FedASMU(dynamic=False, version_after_merge=counted, max_staleness=s)
+        strategy.refresh(GlobalModel(vec(0), 6), upload(1, 0))
+        assert strategy.admit(old, upload(1, 0, 1)) is None
+        assert strategy.admit(GlobalModel(vec(0), 10), upload(1, 0, 1)) is not None
+        strategy.aggregate(old, [upload(1, 0, 1)])
+        assert strategy.report["weight"] == [0.6 * s**-0.5]
+        # Who was given nothing newer, and an order that began after the fresh model.
+        assert strategy.staleness(upload(2, 0, 1), 9) == 10
+        assert strategy.staleness(upload(1, 8, 1), 9) == 2
+
+
 def test_ablations() -> None:
     """Without dynamic weights 0.6 s^-0.5: s = 4 gives 0.3. Without refresh devices never ask."""
     model = GlobalModel(vec(0), 4, {1: vec(0)})

@@ -65,6 +65,8 @@ class FedASMU(AsyncStrategy):
         dynamic: False = FedAsync's polynomial weight 0.6 s^-0.5 (ablation FedASMU-DA).
         refresh: False = devices never ask for a fresh model (ablation FedASMU-FA; without both,
             FedASMU-0).
+        version_after_merge: True = an upload into which a fresh model was merged is as old as that
+            model, s = t - g + 1; False = as the model that the device began with, s = t - o + 1.
         seed: of the meta-model.
 
     Raises:
@@ -90,6 +92,7 @@ class FedASMU(AsyncStrategy):
         reward_rate: float = 0.1,
         dynamic: bool = True,
         refresh: bool = True,
+        version_after_merge: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -133,12 +136,14 @@ class FedASMU(AsyncStrategy):
         self.rl_lr = rl_lr
         self.reward_rate = reward_rate
         self.dynamic = dynamic
+        self.version_after_merge = version_after_merge
         self.seed = seed
         self.state: dict[str, Any] = {
             "controls": {},  # client -> Control
             "theta": MetaModel.initial(seed) if self.num_slots else None,
             "baseline": 0.0,  # b, running mean of the rewards
             "chosen": {},  # client -> slot of its first order, until its reward is known
+            "merged": {},  # client -> version of the last fresh model that it was given
         }
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
@@ -152,8 +157,20 @@ class FedASMU(AsyncStrategy):
         self.state["chosen"][client_id] = slot
         return model.params, {"slot": slot}
 
+    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
+        self.state["merged"][paused.client_id] = model.version
+        return super().refresh(model, paused)
+
+    def staleness(self, update: Update, version: int) -> int:
+        """s >= 1 of an upload that is applied at version t."""
+        origin = update.base_version
+        if self.version_after_merge:
+            # A fresh model of an earlier order is no newer than the one this order began with.
+            origin = max(origin, self.state["merged"].get(update.client_id, origin))
+        return version - origin + 1
+
     def admit(self, model: GlobalModel, update: Update) -> str | None:
-        tau = model.age(update) + 1
+        tau = self.staleness(update, model.version)
         if tau > self.max_staleness:
             return f"staleness {tau} exceeds strategy.max_staleness={self.max_staleness}"
         return None
@@ -163,7 +180,7 @@ class FedASMU(AsyncStrategy):
         for version, update in enumerate(updates, start=model.version):
             control = self._control(update.client_id)
             self._learn(control, model, update)
-            weight = self.weight(control, version, version - update.base_version + 1)
+            weight = self.weight(control, version, self.staleness(update, version))
             local = model.local(update)
             control.direction = (local - params)[: model.num_trainable]
             params = weighted_sum([1 - weight, weight], [params, local])
