@@ -10,8 +10,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from time import time
 
-from flwr.proto.control_pb2 import ListNodesResponse
+from flwr.proto.control_pb2 import ListNodesResponse, ListRunsResponse
 from flwr.proto.node_pb2 import NodeInfo
+from flwr.proto.run_pb2 import Run
 
 
 @contextmanager
@@ -19,6 +20,7 @@ def superlink(
     certificates: Path | None = None,
     *,
     registered: tuple[bytes, ...] = (),
+    runs: tuple[Run, ...] = (),
     version: str = "1.41.0",
     late: float = 0.0,
     status: int = 200,
@@ -29,6 +31,7 @@ def superlink(
     Args:
         certificates: folder with ``server.crt`` and ``server.key``; None speaks without TLS.
         registered: public keys of nodes.
+        runs: that were submitted.
         version: of Flower.
         late: seconds by which its clock is behind.
         status: of all answers.
@@ -43,6 +46,10 @@ def superlink(
             self.answer(json.dumps({"info": {"version": version}}).encode())
 
         def do_POST(self) -> None:
+            if self.path.endswith("/list-runs"):
+                answer = ListRunsResponse(run_dict={run.run_id: run for run in runs})
+                self.answer(answer.SerializeToString())
+                return
             nodes = [NodeInfo(public_key=key, status="offline") for key in registered]
             self.answer(ListNodesResponse(nodes_info=nodes).SerializeToString())
 

@@ -167,7 +167,10 @@ def _run(arguments: argparse.Namespace) -> int:
         supervisor.see_through(arguments.overrides or kit.overrides, output)
     except KeyboardInterrupt:
         if keeper is None:
-            print("The run goes on; `flwr stop` ends it.", file=sys.stderr)
+            print(
+                "The run goes on: the same command sees it through, `flwr stop` ends it.",
+                file=sys.stderr,
+            )
         raise
     finally:
         if keeper is not None:

@@ -34,6 +34,7 @@ from fl_app.field.kit import Kit
 OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)  # seconds without heartbeat
 AHEAD = float(SYSTEM_TIME_TOLERANCE)  # seconds that a node's clock may be ahead of the server's
 BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # ... and behind it
+LATEST = 100  # runs among which one that is under way is looked for
 SUBMISSION = 300.0  # seconds that `flwr run` may take, on a slow card
 COMMANDS = Path(sys.executable).parent
 APP = Path(__file__).resolve().parents[2]  # where pyproject.toml lies
@@ -97,6 +98,24 @@ class SuperLink:
                     return False
                 raise
         return True
+
+    def under_way(self, output: Path) -> int | None:
+        """The run that was submitted with this folder and has not ended; None if there is none.
+
+        Args:
+            output: a run's folder.
+
+        Raises:
+            Unreachable: the SuperLink does not answer.
+            RunError: it refuses.
+        """
+        with self._client() as client:
+            runs = client.ListRuns(ListRunsRequest(limit=LATEST)).run_dict
+        for run_id, run in runs.items():
+            theirs = run.override_config["output"].string if "output" in run.override_config else ""
+            if theirs == str(output) and run.status.status != "finished":
+                return int(run_id)
+        return None
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:
         """Submit a run of the app; its id.

@@ -24,6 +24,9 @@ class Link(Protocol):
     def online(self) -> int:
         """How many nodes are online."""
 
+    def under_way(self, output: Path) -> int | None:
+        """The run that writes to a folder and has not ended, if there is one."""
+
     def submit(self, overrides: Sequence[str], output: Path) -> int:
         """Submit a run; its id."""
 
@@ -54,8 +57,10 @@ class Supervisor:
     def see_through(self, overrides: Sequence[str], output: Path) -> None:
         """Submit a run until it is complete.
 
-        One that has written into `output` before is resumed from the start. One that came to an end
-        of its own, because it diverged, say, would do so again, and is not submitted again.
+        One that is under way in `output`, whoever submitted it, is seen through in its place: two
+        would write to the same files. One that has written into `output` before is resumed from the
+        start. One that came to an end of its own, because it diverged, say, would do so again, and
+        is not submitted again.
 
         Args:
             overrides: as after ``python -m fl_app``.
@@ -76,16 +81,11 @@ class Supervisor:
         waits, in_vain = delays(), 0
         while True:
             written = _written(output)
-            words = [*overrides]
-            if written is not None and not any(word.startswith("resume=") for word in words):
-                words.append(RESUME)
-            self._wait_for_a_node()
             try:
-                run_id = self._patiently(partial(self._link.submit, words, output))
+                run_id = self._run(overrides, output, resumes=written is not None)
             except RunError as error:  # it may have died after it had said that it was there
                 reason = str(error)
             else:
-                self._tell(f"run {run_id} submitted: {' '.join(words)}")
                 status, details = self._outcome(run_id)
                 if status == "finished:completed":
                     return
@@ -103,6 +103,20 @@ class Supervisor:
             wait = next(waits)
             self._tell(f"{reason}; submitted again in {wait:.0f} s")
             self._pause(wait)
+
+    def _run(self, overrides: Sequence[str], output: Path, *, resumes: bool) -> int:
+        """The id of the run that is under way in `output`, or else of a new one."""
+        run_id = self._patiently(partial(self._link.under_way, output))
+        if run_id is not None:
+            self._tell(f"run {run_id} is under way in {output}: no other is submitted")
+            return run_id
+        words = [*overrides]
+        if resumes and not any(word.startswith("resume=") for word in words):
+            words.append(RESUME)
+        self._wait_for_a_node()
+        run_id = self._patiently(partial(self._link.submit, words, output))
+        self._tell(f"run {run_id} submitted: {' '.join(words)}")
+        return run_id
 
     def _outcome(self, run_id: int) -> tuple[str, str]:
         last = ""

@@ -1,5 +1,9 @@
+from pathlib import Path
+
 import pytest
 from fake_superlink import superlink
+from flwr.proto.run_pb2 import Run, RunStatus
+from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.errors import RunError
 from fl_app.field import control
@@ -40,6 +44,25 @@ def test_a_superlink_that_refuses_is_not(server, tmp_path):
         ):
             with pytest.raises(RunError, match=rf"127.0.0.1:{port} refuses: .*403 Forbidden"):
                 ask()
+
+
+def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
+    def run(run_id: int, output: str, status: str) -> Run:
+        config = {"output": Scalar(string=output)} if output else {}
+        return Run(run_id=run_id, override_config=config, status=RunStatus(status=status))
+
+    runs = (
+        run(1, "/data/run", "finished"),
+        run(2, "/data/run", "running"),
+        run(3, "/data/other", "running"),
+        run(4, "", "pending"),
+        run(5, "/data/new", "pending"),
+        run(6, "/data/old", "finished"),
+    )
+    with superlink(server, runs=runs) as port:
+        ask = link(server, port).under_way
+        folders = (Path("/data", name) for name in ("run", "new", "old", ""))
+        assert [ask(folder) for folder in folders] == [2, 5, None, None]
 
 
 def test_a_submission_does_not_take_for_ever(server, tmp_path, monkeypatch):

@@ -8,12 +8,14 @@ from fl_app.field.runs import Supervisor
 
 AWAY = "away"
 LOST = "lost"
+ACCEPTED = "accepted"
 
 
 class Scripted:
     """A SuperLink that tells a story: of every run, its statuses in turn; ``away`` in between.
 
-    ``lost`` is a run that it went away from while it was submitted.
+    ``lost`` is a run that it went away from while it was submitted; ``accepted`` one that it has
+    taken, though it went away before it said so.
 
     What a run does to its folder happens as soon as it is submitted.
     """
@@ -29,16 +31,29 @@ class Scripted:
     def online(self):
         return self.nodes_online.pop(0) if len(self.nodes_online) > 1 else self.nodes_online[0]
 
+    def under_way(self, output):
+        assert output == self.output
+        return len(self.submitted) if self._statuses else None
+
     def submit(self, overrides, output):
         assert output == self.output
+        assert not self._statuses, "two runs in one folder"
         if self._runs[0] == AWAY:
             self._runs.pop(0)
             raise Unreachable("nobody answers")
         if self._runs[0] == LOST:
             self._runs.pop(0)
             raise RunError("`flwr run`: connection reset")
-        does, *self._statuses = self._runs.pop(0)
-        does(output)
+        run = self._runs.pop(0)
+        if self._runs[:1] == [ACCEPTED]:
+            self._runs.pop(0)
+            self._begin(run, overrides)
+            raise RunError("`flwr run`: connection reset")
+        return self._begin(run, overrides)
+
+    def _begin(self, run, overrides):
+        does, *self._statuses = run
+        does(self.output)
         self.submitted.append(list(overrides))
         return len(self.submitted)
 
@@ -151,6 +166,22 @@ def test_a_superlink_that_dies_while_a_run_is_submitted_is_asked_again(tmp_path)
     assert link.submitted == [["seed=1"]]
     assert "`flwr run`: connection reset; submitted again in 5 s" in link.told
     assert link.paused == [5.0, 10.0, 5.0, 5.0]  # the last two between questions
+
+
+def test_a_run_that_was_accepted_though_the_answer_was_lost_is_not_submitted_again(tmp_path):
+    link = Scripted(tmp_path / "run", DONE, ACCEPTED)
+    link.see_through("seed=1")
+    assert link.submitted == [["seed=1"]]
+    assert f"run 1 is under way in {tmp_path / 'run'}: no other is submitted" in link.told
+
+
+def test_a_run_that_somebody_else_submitted_is_seen_through_and_resumed(tmp_path):
+    """After Ctrl-C, which ends the command and not the run, the same command again."""
+    link = Scripted(tmp_path / "run", DONE)
+    link._begin(DIED, ["seed=1"])
+    link.see_through("seed=1")
+    assert link.submitted == [["seed=1"], ["seed=1", "resume=auto"]]
+    assert link.told[0] == f"run 1 is under way in {tmp_path / 'run'}: no other is submitted"
 
 
 def test_a_superlink_that_refuses_is_not_asked_for_ever(tmp_path):
