@@ -275,7 +275,7 @@ class LocalTrainer(NumPyClient):
         else:
             vector[:split] = torch.cat(flat).cpu().numpy()
         if split < vector.size:
-            vector[split:] = received[split:] - self.model.read()[split:]
+            np.subtract(received[split:], self.model.read(start=split), out=vector[split:])
         return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)
 
     def _descend(

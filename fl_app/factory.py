@@ -35,7 +35,7 @@ PARTS = ("network", "availability", "energy")  # of devices, each with a target 
 
 # From malloc.h.
 M_TRIM_THRESHOLD = -1
-M_MMAP_THRESHOLD = -3
+M_MMAP_MAX = -4
 
 
 def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more: Any) -> Any:
@@ -293,15 +293,16 @@ def prepare_process() -> None:
     as there are cores.
 
     The C library keeps freed memory: by default the tensors of every mini-batch go back to the
-    system and are paged in again for the next, a tenth of a LeNet step's time.
+    system and are paged in again for the next, a tenth of a LeNet step's time, and so does every
+    vector of a large model, which costs more than to add it up.
     """
     torch.set_num_threads(1)
     threadpool_limits(1)
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
         if mallopt is not None:
-            mallopt(M_MMAP_THRESHOLD, 32 << 20)
             mallopt(M_TRIM_THRESHOLD, 256 << 20)
+            mallopt(M_MMAP_MAX, 0)
 
 
 def _clock(

@@ -70,10 +70,16 @@ class FlatModel:
         for tensor, place in self._integers:
             tensor.copy_(self.flat[place].round().view(tensor.shape))
 
-    def read(self, out: Vector | None = None) -> Vector:
-        """The current parameters and buffers, copied into `out` or a new vector."""
+    def read(self, out: Vector | None = None, start: int = 0) -> Vector:
+        """The current parameters and buffers, from entry `start` on.
+
+        Args:
+            out: to copy them into, shape ``(d - start,)``; default a new vector.
+            start: such as the number of trainable entries, where buffers alone are wanted.
+        """
         for tensor, place in self._integers:
             self.flat[place] = tensor.reshape(-1).float()
-        vector = np.empty(self.layout.size, np.float32) if out is None else out
-        np.copyto(vector, self._host if self._host is not None else self.flat.cpu().numpy())
+        vector = np.empty(self.layout.size - start, np.float32) if out is None else out
+        here = self._host[start:] if self._host is not None else self.flat[start:].cpu().numpy()
+        np.copyto(vector, here)
         return vector

@@ -161,10 +161,12 @@ class AsyncStrategy(Strategy):
 
     def average(self, model: GlobalModel, weights: Floats, uploads: Sequence[Vector]) -> Vector:
         """sum_i p_i g_i, a new vector ``(d,)``; says so in the report (`describe`)."""
-        trainable = [upload[: model.num_trainable] for upload in uploads]
-        direction, lengths, _ = combine(weights, trainable)
-        self.describe(weights, lengths, norm(direction))
-        return self.complete(model, direction, weights, uploads)
+        split = model.num_trainable
+        direction = np.empty_like(uploads[0])
+        total, lengths, _ = combine(weights, [u[:split] for u in uploads], out=direction[:split])
+        self.describe(weights, lengths, norm(total))
+        weighted_sum(weights, [u[split:] for u in uploads], out=direction[split:])
+        return direction
 
     def complete(
         self, model: GlobalModel, direction: Vector, weights: Floats, uploads: Sequence[Vector]

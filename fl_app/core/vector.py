@@ -15,24 +15,30 @@ BLOCK = 1 << 15
 PRECISE = 1e-30  # smaller sums of squares have lost some of them in float32
 
 
-def weighted_sum(weights: ArrayLike, vectors: Sequence[Vector]) -> Vector:
+def weighted_sum(
+    weights: ArrayLike, vectors: Sequence[Vector], out: Vector | None = None
+) -> Vector:
     """sum_k weights[k] * vectors[k].
 
     Args:
         weights: shape ``(K,)``.
         vectors: K vectors of shape ``(d,)``, float32.
+        out: to write the sum to, shape ``(d,)``, float32; default a new vector.
 
     Returns:
-        New vector of shape ``(d,)``, float32.
+        `out`.
 
     Raises:
         ValueError: K is 0, or the number of weights differs.
     """
-    return _sum(weights, vectors)
+    return _sum(weights, vectors, out)
 
 
 def combine(
-    weights: ArrayLike, vectors: Sequence[Vector], others: Vector | None = None
+    weights: ArrayLike,
+    vectors: Sequence[Vector],
+    others: Vector | None = None,
+    out: Vector | None = None,
 ) -> tuple[Vector, NDArray[np.float64], NDArray[np.float64]]:
     """`weighted_sum`, lengths and inner products in one reading of the vectors.
 
@@ -40,6 +46,7 @@ def combine(
         weights: shape ``(K,)``.
         vectors: K vectors of shape ``(d,)``, float32.
         others: vectors to multiply with, shape ``(h, d)``; default none.
+        out: as of `weighted_sum`.
 
     Returns:
         sum_k weights[k] * vectors[k], shape ``(d,)``; ||vectors[k]||, shape ``(K,)``;
@@ -56,20 +63,21 @@ def combine(
         squares[:] += np.vecdot(block, block)
         products[:] += block @ others[:, place].T
 
-    total = _sum(weights, vectors, visit)
+    total = _sum(weights, vectors, out, visit)
     return total, np.sqrt(squares), products
 
 
 def _sum(
     weights: ArrayLike,
     vectors: Sequence[Vector],
+    out: Vector | None,
     visit: Callable[[Vector, slice], None] | None = None,
 ) -> Vector:
     """`weighted_sum`; `visit` is shown every block of the rows while it is in the cache."""
     w = np.asarray(weights, np.float32)
     if not vectors or w.shape != (len(vectors),):
         raise ValueError(f"{len(vectors)} vectors need as many weights, got shape {w.shape}")
-    total = np.empty_like(vectors[0])
+    total = np.empty_like(vectors[0]) if out is None else out
     block = np.empty((len(vectors), min(BLOCK, total.size)), np.float32)
     for start in range(0, total.size, BLOCK):
         place = slice(start, min(start + BLOCK, total.size))

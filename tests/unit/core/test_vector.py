@@ -64,6 +64,9 @@ def test_combine_is_sum_lengths_and_products(size: int) -> None:
     np.testing.assert_allclose(lengths, np.linalg.norm(vectors, axis=1), rtol=1e-5)
     np.testing.assert_allclose(products, vectors @ others.T, rtol=1e-3, atol=1e-3)
     assert combine(weights, list(vectors))[2].shape == (3, 0)
+    out = np.empty(size, np.float32)
+    assert combine(weights, list(vectors), out=out)[0] is out
+    assert out.tobytes() == total.tobytes()
 
 
 def test_norm_by_hand() -> None:
