@@ -21,7 +21,7 @@ from fl_app import metrics, report
 from fl_app.checkpoint import Checkpoints, different
 from fl_app.client import TrainingTask
 from fl_app.core.errors import Interrupted, RunError, require
-from fl_app.core.files import told, whole
+from fl_app.core.files import explained, whole
 from fl_app.devices import Recorder
 from fl_app.engine.engine import Outcome
 from fl_app.factory import (
@@ -33,6 +33,7 @@ from fl_app.factory import (
     prepare_process,
 )
 from fl_app.metrics import Tally
+from fl_app.report.cells import ENDS
 from fl_app.signals import interruptible
 from fl_app.tasks.task import Task
 from fl_app.telemetry import JsonLines, Metrics, Progress
@@ -57,7 +58,6 @@ SMOKE_SLOTS = {  # of clients that pause between local epochs, so that these can
     "algorithm.client.batch_size": 64,
     "algorithm.schedule.concurrency": 2,
 }
-ENDS = ("num_versions", "seconds", "target_accuracy")  # of a run that is not to go on
 SMOKE_CLIENTS = 100  # at most
 SMOKE_TESTS = 20  # test examples
 
@@ -84,7 +84,7 @@ def run(
     cells = compose_cells(config, overrides)
     for cell in cells.values():
         check(cell)
-    with told(folder):
+    with explained(folder):
         return _run(cells, folder, config.experiment.report_accuracy, grid)
 
 
@@ -145,9 +145,11 @@ def run_cell(
     real = config.runtime.name == "deployment"
     checkpoints = Checkpoints(folder, settings(asked))
     kept = checkpoints.load() if config.resume == "auto" else None
+    folder.mkdir(parents=True, exist_ok=True)
+    # First, for it refuses a folder in which another process runs.
+    lines = JsonLines(folder / "events.jsonl", keep=kept and kept["lines"])
     if kept is None:
         checkpoints.clear()  # of an earlier run in this folder
-    folder.mkdir(parents=True, exist_ok=True)
     # Of the run before: if this one is killed, it must not be taken for the end of this one.
     (folder / "summary.json").unlink(missing_ok=True)
     OmegaConf.save(asked, folder / "config.yaml", resolve=True)
@@ -157,7 +159,6 @@ def run_cell(
         upload_bytes=trainer.compression.num_bytes(trainer.model.layout),
         joules=None if devices is None else devices.joules,
     )
-    lines = JsonLines(folder / "events.jsonl", keep=kept and kept["lines"])
     table = Metrics(folder / "metrics.csv", tally.columns, keep=kept and kept["table"])
     progress = Progress(config.num_versions, label)
     sinks: list[Tally | JsonLines | Metrics | Progress | Recorder | TensorBoard] = [

@@ -68,8 +68,9 @@ class JsonLines:
 
     def close(self) -> None:
         """Write what is left."""
-        with self._file:
-            self._write()
+        if not self._file.closed:
+            with self._file:
+                self._write()
 
     def _write(self) -> None:
         if self._lines:

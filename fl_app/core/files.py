@@ -1,6 +1,7 @@
 """Files that are whole, or a prefix that is known, whatever ends the process or fills the disk."""
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,14 @@ from typing import IO, Any
 from fl_app.core.errors import RunError
 
 # What a disk says that is full, used up by its owner, cannot be written to any more, or fails.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+FULL = (errno.ENOSPC, errno.EDQUOT)
+FAILING = (errno.EROFS, errno.EIO)
+TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
 @contextmanager
-def told(folder: Path) -> Iterator[None]:
-    """Have a disk that takes no more end a run with its reason.
+def explained(folder: Path) -> Iterator[None]:
+    """Have what a full or failing disk raises end a run in one sentence.
 
     Args:
         folder: of the run.
@@ -26,12 +29,12 @@ def told(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in NO_ROOM:
+        if error.errno not in FULL + FAILING:
             raise
+        mend = "once there is room, " if error.errno in FULL else "once that is mended, "
         raise RunError(
-            f"{folder} could not be written to: {os.strerror(error.errno)}. Files end where it "
-            "happened; with room again, resume=auto goes on from the last checkpoint, if there is "
-            "one (checkpoint_every=...)"
+            f"{error}; the run's folder is {folder}, and its files end where that happened: {mend}"
+            "resume=auto goes on from the last checkpoint, if there is one (checkpoint_every)"
         ) from error
 
 
@@ -62,10 +65,27 @@ def whole(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
 
 
 def behind(path: Path, keep: int | None) -> IO[str]:
-    """A text file to write to: a new one, or behind the first `keep` bytes of what is there."""
-    if keep is not None:
-        os.truncate(path, keep)
-    return path.open("w" if keep is None else "a", encoding="utf-8", newline="")
+    """A text file to write to: a new one, or behind the first `keep` bytes of what is there.
+
+    It is locked until it is closed, or the process ends in whatever way; processes that are forked
+    meanwhile do not hold the lock. Where a file system knows no locks there is none.
+
+    Raises:
+        RunError: another process writes to it; nothing was changed.
+    """
+    file = path.open("a" if keep is None else "r+", encoding="utf-8", newline="")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in TAKEN:
+            file.close()
+            raise RunError(
+                f"{path} is written by another process: two runs in one folder would destroy each "
+                "other's files"
+            ) from None
+    file.truncate(keep or 0)
+    file.seek(0, os.SEEK_END)
+    return file
 
 
 def on_disk(file: IO[Any]) -> int:

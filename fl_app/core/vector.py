@@ -26,10 +26,10 @@ def weighted_sum(
         out: to write the sum to, shape ``(d,)``, float32; default a new vector.
 
     Returns:
-        `out`.
+        The sum, shape ``(d,)``, float32: `out`, if there is one.
 
     Raises:
-        ValueError: K is 0, or the number of weights differs.
+        ValueError: K is 0, the number of weights differs, or `out` has another shape.
     """
     return _sum(weights, vectors, out)
 
@@ -78,6 +78,8 @@ def _sum(
     if not vectors or w.shape != (len(vectors),):
         raise ValueError(f"{len(vectors)} vectors need as many weights, got shape {w.shape}")
     total = np.empty_like(vectors[0]) if out is None else out
+    if total.shape != vectors[0].shape:
+        raise ValueError(f"a sum of shape {vectors[0].shape} does not go into {total.shape}")
     block = np.empty((len(vectors), min(BLOCK, total.size)), np.float32)
     for start in range(0, total.size, BLOCK):
         place = slice(start, min(start + BLOCK, total.size))

@@ -99,11 +99,14 @@ class SuperLink:
                 raise
         return True
 
-    def under_way(self, output: Path) -> int | None:
+    def under_way(self, output: Path) -> tuple[int, list[str]] | None:
         """The run that was submitted with this folder and has not ended; None if there is none.
 
         Args:
             output: a run's folder.
+
+        Returns:
+            Its id and its overrides.
 
         Raises:
             Unreachable: the SuperLink does not answer.
@@ -112,9 +115,9 @@ class SuperLink:
         with self._client() as client:
             runs = client.ListRuns(ListRunsRequest(limit=LATEST)).run_dict
         for run_id, run in runs.items():
-            theirs = run.override_config["output"].string if "output" in run.override_config else ""
-            if theirs == str(output) and run.status.status != "finished":
-                return int(run_id)
+            told = {key: value.string for key, value in run.override_config.items()}
+            if told.get("output") == str(output) and run.status.status != "finished":
+                return int(run_id), shlex.split(told.get("overrides", ""))
         return None
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:

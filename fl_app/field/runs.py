@@ -14,6 +14,8 @@ from fl_app.field.supervise import delays
 POLL = 5.0  # seconds
 ATTEMPTS = 3  # in a row that come to nothing, after which there is no other
 RESUME = "resume=auto"
+EVENTS = "events.jsonl"
+CHECKPOINTS = "checkpoints/version-*.safetensors"
 
 Answer = TypeVar("Answer")
 
@@ -24,8 +26,8 @@ class Link(Protocol):
     def online(self) -> int:
         """How many nodes are online."""
 
-    def under_way(self, output: Path) -> int | None:
-        """The run that writes to a folder and has not ended, if there is one."""
+    def under_way(self, output: Path) -> tuple[int, list[str]] | None:
+        """The run that writes to a folder and has not ended, if there is one: id, overrides."""
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:
         """Submit a run; its id."""
@@ -68,7 +70,7 @@ class Supervisor:
 
         Raises:
             ValueError: there is a run in `output` that has ended, and `overrides` do not say that
-                it is to go on.
+                it is to go on, or one that is under way with other overrides.
             RunError: the run was stopped, ended early, or does not get anywhere.
         """
         require(
@@ -78,11 +80,10 @@ class Supervisor:
             f"a folder without a run that has ended, or one that is to go on ({RESUME})",
             "its files would be lost",
         )
-        waits, in_vain = delays(), 0
+        waits, in_vain, furthest = delays(), 0, _reached(output)
         while True:
-            written = _written(output)
             try:
-                run_id = self._run(overrides, output, resumes=written is not None)
+                run_id = self._run(overrides, output)
             except RunError as error:  # it may have died after it had said that it was there
                 reason = str(error)
             else:
@@ -94,28 +95,46 @@ class Supervisor:
                     raise RunError(reason)
                 if ending := _ending(output):
                     raise RunError(f"{reason}; it ended with {ending}")
-            if _written(output) == written:
-                in_vain += 1
-            else:
+            reached = _reached(output)
+            if any(now > before for now, before in zip(reached, furthest, strict=True)):
                 waits, in_vain = delays(), 0
+            else:
+                in_vain += 1
+            furthest = max(reached[0], furthest[0]), max(reached[1], furthest[1])
             if in_vain == ATTEMPTS:
                 raise RunError(f"{reason}; {ATTEMPTS} attempts in a row have come to nothing")
             wait = next(waits)
-            self._tell(f"{reason}; submitted again in {wait:.0f} s")
+            self._tell(f"{reason}; again in {wait:.0f} s")
             self._pause(wait)
 
-    def _run(self, overrides: Sequence[str], output: Path, *, resumes: bool) -> int:
+    def _run(self, overrides: Sequence[str], output: Path) -> int:
         """The id of the run that is under way in `output`, or else of a new one."""
-        run_id = self._patiently(partial(self._link.under_way, output))
-        if run_id is not None:
-            self._tell(f"run {run_id} is under way in {output}: no other is submitted")
-            return run_id
-        words = [*overrides]
-        if resumes and not any(word.startswith("resume=") for word in words):
-            words.append(RESUME)
         self._wait_for_a_node()
-        run_id = self._patiently(partial(self._link.submit, words, output))
-        self._tell(f"run {run_id} submitted: {' '.join(words)}")
+        words = [*overrides]
+        if (output / EVENTS).exists() and not any(map(_is_about_resuming, words)):
+            words.append(RESUME)
+        return self._patiently(partial(self._seek_or_submit, words, output))
+
+    def _seek_or_submit(self, words: Sequence[str], output: Path) -> int:
+        """Both in one breath: somebody else may have waited for the same."""
+        found = self._link.under_way(output)
+        if found is None:
+            run_id = self._link.submit(words, output)
+            self._tell(f"run {run_id} submitted: {' '.join(words)}")
+            return run_id
+        run_id, others = found
+        theirs, ours = (
+            [word for word in told if not _is_about_resuming(word)] for told in (others, words)
+        )
+        require(
+            theirs == ours,
+            "--output",
+            output,
+            f"a folder in which no other run is under way, but run {run_id} is ("
+            f"{' '.join(theirs)} instead of {' '.join(ours)})",
+            "two would write to the same files",
+        )
+        self._tell(f"run {run_id} is under way in {output}: no other is submitted")
         return run_id
 
     def _outcome(self, run_id: int) -> tuple[str, str]:
@@ -151,10 +170,18 @@ class Supervisor:
                 self._pause(POLL)
 
 
-def _written(output: Path) -> int | None:
-    """Bytes of the event log, which grows with everything that happens; None without one."""
-    events = output / "events.jsonl"
-    return events.stat().st_size if events.exists() else None
+def _is_about_resuming(word: str) -> bool:
+    return word.startswith("resume=")
+
+
+def _reached(output: Path) -> tuple[int, int]:
+    """Version of the newest checkpoint and bytes of the event log; -1 without one.
+
+    The log alone would not tell: a run that goes on from a checkpoint cuts it and writes it anew.
+    """
+    events = output / EVENTS
+    versions = (int(path.stem.split("-")[1]) for path in output.glob(CHECKPOINTS))
+    return max(versions, default=-1), events.stat().st_size if events.exists() else -1
 
 
 def _ending(output: Path) -> str | None:

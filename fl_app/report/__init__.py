@@ -81,6 +81,21 @@ def watch(
             sleep(every)
 
 
+def require_target(accuracy: float) -> None:
+    """Refuse a target accuracy that is not in (0, 1].
+
+    Raises:
+        ValueError: it is not.
+    """
+    require(
+        0 < accuracy <= 1,
+        "target_accuracy",
+        accuracy,
+        "above 0 and at most 1",
+        "accuracy is a fraction, no run would reach it or every run at once",
+    )
+
+
 def _read(
     run_folder: Path,
     target_accuracy: float | None,
@@ -88,6 +103,7 @@ def _read(
     only: Collection[str] = (),
 ) -> tuple[list[Cell], Table]:
     target = TARGET_ACCURACY if target_accuracy is None else target_accuracy
+    require_target(target)
     require(
         span is None or 0 <= span[0] < span[1],
         "span",

@@ -3,10 +3,15 @@
 import argparse
 from pathlib import Path
 
-from rich.console import Console
-
-from fl_app.report import PAGE, TARGET_ACCURACY, print_table, watch, write_report
-from fl_app.report.comparison import FIELDS, between, compare, last
+from fl_app.report import (
+    PAGE,
+    TARGET_ACCURACY,
+    print_table,
+    require_target,
+    watch,
+    write_report,
+)
+from fl_app.report.comparison import FIELDS, between, last, print_comparison
 from fl_app.report.reading import read_run
 
 
@@ -34,14 +39,14 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="CELL",
         help="tell about these cells (default: all)",
     )
-    averaged = parser.add_mutually_exclusive_group()
-    averaged.add_argument(
+    alone = parser.add_mutually_exclusive_group()
+    alone.add_argument(
         "--last",
         type=int,
         metavar="N",
         help="only print how cells compare over their last N evaluations, seeds together",
     )
-    averaged.add_argument(
+    alone.add_argument(
         "--mean",
         type=float,
         nargs=2,
@@ -51,22 +56,23 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--over",
         choices=FIELDS,
-        default="t",
         help="what FROM and TO of --mean count (default: t, seconds)",
     )
-    parser.add_argument(
+    alone.add_argument(
         "--watch",
         type=float,
         metavar="SECONDS",
         help=f"write only {PAGE}, so often until the run ends; in a browser it reloads itself",
     )
-    parser.add_argument(
+    alone.add_argument(
         "--grid",
         nargs=2,
         metavar=("KEY", "KEY"),
         help="draw figures/grid.png, the accuracy of every cell over two keys, and nothing else",
     )
     options = parser.parse_args(arguments)
+    if options.over and not options.mean:
+        parser.error(f"--over={options.over} needs --mean: nothing else has a FROM and a TO")
     folder, target = options.run_folder, options.target_accuracy
     span = tuple(options.span) if options.span else None
     page = folder / PAGE
@@ -83,10 +89,10 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"figure: {path}")
             return
         if options.last is not None or options.mean is not None:
+            require_target(target)
             mean = options.mean
-            choice = last(options.last) if mean is None else between(options.over, *mean)
-            compared = compare(read_run(folder, options.only), choice, target)
-            Console(width=1000).print(compared)  # wide, for a broken line is no Markdown
+            choice = last(options.last) if mean is None else between(options.over or "t", *mean)
+            print_comparison(read_run(folder, options.only), choice, target)
             return
         table = write_report(folder, target, span=span, only=options.only)
     except ValueError as error:

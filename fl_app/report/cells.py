@@ -4,9 +4,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fl_app.core.errors import require
-
 MAX_TROUBLES = 200  # told one by one, the latest; all are counted
+ENDS = ("num_versions", "seconds", "target_accuracy")  # of a run that is not to go on
 
 
 class Evaluation(NamedTuple):
@@ -146,15 +145,13 @@ class Cell:
     seconds: float = 0.0
     version: int = 0
 
+    @property
+    def stopped(self) -> str:
+        """What ended the run, as in ``summary.json``; empty if it did not end, or was killed."""
+        return self.summary.get("stopped") or ""
+
     def first_at(self, accuracy: float) -> Evaluation | None:
-        """The first evaluation that reached `accuracy`, in (0, 1], or None."""
-        require(
-            0 < accuracy <= 1,
-            "target_accuracy",
-            accuracy,
-            "above 0 and at most 1",
-            "accuracy is a fraction, no run would reach it or every run at once",
-        )
+        """The first evaluation that reached `accuracy`, or None."""
         return next((e for e in self.evaluations if e.accuracy >= accuracy), None)
 
 

@@ -5,12 +5,14 @@ from statistics import fmean, median, pstdev
 from typing import TypeAlias
 
 from rich import box
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from fl_app.core.errors import require
-from fl_app.report.cells import Cell, Evaluation
+from fl_app.report.cells import ENDS, Cell, Evaluation
 from fl_app.report.series import Series, group
+from fl_app.report.table import megabytes, print_stand_ins
 
 FIELDS = ("t", "client_updates", "version")  # of an evaluation, by which a run is measured
 
@@ -45,6 +47,25 @@ def between(field: str, first: float, last: float) -> Choice:
         return [e for e in past if getattr(e, field) >= first] or past[-1:]
 
     return chosen
+
+
+def print_comparison(
+    cells: Sequence[Cell], choice: Choice, target: float, console: Console | None = None
+) -> None:
+    """Print `compare`'s table, and below it which cells did not end as they should.
+
+    Args:
+        cells: as of `compare`.
+        choice: likewise.
+        target: likewise.
+        console: where to, wide enough; default standard output, for a broken line is no Markdown.
+    """
+    console = console or Console(width=1000)
+    console.print(compare(cells, choice, target))
+    print_stand_ins([c.name for c in cells if c.summary.get("data") == "stand-in"], console)
+    early = [f"{c.name} ({c.stopped or 'no summary'})" for c in cells if c.stopped not in ENDS]
+    if early:
+        console.print(f"NOT RUN TO THEIR END: {escape(', '.join(early))}", style="bold")
 
 
 def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:
@@ -103,7 +124,7 @@ def _row(series: Series, choice: Choice, target: float) -> tuple[float, list[str
         ),
         _mean([cell.seconds for cell in cells]),
         _mean([cell.client_updates for cell in cells]),
-        _mean([_megabytes(cell) for cell in cells if cell.summary]),
+        _mean([both for cell in cells if (both := _megabytes(cell)) is not None]),
         _mean([median(told) for cell in cells if (told := _effective_clients(cell))], 1),
     ]
 
@@ -112,8 +133,9 @@ def _mean(numbers: Sequence[float], digits: int = 0) -> str:
     return f"{fmean(numbers):,.{digits}f}" if numbers else "-"
 
 
-def _megabytes(cell: Cell) -> float:
-    return float(cell.summary["bytes_down"] + cell.summary["bytes_up"]) / 1e6
+def _megabytes(cell: Cell) -> float | None:
+    down, up = (megabytes(cell.summary.get(key)) for key in ("bytes_down", "bytes_up"))
+    return None if down is None or up is None else down + up
 
 
 def _effective_clients(cell: Cell) -> list[float]:

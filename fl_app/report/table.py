@@ -148,10 +148,13 @@ def print_table(table: Table, console: Console | None = None) -> None:
     if not console.is_terminal:
         console = Console(file=console.file, width=160)  # a file has no width: break no line
     console.print(drawn)
-    if made_up := [row.cell for row in table.rows if row.data == "stand-in"]:
-        console.print(
-            f"NOT THE REAL DATA but a stand-in: {escape(', '.join(made_up))}", style="bold"
-        )
+    print_stand_ins([row.cell for row in table.rows if row.data == "stand-in"], console)
+
+
+def print_stand_ins(names: Sequence[str], console: Console) -> None:
+    """Say which cells, if any, were trained on data that were made up."""
+    if names:
+        console.print(f"NOT THE REAL DATA but a stand-in: {escape(', '.join(names))}", style="bold")
 
 
 def name(row: Row) -> str:
@@ -173,8 +176,8 @@ def _row(cell: Cell, target_accuracy: float) -> Row:
         updates_to_target=reached.client_updates if reached else None,
         mean_staleness=mean_age(cell.ages) if cell.ages else None,
         max_staleness=max(cell.ages, default=None),
-        mb_down=_megabytes(summary.get("bytes_down")),
-        mb_up=_megabytes(summary.get("bytes_up")),
+        mb_down=megabytes(summary.get("bytes_down")),
+        mb_up=megabytes(summary.get("bytes_up")),
         client_updates=cell.client_updates,
         updates_per_second=summary.get("updates_per_second"),
         failures=cell.failures,
@@ -196,7 +199,8 @@ def _over(
     return Row(**{**values, "cell": name, "statistic": statistic, "num_seeds": len(seeds)})
 
 
-def _megabytes(num_bytes: float | None) -> float | None:
+def megabytes(num_bytes: float | None) -> float | None:
+    """10^6 bytes; None if unknown."""
     return None if num_bytes is None else num_bytes / 1e6
 
 

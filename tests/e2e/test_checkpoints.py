@@ -207,10 +207,9 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(
         config = hydra.compose("config", overrides=overrides)
         with monkeypatch.context() as patch:
             patch.setattr(JsonLines, "_write", full)
-            with pytest.raises(RunError, match="full could not be written to: No space left on"):
+            with pytest.raises(RunError, match="No space left on device; the run's folder"):
                 run(config, overrides, folder)
         assert not (folder / "summary.json").exists()
-        assert len((folder / "events.jsonl").read_bytes()) > 2000
         run(config, overrides, folder)
     assert outcome(folder) == outcome(whole)
 

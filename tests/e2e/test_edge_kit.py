@@ -106,7 +106,9 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
             assert "yes, and online" in doctor.stdout
             assert ask("healthy", folder).returncode == 0
         assert ask("register", server).stdout.count("could join already") == NODES
-        same = start(out / "same.log", "run", "--output", out / "run", server, *RUN)
+        same = start(
+            out / "same.log", "run", "--output", out / "run", server, *RUN, "num_versions=6"
+        )
         try:
             said = (out / "same.log").read_text
             wait_for(lambda: "no other is submitted" in said(), "the run is found", 30)

@@ -137,8 +137,8 @@ def test_an_upload_may_count_as_old_as_the_model_merged_into_it() -> None:
         strategy.aggregate(old, [upload(1, 0, 1)])
         assert strategy.report["weight"] == [0.6 * s**-0.5]
         # Who was given nothing newer, and an order that began after the fresh model.
-        assert strategy.staleness(upload(2, 0, 1), 9) == 10
-        assert strategy.staleness(upload(1, 8, 1), 9) == 2
+        assert strategy.staleness_of(upload(2, 0, 1), 9) == 10
+        assert strategy.staleness_of(upload(1, 8, 1), 9) == 2
 
 
 def test_ablations() -> None:

@@ -35,6 +35,7 @@ def test_load_and_read_are_inverse_with_an_integer_buffer() -> None:
     vector = np.arange(model.layout.size, dtype=np.float32)
     model.load(vector)
     np.testing.assert_array_equal(model.read(), vector)
+    np.testing.assert_array_equal(model.read(start=model.layout.num_trainable), vector[-9:])
     counter = model.layout.slices["1.num_batches_tracked"].start
     state = model.module.state_dict()
     assert state["1.num_batches_tracked"].dtype == torch.int64

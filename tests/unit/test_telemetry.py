@@ -1,6 +1,8 @@
+import errno
 import io
 import json
 import math
+import re
 import threading
 
 import numpy as np
@@ -33,6 +35,43 @@ def test_event_is_one_compact_line_in_the_order_of_its_keys(tmp_path):
         '{"kind":"dispatch","t":0.0,"client":3,"version":0}\n'
         '{"kind":"aggregate","t":1.2,"version":1,"client":[3,7],"age":[0,1]}\n'
     )
+
+
+class FullOnce:
+    """A file that has room for so many characters, and then, for a while, for none."""
+
+    def __init__(self, file, room):
+        self._file, self._room = file, room
+
+    def write(self, text):
+        if self._room is not None and len(text) > self._room:
+            self._file.write(text[: self._room])
+            self._room = None
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._file.write(text)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+def test_no_line_is_written_twice_if_there_is_room_again_before_the_log_is_closed(tmp_path):
+    path = tmp_path / "events.jsonl"
+    sink = JsonLines(path)
+    for t in range(5):
+        sink.emit({"kind": "refresh", "t": t})
+    sink._file = FullOnce(sink._file, 40)
+    with pytest.raises(OSError, match="No space left"):
+        sink.position()
+    sink.emit({"kind": "refresh", "t": 5})
+    sink.close()
+    sink.close()
+    assert re.findall(r'"t":(\d)', path.read_text()) == ["0", "5"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ class Control:
         sigma: sigma_i in [0, 5].
         iota: iota_i >= 0.
         version: r_i, at which the last upload was applied; -1 = there was none.
-        staleness: s = r_i - o' + 1 of that upload.
+        staleness: s of that upload, r_i - o' + 1 unless it is counted from a fresh model.
         xi: of that upload, and the lambda and sigma that made it.
         lam_used: see `xi`.
         sigma_used: see `xi`.
@@ -65,8 +65,8 @@ class FedASMU(AsyncStrategy):
         dynamic: False = FedAsync's polynomial weight 0.6 s^-0.5 (ablation FedASMU-DA).
         refresh: False = devices never ask for a fresh model (ablation FedASMU-FA; without both,
             FedASMU-0).
-        version_after_merge: True = an upload into which a fresh model was merged is as old as that
-            model, s = t - g + 1; False = as the model that the device began with, s = t - o + 1.
+        version_after_merge: True = an upload whose device was given a fresh model to merge is as
+            old as that model, s = t - g + 1; False = as the one it began with, s = t - o + 1.
         seed: of the meta-model.
 
     Raises:
@@ -143,7 +143,7 @@ class FedASMU(AsyncStrategy):
             "theta": MetaModel.initial(seed) if self.num_slots else None,
             "baseline": 0.0,  # b, running mean of the rewards
             "chosen": {},  # client -> slot of its first order, until its reward is known
-            "merged": {},  # client -> version of the last fresh model that it was given
+            "fresh": {},  # client -> version g of its last fresh model, if that counts
         }
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
@@ -158,19 +158,18 @@ class FedASMU(AsyncStrategy):
         return model.params, {"slot": slot}
 
     def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
-        self.state["merged"][paused.client_id] = model.version
+        if self.version_after_merge:
+            self.state["fresh"][paused.client_id] = model.version
         return super().refresh(model, paused)
 
-    def staleness(self, update: Update, version: int) -> int:
+    def staleness_of(self, update: Update, version: int) -> int:
         """s >= 1 of an upload that is applied at version t."""
-        origin = update.base_version
-        if self.version_after_merge:
-            # A fresh model of an earlier order is no newer than the one this order began with.
-            origin = max(origin, self.state["merged"].get(update.client_id, origin))
-        return version - origin + 1
+        # A fresh model of an earlier order is no newer than the one this order began with.
+        fresh: int = self.state["fresh"].get(update.client_id, 0)
+        return version - max(update.base_version, fresh) + 1
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
-        tau = self.staleness(update, model.version)
+        tau = self.staleness_of(update, model.version)
         if tau > self.max_staleness:
             return f"staleness {tau} exceeds strategy.max_staleness={self.max_staleness}"
         return None
@@ -180,7 +179,7 @@ class FedASMU(AsyncStrategy):
         for version, update in enumerate(updates, start=model.version):
             control = self._control(update.client_id)
             self._learn(control, model, update)
-            weight = self.weight(control, version, self.staleness(update, version))
+            weight = self.weight(control, version, self.staleness_of(update, version))
             local = model.local(update)
             control.direction = (local - params)[: model.num_trainable]
             params = weighted_sum([1 - weight, weight], [params, local])

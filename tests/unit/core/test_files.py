@@ -1,12 +1,16 @@
 """Files that are all there or not there at all."""
 
+import errno
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from fl_app.core.files import whole
+from fl_app.core.errors import RunError
+from fl_app.core.files import behind, explained, whole
 
 
 def test_a_file_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
@@ -47,3 +51,62 @@ def test_a_kill_leaves_the_old_one(tmp_path: Path) -> None:
     assert os.WTERMSIG(status) == signal.SIGKILL
     assert path.read_bytes() == b"old"
     assert (tmp_path / "summary.json.mine").read_bytes() == b"ne"
+
+
+def test_what_is_written_behind_is_behind_what_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    for keep, content in ((None, "abcdef"), (4, "XY"), (None, "new")):
+        with behind(path, keep) as file:
+            file.write(content)
+    assert path.read_text() == "new"
+    with behind(path, 2) as file:
+        assert file.tell() == 2
+        file.write("st")
+    assert path.read_text() == "nest"
+    with pytest.raises(FileNotFoundError):
+        behind(tmp_path / "gone", 4)
+
+
+def test_a_file_is_written_by_one_process(tmp_path: Path) -> None:
+    """Until that one closes it, or dies; one that was forked from it does not count."""
+    path = tmp_path / "events.jsonl"
+    command = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from fl_app.core.files import behind\n"
+        f"file = behind(Path({str(path)!r}), None)\n"
+        "file.write('theirs'), file.flush()\n"
+        "if os.fork() == 0: time.sleep(60)\n"
+        "print(flush=True), time.sleep(60)\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", command], stdout=subprocess.PIPE, start_new_session=True
+    ) as writer:
+        assert writer.stdout is not None
+        try:
+            writer.stdout.readline()
+            with pytest.raises(RunError, match="is written by another process: two runs in one"):
+                behind(path, None)
+            assert path.read_text() == "theirs"
+            writer.kill()
+            writer.wait()
+            behind(path, None).close()  # though its child lives
+        finally:
+            os.killpg(writer.pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (OSError(errno.ENOSPC, "No space left", "/a"), "No space left: '/a'; .* is /run, .* room"),
+        (OSError(errno.EROFS, "Read-only"), "Read-only; the run's folder is /run, .* is mended"),
+    ],
+)
+def test_a_disk_that_takes_no_more_is_told_of(error: OSError, text: str) -> None:
+    with pytest.raises(RunError, match=text), explained(Path("/run")):
+        raise error
+
+
+def test_other_errors_are_left_alone() -> None:
+    with pytest.raises(FileNotFoundError), explained(Path("/run")):
+        raise FileNotFoundError(errno.ENOENT, "No such file")

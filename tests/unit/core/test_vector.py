@@ -67,6 +67,8 @@ def test_combine_is_sum_lengths_and_products(size: int) -> None:
     out = np.empty(size, np.float32)
     assert combine(weights, list(vectors), out=out)[0] is out
     assert out.tobytes() == total.tobytes()
+    with pytest.raises(ValueError, match="does not go into"):
+        combine(weights, list(vectors), out=out[1:])
 
 
 def test_norm_by_hand() -> None:

@@ -48,7 +48,7 @@ def test_a_superlink_that_refuses_is_not(server, tmp_path):
 
 def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
     def run(run_id: int, output: str, status: str) -> Run:
-        config = {"output": Scalar(string=output)} if output else {}
+        config = {"output": Scalar(string=output), "overrides": Scalar(string=f"a 'b={run_id} c'")}
         return Run(run_id=run_id, override_config=config, status=RunStatus(status=status))
 
     runs = (
@@ -61,8 +61,9 @@ def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
     )
     with superlink(server, runs=runs) as port:
         ask = link(server, port).under_way
-        folders = (Path("/data", name) for name in ("run", "new", "old", ""))
-        assert [ask(folder) for folder in folders] == [2, 5, None, None]
+        assert ask(Path("/data/run")) == (2, ["a", "b=2 c"])
+        assert ask(Path("/data/new")) == (5, ["a", "b=5 c"])
+        assert ask(Path("/data/old")) is ask(Path("/data")) is None
 
 
 def test_a_submission_does_not_take_for_ever(server, tmp_path, monkeypatch):

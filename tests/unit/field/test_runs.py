@@ -33,7 +33,7 @@ class Scripted:
 
     def under_way(self, output):
         assert output == self.output
-        return len(self.submitted) if self._statuses else None
+        return (len(self.submitted), self.submitted[-1]) if self._statuses else None
 
     def submit(self, overrides, output):
         assert output == self.output
@@ -103,7 +103,7 @@ def test_a_run_whose_server_app_died_is_resumed(tmp_path):
     link = Scripted(tmp_path / "run", DIED, DIED, DONE)
     link.see_through("num_versions=3")
     assert link.submitted == [["num_versions=3"], *[["num_versions=3", "resume=auto"]] * 2]
-    assert "run 1 is finished:failed: the details; submitted again in 5 s" in link.told
+    assert "run 1 is finished:failed: the details; again in 5 s" in link.told
 
 
 def test_a_run_whose_superlink_died_waits_for_it_and_is_resumed(tmp_path):
@@ -164,7 +164,7 @@ def test_a_superlink_that_dies_while_a_run_is_submitted_is_asked_again(tmp_path)
     link = Scripted(tmp_path / "run", LOST, LOST, DONE)
     link.see_through("seed=1")
     assert link.submitted == [["seed=1"]]
-    assert "`flwr run`: connection reset; submitted again in 5 s" in link.told
+    assert "`flwr run`: connection reset; again in 5 s" in link.told
     assert link.paused == [5.0, 10.0, 5.0, 5.0]  # the last two between questions
 
 
@@ -184,10 +184,65 @@ def test_a_run_that_somebody_else_submitted_is_seen_through_and_resumed(tmp_path
     assert link.told[0] == f"run 1 is under way in {tmp_path / 'run'}: no other is submitted"
 
 
+def test_a_run_under_way_with_other_overrides_is_left_alone(tmp_path):
+    link = Scripted(tmp_path / "run")
+    link._begin(DIED, ["seed=1", "resume=auto"])
+    text = r"--output=.*/run must be .* run 1 is \(seed=1 instead of seed=2\): two would write"
+    with pytest.raises(ValueError, match=text):
+        link.see_through("seed=2")
+    assert link.submitted == [["seed=1", "resume=auto"]]
+
+
+def test_a_run_that_somebody_else_submits_meanwhile_is_seen_through(tmp_path):
+    """Two commands wait for the same node, and the other one is faster."""
+    link = Scripted(tmp_path / "run")
+    link.nodes_online, online = [0, 1], link.online
+
+    def meanwhile():
+        if link.nodes_online == [1] and not link.submitted:
+            link._begin(DONE, ["seed=1"])
+        return online()
+
+    link.online = meanwhile
+    link.see_through("seed=1")
+    assert link.submitted == [["seed=1"]]
+    assert "run 1 is under way" in link.told[1]
+
+
 def test_a_superlink_that_refuses_is_not_asked_for_ever(tmp_path):
     link = Scripted(tmp_path / "run", LOST, (nothing, "finished:failed"), LOST)
     with pytest.raises(RunError, match="reset; 3 attempts in a row have come to nothing"):
         link.see_through()
+
+
+def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
+    """As on a disk that is full: the run goes on from a checkpoint, and ends where it did."""
+
+    def grows_to(size):
+        def grow(output) -> None:
+            output.mkdir(exist_ok=True)
+            (output / "events.jsonl").write_text("x" * size)
+
+        return (grow, "running", "finished:failed")
+
+    link = Scripted(tmp_path / "run", grows_to(100), *map(grows_to, (99, 100, 98)))
+    with pytest.raises(RunError, match="3 attempts in a row have come to nothing"):
+        link.see_through()
+
+
+def test_a_new_checkpoint_is_progress_though_the_log_is_shorter(tmp_path):
+    def reaches(version, size):
+        def reach(output) -> None:
+            (output / "checkpoints").mkdir(parents=True, exist_ok=True)
+            (output / "checkpoints" / f"version-{version:09d}.safetensors").touch()
+            (output / "events.jsonl").write_text("x" * size)
+
+        return (reach, "running", "finished:failed")
+
+    steps = [reaches(version, 100 - version) for version in range(8)]
+    link = Scripted(tmp_path / "run", *steps, DONE)
+    link.see_through()
+    assert len(link.submitted) == 9
 
 
 def test_attempts_that_get_further_are_never_too_many(tmp_path):

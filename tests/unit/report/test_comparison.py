@@ -9,7 +9,7 @@ from run_folders import ASYNCHRONOUS, ROUNDS, write_cell
 
 from fl_app.report.__main__ import main
 from fl_app.report.cells import Cell, Evaluation
-from fl_app.report.comparison import between, compare, last
+from fl_app.report.comparison import between, compare, last, print_comparison
 
 
 def cell(name, accuracies, *, every=10.0, **fields):
@@ -102,12 +102,46 @@ def test_a_cell_without_an_evaluation_comes_last_and_spoils_no_mean():
         (lambda: between("t", 3, 2), "mean=3 2 must be two numbers, the first at least 0"),
         (lambda: between("t", -1, 2), "mean=-1 2 must be"),
         (lambda: between("t", float("nan"), 2), "mean=nan 2 must be"),
-        (lambda: compare([cell("a", [0.5])], last(1), 70), "target_accuracy=70 must be"),
     ],
 )
 def test_what_would_choose_nothing_is_refused(choose, text):
     with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
         choose()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--last", "1", "--target-accuracy", "70"], "target_accuracy=70.0 must be above 0 and at"),
+        (["--last", "1", "--over", "version"], "--over=version needs --mean: nothing else has"),
+        (["--last", "1", "--watch", "5"], "argument --watch: not allowed with argument --last"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_is_read(
+    tmp_path, capsys, options, text
+):
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "nothing"), *options])
+    assert text in capsys.readouterr().err
+
+
+def test_what_a_table_for_a_paper_must_not_hide_is_told_below_it():
+    def printed(*cells):
+        out = io.StringIO()
+        print_comparison(cells, last(1), 0.5, Console(file=out, width=300))
+        return [line for line in out.getvalue().splitlines() if line.strip() and "|" not in line]
+
+    good = cell("good", [0.5], summary={"data": "local", "stopped": "seconds"})
+    assert printed(good) == []
+    assert printed(
+        good,
+        cell("made-seed0", [0.5], summary={"data": "stand-in", "stopped": "num_versions"}),
+        cell("far-seed1", [0.5], summary={"stopped": "Diverged: not finite"}),
+        cell("killed", [0.5]),
+    ) == [
+        "NOT THE REAL DATA but a stand-in: made-seed0",
+        "NOT RUN TO THEIR END: far-seed1 (Diverged: not finite), killed (no summary)",
+    ]
 
 
 @pytest.mark.parametrize(
