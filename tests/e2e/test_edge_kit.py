@@ -96,18 +96,12 @@ def logged(run: Path, kind: str) -> int:
 def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
     server = out / "server"
     run = start(
-        out / "run.log", "run", "--keep", "--output", out / "run", server, *RUN, "num_versions=4"
+        out / "run.log", "run", "--keep", "--output", out / "run", server, *RUN, "num_versions=8"
     )
     try:
         wait_for(lambda: logged(out / "run", "arrival") > 0, "an update arrives")
-        for folder in (server, out / "node-0"):
-            doctor = ask("doctor", folder)
-            assert doctor.returncode == 0, doctor.stdout
-            assert "yes, and online" in doctor.stdout
-            assert ask("healthy", folder).returncode == 0
-        assert ask("register", server).stdout.count("could join already") == NODES
         same = start(
-            out / "same.log", "run", "--output", out / "run", server, *RUN, "num_versions=4"
+            out / "same.log", "run", "--output", out / "run", server, *RUN, "num_versions=8"
         )
         try:
             said = (out / "same.log").read_text
@@ -118,11 +112,17 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
             assert "submitted: " not in said()
         finally:
             end(same)
+        for folder in (server, out / "node-0"):
+            doctor = ask("doctor", folder)
+            assert doctor.returncode == 0, doctor.stdout
+            assert "yes, and online" in doctor.stdout
+            assert ask("healthy", folder).returncode == 0
+        assert ask("register", server).stdout.count("could join already") == NODES
         assert run.wait(200) == 0, (out / "run.log").read_text()
     finally:
         end(run)
     summary = json.loads((out / "run" / "summary.json").read_text())
-    assert (summary["num_versions"], summary["failures"]) == (4, 0)
+    assert (summary["num_versions"], summary["failures"]) == (8, 0)
     assert not processes(server)
     doctor = ask("doctor", out / "node-0")
     assert doctor.returncode == 1
