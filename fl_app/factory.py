@@ -293,8 +293,9 @@ def prepare_process() -> None:
     as there are cores.
 
     The C library keeps freed memory: by default the tensors of every mini-batch go back to the
-    system and are paged in again for the next, a tenth of a LeNet step's time, and so does every
-    vector of a large model, which costs more than to add it up.
+    system and are paged in again for the next, a tenth of a LeNet step's time. So does every vector
+    of a large model, which costs more than to add it up, and whatever the threshold: it cannot be
+    set above 32 MB.
     """
     torch.set_num_threads(1)
     threadpool_limits(1)
