@@ -99,12 +99,16 @@ class Cell:
     """One cell of a run.
 
     Attributes:
-        name: of its folder, or the algorithm's if the cell is the whole run.
+        name: unlike every other cell's of the run.
         algorithm: as configured.
         task: its data set; empty if nobody knows.
         experiment: whose cell it is; empty if it is of none.
         on_wall_clock: whether seconds are real and not virtual.
         summary: ``summary.json``; empty if the run ended before it was written, or still goes on.
+        label: the name without the seed: cells that differ in nothing but their seed share it.
+            The name unless it is given.
+        seed: as configured; None if nobody knows.
+        folder: name of its folder.
         config: the text of ``config.yaml``.
         metrics: the columns of ``metrics.csv``, each as long as the others.
         aggregations: times at which versions were published, seconds.
@@ -124,6 +128,9 @@ class Cell:
     algorithm: str
     on_wall_clock: bool
     summary: dict[str, Any]
+    label: str = ""
+    seed: int | None = None
+    folder: str = ""
     task: str = ""
     experiment: str = ""
     config: str = ""
@@ -144,6 +151,9 @@ class Cell:
     rejected: int = 0
     seconds: float = 0.0
     version: int = 0
+
+    def __post_init__(self) -> None:
+        self.label = self.label or self.name
 
     @property
     def stopped(self) -> str:

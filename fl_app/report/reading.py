@@ -13,7 +13,6 @@ from omegaconf import OmegaConf
 
 from fl_app.core.errors import require
 from fl_app.report.cells import Cell, Evaluation, Mark, Training, Trouble, Wait
-from fl_app.report.series import without_seed
 from fl_app.report.style import ALGORITHMS
 
 MAX_STORY = 8  # events of a client that are told with its trouble
@@ -25,7 +24,7 @@ def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
 
     Args:
         folder: of the run.
-        only: names of the cells to read, each for all of its seeds; none = all.
+        only: labels of the cells to read, each for all of its seeds; none = all.
 
     Raises:
         ValueError: there is no cell, or not one that is named.
@@ -39,10 +38,11 @@ def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
                 f"run_folder={folder} must hold events.jsonl or folders that do: nothing to report"
             )
         cells = sorted((read_cell(path) for path in paths), key=_order)
-    names = dict.fromkeys(without_seed(cell.name) for cell in cells)
-    for name in only:
-        require(name in names, "only", name, f"among {', '.join(names)}", "there is no such cell")
-    return [cell for cell in cells if not only or without_seed(cell.name) in only]
+    labels = dict.fromkeys(cell.label for cell in cells)
+    for label in only:
+        among = f"among {', '.join(labels)}"
+        require(label in labels, "only", label, among, "there is no such cell")
+    return [cell for cell in cells if not only or cell.label in only]
 
 
 def read_cell(folder: Path, name: str | None = None) -> Cell:
@@ -60,6 +60,9 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         name = f"{algorithm} {folder.name}" if folder.name.isdigit() else folder.name
     cell = Cell(
         name=name or algorithm,
+        label=re.sub(r"-seed\d+$", "", name),  # of an experiment's cell
+        seed=OmegaConf.select(config, "seed"),
+        folder=folder.resolve().name,
         algorithm=algorithm,
         on_wall_clock=OmegaConf.select(config, "runtime.name") == "deployment",
         summary=_summary(folder / "summary.json"),

@@ -1,6 +1,5 @@
 """What the figures show, as numbers: curves, histograms and the rows of the timeline."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Series:
-    """One cell, or the seeds of one: folders named ``<name>-seed<k>``."""
+    """One cell, or the seeds of one: cells that share a label, which is the series' name."""
 
     name: str
     cells: tuple[Cell, ...]
@@ -46,13 +45,8 @@ def group(cells: Sequence[Cell]) -> list[Series]:
     """Put the seeds of a cell together, in the order in which the cells come."""
     groups: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
-        groups[without_seed(cell.name)].append(cell)
-    return [Series(name, tuple(members)) for name, members in groups.items()]
-
-
-def without_seed(name: str) -> str:
-    """What the seeds of a cell are called together."""
-    return re.sub(r"-seed\d+$", "", name)
+        groups[cell.label].append(cell)
+    return [Series(label, tuple(members)) for label, members in groups.items()]
 
 
 def curve(series: Series, x: str = "t", y: str = "accuracy") -> Curve:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table as RichTable
 
 from fl_app.report.cells import Cell, mean_age
-from fl_app.report.series import group, without_seed
+from fl_app.report.series import group
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Row:
     unknown where it is unknown of a seed, and of words what all seeds have in common.
 
     Attributes:
-        cell: name of the cell.
+        cell: name of the cell; of its seeds together, their label.
         algorithm: name of the algorithm.
         data: where the data were from; "stand-in" = made up in place of the real ones.
         final_accuracy: of the last evaluation, in [0, 1].
@@ -41,6 +41,9 @@ class Row:
         stopped: what ended the run.
         statistic: "run" for one cell, "mean" or "std" over its seeds.
         num_seeds: 1, or over how many.
+        label: what the seeds of a cell are called together.
+        seed: of the run.
+        folder: in which the run lies.
     """
 
     cell: str
@@ -61,6 +64,9 @@ class Row:
     stopped: str | None
     statistic: str = "run"
     num_seeds: int = 1
+    label: str = ""
+    seed: float | None = None
+    folder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,12 +78,11 @@ class Table:
 
     def of_series(self) -> list[tuple[Row, Row | None]]:
         """A row for each cell, seeds together: its mean and its spread, which one seed has not."""
-        spreads = {row.cell: row for row in self.rows if row.statistic == "std"}
+        spreads = {row.label: row for row in self.rows if row.statistic == "std"}
         return [
-            (row, spreads.get(row.cell))
+            (row, spreads.get(row.label))
             for row in self.rows
-            if row.statistic == "mean"
-            or (row.statistic == "run" and without_seed(row.cell) not in spreads)
+            if row.statistic == "mean" or (row.statistic == "run" and row.label not in spreads)
         ]
 
 
@@ -183,6 +188,9 @@ def _row(cell: Cell, target_accuracy: float) -> Row:
         failures=cell.failures,
         rejected=cell.rejected,
         stopped=summary.get("stopped"),
+        label=cell.label,
+        seed=cell.seed,
+        folder=cell.folder,
     )
 
 
@@ -196,7 +204,8 @@ def _over(
             values[field.name] = column[0] if len(set(column)) == 1 else None
         else:
             values[field.name] = of(column)
-    return Row(**{**values, "cell": name, "statistic": statistic, "num_seeds": len(seeds)})
+    values |= {"cell": name, "statistic": statistic, "num_seeds": len(seeds)}
+    return Row(**{**values, "seed": None, "folder": None})
 
 
 def megabytes(num_bytes: float | None) -> float | None:

@@ -18,7 +18,8 @@ def cell(name, accuracies, *, every=10.0, **fields):
         Evaluation(t=every * n, accuracy=accuracy, client_updates=3 * n, version=n, loss=1.0)
         for n, accuracy in enumerate(accuracies)
     ]
-    return Cell(name, name, False, fields.pop("summary", {}), evaluations=evaluations, **fields)
+    fields = {"label": name.partition("-seed")[0], "summary": {}, **fields}
+    return Cell(name, name, False, evaluations=evaluations, **fields)
 
 
 def rows(cells, choice, target=0.5):

@@ -182,6 +182,17 @@ def test_cells_come_in_the_order_of_algorithms_then_of_numbers_in_names(tmp_path
     ]
 
 
+def test_cells_of_an_experiment_that_differ_in_their_seed_share_a_label(tmp_path):
+    for name in ("fedavg-seed0", "fedavg-seed12", "fedavg-slow", "seed3"):
+        write_cell(tmp_path / name, events=[])
+    assert [(cell.name, cell.label) for cell in read_run(tmp_path)] == [
+        ("fedavg-seed0", "fedavg"),
+        ("fedavg-seed12", "fedavg"),
+        ("fedavg-slow", "fedavg-slow"),
+        ("seed3", "seed3"),
+    ]
+
+
 def test_cell_that_wrote_only_one_of_its_files_is_a_cell(tmp_path):
     write_cell(tmp_path / "a", summary={"stopped": "interrupted"})
     write_cell(tmp_path / "b", events=[])

@@ -23,9 +23,10 @@ from fl_app.report.series import (
 )
 
 
-def cell(name="fedbuff", accuracies=(), trainings=(), waits=(), seconds=0.0):
+def cell(name="fedbuff", accuracies=(), trainings=(), waits=(), seconds=0.0, label=""):
     return Cell(
         name=name,
+        label=label,
         algorithm="fedbuff",
         on_wall_clock=False,
         summary={},
@@ -40,13 +41,13 @@ def cell(name="fedbuff", accuracies=(), trainings=(), waits=(), seconds=0.0):
 
 
 def test_seeds_of_a_cell_are_one_series():
-    names = ["fedavg-seed0", "fedavg-seed12", "fedbuff", "fedavg-slow", "seed3"]
-    series = group([cell(name) for name in names])
-    assert [(each.name, len(each.cells)) for each in series] == [
-        ("fedavg", 2),
-        ("fedbuff", 1),
-        ("fedavg-slow", 1),
-        ("seed3", 1),
+    labels = ["fedavg", "fedbuff", "fedavg", ""]
+    cells = [cell(f"cell{n}", label=label) for n, label in enumerate(labels)]
+    series = group(cells)
+    assert [(each.name, each.cells) for each in series] == [
+        ("fedavg", (cells[0], cells[2])),
+        ("fedbuff", (cells[1],)),
+        ("cell3", (cells[3],)),
     ]
 
 

@@ -40,6 +40,9 @@ def test_row_tells_what_the_cell_came_to(tmp_path):
         failures=0,
         rejected=0,
         stopped="num_versions",
+        label="fedavg",
+        seed=None,
+        folder="fedavg",
     )
 
 
