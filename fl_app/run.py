@@ -63,7 +63,11 @@ SMOKE_TESTS = 20  # test examples
 
 
 def run(
-    config: DictConfig, overrides: Sequence[str], folder: Path, grid: "Grid | None" = None
+    config: DictConfig,
+    overrides: Sequence[str],
+    folder: Path,
+    grid: "Grid | None" = None,
+    shared: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Run what the configuration says: one run, or every cell of its experiment.
 
@@ -72,6 +76,7 @@ def run(
         overrides: the user's own; they win over those of an experiment's cells.
         folder: where files go; cells get folders of their own in it.
         grid: of the ServerApp, for the runtimes that need one.
+        shared: as of `fl_app.report.write_report`.
 
     Returns:
         The summaries, one a cell.
@@ -85,11 +90,15 @@ def run(
     for cell in cells.values():
         check(cell)
     with explained(folder):
-        return _run(cells, folder, config.experiment.report_accuracy, grid)
+        return _run(cells, folder, config.experiment.report_accuracy, grid, shared)
 
 
 def _run(
-    cells: Mapping[str, DictConfig], folder: Path, target: float | None, grid: "Grid | None"
+    cells: Mapping[str, DictConfig],
+    folder: Path,
+    target: float | None,
+    grid: "Grid | None",
+    shared: Path | None,
 ) -> list[dict[str, Any]]:
     summaries = []
     problem: RunError | None = None
@@ -109,7 +118,7 @@ def _run(
             problem = Interrupted(f"interrupted; what was done so far lies in {folder}")
             break
     figures = not isinstance(problem, Interrupted)  # who pressed Ctrl-C does not wait for them
-    table = report.write_report(folder, target, figures=figures)
+    table = report.write_report(folder, target, figures=figures, shared=shared)
     report.print_table(table)
     print(f"Files{', table and figures' if figures else ' and table'}: {folder}")
     print(f"Report, to open in a browser: {folder / report.PAGE}")

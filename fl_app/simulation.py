@@ -17,7 +17,7 @@ from fl_app.run import run
 
 
 def run_in_flower(
-    config: DictConfig, overrides: Sequence[str], folder: Path
+    config: DictConfig, overrides: Sequence[str], folder: Path, shared: Path | None = None
 ) -> list[dict[str, Any]]:
     """As `fl_app.run.run`, with the clients' work done by Flower's simulated nodes.
 
@@ -37,7 +37,7 @@ def run_in_flower(
     def main(grid: Grid, context: Context) -> None:
         del context
         try:
-            summaries.extend(run(config, overrides, folder, grid))
+            summaries.extend(run(config, overrides, folder, grid, shared))
         except (ValueError, RunError) as problem:  # Flower would wrap it in its own
             problems.append(problem)
 

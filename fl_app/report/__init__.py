@@ -22,6 +22,7 @@ def write_report(
     figures: bool = True,
     span: tuple[float, float] | None = None,
     only: Collection[str] = (),
+    shared: Path | None = None,
 ) -> Table:
     """Write ``table.csv``, ``report.html`` and ``figures/*.png`` into a run folder.
 
@@ -32,6 +33,8 @@ def write_report(
         span: seconds from and to which the page's timelines reach; None = so much that a browser
             draws it quickly.
         only: names of the cells to tell about, each for all of its seeds; none = all.
+        shared: folder with one plotting library for many pages, as of the jobs of a sweep; None =
+            the page holds the library itself and opens anywhere.
 
     Returns:
         The table that was written.
@@ -42,7 +45,7 @@ def write_report(
     """
     cells, table = _read(run_folder, target_accuracy, span, only)
     write_csv(table, run_folder / "table.csv")
-    _write_page(run_folder, cells, table, span)
+    _write_page(run_folder, cells, table, span, shared=shared)
 
     if figures:
         from fl_app.report.figures import write_figures  # matplotlib takes a second to import
@@ -121,10 +124,11 @@ def _write_page(
     table: Table,
     span: tuple[float, float] | None,
     refresh: float | None = None,
+    shared: Path | None = None,
 ) -> None:
     from fl_app.report.page import write_page  # plotly takes a tenth of a second to import
 
-    write_page(cells, table, run_folder / PAGE, span=span, refresh=refresh)
+    write_page(cells, table, run_folder / PAGE, span=span, refresh=refresh, shared=shared)
 
 
 def _ended(run_folder: Path) -> bool:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -21,6 +22,7 @@ from fl_app.report.table import Row, Table
 from fl_app.report.template import PAGE
 from fl_app.report.timeline import MAX_ORDERS, Timeline, timeline
 
+LIBRARY = "plotly.min.js"
 MAX_TIMELINES = 6  # on a page that compares series
 MAX_REASONS = 20  # of a cell
 MAX_TOLD = 20  # troubles of a cell on a page that compares
@@ -60,6 +62,7 @@ def write_page(
     *,
     span: tuple[float, float] | None = None,
     refresh: float | None = None,
+    shared: Path | None = None,
 ) -> None:
     """Write the report; who reads the file meanwhile gets all of the old one or of the new one.
 
@@ -69,9 +72,23 @@ def write_page(
         path: the file.
         span: seconds that timelines show; None = as much as a browser draws quickly.
         refresh: seconds after which a browser reads the file again; None = never.
+        shared: folder of the plotting library, which is written there unless it is there; None =
+            it is a part of the page.
     """
+    library = None
+    if shared is not None:
+        file = shared / LIBRARY
+        if not file.is_file():
+            _replace(file, get_plotlyjs())
+        library = quote(Path(os.path.relpath(file.resolve(), path.parent.resolve())).as_posix())
+    text = render(cells, table, path.parent, span=span, refresh=refresh, library=library)
+    _replace(path, text)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file whole; two processes that write the same one do not mix."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(render(cells, table, path.parent, span=span, refresh=refresh), "utf-8")
+    draft.write_text(text, "utf-8")
     draft.replace(path)
 
 
@@ -82,8 +99,9 @@ def render(
     *,
     span: tuple[float, float] | None = None,
     refresh: float | None = None,
+    library: str | None = None,
 ) -> str:
-    """The text of the page; `folder` is named on it."""
+    """The text of the page; `library` is the plotting library's address, None = within the page."""
     series = group(cells)
     drawn = looks([each.algorithm for each in series])
     alone = len(cells) == 1
@@ -103,7 +121,8 @@ def render(
         title=_title(cells, folder),
         folder=folder.resolve(),
         refresh=refresh,
-        plotly=Markup(get_plotlyjs()),
+        library=library,
+        plotly=Markup("" if library else get_plotlyjs()),
         status=_status(cells),
         made_up=[cell.name for cell in cells if cell.summary.get("data") == "stand-in"],
         collapsed=[cell.name for cell in cells if cell.summary.get("collapsed")],

@@ -52,7 +52,11 @@ main > details pre { background: white; border: 1px solid #e2e4e6; }
 td pre { white-space: pre-wrap; max-height: 220px; }
 .pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 14px; }
 </style>
+{% if library %}
+<script src="{{ library }}"></script>
+{% else %}
 <script>{{ plotly }}</script>
+{% endif %}
 </head>
 <body>
 <main>
@@ -61,6 +65,12 @@ td pre { white-space: pre-wrap; max-height: 220px; }
 <p>{{ status }} &middot; {{ folder }}</p>
 </header>
 
+{% if library %}
+<div class="warning" id="no-library" hidden><b>No figures:</b> {{ library }}, which the pages of a
+sweep share, is not there. python -m fl_app.report FOLDER writes a page that needs no other file.
+</div>
+<script>document.getElementById("no-library").hidden = "Plotly" in window;</script>
+{% endif %}
 {% if made_up %}
 <div class="warning"><b>Not the real data</b> but a stand-in: {{ made_up | join(", ") }}.</div>
 {% endif %}

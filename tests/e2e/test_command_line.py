@@ -101,6 +101,14 @@ def test_quickstart_compares_its_cells_at_equal_updates(monkeypatch, tmp_path):
         assert json.loads((tmp_path / cell / "summary.json").read_text())["stopped"] == "seconds"
 
 
+def test_jobs_of_a_sweep_share_the_plotting_library(monkeypatch, tmp_path):
+    sweep = (f"hydra.sweep.dir={tmp_path}", "algorithm=fedbuff,fedasync", "num_versions=1", "-m")
+    assert run(monkeypatch, tmp_path, *sweep) == 0
+    assert (tmp_path / "plotly.min.js").is_file()
+    for job in ("0", "1"):
+        assert (tmp_path / job / "report.html").stat().st_size < 1e6
+
+
 def test_cells_run_once_per_seed(monkeypatch, tmp_path):
     overrides = ["experiment=quickstart", "experiment.only=[fedbuff]", "experiment.seeds=[1,2]"]
     assert run(monkeypatch, tmp_path, *overrides, "max_seconds=3") == 0

@@ -50,6 +50,21 @@ def test_page_needs_no_network(tmp_path):
     assert not re.findall(r"(?:src|href)=[\"'](?!data:)[^\"']+", page(tmp_path))
 
 
+def test_pages_of_a_sweep_share_the_plotting_library(tmp_path):
+    sweep = tmp_path / "a sweep"
+    for job in ("0", "1"):
+        write_cell(sweep / job, events=ROUNDS)
+        write_report(sweep / job, figures=False, shared=sweep)
+    write_cell(sweep / "lr=1" / "2", events=ROUNDS)
+    write_report(sweep / "lr=1" / "2", figures=False, shared=sweep)
+    assert {path.name for path in sweep.iterdir()} == {"0", "1", "lr=1", "plotly.min.js"}
+    assert (sweep / "plotly.min.js").stat().st_size > 1e6
+    for folder, address in (("0", ".."), ("1", ".."), ("lr=1/2", "../..")):
+        text = (sweep / folder / PAGE).read_text()
+        assert len(text) < 1e6
+        assert f'<script src="{address}/plotly.min.js"></script>' in text
+
+
 def test_what_clients_said_is_text(tmp_path):
     write_cell(
         tmp_path, events=EVENTFUL, summary={"stopped": "Diverged: <script>alert(1)</script>"}
