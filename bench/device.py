@@ -31,6 +31,7 @@ import torch
 from bench.stamps import VARIABLE, Span, busy_share, gaps, spans, step_seconds
 from faults.link import Link
 from fl_app.client import LocalTrainer
+from fl_app.core.types import Order
 from fl_app.field.demo import APP, demo
 from fl_app.field.loopback import Federation, FederationError
 from fl_app.tasks.partition import Iid
@@ -131,9 +132,9 @@ def calibrate(seconds: float) -> tuple[int, int]:
     task = synthetic(partition=Iid(), num_clients=1, num_examples=1600)
     trainer = LocalTrainer(task, batch_size=BATCH)
     vector = trainer.model.read()
-    trainer.train(0, 0, vector, {"local_epochs": 1})
+    trainer.train(Order(0, 0, 0, 0, vector, {"local_epochs": 1}, 0.0))
     began = time.monotonic()
-    trainer.train(0, 1, vector, {"local_epochs": 5})
+    trainer.train(Order(1, 0, 1, 0, vector, {"local_epochs": 5}, 0.0))
     rate = 8000 / (time.monotonic() - began)
     return BATCH * round(rate * seconds / BATCH), vector.nbytes
 

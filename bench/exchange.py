@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.core.errors import RunError
-from fl_app.core.types import Config, State, Upload, Vector
+from fl_app.core.types import Order, Upload, Vector
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import VirtualClock
 from fl_app.engine.engine import Engine, Stop
@@ -30,20 +30,12 @@ class Resting:
         self._nothing.flags.writeable = False
         self.fresh = 0
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None = None,
-        state: State | None = None,
-    ) -> Upload:
-        if self._pauses and "resume" not in config:
-            kept = {"paused": received}
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        if self._pauses and "resume" not in order.config:
+            kept = {"paused": order.vector}
             none = self._nothing[:0]
             return Upload(none, "delta", 1, 0.0, done=False, progress=0.5, state=kept)
-        self.fresh += "fresh_version" in config
+        self.fresh += "fresh_version" in order.config
         return Upload(self._nothing, "delta", 1, 0.0)
 
 

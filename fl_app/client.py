@@ -20,7 +20,7 @@ from fl_app.compression import Compressed, Compression
 from fl_app.compression import Trainer as Sender
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.core.layout import Layout
-from fl_app.core.types import KINDS, Config, State, Upload, Vector
+from fl_app.core.types import KINDS, Config, Order, Upload, Vector
 from fl_app.flat import FlatModel
 
 NOTHING: Vector = np.empty(0, np.float32)
@@ -211,39 +211,28 @@ class LocalTrainer(NumPyClient):
 
     # -- training ---------------------------------------------------------------------------------
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None = None,
-        state: State | None = None,
-    ) -> Upload:
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
         """Carry out one order, or the rest of one that paused.
 
         Args:
-            client_id: whose data, 0 <= client_id < num_clients.
-            sequence: the client's order number, for its randomness.
-            received: w_o, shape ``(d,)``, left alone. After a pause the fresh model, or nothing,
-                shape ``(0,)``.
-            config: what the strategy added. Known here: ``version`` (of w_o), ``local_epochs``,
-                ``local_lr_factor`` and ``proximal-mu``, which go before the trainer's own, and
-                ``resume``.
+            order: what to do. Its vector, w_o, is left alone; after a pause it is the fresh model,
+                or nothing, shape ``(0,)``. Of its config these are known here: ``version`` (of
+                w_o), ``local_epochs``, ``local_lr_factor`` and ``proximal-mu``, which go before
+                the trainer's own, and ``resume``.
             out: where to write the upload's vector, shape ``(d,)``; default a new one.
-            state: what the client kept from its order before.
 
         Raises:
             ValueError: the client has no training data, or did not pause.
         """
+        client_id, received, config = order.client_id, order.vector, order.config
         indices = self.task.train_indices(client_id)
         if indices.size == 0:
             raise ValueError(f"client {client_id} has no training examples")
         self.client_id = client_id
-        self.state = dict(state or {})
+        self.state = dict(order.state)
         self._proximal = float(config.get("proximal-mu", self.proximal))
         resumes = bool(config.get("resume", False))
-        entropy = (self.seed, client_id, sequence)
+        entropy = (self.seed, client_id, order.sequence)
         rng = np.random.default_rng((*entropy, 1) if resumes else entropy)
         _seed_torch(int(rng.integers(1 << 62)), self.device)
         if not self.model.module.training:  # setting it on every submodule takes 0.1 ms
@@ -457,13 +446,17 @@ class LocalTrainer(NumPyClient):
         """
         received = self.model.layout.flatten(parameters) if parameters else NOTHING
         settings = {k: v for k, v in config.items() if not isinstance(v, bytes)}
-        upload = self.sender.train(
-            int(config.get("client-id", 0)),
-            int(config.get("sequence", 0)),
-            received,
-            settings,
+        order = Order(
+            number=0,  # the server's to know, as is when it was given
+            client_id=int(config.get("client-id", 0)),
+            sequence=int(config.get("sequence", 0)),
+            base_version=int(config.get("version", 0)),
+            vector=received,
+            config=settings,
+            sent_at=0.0,
             state=self.state,
         )
+        upload = self.sender.train(order)
         self.state = dict(upload.state)
         metrics: dict[str, Scalar] = {
             **upload.metrics,

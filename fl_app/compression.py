@@ -9,7 +9,6 @@ where C keeps the k entries of largest magnitude, in half precision if asked to,
 device. Half precision alone needs no feedback: its error is a 2,048th of an entry.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.layout import Layout
-from fl_app.core.types import Config, State, Upload, Vector
+from fl_app.core.types import Order, Upload, Vector
 from fl_app.core.vector import all_finite
 
 INDEX_BYTES = 4
@@ -106,15 +105,7 @@ class Compression:
 class Trainer(Protocol):
     """What uploads come from (`fl_app.client.LocalTrainer`)."""
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None = None,
-        state: State | None = None,
-    ) -> Upload: ...
+    def train(self, order: Order, out: Vector | None = None) -> Upload: ...
 
 
 class Compressed:
@@ -131,20 +122,11 @@ class Compressed:
         self._compression = compression
         self._layout = layout
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None = None,
-        state: State | None = None,
-    ) -> Upload:
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
         """As `fl_app.client.LocalTrainer.train`; the state holds the residual besides."""
-        own: Mapping[str, Any] = state or {}
-        residual = own.get(RESIDUAL)
-        own = {key: value for key, value in own.items() if key != RESIDUAL}
-        upload = self._trainer.train(client_id, sequence, received, config, out, own)
+        residual = order.state.get(RESIDUAL)
+        own = {key: value for key, value in order.state.items() if key != RESIDUAL}
+        upload = self._trainer.train(replace(order, state=own), out)
         if upload.done:
             residual = self._compression.apply(upload.vector, self._layout, residual)
         if residual is None:

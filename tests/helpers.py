@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer
-from fl_app.core.types import Config, Event, GlobalModel, State, Update, Upload, Vector
+from fl_app.core.types import Config, Event, GlobalModel, Order, State, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import VirtualClock
@@ -27,6 +27,18 @@ def vec(*values: float) -> Vector:
     vector = np.array(values, np.float32)
     vector.flags.writeable = False
     return vector
+
+
+def order_for(
+    client_id: int,
+    sequence: int,
+    vector: Vector,
+    config: Config,
+    state: State | None = None,
+) -> Order:
+    """An order as its client sees it."""
+    version = int(config.get("version", 0))
+    return Order(0, client_id, sequence, version, vector, config, 0.0, state or {})
 
 
 # -- a task ---------------------------------------------------------------------------------------
@@ -94,16 +106,8 @@ class Scripted:
     def __init__(self, script: Callable[[int, int, Vector], Any]) -> None:
         self._script = script
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None,
-        state: State | None = None,
-    ) -> Upload:
-        upload: Upload = self._script(client_id, sequence, received)
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        upload: Upload = self._script(order.client_id, order.sequence, order.vector)
         return upload
 
 

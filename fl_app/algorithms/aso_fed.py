@@ -35,7 +35,7 @@ from torch import Tensor
 
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import require, require_at_least, require_count
-from fl_app.core.types import Config, GlobalModel, State, Update, Upload, Vector
+from fl_app.core.types import Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy import AsyncStrategy
@@ -126,16 +126,8 @@ class ASOFedTrainer(LocalTrainer):
         self._h, self._v = h, g
         return z
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None = None,
-        state: State | None = None,
-    ) -> Upload:
-        upload = super().train(client_id, sequence, received, config, out, state)
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        upload = super().train(order, out)
         return replace(upload, state={"h": _flat(self._h), "v": _flat(self._v)})
 
 

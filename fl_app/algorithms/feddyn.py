@@ -36,7 +36,7 @@ from torch import Tensor
 
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import require_count, require_positive
-from fl_app.core.types import Config, GlobalModel, State, Update, Upload, Vector
+from fl_app.core.types import Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
@@ -115,18 +115,10 @@ class FedDynTrainer(LocalTrainer):
         pull = list(torch._foreach_add(self._shift, params))
         return list(torch._foreach_add(grad, pull, alpha=self._alpha))
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None = None,
-        state: State | None = None,
-    ) -> Upload:
-        upload = super().train(client_id, sequence, received, config, out, state)
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        upload = super().train(order, out)
         split = self.model.layout.num_trainable
-        memory = self.model.read()[:split] - received[:split]
-        if state:
-            memory += state["memory"]
+        memory = self.model.read()[:split] - order.vector[:split]
+        if order.state:
+            memory += order.state["memory"]
         return replace(upload, state={"memory": memory})

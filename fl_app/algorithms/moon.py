@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.core.errors import require_at_least, require_positive
-from fl_app.core.types import Config, GlobalModel, State, Update, Upload, Vector
+from fl_app.core.types import Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.flat import FlatModel
 from fl_app.schedule import Schedule, synchronous
@@ -116,16 +116,8 @@ class MOONTrainer(LocalTrainer):
         before = F.cosine_similarity(z, self._previous.features(inputs), dim=-1)
         return self._mu * F.softplus((before - alike) / self._temperature).mean()
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None = None,
-        state: State | None = None,
-    ) -> Upload:
-        upload = super().train(client_id, sequence, received, config, out, state)
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        upload = super().train(order, out)
         return replace(upload, state={"previous": self.model.read()})
 
 

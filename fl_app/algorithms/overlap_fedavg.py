@@ -37,7 +37,7 @@ import numpy as np
 
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
-from fl_app.core.types import Config, GlobalModel, State, Update, Upload, Vector
+from fl_app.core.types import Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
@@ -125,51 +125,40 @@ class OverlapTrainer(LocalTrainer):
 
     def __init__(self, task: TrainingTask, **settings: Any) -> None:
         super().__init__(task, **settings)
-        self._latest: tuple[int, int, Vector, Config] | None = None
+        self._latest: Order | None = None
         self._ahead: tuple[int, Vector, Upload] | None = None
         self._until: Callable[[], bool] | None = None
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None = None,
-        state: State | None = None,
-    ) -> Upload:
-        version = int(config.get("version", 0))
-        base, base_version = received, version
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        version, state = int(order.config.get("version", 0)), order.state
+        base, base_version = order.vector, version
         # A server that went on from a checkpoint may not have come to that version again.
         if state and int(state["version"]) <= version:
             base, base_version = state["received"], int(state["version"])
         ahead, self._ahead = self._ahead, None
-        if ahead and ahead[0] == client_id and np.array_equal(ahead[1], base):
+        if ahead and ahead[0] == order.client_id and np.array_equal(ahead[1], base):
             assert out is None, "worker processes do not work ahead"
             upload = ahead[2]
         else:
-            upload = super().train(client_id, sequence, base, config, out)
-        kept = {"received": received.copy(), "version": np.array(version)}
-        self._latest = client_id, sequence, kept["received"], config
+            upload = super().train(replace(order, vector=base, state={}), out)
+        kept = {"received": order.vector.copy(), "version": np.array(version)}
+        self._latest = replace(order, vector=kept["received"], state={})
         return replace(upload, base_version=base_version, state=kept)
 
     def work_ahead(self, until: Callable[[], bool]) -> None:
         if self._latest is None:
             return
-        (client_id, sequence, base, config), self._latest = self._latest, None
-        most = config.get("max_local_epochs", self.local_epochs)
+        order, self._latest = self._latest, None
+        version = int(order.config.get("version", 0)) + 1
+        most = order.config.get("max_local_epochs", self.local_epochs)
+        config = {**order.config, "version": version, "local_epochs": most}
         self._until = until
         try:
             # As the next order's, which it will be the answer to.
-            upload = super().train(
-                client_id,
-                sequence + 1,
-                base,
-                {**config, "version": int(config.get("version", 0)) + 1, "local_epochs": most},
-            )
+            upload = super().train(replace(order, sequence=order.sequence + 1, config=config))
         finally:
             self._until = None
-        self._ahead = client_id, base, upload
+        self._ahead = order.client_id, order.vector, upload
 
     def should_stop(self, epoch: int) -> bool:
         del epoch

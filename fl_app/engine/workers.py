@@ -21,12 +21,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fl_app.core.types import Config, Order, Reply, State, Upload, Vector
+from fl_app.core.types import Order, Reply, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
 from fl_app.engine.clock import NO_VECTOR
 
-BESIDE_VECTOR = [entry.name for entry in fields(Upload) if entry.name != "vector"]
+BESIDE_ORDER, BESIDE_VECTOR = (
+    [entry.name for entry in fields(cls) if entry.name != "vector"] for cls in (Order, Upload)
+)
 NOTHING = -1  # the place of no model, for a client that goes on with its own
 ORDERS_PER_WORKER = 2  # one at work, one waiting, so that a worker never waits for the engine
 
@@ -34,15 +36,7 @@ ORDERS_PER_WORKER = 2  # one at work, one waiting, so that a worker never waits 
 class Trainer(Protocol):
     """What a worker calls (`fl_app.client.LocalTrainer`)."""
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None,
-        state: State | None,
-    ) -> Upload: ...
+    def train(self, order: Order, out: Vector | None = None) -> Upload: ...
 
 
 class Inline:
@@ -65,16 +59,7 @@ class Inline:
         if not self._orders or timeout == 0.0:
             return []
         order = self._orders.popleft()
-        answer = _train(
-            self._trainer,
-            order.client_id,
-            order.sequence,
-            order.vector,
-            order.config,
-            None,
-            order.state,
-        )
-        return [_reply(order.number, answer)]
+        return [_reply(order.number, _train(self._trainer, order, None))]
 
     def close(self) -> None:
         self._orders.clear()
@@ -174,9 +159,9 @@ class Workers:
             worker.since = time.monotonic()
         worker.orders.append((order, received, result))
         with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
-            about = order.client_id, order.sequence, dict(order.config), order.state
+            about = [getattr(order, name) for name in BESIDE_ORDER]
             try:
-                _send(worker.pipe, (place, slot, *about))
+                _send(worker.pipe, (place, slot, about))
             except BlockingIOError:  # it reads nothing, and will never understand the rest
                 worker.process.kill()
 
@@ -232,18 +217,10 @@ class Workers:
             self._give(fresh, order)
 
 
-def _train(
-    trainer: Trainer,
-    client_id: int,
-    sequence: int,
-    received: Vector,
-    config: Config,
-    out: Vector | None,
-    state: State,
-) -> Upload | str:
+def _train(trainer: Trainer, order: Order, out: Vector | None) -> Upload | str:
     """A client's upload, or the reason why there is none."""
     try:
-        upload = trainer.train(client_id, sequence, received, config, out, state)
+        upload = trainer.train(order, out)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     if not isinstance(upload, Upload):
@@ -271,11 +248,12 @@ def _work(
     # send the next order would wait for ever for a worker that waits to send its answer.
     orders: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, orders), daemon=True).start()
-    while (order := orders.get()) is not None:
-        model, result, client_id, sequence, config, state = order
+    while (message := orders.get()) is not None:
+        model, result, about = message
         received, out = NO_VECTOR if model == NOTHING else arena.view(model), arena.view(result)
         received.flags.writeable = False  # it is the server's, and other clients' too
-        answer = _train(trainer, client_id, sequence, received, config, out, state)
+        order = Order(vector=received, **dict(zip(BESIDE_ORDER, about, strict=True)))
+        answer = _train(trainer, order, out)
         if isinstance(answer, Upload) and answer.vector is out:
             _send(pipe, tuple(getattr(answer, name) for name in BESIDE_VECTOR))
         else:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from configs import ALGORITHMS, composed
+from helpers import order_for
 from torch import Tensor
 
 from fl_app.client import TrainingTask
@@ -50,12 +51,14 @@ def test_two_orders_and_an_evaluation(name: str) -> None:
     model = GlobalModel(np.zeros(size, np.float32), version=0)
     received, settings = build_strategy(config).dispatch(model, 0)
     settings = {**settings, "version": 0}
-    upload = trainer.train(0, 0, received, settings)
+    upload = trainer.train(order_for(0, 0, received, settings))
     assert upload.done != (name == "fedasmu")
     if not upload.done:
         settings |= {"fresh_version": 1, "resume": True}
-        upload = trainer.train(0, 0, received, settings, state=upload.state)
-    upload = trainer.train(0, 1, received, {**settings, "resume": False}, state=upload.state)
+        upload = trainer.train(order_for(0, 0, received, settings, state=upload.state))
+    upload = trainer.train(
+        order_for(0, 1, received, {**settings, "resume": False}, state=upload.state)
+    )
     assert upload.vector.size == (0 if name == "fedasmu" else size)
     _, num_examples, _ = trainer.evaluate(trainer.get_parameters({}), {"client-id": 0})
     assert num_examples == upload.num_examples

@@ -13,7 +13,7 @@ from helpers import Quadratic, Run, run
 
 from fl_app.asynchronous import Asynchronous
 from fl_app.client import LocalTrainer
-from fl_app.core.types import Config, State, Upload, Vector
+from fl_app.core.types import Order, Upload, Vector
 from fl_app.factory import build_schedule, build_strategy, build_trainer, check
 from fl_app.schedule import Buffered
 
@@ -29,17 +29,9 @@ class WithLiars:
     def __init__(self, honest: LocalTrainer) -> None:
         self._honest = honest
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None = None,
-        state: State | None = None,
-    ) -> Upload:
-        upload = self._honest.train(client_id, sequence, received, config, out, state)
-        if client_id in LIARS:
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        upload = self._honest.train(order, out)
+        if order.client_id in LIARS:
             return replace(upload, vector=-10 * upload.vector)
         return upload
 

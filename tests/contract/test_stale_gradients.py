@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from helpers import MeanDelta, Quadratic, Scripted, Times, run, vec
+from helpers import MeanDelta, Quadratic, Scripted, Times, order_for, run, vec
 
 from fl_app.client import LocalTrainer
 from fl_app.core.types import GlobalModel, Update, Upload, Vector
@@ -53,7 +53,7 @@ def test_clients_train_on_the_version_that_they_were_given(workers: int) -> None
 def test_training_leaves_what_was_received_alone() -> None:
     received = vec(1, 2, 3)
     trainer = LocalTrainer(Quadratic.scattered(2), upload="model", local_steps=3)
-    trained = trainer.train(0, 0, received, {}).vector
+    trained = trainer.train(order_for(0, 0, received, {})).vector
     assert received.tolist() == [1, 2, 3]
     assert not np.allclose(trained, received)
 

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from helpers import Quadratic, vec
+from helpers import Quadratic, order_for, vec
 
 from fl_app.algorithms.aso_fed import ASOFed, ASOFedTrainer
 from fl_app.core.types import Config, GlobalModel, Update
@@ -26,11 +26,13 @@ def test_client_over_two_orders() -> None:
     """
     config: Config = {"regularisation": 0.5, "decay": 0.25}
     trainer = ASOFedTrainer(ONE, local_lr=0.5, local_steps=2)
-    first = trainer.train(0, 0, vec(1), {**config, "local_lr_factor": 1.0})
+    first = trainer.train(order_for(0, 0, vec(1), {**config, "local_lr_factor": 1.0}))
     assert first.vector.tolist() == [1.25]
     assert {k: v.tolist() for k, v in first.state.items()} == {"h": [-1.5], "v": [-0.5]}
     trainer.local_steps = 1
-    second = trainer.train(0, 1, vec(2), {**config, "local_lr_factor": 2.0}, state=first.state)
+    second = trainer.train(
+        order_for(0, 1, vec(2), {**config, "local_lr_factor": 2.0}, state=first.state)
+    )
     assert second.vector.tolist() == [4.0]
     assert second.rate_sum == 1.0
     assert {k: v.tolist() for k, v in second.state.items()} == {"h": [-0.75], "v": [-1.0]}

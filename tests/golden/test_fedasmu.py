@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, Scripted, run, vec
+from helpers import Quadratic, Scripted, order_for, run, vec
 from torch import nn
 
 from fl_app.algorithms.fedasmu import FedASMU, FedASMUTrainer
@@ -226,7 +226,7 @@ def test_a_server_that_knows_of_other_local_epochs_is_refused() -> None:
     order = {"version": 5, **strategy.dispatch(model, last)[1]}
     text = r"^slot=4 must be at most client.local_epochs - 1=2: .* strategy.local_epochs"
     with pytest.raises(ValueError, match=text):
-        trainer(local_epochs=3).train(0, 0, vec(0), order)
+        trainer(local_epochs=3).train(order_for(0, 0, vec(0), order))
     with pytest.raises(ValueError, match=r"^strategy.local_epochs=1 must be at least 2"):
         FedASMU(local_epochs=1)
     assert FedASMU(local_epochs=1, refresh=False).dispatch(model, 0)[1] == {"slot": 0}
@@ -268,14 +268,14 @@ def test_a_merge_by_hand() -> None:
     """
     device = trainer(merge_scale=2.0, gamma_lr=0.01, upsilon_lr=0.1)
     order = {"version": 1, "slot": 2}
-    paused = device.train(0, 0, vec(0), order)
+    paused = device.train(order_for(0, 0, vec(0), order))
     assert not paused.done
     assert paused.progress == pytest.approx(0.4)
     assert paused.vector.size == 0
     fresh = vec(5.02)
-    device.train(1, 0, vec(0), {"version": 1, "slot": 1})  # another client in between
+    device.train(order_for(1, 0, vec(0), {"version": 1, "slot": 1}))  # another client in between
     rest = {**order, "resume": True, "fresh_version": 4}
-    done = device.train(0, 0, fresh, rest, state=paused.state)
+    done = device.train(order_for(0, 0, fresh, rest, state=paused.state))
     assert done.done
     assert done.vector.tolist() == pytest.approx([8 - 4.98 * 0.9**3], rel=1e-5)
     assert done.rate_sum == pytest.approx(0.5)
@@ -292,7 +292,7 @@ def test_the_loss_alone_teaches_the_merge() -> None:
     device = trainer(merge_scale=2.0, gamma_lr=0.01, weight_decay=0.5, max_grad_norm=0.1)
     aside = {"paused": vec(1.52), "paused_at": np.array([2, 0.0])}
     rest = {"version": 1, "slot": 2, "resume": True, "fresh_version": 4}
-    done = device.train(0, 0, vec(5.02), rest, state=aside)
+    done = device.train(order_for(0, 0, vec(5.02), rest, state=aside))
     assert done.metrics["reward"] == pytest.approx((6.48**2 - 4.98**2) / 2, rel=1e-5)
     slope = (3.02 - 8) * 3.5 * 2 / 1.75**2
     assert float(done.state["gamma"]) == pytest.approx(1 - 0.01 * slope * 3 / 8, rel=1e-5)
@@ -308,9 +308,9 @@ class Forgetful(Quadratic):
 def test_the_reward_is_of_the_merge_and_not_of_another_dropout() -> None:
     """Merging the device's own model changes nothing: the reward is exactly 0."""
     device = FedASMUTrainer(Forgetful.scattered(1), local_lr=0.1, batch_size=4, local_epochs=3)
-    paused = device.train(0, 0, vec(1, 2, 3), {"version": 1, "slot": 1})
+    paused = device.train(order_for(0, 0, vec(1, 2, 3), {"version": 1, "slot": 1}))
     rest = {"version": 1, "slot": 1, "resume": True, "fresh_version": 2}
-    done = device.train(0, 0, paused.state["paused"], rest, state=paused.state)
+    done = device.train(order_for(0, 0, paused.state["paused"], rest, state=paused.state))
     assert done.metrics["merge_weight"] > 0.5
     assert done.metrics["reward"] == 0.0
 
@@ -338,9 +338,9 @@ def test_merge_gradients_are_autograds(seed: int) -> None:
     by_gamma, by_upsilon = (float(x) for x in torch.autograd.grad(loss, [gamma, upsilon]))
     device = trainer(gamma_lr=1.0, upsilon_lr=1.0, gamma0=first[0], upsilon0=first[1])
     order = {"version": origin, "slot": 1}
-    paused = device.train(0, 0, vec(received), order)
+    paused = device.train(order_for(0, 0, vec(received), order))
     rest = {**order, "resume": True, "fresh_version": version}
-    done = device.train(0, 0, vec(newer), rest, state=paused.state)
+    done = device.train(order_for(0, 0, vec(newer), rest, state=paused.state))
     assert first[0] - float(done.state["gamma"]) == pytest.approx(by_gamma, rel=1e-5)
     assert first[1] - float(done.state["upsilon"]) == pytest.approx(by_upsilon, rel=1e-5)
 
@@ -366,7 +366,7 @@ def test_a_device_beyond_the_clamp_keeps_its_model_and_goes_on_learning() -> Non
     device = trainer(merge_scale=2.0, upsilon0=4.0, gamma_lr=0.0, upsilon_lr=0.1)
     aside = {"paused": vec(1.52), "paused_at": np.array([2, 0.0])}
     rest = {"version": 1, "slot": 2, "resume": True, "fresh_version": 4}
-    done = device.train(0, 0, vec(5.02), rest, state=aside)
+    done = device.train(order_for(0, 0, vec(5.02), rest, state=aside))
     assert done.metrics["merge_weight"] == done.metrics["reward"] == 0.0
     assert done.vector.tolist() == pytest.approx([8 - 6.48 * 0.9**3], rel=1e-5)
     slope = (1.52 - 8) * (5.02 - 1.52) * 2
@@ -376,10 +376,10 @@ def test_a_device_beyond_the_clamp_keeps_its_model_and_goes_on_learning() -> Non
 def test_nothing_newer_goes_on_as_if_nothing_had_been() -> None:
     device = trainer()
     order = {"version": 1, "slot": 3}
-    paused = device.train(0, 0, vec(0), order)
+    paused = device.train(order_for(0, 0, vec(0), order))
     rest = {**order, "resume": True}
-    done = device.train(0, 0, NOTHING, rest, state=paused.state)
-    plain = device.train(0, 0, vec(0), {"version": 1, "slot": 0})
+    done = device.train(order_for(0, 0, NOTHING, rest, state=paused.state))
+    plain = device.train(order_for(0, 0, vec(0), {"version": 1, "slot": 0}))
     assert done.vector.tolist() == pytest.approx(plain.vector.tolist())
     assert done.loss == pytest.approx(plain.loss)
     assert "reward" not in done.metrics
@@ -387,7 +387,7 @@ def test_nothing_newer_goes_on_as_if_nothing_had_been() -> None:
 
 @pytest.mark.parametrize(("slot", "epochs"), [("first", 1), ("middle", 2), ("last", 4)])
 def test_heuristics(slot: str, epochs: int) -> None:
-    paused = trainer(slot=slot).train(0, 3, vec(0), {"version": 1})
+    paused = trainer(slot=slot).train(order_for(0, 3, vec(0), {"version": 1}))
     assert paused.progress == pytest.approx(epochs / 5)
 
 
@@ -395,16 +395,16 @@ def test_a_pause_with_momentum_and_displacement() -> None:
     """What is put aside carries velocity and the received model over the pause."""
     device = trainer(upload="pseudo", momentum=0.5)
     order = {"version": 1, "slot": 2}
-    paused = device.train(0, 0, vec(1), order)
-    done = device.train(0, 0, NOTHING, {**order, "resume": True}, state=paused.state)
-    plain = device.train(0, 0, vec(1), {"version": 1, "slot": 0})
+    paused = device.train(order_for(0, 0, vec(1), order))
+    done = device.train(order_for(0, 0, NOTHING, {**order, "resume": True}, state=paused.state))
+    plain = device.train(order_for(0, 0, vec(1), {"version": 1, "slot": 0}))
     assert done.vector.tolist() == pytest.approx(plain.vector.tolist())
     assert done.rate_sum == plain.rate_sum
 
 
 def test_who_never_paused_cannot_go_on() -> None:
     with pytest.raises(ValueError, match="client 0 is to go on, but has nothing put aside"):
-        trainer().train(0, 0, NOTHING, {"resume": True})
+        trainer().train(order_for(0, 0, NOTHING, {"resume": True}))
 
 
 # -- together -------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import Quadratic, vec
+from helpers import Quadratic, order_for, vec
 
 from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
 from fl_app.core.types import Config, GlobalModel, Update
@@ -23,11 +23,11 @@ def test_client_over_two_orders() -> None:
                                          g = -1.125 + 1.125,  w = 1.875;    h = 1.25 - 0.125
     """
     trainer = FedDynTrainer(ONE, local_lr=0.5, local_steps=2)
-    first = trainer.train(0, 0, vec(1), {"regularisation": 0.5})
+    first = trainer.train(order_for(0, 0, vec(1), {"regularisation": 0.5}))
     assert first.vector.tolist() == [2.25]
     assert first.state["memory"].tolist() == [1.25]
     config: Config = {"regularisation": 0.5, "mean_examples": 2.0}
-    second = trainer.train(0, 1, vec(2), config, state=first.state)
+    second = trainer.train(order_for(0, 1, vec(2), config, state=first.state))
     assert second.vector.tolist() == [1.875]
     assert second.state["memory"].tolist() == [1.125]
     assert first.state["memory"].tolist() == [1.25]
@@ -36,7 +36,7 @@ def test_client_over_two_orders() -> None:
 def test_the_clip_holds_for_the_pull_too() -> None:
     """g = -2 is cut to -1: w = 1.5; g = -1.5 + 0.25 is cut to -1: w = 2."""
     trainer = FedDynTrainer(ONE, local_lr=0.5, local_steps=2, max_grad_norm=1.0)
-    assert trainer.train(0, 0, vec(1), {"regularisation": 0.5}).vector.tolist() == [2.0]
+    assert trainer.train(order_for(0, 0, vec(1), {"regularisation": 0.5})).vector.tolist() == [2.0]
 
 
 def test_server_over_two_rounds() -> None:
@@ -78,7 +78,7 @@ def test_the_server_knows_the_sum_of_what_clients_remember() -> None:
         for client_id in cohort:
             vector, config = strategy.dispatch(state, client_id)
             upload = trainer.train(
-                client_id, version, vector, config, state=memories.get(client_id)
+                order_for(client_id, version, vector, config, state=memories.get(client_id))
             )
             memories[client_id] = upload.state
             updates.append(Update.of(upload, client_id, version))

@@ -1,7 +1,7 @@
 """FedProx by hand: the server averages, the order carries mu, the client is pulled back."""
 
 import pytest
-from helpers import Quadratic, vec
+from helpers import Quadratic, order_for, vec
 
 from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.fedprox import FedProx
@@ -28,12 +28,12 @@ def test_client_takes_mu_from_the_order() -> None:
     """
     vector, config = FedProx(proximal=0.5).dispatch(GlobalModel(vec(1), 0), client_id=0)
     trainer = LocalTrainer(Quadratic([[[3.0]]]), local_lr=0.5, local_steps=2)
-    assert trainer.train(0, 0, vector, config).vector.tolist() == [2.25]
-    assert trainer.train(0, 1, vector, {}).vector.tolist() == [2.5]
+    assert trainer.train(order_for(0, 0, vector, config)).vector.tolist() == [2.25]
+    assert trainer.train(order_for(0, 1, vector, {})).vector.tolist() == [2.5]
     # The order goes before the trainer's own.
     held = LocalTrainer(Quadratic([[[3.0]]]), local_lr=0.5, local_steps=2, proximal=0.5)
-    assert held.train(0, 0, vector, {}).vector.tolist() == [2.25]
-    assert held.train(0, 0, vector, {"proximal-mu": 0.0}).vector.tolist() == [2.5]
+    assert held.train(order_for(0, 0, vector, {})).vector.tolist() == [2.25]
+    assert held.train(order_for(0, 0, vector, {"proximal-mu": 0.0})).vector.tolist() == [2.5]
 
 
 def test_a_negative_mu_is_refused() -> None:

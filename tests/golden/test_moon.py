@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, vec
+from helpers import Quadratic, order_for, vec
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -85,7 +85,7 @@ ORDER = MOON(contrast=5.0, temperature=0.5).dispatch(GlobalModel(layout((1, 0)),
 
 def test_the_first_order_compares_the_received_model_with_itself() -> None:
     trainer = Noting(local_lr=0.1, local_steps=1)
-    upload = trainer.train(0, 0, *ORDER)
+    upload = trainer.train(order_for(0, 0, *ORDER))
     assert trainer.terms == pytest.approx([5 * math.log(2)])
     assert upload.vector[:2].tolist() == [1.0, 0.0]
     assert upload.loss == 0.0  # of the task alone
@@ -95,7 +95,7 @@ def test_the_first_order_compares_the_received_model_with_itself() -> None:
 def test_a_step_leads_away_from_the_previous_model() -> None:
     trainer = Noting(local_lr=0.1, local_steps=1)
     before = layout((0, 1))
-    upload = trainer.train(0, 1, *ORDER, state={"previous": before})
+    upload = trainer.train(order_for(0, 1, *ORDER, state={"previous": before}))
     assert trainer.terms == pytest.approx([5 * 0.1269280])
     assert upload.vector[:2].tolist() == pytest.approx([1.0, -0.1192029])
     assert upload.state["previous"].tolist() == upload.vector.tolist()
@@ -110,13 +110,13 @@ def test_the_second_step_is_compared_with_the_received_model_too() -> None:
     term = 5 log(1 + exp(2 (-0.1183649 - 0.9929700))) = 5 * 0.1028449
     """
     trainer = Noting(local_lr=0.1, local_steps=2)
-    trainer.train(0, 1, *ORDER, state={"previous": layout((0, 1))})
+    trainer.train(order_for(0, 1, *ORDER, state={"previous": layout((0, 1))}))
     assert trainer.terms == pytest.approx([5 * 0.1269280, 5 * 0.1028449], rel=1e-5)
 
 
 def test_the_trainers_own_values_hold_where_the_order_says_nothing() -> None:
     trainer = Noting(local_lr=0.1, local_steps=1, contrast=1.0, temperature=1.0)
-    trainer.train(0, 1, ORDER[0], {}, state={"previous": layout((0, 1))})
+    trainer.train(order_for(0, 1, ORDER[0], {}, state={"previous": layout((0, 1))}))
     assert trainer.terms == pytest.approx([math.log(1 + math.exp(-1))])
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Times, run, vec
+from helpers import Quadratic, Times, order_for, run, vec
 
 from fl_app.algorithms.overlap_fedavg import OverlapFedAvg, OverlapTrainer
 from fl_app.core.types import GlobalModel, State, Update, Upload
@@ -178,7 +178,9 @@ def orders(device: OverlapTrainer, epochs: int | None) -> list[Upload]:
     state: State = {}
     for version in range(3):
         config = {"version": version, "max_local_epochs": 4}
-        uploads.append(device.train(1, version, vec(*[version] * 3), config, state=state))
+        uploads.append(
+            device.train(order_for(1, version, vec(*[version] * 3), config, state=state))
+        )
         state = uploads[-1].state
         if epochs is not None:
             left = iter([False] * (epochs - 1) + [True])
@@ -205,7 +207,7 @@ def test_what_a_device_trained_ahead_is_its_answer(epochs: int) -> None:
 
 def test_beyond_the_cap_the_device_waits() -> None:
     device = trainer()
-    device.train(1, 0, vec(0, 0, 0), {"version": 0, "max_local_epochs": 2})
+    device.train(order_for(1, 0, vec(0, 0, 0), {"version": 0, "max_local_epochs": 2}))
     device.work_ahead(lambda: False)
     assert device._ahead is not None
     assert device._ahead[2].rate_sum == pytest.approx(0.4)
@@ -215,12 +217,12 @@ def test_beyond_the_cap_the_device_waits() -> None:
 def test_what_was_trained_from_another_model_is_no_answer() -> None:
     """Another client's, or one from a model that the client's memory knows nothing of."""
     device = trainer()
-    first = device.train(1, 0, vec(0, 0, 0), {"max_local_epochs": 1})
+    first = device.train(order_for(1, 0, vec(0, 0, 0), {"max_local_epochs": 1}))
     for client_id, base in ((0, 0.0), (1, 7.0)):
         device.work_ahead(lambda: True)
         state = {"received": vec(base, base, base), "version": np.array(0)}
-        late = device.train(client_id, 1, vec(1, 1, 1), {}, state=state)
-        alone = trainer().train(client_id, 1, vec(1, 1, 1), {}, state=state)
+        late = device.train(order_for(client_id, 1, vec(1, 1, 1), {}, state=state))
+        alone = trainer().train(order_for(client_id, 1, vec(1, 1, 1), {}, state=state))
         assert late.vector.tobytes() == alone.vector.tobytes()
-        device.train(1, 0, vec(0, 0, 0), {"max_local_epochs": 1})
+        device.train(order_for(1, 0, vec(0, 0, 0), {"max_local_epochs": 1}))
     assert first.base_version == 0

@@ -5,7 +5,7 @@ import pytest
 from helpers import run
 
 from fl_app.bounded import BoundedStaleness
-from fl_app.core.types import Config, Upload, Vector
+from fl_app.core.types import Order, Upload, Vector
 from fl_app.engine.clock import Parts
 
 
@@ -25,17 +25,9 @@ class Epochs:
     def __init__(self) -> None:
         self.ordered: list[tuple[int, object]] = []
 
-    def train(
-        self,
-        client_id: int,
-        sequence: int,
-        received: Vector,
-        config: Config,
-        out: Vector | None,
-        state: object = None,
-    ) -> Upload:
-        self.ordered.append((client_id, config.get("local_epochs")))
-        return helpers.toward_own_number(client_id, sequence, received)
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        self.ordered.append((order.client_id, order.config.get("local_epochs")))
+        return helpers.toward_own_number(order.client_id, order.sequence, order.vector)
 
 
 @pytest.mark.parametrize("epochs", [10, 1])

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, vec
+from helpers import Quadratic, order_for, vec
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -29,7 +29,7 @@ ONE = Quadratic([[[3.0]]])
 
 
 def trained(trainer: LocalTrainer, received: Vector, client_id: int = 0, order: int = 0) -> Upload:
-    return trainer.train(client_id, order, received, {})
+    return trainer.train(order_for(client_id, order, received, {}))
 
 
 def normalised() -> nn.Module:
@@ -229,7 +229,7 @@ def test_uploads_are_written_where_told_and_share_nothing(kind: str) -> None:
     untouched = received.copy()
     fresh = trained(trainer, received).vector
     out = np.empty_like(received)
-    assert trainer.train(0, 0, received, {}, out).vector is out
+    assert trainer.train(order_for(0, 0, received, {}), out).vector is out
     np.testing.assert_array_equal(out, fresh)
     np.testing.assert_array_equal(received, untouched)
     received[:] = 99  # the server changes its model in place
@@ -383,9 +383,9 @@ def test_parameters_whose_gradients_are_one_tensor(
 def test_the_rate_falls_with_the_version_and_by_the_orders_factor(config: Any) -> None:
     """Rate 1/2 halved once, or twice and doubled: g = -2, w = 1.5; g = -1.5, w = 1.875."""
     settings: dict[str, Any] = {"local_lr": 0.5, "local_steps": 2, "lr_decay": 0.5}
-    upload = LocalTrainer(ONE, **settings).train(0, 0, vec(1), config)
+    upload = LocalTrainer(ONE, **settings).train(order_for(0, 0, vec(1), config))
     assert (upload.vector.tolist(), upload.rate_sum) == ([1.875], 0.5)
-    pseudo = LocalTrainer(ONE, upload="pseudo", **settings).train(0, 0, vec(1), config)
+    pseudo = LocalTrainer(ONE, upload="pseudo", **settings).train(order_for(0, 0, vec(1), config))
     assert (pseudo.vector.tolist(), pseudo.rate_sum) == ([-1.75], 0.5)
 
 
@@ -396,7 +396,7 @@ def test_the_rate_falls_with_the_version_and_by_the_orders_factor(config: Any) -
 def test_an_order_may_say_how_many_epochs(settings: Any, epochs: int, batches: list[int]) -> None:
     task = Blobs()
     trainer = LocalTrainer(task, local_lr=0.5, batch_size=5, local_epochs=2, **settings)
-    upload = trainer.train(0, 0, initial_vector(task, 0)[0], {"local_epochs": epochs})
+    upload = trainer.train(order_for(0, 0, initial_vector(task, 0)[0], {"local_epochs": epochs}))
     assert [len(batch) for batch in task.batches] == batches
     assert upload.rate_sum == 0.5 * len(batches)
 
@@ -429,11 +429,12 @@ def test_the_rest_of_a_paused_order_is_the_same_however_often_it_is_computed(upl
 
     task = Quadratic.scattered(1)
     trainer = Pausing(task, upload=upload, local_epochs=3, batch_size=4, momentum=0.5, proximal=0.1)
-    state = trainer.train(0, 0, vec(0, 0, 0), {}).state
+    state = trainer.train(order_for(0, 0, vec(0, 0, 0), {})).state
     before = {name: array.copy() for name, array in state.items()}
     assert {"paused_velocity", "paused_anchor"} <= before.keys()
     first, again = (
-        trainer.train(0, 0, vec(), {"resume": True}, state=state).vector for _ in range(2)
+        trainer.train(order_for(0, 0, vec(), {"resume": True}, state=state)).vector
+        for _ in range(2)
     )
     assert first.tolist() == again.tolist()
     for name, array in before.items():
@@ -449,9 +450,9 @@ class Counting(LocalTrainer):
 
 def test_what_a_hook_keeps_comes_back_with_the_upload_and_is_no_other_clients() -> None:
     trainer = Counting(Quadratic.scattered(2))
-    first = trainer.train(0, 0, vec(0, 0, 0), {})
-    second = trainer.train(0, 1, vec(0, 0, 0), {}, state=first.state)
-    other = trainer.train(1, 0, vec(0, 0, 0), {})
+    first = trainer.train(order_for(0, 0, vec(0, 0, 0), {}))
+    second = trainer.train(order_for(0, 1, vec(0, 0, 0), {}, state=first.state))
+    other = trainer.train(order_for(1, 0, vec(0, 0, 0), {}))
     assert [int(upload.state["orders"]) for upload in (first, second, other)] == [1, 2, 1]
     assert trained(LocalTrainer(ONE), vec(1)).state == {}
 

@@ -11,6 +11,7 @@ import torch
 from fake_grid import FakeGrid
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
+from helpers import order_for
 from omegaconf import OmegaConf
 
 from fl_app import client_app, wire
@@ -64,7 +65,7 @@ def order(client_id: int, vector: Vector = VECTOR, **config: str | float) -> Rec
 def test_any_node_trains_for_the_client_that_the_order_names() -> None:
     reply = ask("train", order(3, **{"any-node": True}), {"partition-id": 1})
     upload = wire.unpack_reply(reply, LAYOUT, version=7)
-    expected = TRAINER.train(3, 2, VECTOR, {})
+    expected = TRAINER.train(order_for(3, 2, VECTOR, {}))
     np.testing.assert_array_equal(upload.vector, expected.vector)
     assert upload == type(upload)(**{f: getattr(expected, f) for f in FIELDS}, vector=upload.vector)
     assert torch.get_num_threads() == 1
@@ -77,7 +78,7 @@ def test_a_real_node_trains_on_its_own_partition() -> None:
     torch.set_num_threads(2)
     reply = ask("train", order(client_id=2**63 + 1), {"partition-id": 1})
     upload = wire.unpack_reply(reply, LAYOUT, version=7)
-    np.testing.assert_array_equal(upload.vector, TRAINER.train(1, 2, VECTOR, {}).vector)
+    np.testing.assert_array_equal(upload.vector, TRAINER.train(order_for(1, 2, VECTOR, {})).vector)
     assert torch.get_num_threads() == 2, "a device's cores are its own business"
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Scripted, run, vec
+from helpers import Quadratic, Scripted, order_for, run, vec
 
 from fl_app.client import LocalTrainer
 from fl_app.compression import Compressed, Compression
@@ -137,11 +137,11 @@ def counting(client_id: int, sequence: int, received: Vector) -> Upload:
 
 def test_the_residual_is_kept_beside_what_the_trainer_keeps() -> None:
     compressed = Compressed(Scripted(counting), HALF, LINE)
-    first = compressed.train(0, 0, vec(0, 0, 0, 0), {})
+    first = compressed.train(order_for(0, 0, vec(0, 0, 0, 0), {}))
     assert first.vector.tolist() == [4, 3, 0, 0]
     assert first.state.keys() == {"orders", "residual"}
     assert first.state["residual"].tolist() == [0, 0, 2, 1]
-    second = compressed.train(0, 1, vec(0, 0, 0, 0), {}, None, first.state)
+    second = compressed.train(order_for(0, 1, vec(0, 0, 0, 0), {}, first.state))
     assert second.vector.tolist() == [4, 0, 4, 0]  # of (4, 3, 4, 2)
     assert second.state["residual"].tolist() == [0, 3, 0, 2]
 
@@ -152,7 +152,7 @@ def test_a_pause_leaves_the_residual_alone() -> None:
         return replace(upload, vector=vec(), done=False, progress=0.5)
 
     paused = Compressed(Scripted(pausing), HALF, LINE).train(
-        0, 0, vec(0, 0, 0, 0), {}, None, {"residual": vec(0, 0, 2, 1)}
+        order_for(0, 0, vec(0, 0, 0, 0), {}, {"residual": vec(0, 0, 2, 1)})
     )
     assert paused.vector.size == 0
     assert paused.state["residual"].tolist() == [0, 0, 2, 1]

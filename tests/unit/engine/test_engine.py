@@ -127,17 +127,9 @@ def test_a_strategy_decides_what_clients_receive_and_what_is_tested() -> None:
     configs: list[Config] = []
 
     class Trainer:
-        def train(
-            self,
-            client_id: int,
-            sequence: int,
-            vector: Vector,
-            config: Config,
-            out: Any,
-            state: Any,
-        ) -> Upload:
-            received.setdefault(client_id, float(vector[0]))
-            configs.append(config)
+        def train(self, order: Order, out: Vector | None = None) -> Upload:
+            received.setdefault(order.client_id, float(order.vector[0]))
+            configs.append(order.config)
             return Upload(np.zeros(2, np.float32), "delta", 1, 0.0)
 
     tested: list[float] = []
@@ -178,15 +170,8 @@ def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_re
     given: dict[int, list[int | None]] = {0: [], 1: []}
 
     class Trainer:
-        def train(
-            self,
-            client_id: int,
-            sequence: int,
-            vector: Vector,
-            config: Config,
-            out: Any,
-            state: Mapping[str, Any],
-        ) -> Upload:
+        def train(self, order: Order, out: Vector | None = None) -> Upload:
+            client_id, sequence, state = order.client_id, order.sequence, order.state
             given[client_id].append(int(state["order"]) if state else None)
             if (client_id, sequence) == (0, 1):
                 raise OSError("disk is full")
@@ -258,17 +243,9 @@ def test_an_order_says_which_version_it_carries() -> None:
     told: list[tuple[int, Any]] = []
 
     class Trainer:
-        def train(
-            self,
-            client_id: int,
-            sequence: int,
-            vector: Vector,
-            config: Config,
-            out: Any,
-            state: Any,
-        ) -> Upload:
-            told.append((client_id, config["version"]))
-            return toward_own_number(client_id, sequence, vector)
+        def train(self, order: Order, out: Vector | None = None) -> Upload:
+            told.append((order.client_id, order.config["version"]))
+            return toward_own_number(order.client_id, order.sequence, order.vector)
 
     result = run(SCHEDULE, Trainer(), num_versions=6)
     given = Counter((event["client"], event["version"]) for event in result.kind("dispatch"))

@@ -17,7 +17,7 @@ from helpers import MeanDelta, Quadratic, Scripted, run, toward_own_number, vec
 from torch import Tensor
 
 from fl_app.client import LocalTrainer
-from fl_app.core.types import Config, GlobalModel, Order, Reply, Update, Upload, Vector
+from fl_app.core.types import GlobalModel, Order, Reply, Update, Upload, Vector
 from fl_app.engine import workers as workers_module
 from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers
 from fl_app.schedule import Buffered
@@ -92,17 +92,9 @@ def test_results_outlive_later_work(start: Any, num_workers: int) -> None:
     """Also those of a trainer that writes where it is told to."""
 
     class Writer:
-        def train(
-            self,
-            client_id: int,
-            sequence: int,
-            received: Vector,
-            config: Config,
-            out: Any,
-            state: Any,
-        ) -> Upload:
-            out = np.empty_like(received) if out is None else out
-            out[:] = sequence
+        def train(self, order: Order, out: Vector | None = None) -> Upload:
+            out = np.empty_like(order.vector) if out is None else out
+            out[:] = order.sequence
             return Upload(out, "delta", 1, 0.0)
 
     mailbox: Any = Workers(Writer(), 1, 2) if num_workers else Inline(Writer())

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import order_for
 
 from fl_app.client import LocalTrainer
 from fl_app.tasks.partition import Iid, Shards
@@ -162,7 +163,7 @@ def test_the_stand_in_can_be_learnt_by_the_trainer() -> None:
         followers.setdefault(int(word), set()).add(int(after))
     assert max(map(len, followers.values())) <= 4
     trainer = LocalTrainer(task, local_lr=1.0, batch_size=8, local_steps=3, upload="model")
-    upload = trainer.train(0, 0, trainer.model.read(), {})
+    upload = trainer.train(order_for(0, 0, trainer.model.read(), {}))
     assert math.isfinite(upload.loss)
 
 
