@@ -33,6 +33,7 @@ from fl_app.factory import (
     prepare_process,
 )
 from fl_app.metrics import Tally
+from fl_app.provenance import provenance
 from fl_app.report.cells import ENDS
 from fl_app.signals import interruptible
 from fl_app.tasks.task import Task
@@ -90,11 +91,12 @@ def run(
     for cell in cells.values():
         check(cell)
     with explained(folder):
-        return _run(cells, folder, config.experiment.report_accuracy, grid, shared)
+        return _run(cells, overrides, folder, config.experiment.report_accuracy, grid, shared)
 
 
 def _run(
     cells: Mapping[str, DictConfig],
+    overrides: Sequence[str],
     folder: Path,
     target: float | None,
     grid: "Grid | None",
@@ -108,7 +110,8 @@ def _run(
         if done is not None:
             summaries.append(done)
             continue
-        outcome, summary = run_cell(cell, where, label=name or cell.algorithm.name, grid=grid)
+        label = name or cell.algorithm.name
+        outcome, summary = run_cell(cell, where, label=label, grid=grid, overrides=overrides)
         summaries.append(summary)
         problem, stopped = outcome.error or problem, outcome.stopped
         # Engine and what it calls back refer to each other, and keep all of the run's vectors.
@@ -128,7 +131,12 @@ def _run(
 
 
 def run_cell(
-    config: DictConfig, folder: Path, *, label: str, grid: "Grid | None" = None
+    config: DictConfig,
+    folder: Path,
+    *,
+    label: str,
+    grid: "Grid | None" = None,
+    overrides: Sequence[str] = (),
 ) -> tuple[Outcome, dict[str, Any]]:
     """One run; writes its five files into `folder`, also when it ends early.
 
@@ -154,6 +162,7 @@ def run_cell(
     real = config.runtime.name == "deployment"
     checkpoints = Checkpoints(folder, settings(asked))
     kept = checkpoints.load() if config.resume == "auto" else None
+    origin = provenance(overrides, kept and kept.get("provenance"))
     folder.mkdir(parents=True, exist_ok=True)
     # First, for it refuses a folder in which another process runs.
     lines = JsonLines(folder / "events.jsonl", keep=kept and kept["lines"])
@@ -192,6 +201,7 @@ def run_cell(
                 "lines": lines.position(),
                 "table": table.position(),
                 "token": token,
+                "provenance": origin,
                 "devices": recorder and recorder.snapshot(),
                 "wall_seconds": time.monotonic() - began,
             }
@@ -210,7 +220,7 @@ def run_cell(
                 print(f"{label}: goes on from version {engine.version}")
             with interruptible(engine.stop) as undisturbed:
                 outcome = engine.run()
-    summary = summarise(config, trainer.task, outcome, tally, time.monotonic() - began)
+    summary = summarise(config, trainer.task, outcome, tally, time.monotonic() - began) | origin
     # The summary is last, for it says that all is there.
     with whole(folder / "model.npz") as file:
         np.savez(file, allow_pickle=False, **layout.named(outcome.params))

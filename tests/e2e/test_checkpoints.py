@@ -16,6 +16,7 @@ from configs import composed
 from fl_app.cli import CONF
 from fl_app.core.errors import RunError
 from fl_app.engine.engine import Engine
+from fl_app.provenance import provenance
 from fl_app.run import run, run_cell
 from fl_app.telemetry import JsonLines
 
@@ -117,8 +118,8 @@ def check_kills(name: str, tmp_path: Path, num_kills: int) -> None:
         killed(name, folder, int(moment))
         resumed = federation(name, folder, "resume=auto")
         assert outcome(folder) == outcome(whole), f"killed at event {moment} of {len(events)}"
-        for timed in ("wall_seconds", "updates_per_second"):
-            resumed.pop(timed)
+        for own in ("wall_seconds", "updates_per_second", *provenance([])):
+            resumed.pop(own)
         assert {key: straight[key] for key in resumed} == resumed
 
 
@@ -155,6 +156,20 @@ def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path: Pa
     (folder / "summary.json").unlink()
     with pytest.raises(ValueError, match=r"no checkpoint in .* can be read: .*torn"):
         federation("fedbuff", folder, "resume=auto")
+
+
+def test_resumed_run_says_when_and_with_what_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began = {"date": "2020-01-01T00:00:00+00:00", "version": "0.0.1"}
+    with monkeypatch.context() as earlier:
+        earlier.setattr("fl_app.run.provenance", lambda *_: {**provenance([]), **began})
+        federation("fedbuff", tmp_path, "checkpoint_every=2")
+    (tmp_path / "summary.json").unlink()
+    resumed = federation("fedbuff", tmp_path, "checkpoint_every=2", "resume=auto")
+    assert resumed["date"] == began["date"]
+    assert resumed["version"] == provenance([])["version"]
+    assert resumed["began_with"] == {"version": "0.0.1"}
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "overlap_fedavg"])

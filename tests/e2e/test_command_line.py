@@ -37,6 +37,12 @@ SUMMARY_KEYS = set(
         "bytes_down",
         "failures",
         "rejected",
+        "version",
+        "commit",
+        "uncommitted_changes",
+        "date",
+        "overrides",
+        "host",
     ]
 )
 
@@ -52,6 +58,12 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path):
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} >= FILES
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert set(summary) >= SUMMARY_KEYS
+    assert summary["overrides"] == [
+        "runtime.workers=0",
+        "algorithm=fedbuff",
+        "num_versions=6",
+        "eval_every=2",
+    ]
     assert (summary["algorithm"], summary["task"], summary["num_versions"]) == (
         "fedbuff",
         "digits",

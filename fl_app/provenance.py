@@ -1,0 +1,104 @@
+"""Where a run's numbers came from: software, moment, overrides and host."""
+
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+SOURCE = Path(__file__).resolve().parent.parent
+TIMEOUT = 5.0  # seconds that git may take
+
+
+def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What ``summary.json`` says of the origin of a run; equal runs may differ in all of it.
+
+    Args:
+        overrides: the user's.
+        began: what this returned when the run began, if it is resumed.
+
+    Returns:
+        ``version`` of this package; ``commit`` of its source tree and ``uncommitted_changes``,
+        whether ``fl_app`` or ``conf`` differed from it, both None without a git repository;
+        ``date`` when the run began, UTC; ``overrides``; ``host``. Of a run that was resumed with
+        other software, other overrides or on another host also ``began_with``, what it began with.
+    """
+    commit, uncommitted_changes = source_commit(SOURCE)
+    now: dict[str, Any] = {
+        "version": _installed("fl-app"),
+        "commit": commit,
+        "uncommitted_changes": uncommitted_changes,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "overrides": list(overrides),
+        "host": _host(),
+    }
+    if began is not None:
+        now["date"] = began["date"]
+        first = began.get("began_with", {})
+        changed = {key: began[key] for key in now if began.get(key) != now[key]}
+        if changed | first:
+            now["began_with"] = changed | first
+    return now
+
+
+@cache
+def source_commit(folder: Path) -> tuple[str | None, bool | None]:
+    """Commit of a source tree, and whether its package differs from it; None without repository.
+
+    Only a repository of the folder's own counts: that of a project which has this one installed
+    below it says nothing of this code. Whatever goes wrong with git is the same as no repository.
+    """
+    if not (folder / ".git").exists():
+        return None, None
+    # Within a git hook these variables would name the repository of the hook.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
+    try:
+        status = subprocess.run(
+            ["git", "status", "--porcelain=v2", "--branch", "--", "fl_app", "conf"],
+            cwd=folder,
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=True,
+        ).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return None, None
+    told = [line for line in status if line.startswith("# branch.oid ")]
+    commit = told[0].split()[-1] if told else "(initial)"
+    if commit == "(initial)":  # there is a repository without any commit
+        return None, None
+    return commit, any(not line.startswith("#") for line in status)
+
+
+def _host() -> dict[str, Any]:
+    return {
+        "os": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "torch": _installed("torch"),
+        "flwr": _installed("flwr"),
+    }
+
+
+def _processor() -> str:
+    """Its name; Python itself knows it on some systems only."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
