@@ -1,11 +1,10 @@
 """Public image sets: where their files lie, how they are read, and a stand-in of each shape.
 
-Local files are those that torchvision's classes leave behind, and are read by them. MNIST's writers
-come from QMNIST's labels, if those are there too. EMNIST's images are transposed, as in its files.
+Local files are those that torchvision's classes leave behind. MNIST's writers come from QMNIST's
+labels, if those are there too. EMNIST's images are transposed, as in its files.
 """
 
 import gzip
-import importlib
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.tasks.cache import Arrays
 from fl_app.tasks.scaling import moments
-from fl_app.tasks.sources import Arrays, DataSet, Hub
+from fl_app.tasks.sources import DataSet, Hub, reading
 
 STAND_IN_TRAIN, STAND_IN_TEST = 10_000, 2_000
 QMNIST_LABELS = "QMNIST/raw/qmnist-train-labels-idx2-int.gz"
@@ -72,36 +72,77 @@ def arrays_of(
 # -- local files -----------------------------------------------------------------------------------
 
 
-def _torchvision(kind: str, root: Path, **options: Any) -> list[tuple[Any, Any]]:
-    """Images and labels of training and test set, as torchvision holds them."""
-    # Imported here: it takes seconds, and with a filled cache it is not needed.
-    make = getattr(importlib.import_module("torchvision.datasets"), kind)
-    sets = [make(root, train=train, download=False, **options) for train in (True, False)]
-    return [(np.asarray(both.data), np.asarray(both.targets)) for both in sets]
+def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
+    """The bytes of a file of MNIST's format, of so many dimensions."""
+    with reading(path, f"an IDX file of bytes in {ndim} dimension{'s' * (ndim > 1)}"):
+        data = path.read_bytes()
+        if data[:4] != bytes([0, 0, 8, ndim]):
+            raise ValueError(
+                f"it begins with {data[:4].hex() or 'nothing'} instead of 000008{ndim:02x}"
+            )
+        shape = np.frombuffer(data, ">u4", ndim, offset=4).astype(int)
+        values = np.frombuffer(data, np.uint8, offset=4 + 4 * ndim)
+        if values.size != shape.prod():
+            raise ValueError(f"it has {values.size} bytes for a shape of {tuple(shape.tolist())}")
+        return values.reshape(shape)
 
 
-def _read_grey(kind: str, num_classes: int, root: Path, **options: Any) -> Arrays:
-    train, test = _torchvision(kind, root, **options)
+def _read_grey(folder: str, prefixes: tuple[str, str], num_classes: int, root: Path) -> Arrays:
+    pairs = []
+    for prefix in prefixes:
+        images, labels = (
+            root / folder / "raw" / f"{prefix}-{what}-ubyte"
+            for what in ("images-idx3", "labels-idx1")
+        )
+        pairs.append((read_idx(images, 3), read_idx(labels, 1)))
+        with reading(labels, f"labels from 0 to {num_classes - 1}, one of each image"):
+            _check_labels(*pairs[-1], num_classes)
     owners = None
-    if kind == "MNIST" and (root / QMNIST_LABELS).exists():
-        with gzip.open(root / QMNIST_LABELS) as file:
-            rows = np.frombuffer(file.read(), ">i4", offset=12).reshape(-1, 8)
-        if not np.array_equal(rows[:, 0], train[1]):
-            raise ValueError(f"the labels in {QMNIST_LABELS} are not MNIST's")
+    if folder == "MNIST" and (root / QMNIST_LABELS).exists():
+        with reading(root / QMNIST_LABELS, "QMNIST's rows of 8 integers, compressed by gzip"):
+            rows = np.frombuffer(gzip.decompress((root / QMNIST_LABELS).read_bytes()), ">i4")
+            rows = rows[3:].reshape(-1, 8)
+            if not np.array_equal(rows[:, 0], pairs[0][1]):
+                raise ValueError("its labels are not MNIST's")
         owners = rows[:, 2]
+    train, test = pairs
     return arrays_of((1, 28, 28), num_classes, train, test, owners)
 
 
+def _check_labels(images: NDArray[Any], labels: NDArray[Any], num_classes: int) -> None:
+    if len(images) != len(labels) or len(images) == 0:
+        raise ValueError(f"there are {len(images)} images and {len(labels)} labels")
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(f"they are from {labels.min()} to {labels.max()}")
+
+
 def _read_cifar(kind: str, num_classes: int, root: Path) -> Arrays:
-    train, test = (
-        (images.transpose(0, 3, 1, 2), labels) for images, labels in _torchvision(kind, root)
-    )
+    # Imported here: it takes seconds, and with a filled cache it is not needed.
+    import torchvision.datasets
+
+    make = getattr(torchvision.datasets, kind)
+    files = [*make.train_list, *make.test_list, (make.meta["filename"], make.meta["md5"])]
+    _check_md5((root / make.base_folder / name, md5) for name, md5 in files)
+    sets = [make(root, train=train, download=False) for train in (True, False)]
+    train, test = ((np.asarray(s.data).transpose(0, 3, 1, 2), s.targets) for s in sets)
     return arrays_of((3, 32, 32), num_classes, train, test)
+
+
+def _check_md5(files: Iterable[tuple[Path, str | None]]) -> None:
+    """Name the file of which torchvision would only say that some file is corrupted."""
+    from torchvision.datasets.utils import calculate_md5
+
+    for path, md5 in files:
+        with reading(path, f"the published file, with MD5 {md5}"):
+            if md5 is not None and (found := calculate_md5(path)) != md5:
+                raise ValueError(f"its MD5 is {found}")
 
 
 def _read_celeba(root: Path) -> Arrays:
     from torchvision.datasets import CelebA
 
+    listed = ((root / "celeba" / name, md5) for _, md5, name in CelebA.file_list)
+    _check_md5((path, md5) for path, md5 in listed if path.suffix == ".txt")
     train, test = (CelebA(root, split=split, download=False) for split in ("train", "test"))
     column = train.attr_names.index(CELEBA_TARGET)
     folder = root / "celeba" / "img_align_celeba"
@@ -114,12 +155,17 @@ def _read_celeba(root: Path) -> Arrays:
 
 def _read_tiny_imagenet(root: Path) -> Arrays:
     base = root / "tiny-imagenet-200"
-    names = (base / "wnids.txt").read_text().split()
+    with reading(base / "wnids.txt", "the names of the classes' folders in train"):
+        names = (base / "wnids.txt").read_text(encoding="utf-8").split()
+        for name in names:
+            if not (base / "train" / name).is_dir():
+                raise ValueError(f"there is no folder {name!r:.40}")
     places = {name: label for label, name in enumerate(sorted(names))}
     train = [(p, places[n]) for n in names for p in sorted((base / "train" / n).rglob("*.JPEG"))]
-    rows = (base / "val" / "val_annotations.txt").read_text().splitlines()
-    pairs = (row.split("\t")[:2] for row in rows)
-    test = [(base / "val" / "images" / file, places[name]) for file, name in pairs]
+    table = base / "val" / "val_annotations.txt"
+    with reading(table, "a line with an image's name, a tab and a class of wnids.txt for each"):
+        rows = [row.split("\t") for row in table.read_text(encoding="utf-8").splitlines()]
+        test = [(base / "val" / "images" / row[0], places[row[1]]) for row in rows]
 
     def pair(images: list[tuple[Path, int]]) -> tuple[Any, Any]:
         return _decoded([path for path, _ in images], 64), [label for _, label in images]
@@ -134,8 +180,10 @@ def _decoded(images: Sequence[Any], side: int) -> NDArray[np.uint8]:
     decoded = np.empty((len(images), 3, side, side), np.uint8)
     for place, image in enumerate(images):
         if isinstance(image, Path):
-            image = Image.open(image)
-        image = image.convert("RGB")
+            with reading(image, "an image"):
+                image = Image.open(image).convert("RGB")
+        else:
+            image = image.convert("RGB")
         if image.size != (side, side):
             image = image.resize((side, side), Image.Resampling.BILINEAR)
         decoded[place] = np.asarray(image).transpose(2, 0, 1)
@@ -244,7 +292,7 @@ IMAGE_SETS: dict[str, ImageSet] = {
         (1, 28, 28),
         10,
         _idx("MNIST", ("train", "t10k")),
-        partial(_read_grey, "MNIST", 10),
+        partial(_read_grey, "MNIST", ("train", "t10k"), 10),
         _fetch("MNIST"),
         ("ylecun/mnist", None, {}),
         optional=(QMNIST_LABELS,),
@@ -254,7 +302,7 @@ IMAGE_SETS: dict[str, ImageSet] = {
         (1, 28, 28),
         10,
         _idx("FashionMNIST", ("train", "t10k")),
-        partial(_read_grey, "FashionMNIST", 10),
+        partial(_read_grey, "FashionMNIST", ("train", "t10k"), 10),
         _fetch("FashionMNIST"),
         ("zalando-datasets/fashion_mnist", None, {}),
     ),
@@ -264,7 +312,12 @@ IMAGE_SETS: dict[str, ImageSet] = {
             (1, 28, 28),
             num_classes,
             _idx("EMNIST", (f"emnist-{split}-train", f"emnist-{split}-test")),
-            partial(_read_grey, "EMNIST", num_classes, split=split),
+            partial(
+                _read_grey,
+                "EMNIST",
+                (f"emnist-{split}-train", f"emnist-{split}-test"),
+                num_classes,
+            ),
             _fetch("EMNIST", f"split='{split}', train=t"),
             None,
         )

@@ -5,25 +5,19 @@ into plain arrays in a cache folder, and mapped into memory from there: a second
 second run, share the pages and read nothing again.
 """
 
-import hashlib
 import logging
 import os
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from fl_app.core.errors import require
-
-Arrays: TypeAlias = dict[str, NDArray[Any]]
+from fl_app.tasks.cache import Arrays, cached
 
 SOURCES = ("local", "hub", "synthetic")
 STAND_IN = "stand-in"  # what `Task.source` says of data made up in place of the real ones
-FORMAT = 1  # of the cached arrays; another number unpacks everything again
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +60,29 @@ class DataSet:
     command: str
     optional: tuple[str, ...] = ()
     hint: str = ""
+
+
+@contextmanager
+def reading(path: Path, expected: str) -> Iterator[None]:
+    """Have whatever goes wrong while a file is read name the file and what it should be.
+
+    Args:
+        path: of the file.
+        expected: what it should be, such as ``"a line of JSON for each review"``.
+
+    Raises:
+        ValueError: anything went wrong.
+    """
+    try:
+        yield
+    except Exception as error:  # the libraries raise all sorts
+        raise ValueError(f"{path} must be {expected}, but {said(error)}") from error
+
+
+def said(error: Exception) -> str:
+    """What an error says, in one line, with its type where that is not one of ours."""
+    text = " ".join(str(error).split())
+    return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}"
 
 
 def load(data: DataSet, sources: Sequence[str], root: str | None) -> tuple[Arrays, str]:
@@ -127,12 +144,11 @@ def _local(data: DataSet, root: str | None) -> tuple[Arrays | None, str]:
             return data.read(base)
         except Exception as error:  # the libraries raise all sorts, from EOFError to RuntimeError
             raise ValueError(
-                f"{data.name} in {key}={base} cannot be read, a file of it is damaged or not what "
-                f"its name says ({type(error).__name__}: {error}): delete it and fetch it again "
-                f"with\n  {data.command}"
+                f"{data.name} in {key}={base} cannot be read: {said(error)}: the file is damaged "
+                f"or not what its name says; delete it and fetch it again with\n  {data.command}"
             ) from error
 
-    return _cached(f"{data.name}-local", (str(base.resolve()), state), read), ""
+    return cached(f"{data.name}-local", (str(base.resolve()), state), read), ""
 
 
 def _hub(data: DataSet) -> tuple[Arrays | None, str]:
@@ -153,44 +169,5 @@ def _hub(data: DataSet) -> tuple[Arrays | None, str]:
             return {}
         return hub.convert(splits)
 
-    arrays = _cached(f"{data.name}-hub", (hub.repository, hub.subset), read)
+    arrays = cached(f"{data.name}-hub", (hub.repository, hub.subset), read)
     return (None, problem) if problem else (arrays, "")
-
-
-def _cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
-    """What `make` returns, from the cache if it was made before from the same `state`."""
-    digest = hashlib.sha256(repr((FORMAT, state)).encode()).hexdigest()[:16]
-    folder = cache_folder() / f"{name}-{digest}"
-    if not folder.is_dir():
-        arrays = make()
-        if not arrays or not _store(arrays, folder):
-            return arrays
-    # Copy on write: pages are shared until somebody writes, and torch needs arrays it may write to.
-    return {path.stem: np.load(path, mmap_mode="c") for path in sorted(folder.glob("*.npy"))}
-
-
-def _store(arrays: Arrays, folder: Path) -> bool:
-    """Write all or nothing; false if the cache cannot be written to, which only costs time."""
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made:
-            inner = Path(made) / "arrays"
-            inner.mkdir()
-            for name, array in arrays.items():
-                np.save(inner / f"{name}.npy", array)
-            try:
-                inner.rename(folder)
-            except OSError:
-                if not folder.is_dir():  # else another process was faster
-                    raise
-    except OSError as error:
-        log.warning("unpacked data cannot be kept in %s: %s", folder.parent, error)
-        return False
-    return True
-
-
-def cache_folder() -> Path:
-    """Where unpacked data are kept: FL_APP_CACHE, or ``fl_app`` in the user's cache folder."""
-    if chosen := os.environ.get("FL_APP_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fl_app"

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -14,9 +15,10 @@ import torch
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
+from fl_app.tasks.cache import Arrays
 from fl_app.tasks.models import architecture
 from fl_app.tasks.partition import Partitioner, make_partition
-from fl_app.tasks.sources import Arrays, DataSet, Hub, load
+from fl_app.tasks.sources import DataSet, Hub, load, reading
 from fl_app.tasks.task import Task
 
 PADDING, UNKNOWN = 0, 1
@@ -162,11 +164,21 @@ def _reviews(train: tuple[Any, Any], test: tuple[Any, Any]) -> Arrays:
 
 def _read_imdb(root: Path) -> Arrays:
     def pair(split: str) -> tuple[list[str], list[int]]:
-        with (root / "imdb" / f"{split}.jsonl").open(encoding="utf-8") as file:
-            rows = [json.loads(line) for line in file]
-        return [row["text"] for row in rows], [row["label"] for row in rows]
+        path = root / "imdb" / f"{split}.jsonl"
+        expected = 'a line {"text": ..., "label": 0 or 1} for each review'
+        with reading(path, expected), path.open(encoding="utf-8") as file:
+            rows = [_review(number, line) for number, line in enumerate(file, 1)]
+        return [text for text, _ in rows], [label for _, label in rows]
 
     return _reviews(pair("train"), pair("test"))
+
+
+def _review(number: int, line: str) -> tuple[str, int]:
+    with suppress(ValueError, KeyError, TypeError):
+        row = json.loads(line)
+        if isinstance(row["text"], str) and row["label"] in (0, 1):
+            return row["text"], int(row["label"])
+    raise ValueError(f"line {number} is {line.strip()[:60]!r}")
 
 
 def _imdb_from_hub(splits: Any) -> Arrays:
@@ -221,11 +233,12 @@ def _streams(train: Iterable[str], test: Iterable[str]) -> Arrays:
 
 
 def _read_wikitext2(train_file: str, root: Path) -> Arrays:
-    train, test = (
-        (root / "wikitext-2" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
-        for name in (train_file, "test")
-    )
-    return _streams(train, test)
+    def lines(name: str) -> list[str]:
+        path = root / "wikitext-2" / f"{name}.txt"
+        with reading(path, "a text in UTF-8"):
+            return path.read_text(encoding="utf-8").splitlines()
+
+    return _streams(lines(train_file), lines("test"))
 
 
 def _wikitext2_from_hub(train_split: str, splits: Any) -> Arrays:

@@ -102,7 +102,7 @@ def test_mnists_writers_come_from_qmnist(tmp_path: Path) -> None:
 def test_writers_of_other_images_are_refused(tmp_path: Path) -> None:
     write_grey(tmp_path / "MNIST/raw", ("train", "t10k"))
     write_writers(tmp_path, [0] * 20)
-    with pytest.raises(ValueError, match=r"mnist in task\.root=.* damaged .*are not MNIST's"):
+    with pytest.raises(ValueError, match=r"mnist in task\.root=.*\.gz .*are not MNIST's"):
         make("mnist", root=str(tmp_path))
 
 
@@ -158,8 +158,8 @@ def test_celeba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [own.tolist() for own in task.partition] == [[1], [0, 2]]  # persons 4 and 8
 
 
-def test_tiny_imagenet(tmp_path: Path) -> None:
-    base = tmp_path / "tiny-imagenet-200"
+def write_tiny_imagenet(root: Path) -> None:
+    base = root / "tiny-imagenet-200"
     images = base / "val" / "images"
     images.mkdir(parents=True)
     (base / "wnids.txt").write_text("n2\nn1\n")
@@ -170,6 +170,10 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
         Image.new("RGB", (64, 64), (shade, 0, 0)).save(images / f"val_{name}.JPEG")
     rows = [f"val_{name}.JPEG\t{name}\t0\t0\t9\t9\n" for name in ("n2", "n1")]
     (base / "val" / "val_annotations.txt").write_text("".join(rows))
+
+
+def test_tiny_imagenet(tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path)
     task = make("tiny_imagenet", root=str(tmp_path))
     order = task.targets.argsort()
     assert task.inputs[order, 0, 5, 5].tolist() == pytest.approx([40, 90], abs=1)
@@ -256,37 +260,82 @@ def test_a_stand_in_is_the_same_every_time_and_another_for_each_set() -> None:
 # -- what is wrong ---------------------------------------------------------------------------------
 
 
-def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
+def refused(data: str, root: Path, file: str, told: str) -> None:
+    """In one sentence, and the command that mends it."""
+    with pytest.raises(ValueError, match=f"^{data} in task") as error:
+        make(data, root=str(root))
+    sentence, _, command = str(error.value).partition("\n")
+    assert sentence.startswith(f"{data} in task.root={root} cannot be read: {root / file} must be ")
+    assert told in sentence
+    assert sentence.endswith("what its name says; delete it and fetch it again with")
+    assert command.strip()
+
+
+IDX = {
+    "truncated": ("train-images-idx3-ubyte", lambda data: data[:-100], "it has 15580 bytes for a"),
+    "no header": ("train-labels-idx1-ubyte", lambda _: RNG.bytes(28), "instead of 00000801"),
+    "empty": (
+        "t10k-labels-idx1-ubyte",
+        lambda _: b"",
+        "it begins with nothing instead of 00000801",
+    ),
+    "header alone": ("t10k-images-idx3-ubyte", lambda data: data[:9], "buffer"),
+    "other labels": (
+        "t10k-labels-idx1-ubyte",
+        lambda data: data[:8] + b"\x0c" * 10,
+        "labels from 0 to 9, one of each image, but they are from 12 to 12",
+    ),
+    "fewer labels": (
+        "train-labels-idx1-ubyte",
+        lambda data: data[:7] + b"\x13" + data[8:-1],
+        "there are 20 images and 19 labels",
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", IDX)
+def test_a_damaged_idx_file_is_named(damage: str, tmp_path: Path) -> None:
     write_grey(tmp_path / "MNIST/raw", ("train", "t10k"))
-    path = tmp_path / "MNIST/raw/train-images-idx3-ubyte"
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(
-        ValueError, match=r"mnist in task\.root=.* cannot be read, a file .*damaged"
-    ):
-        make("mnist", root=str(tmp_path))
+    file, do, told = IDX[damage]
+    path = tmp_path / "MNIST/raw" / file
+    path.write_bytes(do(path.read_bytes()))
+    refused("mnist", tmp_path, f"MNIST/raw/{file}", told)
 
 
-def test_images_without_labels_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [5, 40])
+def test_a_damaged_gzip_file_is_named(cut: int, tmp_path: Path) -> None:
     write_grey(tmp_path / "MNIST/raw", ("train", "t10k"))
-    write_idx(tmp_path / "MNIST/raw/train-labels-idx1-ubyte", np.zeros(19))
-    with pytest.raises(ValueError, match=r"20 train images of shape \(1, 28, 28\), 19 labels"):
-        make("mnist", root=str(tmp_path))
+    write_writers(tmp_path, [i % 10 for i in range(20)])
+    path = tmp_path / "QMNIST/raw/qmnist-train-labels-idx2-int.gz"
+    path.write_bytes(path.read_bytes()[:cut])
+    refused("mnist", tmp_path, "QMNIST/raw/qmnist-train-labels-idx2-int.gz", "Error: ")
 
 
-def test_labels_of_another_set_are_refused(tmp_path: Path) -> None:
-    write_grey(tmp_path / "MNIST/raw", ("train", "t10k"))
-    write_idx(tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte", np.full(10, 12))
-    with pytest.raises(ValueError, match="test labels from 12 to 12"):
-        make("mnist", root=str(tmp_path))
-
-
-def test_files_with_a_wrong_checksum_are_refused(tmp_path: Path) -> None:
+def test_a_file_with_a_wrong_checksum_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-py"
     folder.mkdir()
     for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"):
         (folder / name).write_bytes(b"nonsense")
-    with pytest.raises(ValueError, match=r"cifar10 in .*not found or corrupted"):
-        make("cifar10", root=str(tmp_path))
+    told = "the published file, with MD5 c99cafc152244af753f735de768cd75f, but its MD5 is 1f"
+    refused("cifar10", tmp_path, "cifar-10-batches-py/data_batch_1", told[:-2])
+
+
+def test_a_damaged_image_is_named(tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path)
+    path = "tiny-imagenet-200/train/n1/images/n1_0.JPEG"
+    whole = (tmp_path / path).read_bytes()
+    (tmp_path / path).write_bytes(whole[: len(whole) // 2])
+    refused("tiny_imagenet", tmp_path, path, "an image, but OSError: ")
+    (tmp_path / path).write_bytes(b"nonsense")
+    refused("tiny_imagenet", tmp_path, path, "an image, but UnidentifiedImageError: ")
+
+
+@pytest.mark.parametrize("file", ["wnids.txt", "val/val_annotations.txt"])
+def test_a_damaged_table_is_named(file: str, tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path)
+    for nonsense in (b"n7 n8\n", b"\xff\x00"):
+        (tmp_path / "tiny-imagenet-200" / file).write_bytes(nonsense)
+        refused("tiny_imagenet", tmp_path, f"tiny-imagenet-200/{file}", ", but ")
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,10 @@ def test_long_reviews_are_cut_and_rare_words_forgotten(tmp_path: Path) -> None:
 
 def test_reviews_with_other_labels_are_refused(tmp_path: Path) -> None:
     write_reviews(tmp_path, [("a", 1), ("b", 7)], [("a", 1), ("b", 0)])
-    with pytest.raises(ValueError, match=r"imdb in task\.root=.* damaged .*labels of 0 and 1"):
+    told = (
+        r"imdb in task\.root=.*train\.jsonl must be a line .*, but line 2 is '{.*7}': the file is"
+    )
+    with pytest.raises(ValueError, match=told):
         imdb(partition=Iid(), num_clients=2, root=str(tmp_path))
 
 

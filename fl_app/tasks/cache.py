@@ -1,0 +1,149 @@
+"""Unpacked arrays on disk, with digests by which damage is noticed, mapped into memory.
+
+Every entry of the cache is a folder of ``.npy`` files and a ``digest.json`` that holds the size and
+the SHA-256 of each. A folder that does not fit its digests, or has none, is unpacked again.
+"""
+
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.core.files import whole
+
+Arrays: TypeAlias = dict[str, NDArray[Any]]
+
+FORMAT = 1  # of the cached arrays; another number unpacks everything again
+DIGEST = "digest.json"
+SMALL = 8 << 20  # bytes: a file up to this size, such as labels, is hashed whenever it is opened
+
+# Larger files that this process, or one that it comes from, has hashed. A file that was written to
+# since has another entry here, for its time of change is part of it.
+CHECKED = "FL_APP_CHECKED"
+
+log = logging.getLogger(__name__)
+
+
+def cache_folder() -> Path:
+    """Where unpacked data are kept: FL_APP_CACHE, or ``fl_app`` in the user's cache folder."""
+    if chosen := os.environ.get("FL_APP_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fl_app"
+
+
+def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
+    """What `make` returns, from the cache if it was made before from the same `state`.
+
+    A cache that cannot be written to only costs time. Nothing is kept of an empty result.
+    """
+    key = hashlib.sha256(repr((FORMAT, state)).encode()).hexdigest()[:16]
+    folder = cache_folder() / f"{name}-{key}"
+    with suppress(_Unfit):
+        return _read(folder)
+    with _alone(folder):
+        try:
+            return _read(folder)  # another process may have unpacked it meanwhile
+        except _Unfit as problem:
+            if folder.exists():
+                log.warning("%s is unpacked again: %s", name, problem)
+        arrays = make()
+        if arrays and _store(arrays, folder):
+            with suppress(_Unfit):  # a disk that fails
+                return _read(folder)
+        return arrays
+
+
+class _Unfit(Exception):
+    """A folder that cannot be used."""
+
+
+def _read(folder: Path) -> Arrays:
+    """The arrays of a folder.
+
+    Raises:
+        _Unfit: it does not fit its digests, or there is none.
+    """
+    arrays = {}
+    try:
+        expected = json.loads((folder / DIGEST).read_bytes())
+        for name, digest in expected.items():
+            path = folder / name
+            size = path.stat().st_size
+            if size != digest["size"]:
+                raise _Unfit(f"{path} has {size} bytes instead of {digest['size']}")
+            if _sha256(path, known=digest["sha256"]) != digest["sha256"]:
+                raise _Unfit(f"{path} was changed: its SHA-256 is another one")
+            # Copy on write: pages are shared until somebody writes, and torch needs arrays that it
+            # may write to.
+            arrays[path.stem] = np.load(path, mmap_mode="c")
+    except FileNotFoundError as error:
+        raise _Unfit(f"{error.filename} is missing") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _Unfit(f"{folder / DIGEST} cannot be used ({error})") from error
+    return arrays
+
+
+def _sha256(path: Path, known: str) -> str:
+    """SHA-256 of a file; a large one that was hashed before is taken to be as it was, `known`."""
+    with path.open("rb") as file:
+        stat = os.fstat(file.fileno())
+        times = (stat.st_mtime_ns, stat.st_ctime_ns)
+        entry = ":".join(map(str, (known[:16], stat.st_dev, stat.st_ino, stat.st_size, *times)))
+        checked = os.environ.get(CHECKED, "").split()
+        if stat.st_size > SMALL and entry in checked:
+            return known
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if stat.st_size > SMALL and found == known:
+        os.environ[CHECKED] = " ".join((*checked, entry))
+    return found
+
+
+def _store(arrays: Arrays, folder: Path) -> bool:
+    """Write all or nothing; false if the cache cannot be written to."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made:
+            inner = Path(made) / "arrays"
+            inner.mkdir()
+            digests = {}
+            for name, array in arrays.items():
+                path = inner / f"{name}.npy"
+                np.save(path, array)
+                with path.open("rb") as file:
+                    sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                digests[path.name] = {"size": path.stat().st_size, "sha256": sha256}
+            with whole(inner / DIGEST) as file:
+                file.write(json.dumps(digests, indent=1).encode() + b"\n")
+            with suppress(FileNotFoundError):
+                # Aside at once: whoever has mapped the old arrays keeps them.
+                folder.rename(Path(made) / "unfit")
+            inner.rename(folder)
+    except OSError as error:
+        log.warning("unpacked data cannot be kept in %s: %s", folder.parent, error)
+        return False
+    return True
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time unpack into `folder`; where no lock can be had there is none."""
+    descriptor = None
+    with suppress(OSError):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        # The cache's own folder: a lock file would have to stay behind.
+        descriptor = os.open(folder.parent, os.O_RDONLY)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
