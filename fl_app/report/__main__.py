@@ -68,7 +68,8 @@ def main(arguments: list[str] | None = None) -> None:
         "--grid",
         nargs=2,
         metavar=("KEY", "KEY"),
-        help="draw figures/grid.png, the accuracy of every cell over two keys, and nothing else",
+        help="draw figures/grid.png, the accuracy of every cell over two keys, and nothing else; "
+        "local_lr does for algorithm.client.local_lr",
     )
     options = parser.parse_args(arguments)
     if options.over and not options.mean:

@@ -110,6 +110,7 @@ class Cell:
         seed: as configured; None if nobody knows.
         folder: name of its folder.
         config: the text of ``config.yaml``.
+        overrides: dotted keys that the user gave, and their values; of Hydra's jobs alone.
         metrics: the columns of ``metrics.csv``, each as long as the others.
         aggregations: times at which versions were published, seconds.
         ages: how many aggregated updates were of each age.
@@ -134,6 +135,7 @@ class Cell:
     task: str = ""
     experiment: str = ""
     config: str = ""
+    overrides: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
     evaluations: list[Evaluation] = field(default_factory=list)
     trainings: list[Training] = field(default_factory=list)

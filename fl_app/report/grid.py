@@ -1,8 +1,10 @@
 """A picture of a sweep: the accuracy over two keys of the configuration."""
 
+import difflib
+import json
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,62 +12,93 @@ from typing import Any
 import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from omegaconf import OmegaConf
 
-from fl_app.core.errors import require
+from fl_app.core.errors import is_number, require
 from fl_app.report.cells import Cell
+from fl_app.report.naming import matches, settings_of, shortest, texts_of, varied
 from fl_app.report.style import RC
 
 LIGHT = 0.6  # of the accuracy's range, from which on the background is light
+LETTER = 0.075  # width of a tick label's letter, inches
 
 
 def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figure:
     """Draw each cell's accuracy at the place that two keys of its configuration give it.
 
-    The accuracy is the mean of the last ten evaluations, over cells that differ in neither key.
+    The accuracy is the mean of the last ten evaluations, over cells that differ in neither key; the
+    title says over which other keys the mean is.
 
     Args:
         cells: of the run.
-        keys: such as ``algorithm.client.local_lr``, from left to right and from bottom to top.
+        keys: from left to right and from bottom to top, each as ``algorithm.client.local_lr`` or as
+            an end that no other key has, ``local_lr``.
         path: of the PNG.
 
     Returns:
         What was drawn.
 
     Raises:
-        ValueError: no cell has been run to its end, or one's configuration lacks a key.
+        ValueError: no cell has been run to its end, or a key is unknown or ambiguous, or one's
+            configuration lacks it.
     """
-    found: dict[tuple[Any, Any], list[float]] = defaultdict(list)
-    for cell in cells:
+    settings = [settings_of(cell) for cell in cells]
+    known = {key for each in settings for key in each}
+    changed = varied(cells, settings)
+    keys = (_whole(keys[0], known, changed), _whole(keys[1], known, changed))
+    found: list[tuple[tuple[Any, Any], float]] = []
+    for cell, values in zip(cells, settings, strict=True):
+        for key in keys:
+            require(key in values, "--grid", key, f"a key of {cell.name}", "it has no place")
         accuracy = cell.summary.get("last10_accuracy")
-        config = OmegaConf.create(cell.config)
-        place = tuple(OmegaConf.select(config, key) for key in keys)
-        for key, value in zip(keys, place, strict=True):
-            require(value is not None, "--grid", key, f"a key of {cell.name}", "it has no place")
         if accuracy is not None:
-            found[place[0], place[1]].append(accuracy)
+            found.append(((values[keys[0]], values[keys[1]]), accuracy))
     if not found:
         raise ValueError("--grid: no cell has a summary with an accuracy, nothing could be drawn")
-    across, up = (sorted({place[axis] for place in found}) for axis in (0, 1))
-    means = [fmean(accuracies) for accuracies in found.values()]
-    light = min(means) + LIGHT * (max(means) - min(means))
-    rows = [[fmean(found.get((x, y), [float("nan")])) for x in across] for y in up]
+    across, up = (_ticks([place[axis] for place, _ in found]) for axis in (0, 1))
+    cells_at: dict[tuple[int, int], list[float]] = defaultdict(list)
+    for (x, y), accuracy in found:
+        cells_at[across.index(x), up.index(y)].append(accuracy)
+    mean = {place: fmean(accuracies) for place, accuracies in cells_at.items()}
+    rows = [[mean.get((x, y), math.nan) for x in range(len(across))] for y in range(len(up))]
+    light = min(mean.values()) + LIGHT * (max(mean.values()) - min(mean.values()))
+    below, beside = texts_of(across), texts_of(up)
+    crowded = max(map(len, below)) > 9
+    width = 1.6 + 0.8 * len(across) + LETTER * max(map(len, beside))
+    height = 1.2 + 0.45 * len(up) + crowded * LETTER * max(map(len, below))
+    averaged = [shortest(key, known) for key in changed if key not in keys]
     with matplotlib.rc_context({**RC, "axes.grid": False}):
-        figure = Figure(figsize=(1.6 + 0.8 * len(across), 1.0 + 0.45 * len(up)))
+        figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
-        figure.set_layout_engine("constrained")
         axes = figure.add_subplot()
         axes.imshow(rows, origin="lower", aspect="auto", cmap="cividis")
-        axes.set_xticks(range(len(across)), [f"{x:g}" for x in across])
-        axes.set_yticks(range(len(up)), [f"{y:g}" for y in up])
-        axes.set_xlabel(keys[0])
-        axes.set_ylabel(keys[1])
-        for y, row in enumerate(rows):
-            for x, accuracy in enumerate(row):
-                if math.isfinite(accuracy):  # a place without a cell stays empty
-                    colour = "black" if accuracy > light else "white"
-                    axes.text(x, y, f"{accuracy:.0%}", ha="center", va="center", color=colour)
-        axes.set_title("accuracy, mean of the last ten evaluations")
+        axes.set_xticks(range(len(across)), below, rotation=90 if crowded else 0)
+        axes.set_yticks(range(len(up)), beside)
+        axes.set_xlabel(shortest(keys[0], known))
+        axes.set_ylabel(shortest(keys[1], known))
+        for (x, y), accuracy in mean.items():  # a place without a cell stays empty
+            colour = "black" if accuracy > light else "white"
+            axes.text(x, y, f"{accuracy:.0%}", ha="center", va="center", color=colour)
+        title = "accuracy, mean of the\nlast ten evaluations"
+        axes.set_title(f"{title}, over {', '.join(averaged)}" if averaged else title)
         path.parent.mkdir(exist_ok=True)
-        figure.savefig(path)
+        figure.savefig(path, bbox_inches="tight")  # a title may be wider than few columns
     return figure
+
+
+def _whole(key: str, known: Collection[str], changed: Sequence[str]) -> str:
+    """The key that a user means by its end."""
+    found = matches(key.replace("/", "."), known)
+    if not found:
+        ends = [shortest(each, known) for each in changed]
+        close = difflib.get_close_matches(key, [key.rpartition(".")[2] for key in known], n=3)
+        one_of = f"; did you mean {' or '.join(close)}?" if close else ""
+        among = f"a key of the configuration, such as {', '.join(ends)}" if ends else "a key"
+        raise ValueError(f"--grid={key} must be {among}: no cell has it{one_of}")
+    require(len(found) == 1, "--grid", key, f"one of {', '.join(found)}", "all of them end so")
+    return found[0]
+
+
+def _ticks(values: Sequence[Any]) -> list[Any]:
+    """Each value once: numbers by size, then what else there is as it comes."""
+    unique = list({json.dumps(value): value for value in values}.values())
+    return sorted(unique, key=lambda value: (0, value) if is_number(value) else (1, 0))

@@ -9,10 +9,12 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from fl_app.core.errors import require
 from fl_app.report.cells import Cell, Evaluation, Mark, Training, Trouble, Wait
+from fl_app.report.naming import name_jobs
 from fl_app.report.style import ALGORITHMS
 
 MAX_STORY = 8  # events of a client that are told with its trouble
@@ -37,7 +39,9 @@ def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
             raise ValueError(
                 f"run_folder={folder} must hold events.jsonl or folders that do: nothing to report"
             )
-        cells = sorted((read_cell(path) for path in paths), key=_order)
+        cells = [read_cell(path) for path in paths]
+        name_jobs([cell for cell in cells if cell.folder.isdigit()])
+        cells.sort(key=_order)
     labels = dict.fromkeys(cell.label for cell in cells)
     for label in only:
         among = f"among {', '.join(labels)}"
@@ -50,14 +54,15 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
 
     Args:
         folder: of the cell.
-        name: default the folder's, after the algorithm's if it is only a number (of a sweep).
+        name: default the folder's.
     """
-    path = folder / "config.yaml"
-    text = path.read_text(encoding="utf-8") if path.is_file() else ""
+    # Hydra writes its copy first, and a job may end before the run writes its own.
+    paths = (folder / "config.yaml", folder / ".hydra" / "config.yaml")
+    text = next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), "")
     config = OmegaConf.create(text)
     algorithm = OmegaConf.select(config, "algorithm.name") or folder.name
     if name is None:
-        name = f"{algorithm} {folder.name}" if folder.name.isdigit() else folder.name
+        name = folder.name
     cell = Cell(
         name=name or algorithm,
         label=re.sub(r"-seed\d+$", "", name),  # of an experiment's cell
@@ -69,6 +74,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         task=_task(config),
         experiment=OmegaConf.select(config, "experiment.name") or "",
         config=text,
+        overrides=_overrides(folder / ".hydra" / "overrides.yaml"),
         metrics=_metrics(folder / "metrics.csv"),
     )
     _Replay(cell).run(_events(folder / "events.jsonl"))
@@ -86,10 +92,18 @@ def _task(config: Any) -> str:
     return data or (OmegaConf.select(config, "task._target_") or "").rpartition(".")[2]
 
 
+def _overrides(path: Path) -> dict[str, Any]:
+    """What the user gave to a job of Hydra's; nothing if it is no such job."""
+    if not path.is_file():
+        return {}
+    given = OverridesParser.create().parse_overrides(list(OmegaConf.load(path)))
+    return {each.key_or_group.replace("/", "."): each.value() for each in given}
+
+
 def _order(cell: Cell) -> tuple[int, list[str | int]]:
     rank = ALGORITHMS.index(cell.algorithm) if cell.algorithm in ALGORITHMS else len(ALGORITHMS)
     # Text and numbers alternate in the parts of a split name, so they never meet in a comparison.
-    parts = re.split(r"(\d+)", cell.name)
+    parts = re.split(r"(\d+)", cell.folder)
     return rank, [int(part) if part.isdigit() else part for part in parts]
 
 

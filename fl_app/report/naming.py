@@ -1,0 +1,92 @@
+"""What the jobs of a sweep are called: their algorithm, and the keys that were varied."""
+
+import json
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from fl_app.report.cells import Cell
+
+SEED = "seed"
+
+
+def name_jobs(jobs: Sequence[Cell]) -> None:
+    """Give the jobs of a sweep their names and labels, such as ``fedasync local_lr=0.1``.
+
+    A name tells every key that was varied, by its shortest unambiguous end. A label leaves out the
+    seed, so that jobs that differ in nothing else share it. Jobs that nothing tells apart, or whose
+    overrides are lost, are numbered.
+
+    Args:
+        jobs: all that the sweep left; the folder of each is its number.
+    """
+    settings = [settings_of(job) for job in jobs]
+    known = {key for each in settings for key in each}
+    words: list[list[str]] = [[] for _ in jobs]
+    seeds: list[list[str]] = [[] for _ in jobs]
+    for key in varied(jobs, settings):
+        texts = texts_of([each.get(key) for each in settings])
+        if key == "algorithm" and _determine([job.algorithm for job in jobs], texts):
+            continue  # the names begin with the algorithm's
+        told = seeds if key == SEED else words
+        for mine, values, text in zip(told, settings, texts, strict=True):
+            if key in values:
+                mine.append(f"{shortest(key, known)}={text}")
+    for job, mine, seed in zip(jobs, words, seeds, strict=True):
+        number = [] if job.overrides else [job.folder]
+        job.label = " ".join([job.algorithm, *mine, *number])
+        job.name = " ".join([job.label, *seed])
+    count = Counter(job.name for job in jobs)
+    for job in jobs:
+        if count[job.name] > 1:
+            job.name, job.label = f"{job.name} {job.folder}", f"{job.label} {job.folder}"
+
+
+def settings_of(cell: Cell) -> dict[str, Any]:
+    """Every dotted key of a cell with its value; of a group that was chosen, the choice."""
+    return {**_leaves(OmegaConf.to_container(OmegaConf.create(cell.config))), **cell.overrides}
+
+
+def varied(cells: Sequence[Cell], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys that the user gave and that are not the same for all cells, in the order given."""
+    given = dict.fromkeys(key for cell in cells for key in cell.overrides)
+    return [key for key in given if len({json.dumps(each.get(key)) for each in settings}) > 1]
+
+
+def shortest(key: str, known: Collection[str]) -> str:
+    """The shortest end of a dotted key that no other known key has."""
+    parts = key.split(".")
+    ends = (".".join(parts[-length:]) for length in range(1, len(parts)))
+    return next((end for end in ends if matches(end, known) == [key]), key)
+
+
+def matches(end: str, known: Collection[str]) -> list[str]:
+    """The known keys that end so, in whole parts; only the one that is all of it, if there is."""
+    return [end] if end in known else sorted(key for key in known if key.endswith(f".{end}"))
+
+
+def texts_of(values: Sequence[Any]) -> list[str]:
+    """Values as one writes them on the command line, numbers in few digits where these suffice."""
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    short = [
+        f"{value:g}" if isinstance(value, float) else text
+        for value, text in zip(values, texts, strict=True)
+    ]
+    return short if len(set(short)) == len(set(texts)) else texts
+
+
+def _determine(names: Sequence[str], values: Sequence[str]) -> bool:
+    """Whether no two values have one name."""
+    return len(set(zip(names, values, strict=True))) == len(set(names))
+
+
+def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(node, dict):
+        return {prefix: node}
+    return {
+        key: value
+        for name, child in node.items()
+        for key, value in _leaves(child, f"{prefix}.{name}" if prefix else str(name)).items()
+    }
