@@ -25,19 +25,22 @@ def app(config: DictConfig) -> float | None:
             "runtime=deployment needs Flower's nodes: start it with `flwr run`, "
             "or use runtime=inprocess"
         )
-    from fl_app.run import run  # after the arguments were found good: torch takes a second
+    from fl_app.validate import checked_cells  # after what needs less was found good
 
     job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)
     overrides = list(job.overrides.task)
+    cells = checked_cells(config, overrides)
     # The pages of a sweep's jobs share one plotting library: 24 of them would take 124 MB.
     shared = Path(job.sweep.dir) if job.mode == RunMode.MULTIRUN else None
     if config.runtime.name == "flower":
         from fl_app.simulation import run_in_flower
 
-        summaries = run_in_flower(config, overrides, folder, shared)
+        summaries = run_in_flower(config, overrides, folder, shared, cells)
     else:
-        summaries = run(config, overrides, folder, shared=shared)
+        from fl_app.run import run  # only now, for torch takes seconds
+
+        summaries = run(config, overrides, folder, shared=shared, cells=cells)
     accuracy: float | None = summaries[-1]["final_accuracy"]
     return accuracy
 

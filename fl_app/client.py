@@ -16,11 +16,11 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.compression import Compressed, Compression
+from fl_app.bounds import check_training
+from fl_app.compression import Compressed
 from fl_app.compression import Trainer as Sender
-from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.core.layout import Layout
-from fl_app.core.types import KINDS, Config, Order, Upload, Vector
+from fl_app.core.types import Config, Order, Upload, Vector
 from fl_app.flat import FlatModel
 
 NOTHING: Vector = np.empty(0, np.float32)
@@ -117,19 +117,20 @@ class LocalTrainer(NumPyClient):
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
-        require(upload in KINDS, "client.upload", upload, f"one of {', '.join(KINDS)}", "unknown")
-        require_positive("client.local_lr", local_lr, "training would not move")
-        require_count("client.batch_size", batch_size, "a batch would be empty")
-        require_count("client.local_epochs", local_epochs, "nothing would be trained")
-        if local_steps is not None:
-            require_count("client.local_steps", local_steps, "nothing would be trained")
-        require_at_least("client.momentum", momentum, 0, "steps would oscillate")
-        require(momentum < 1, "client.momentum", momentum, "below 1", "steps would grow for ever")
-        require_at_least("client.weight_decay", weight_decay, 0, "weights would grow for ever")
-        require_at_least("client.proximal", proximal, 0, "training would flee the received model")
-        require(0 < lr_decay <= 1, "client.lr_decay", lr_decay, "in (0, 1]", "rates would grow")
-        if max_grad_norm is not None:
-            require_positive("client.max_grad_norm", max_grad_norm, "nothing would be trained")
+        self.compression = check_training(
+            upload=upload,
+            local_lr=local_lr,
+            batch_size=batch_size,
+            local_epochs=local_epochs,
+            local_steps=local_steps,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            proximal=proximal,
+            lr_decay=lr_decay,
+            max_grad_norm=max_grad_norm,
+            upload_dtype=upload_dtype,
+            top_k=top_k,
+        )
         self.task = task
         self.upload = upload
         self.local_lr = local_lr
@@ -144,7 +145,6 @@ class LocalTrainer(NumPyClient):
         self.seed = seed
         self.client_id = 0
         self.state: dict[str, NDArray[Any]] = {}
-        self.compression = Compression(dtype=upload_dtype, top_k=top_k, kind=upload)
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = FlatModel(task.model(), device)

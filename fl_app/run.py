@@ -6,7 +6,7 @@ import json
 import math
 import secrets
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import replace
@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app import metrics, report
 from fl_app.checkpoint import Checkpoints, different
 from fl_app.client import TrainingTask
-from fl_app.core.errors import Interrupted, RunError, require
+from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import explained, whole
 from fl_app.devices import Recorder
 from fl_app.engine.engine import Outcome
@@ -29,7 +28,6 @@ from fl_app.factory import (
     build_engine,
     build_task,
     build_trainer,
-    check,
     prepare_process,
 )
 from fl_app.metrics import Tally
@@ -39,27 +37,11 @@ from fl_app.signals import interruptible
 from fl_app.tasks.task import Task
 from fl_app.telemetry import JsonLines, Metrics, Progress
 from fl_app.tensorboard import TensorBoard
+from fl_app.validate import checked_cells
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
-# With experiment.scale=smoke, so far as a cell has these keys and the user does not set them.
-SMOKE = {
-    "experiment.scale": "smoke",
-    "num_versions": 2,
-    "eval_every": 2,
-    "algorithm.client.local_steps": 1,
-    "algorithm.client.batch_size": 2,
-    "task.sources": ["synthetic"],
-    "runtime.workers": 0,
-}
-SMOKE_SLOTS = {  # of clients that pause between local epochs, so that these cannot be steps
-    "algorithm.client.local_steps": None,
-    "algorithm.client.local_epochs": 2,
-    "algorithm.client.batch_size": 64,
-    "algorithm.schedule.concurrency": 2,
-}
-SMOKE_CLIENTS = 100  # at most
 SMOKE_TESTS = 20  # test examples
 
 
@@ -69,6 +51,7 @@ def run(
     folder: Path,
     grid: "Grid | None" = None,
     shared: Path | None = None,
+    cells: Mapping[str, DictConfig] | None = None,
 ) -> list[dict[str, Any]]:
     """Run what the configuration says: one run, or every cell of its experiment.
 
@@ -78,6 +61,7 @@ def run(
         folder: where files go; cells get folders of their own in it.
         grid: of the ServerApp, for the runtimes that need one.
         shared: as of `fl_app.report.write_report`.
+        cells: as `fl_app.validate.checked_cells` gives them, if that was asked before.
 
     Returns:
         The summaries, one a cell.
@@ -87,9 +71,8 @@ def run(
         RunError: a run could not go on or was interrupted; its files and the report are written,
             unless the disk is full.
     """
-    cells = compose_cells(config, overrides)
-    for cell in cells.values():
-        check(cell)
+    if cells is None:
+        cells = checked_cells(config, overrides)
     with explained(folder):
         return _run(cells, overrides, folder, config.experiment.report_accuracy, grid, shared)
 
@@ -298,78 +281,6 @@ def summarise(
         **metrics.of_run(tally, config.experiment.report_accuracy),
         **metrics.of_last_evaluation(outcome.evaluations[-1][2] if outcome.evaluations else {}),
     }
-
-
-def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """The configuration of every cell by its folder's name; without an experiment one, named "".
-
-    Args:
-        config: composed from `overrides`.
-        overrides: the user's.
-
-    Raises:
-        ValueError: the experiment is asked for what it does not have.
-    """
-    experiment = config.experiment
-    require(
-        experiment.scale in ("full", "smoke"),
-        "experiment.scale",
-        experiment.scale,
-        "full or smoke",
-        "no other size is known",
-    )
-    if not experiment.cells:
-        require(
-            experiment.scale == "full",
-            "experiment.scale",
-            experiment.scale,
-            "full without experiment=<name>",
-            "there are no cells to make small",
-        )
-        return {"": config}
-    if any(override.startswith("algorithm=") for override in overrides):
-        raise ValueError(
-            f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
-            f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
-        )
-    names = experiment.only or list(experiment.cells)
-    for name in names:
-        if name not in experiment.cells:
-            raise ValueError(
-                f"experiment.only names {name!r}, which is none of the cells "
-                f"{', '.join(experiment.cells)}"
-            )
-    seeds = experiment.seeds or [None]
-    if experiment.scale == "smoke":
-        seeds = seeds[:1]
-    cells = {}
-    for name in names:
-        for seed in seeds:
-            mine = [] if seed is None else [f"seed={seed}"]
-            suffix = "" if len(seeds) == 1 else f"-seed{seed}"
-            cells[name + suffix] = cell = compose(
-                "config",
-                overrides=[
-                    *experiment.overrides,
-                    *experiment.cells[name],
-                    *mine,
-                    *overrides,
-                ],
-            )
-            if experiment.scale == "smoke":
-                shrink(cell, {override.partition("=")[0] for override in overrides})
-    return cells
-
-
-def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
-    """Make a cell's run one of a second or so, on made-up data; keys that are `given` stay."""
-    small = {**SMOKE, "num_clients": min(cell.num_clients, SMOKE_CLIENTS)}
-    if "slot" in cell.algorithm.client:
-        small |= SMOKE_SLOTS
-    for key, value in small.items():
-        node, _, leaf = key.rpartition(".")
-        if key not in given and leaf in (OmegaConf.select(cell, node) if node else cell):
-            OmegaConf.update(cell, key, value)
 
 
 def _finite(values: Sequence[float]) -> float | None:

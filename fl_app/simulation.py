@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,11 @@ from fl_app.run import run
 
 
 def run_in_flower(
-    config: DictConfig, overrides: Sequence[str], folder: Path, shared: Path | None = None
+    config: DictConfig,
+    overrides: Sequence[str],
+    folder: Path,
+    shared: Path | None = None,
+    cells: Mapping[str, DictConfig] | None = None,
 ) -> list[dict[str, Any]]:
     """As `fl_app.run.run`, with the clients' work done by Flower's simulated nodes.
 
@@ -37,7 +41,7 @@ def run_in_flower(
     def main(grid: Grid, context: Context) -> None:
         del context
         try:
-            summaries.extend(run(config, overrides, folder, grid, shared))
+            summaries.extend(run(config, overrides, folder, grid, shared, cells))
         except (ValueError, RunError) as problem:  # Flower would wrap it in its own
             problems.append(problem)
 

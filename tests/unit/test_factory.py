@@ -16,8 +16,8 @@ from fl_app.factory import (
     build_schedule,
     build_strategy,
     build_trainer,
-    check,
 )
+from fl_app.validate import check
 
 
 def test_the_rate_falls_over_the_configured_run() -> None:

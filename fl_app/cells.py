@@ -1,0 +1,98 @@
+"""The configurations of an experiment's cells."""
+
+from collections.abc import Collection, Sequence
+
+from hydra import compose
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.core.errors import require
+
+# With experiment.scale=smoke, so far as a cell has these keys and the user does not set them.
+SMOKE = {
+    "experiment.scale": "smoke",
+    "num_versions": 2,
+    "eval_every": 2,
+    "algorithm.client.local_steps": 1,
+    "algorithm.client.batch_size": 2,
+    "task.sources": ["synthetic"],
+    "runtime.workers": 0,
+}
+SMOKE_SLOTS = {  # of clients that pause between local epochs, so that these cannot be steps
+    "algorithm.client.local_steps": None,
+    "algorithm.client.local_epochs": 2,
+    "algorithm.client.batch_size": 64,
+    "algorithm.schedule.concurrency": 2,
+}
+SMOKE_CLIENTS = 100  # at most
+
+
+def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
+    """The configuration of every cell by its folder's name; without an experiment one, named "".
+
+    Args:
+        config: composed from `overrides`.
+        overrides: the user's.
+
+    Raises:
+        ValueError: the experiment is asked for what it does not have.
+    """
+    experiment = config.experiment
+    require(
+        experiment.scale in ("full", "smoke"),
+        "experiment.scale",
+        experiment.scale,
+        "full or smoke",
+        "no other size is known",
+    )
+    if not experiment.cells:
+        require(
+            experiment.scale == "full",
+            "experiment.scale",
+            experiment.scale,
+            "full without experiment=<name>",
+            "there are no cells to make small",
+        )
+        return {"": config}
+    if any(override.startswith("algorithm=") for override in overrides):
+        raise ValueError(
+            f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
+            f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
+        )
+    names = experiment.only or list(experiment.cells)
+    for name in names:
+        if name not in experiment.cells:
+            raise ValueError(
+                f"experiment.only names {name!r}, which is none of the cells "
+                f"{', '.join(experiment.cells)}"
+            )
+    seeds = experiment.seeds or [None]
+    if experiment.scale == "smoke":
+        seeds = seeds[:1]
+    cells = {}
+    for name in names:
+        for seed in seeds:
+            mine = [] if seed is None else [f"seed={seed}"]
+            suffix = "" if len(seeds) == 1 else f"-seed{seed}"
+            cells[name + suffix] = cell = compose(
+                "config",
+                overrides=[
+                    *experiment.overrides,
+                    *experiment.cells[name],
+                    *mine,
+                    *overrides,
+                ],
+            )
+            if experiment.scale == "smoke":
+                shrink(cell, {override.partition("=")[0] for override in overrides})
+    return cells
+
+
+def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
+    """Make a cell's run one of a second or so, on made-up data; keys that are `given` stay."""
+    small = {**SMOKE, "num_clients": min(cell.num_clients, SMOKE_CLIENTS)}
+    if "slot" in cell.algorithm.client:
+        small |= SMOKE_SLOTS
+    for key, value in small.items():
+        node, _, leaf = key.rpartition(".")
+        if key not in given and leaf in (OmegaConf.select(cell, node) if node else cell):
+            OmegaConf.update(cell, key, value)
