@@ -140,6 +140,10 @@ class AsyncStrategy(Strategy):
         """What ``summary.json`` is to say of the run as a whole, such as the privacy it cost."""
         return {}
 
+    def train_metrics(self) -> MetricRecord | None:
+        """What Flower's result says of the last aggregation; None = the clients' mean loss."""
+        return None
+
     def check(self, num_versions: int, schedule: Schedule) -> None:
         """Refuse a run of so many versions under this schedule.
 
@@ -267,7 +271,7 @@ class AsyncStrategy(Strategy):
         mailbox = GridMailbox(
             grid,
             layout,
-            train_config=dict(train_config or {}),
+            train_config=self._prepare(layout, train_config),
             deadline=timeout,
             introduce=False,
             needs=self.needs,
@@ -283,7 +287,7 @@ class AsyncStrategy(Strategy):
                 evaluate=evaluate if evaluate_fn else None,
                 eval_every=eval_every,
                 guard=guard,
-                sinks=[*sinks, _LossByVersion(result, num_rounds)],
+                sinks=[*sinks, _LossByVersion(self, result, num_rounds)],
                 seed=seed,
             ).run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
@@ -291,6 +295,11 @@ class AsyncStrategy(Strategy):
         if outcome.error is not None:
             raise outcome.error
         return result
+
+    def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> Mapping[str, object]:
+        """Get ready for a run of `start`; what to send with every order beside `dispatch`'s own."""
+        del layout
+        return dict(train_config or {})
 
     def summary(self) -> None:
         """Log the algorithm and its hyper-parameters."""
@@ -359,9 +368,10 @@ def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: s
 
 
 class _LossByVersion:
-    """Fills Flower's result with the mean training loss of the updates in each version."""
+    """Fills Flower's result with what each version's updates say of the clients' training."""
 
-    def __init__(self, result: Result, num_versions: int) -> None:
+    def __init__(self, strategy: AsyncStrategy, result: Result, num_versions: int) -> None:
+        self._strategy = strategy
         self._result = result
         self._num_versions = num_versions
         self._losses: dict[int, float] = {}
@@ -371,8 +381,10 @@ class _LossByVersion:
             self._losses[event["client"]] = event["loss"]
         elif event["kind"] == "aggregate":
             losses = [self._losses[c] for c in event["client"] if c in self._losses]
-            if losses:
+            record = self._strategy.train_metrics()
+            if record is None and losses:
                 record = MetricRecord({"train_loss": float(np.mean(losses))})
+            if record is not None:
                 self._result.train_metrics_clientapp[event["version"]] = record
             log.info(
                 "Version %d of %d from %d updates, ages %s, mean loss %s",

@@ -332,7 +332,18 @@ def unpack_reply(
         base_version=None if base_version is None else int(base_version),
         metrics={name: float(v) for name, v in numbers.items() if name not in LOSS_NAMES},
         state=state_of(message),
+        records=_records(message.content),
     )
+
+
+def _records(content: RecordDict) -> dict[str, dict[str, dict[str, object]]]:
+    """What a reply holds beside its arrays, by kind and name, as it came."""
+    arrays = [name for name in content.array_records if name != STATE]
+    return {
+        ARRAYS: {name: {} for name in arrays or content.array_records},
+        METRICS: {name: dict(record) for name, record in content.metric_records.items()},
+        CONFIG: {name: dict(record) for name, record in content.config_records.items()},
+    }
 
 
 def error_of(message: Message) -> str:

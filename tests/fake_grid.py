@@ -137,7 +137,7 @@ class FakeGrid(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
-        raise NotImplementedError
+        return self.pull_messages(self.push_messages(messages))
 
     # -- nodes ------------------------------------------------------------------------------------
 

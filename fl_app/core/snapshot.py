@@ -53,6 +53,8 @@ class Freezer:
                 return value
             case np.ndarray():
                 return {"$": "array", "of": self._array(value)}
+            case bytes():
+                return {"$": "bytes", "of": value.hex()}
             case np.random.Generator():
                 return {"$": "rng", "of": self.freeze(value.bit_generator.state)}
             case list():
@@ -108,6 +110,8 @@ def thaw(frozen: Any, arrays: Sequence[Array]) -> Any:
             return arrays[of]
         case "scalar":
             return arrays[of][()]
+        case "bytes":
+            return bytes.fromhex(of)
         case "rng":
             state = thaw(of, arrays)
             generator = np.random.Generator(getattr(np.random, state["bit_generator"])())

@@ -15,6 +15,7 @@ Vector: TypeAlias = NDArray[np.float32]
 Scalar: TypeAlias = bool | int | float | str
 Config: TypeAlias = Mapping[str, Scalar]
 State: TypeAlias = Mapping[str, NDArray[Any]]
+Records: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Kind: TypeAlias = Literal["gradient", "pseudo", "delta", "model"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
@@ -65,6 +66,8 @@ class Upload:
         progress: share of the order's training that is done, in (0, 1]; below 1 if paused.
         base_version: the version that the client started from; None = that of its order.
         state: what the client keeps for its next order, see `Order`.
+        records: the records of a reply that came as a message, for who reads them as they came:
+            ``"arrays"``, ``"metrics"`` or ``"config"`` -> record -> key -> value; without arrays.
     """
 
     vector: Vector
@@ -77,6 +80,7 @@ class Upload:
     progress: float = 1.0
     base_version: int | None = None
     state: State = field(default_factory=dict)
+    records: Records = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class Update:
     rate_sum: float = 1.0
     metrics: Mapping[str, float] = field(default_factory=dict)
     done: bool = True
+    records: Records = field(default_factory=dict)
 
     @classmethod
     def of(cls, upload: Upload, client_id: int, base_version: int) -> "Update":
@@ -106,6 +111,7 @@ class Update:
             upload.rate_sum,
             upload.metrics,
             upload.done,
+            upload.records,
         )
 
 

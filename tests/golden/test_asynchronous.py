@@ -16,9 +16,11 @@ w_t = [1, 1] at version 5. Three updates started from w_3 = [0, 0] and moved by 
 
 import logging
 from copy import deepcopy
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from flwr.app import ArrayRecord
 from flwr.serverapp import strategy as flower
 
 from fl_app.asynchronous import Asynchronous
@@ -95,3 +97,63 @@ def test_without_rebase_the_stale_models_themselves_are_averaged():
 def test_inner_must_be_a_flower_strategy():
     with pytest.raises(ValueError, match="must be based on flwr"):
         Asynchronous(object())  # type: ignore[arg-type]
+
+
+def test_fedprox_tells_its_clients_mu():
+    params, config = Asynchronous(flower.FedProx(proximal_mu=0.1)).dispatch(MODEL, client_id=7)
+    assert params is MODEL.params
+    assert config == {"proximal-mu": 0.1}
+
+
+class Halving(flower.FedAvg):
+    """A rate that halves with every round, and says for whom it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.rate, self.told = 1.0, []
+
+    def configure_train(self, server_round, arrays, config, grid):
+        self.rate *= 0.5
+        self.told.append(server_round)
+        config["lr"], config["node"] = self.rate, next(iter(grid.get_node_ids()))
+        return super().configure_train(server_round, arrays, config, grid)
+
+
+def test_a_version_is_one_round_however_many_clients_start_from_it():
+    inner = Halving()
+    strategy = Asynchronous(inner)
+    orders = [strategy.dispatch(MODEL, client_id)[1] for client_id in range(1000)]
+    assert orders == [{"lr": 0.5, "node": client_id} for client_id in range(1000)]
+    assert (inner.rate, inner.told) == (0.5, [6])
+    strategy.aggregate(MODEL, UPDATES)
+    assert strategy.dispatch(replace(MODEL, version=6), 0)[1] == {"lr": 0.25, "node": 0}
+    assert inner.told == [6, 7]
+
+
+def test_a_version_is_serialised_once():
+    seen = []
+
+    class Records(flower.FedAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            assert isinstance(arrays, ArrayRecord)
+            seen.append(arrays["model"].data)
+            return super().configure_train(server_round, arrays, config, grid)
+
+    strategy = Asynchronous(Records())
+    for client_id in range(10):
+        strategy.dispatch(MODEL, client_id)
+    assert len(seen) == 10
+    assert len({id(data) for data in seen}) == 1
+
+
+def test_who_goes_on_amid_a_version_is_told_what_the_others_were():
+    strategy, restored = Asynchronous(Halving()), Asynchronous(Halving())
+    strategy.dispatch(MODEL, 0)
+    strategy.aggregate(MODEL, UPDATES)
+    later = replace(MODEL, version=6)
+    strategy.dispatch(later, 0)
+    restored.state = deepcopy(strategy.state)
+    assert restored.dispatch(later, 1) == strategy.dispatch(later, 1)
+    for each in (restored, strategy):
+        each.aggregate(later, UPDATES)
+        assert each.dispatch(replace(MODEL, version=7), 2)[1]["lr"] == 0.125

@@ -29,6 +29,7 @@ def again(value: Any) -> Any:
         0.1 + 0.2,
         float("inf"),
         "text",
+        b"\x00\xff",
         [1, [2.5, None]],
         (1, ("a", 2)),
         {3, 4},
