@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
@@ -16,6 +17,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fl_app.report.cells import Cell, mean_age
 from fl_app.report.series import (
+    Curve,
     Series,
     busy_share,
     curve,
@@ -30,8 +32,9 @@ from fl_app.report.series import (
     time_label,
     window,
 )
-from fl_app.report.style import INK, MUTED, RC, WAITING, Look, looks
+from fl_app.report.style import INK, MUTED, RC, WAITING, Look, looks, save
 
+MAX_LINES = 12  # in one plot; more are drawn as small multiples
 MAX_PANELS = 6  # series of which the overview shows more than the accuracy
 MAX_LABELS = 15  # clients that a panel of the timeline can name
 _LOST: dict[str, Any] = {"color": "black", "marker": "x", "ls": "", "ms": 4, "mew": 1.2}
@@ -39,14 +42,13 @@ _VERSION: dict[str, Any] = {"colors": INK, "lw": 0.7, "clip_on": False}
 
 
 def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
-    """Write accuracy, staleness, timeline and overview as PNG.
+    """Write accuracy, staleness, timeline and overview, each as PNG and PDF.
 
     Args:
         cells: of the run, in the order of legends and panels.
         target: accuracy to which times are measured, in (0, 1].
         folder: created if need be.
     """
-    folder.mkdir(exist_ok=True)
     series = group(cells)
     drawn = looks([each.algorithm for each in series])
     unit = time_label(cells)
@@ -54,26 +56,30 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
     columns = min(panels, 4)
     zoom = learning_phase(series, target)
     with matplotlib.rc_context(RC):
-        figure = _figure(11 if zoom else 7, 4.2)
-        whole = figure.subplots(1, 2 if zoom else 1, squeeze=False, sharey=True).ravel()
-        for axes, until in zip(whole, (zoom, None) if zoom else (None,), strict=True):
-            draw_accuracy(axes, series, drawn, target, unit, until)
-        if zoom:
-            whole[0].set_title(f"until all are at {target:.0%}")
-            whole[1].set_title("whole run")
-            whole[1].get_legend().remove()
+        if panels > MAX_LINES:
+            figure = _figure(1 + 2.4 * columns, 0.9 + 1.7 * math.ceil(panels / columns))
+            draw_multiples(figure, series, drawn, target, unit, columns)
+        else:
+            figure = _figure(11 if zoom else 7, 4.2)
+            whole = figure.subplots(1, 2 if zoom else 1, squeeze=False, sharey=True).ravel()
+            for axes, until in zip(whole, (zoom, None) if zoom else (None,), strict=True):
+                draw_accuracy(axes, series, drawn, target, unit, until)
+            if zoom:
+                whole[0].set_title(f"until all are at {target:.0%}")
+                whole[1].set_title("whole run")
+                whole[1].get_legend().remove()
         _title(figure, "Who learns faster")
-        figure.savefig(folder / "accuracy.png")
+        save(figure, folder / "accuracy.png")
 
         figure = _figure(1 + 2.4 * columns, 0.7 + 2 * math.ceil(panels / columns))
         draw_staleness(figure, series, drawn, columns)
         _title(figure, "How stale the updates are")
-        figure.savefig(folder / "staleness.png")
+        save(figure, folder / "staleness.png")
 
         figure = _figure(9, 1 + 1.9 * panels)
         draw_timeline(figure, series, drawn, unit)
         _title(figure, "Who trains when")
-        figure.savefig(folder / "timeline.png")
+        save(figure, folder / "timeline.png")
 
         first = slice(MAX_PANELS)
         panels = len(series[first])
@@ -83,14 +89,15 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.25)).ravel()
         heights = (3.3, 0.4 + 1.3 * lines)
         top, bottom = left.subfigures(2, 1, squeeze=False, height_ratios=heights).ravel()
-        draw_accuracy(top.subplots(), series, drawn, target, unit, zoom)
+        told = len(series) if len(series) <= MAX_LINES else panels
+        draw_accuracy(top.subplots(), series, drawn, target, unit, zoom, told)
         draw_staleness(bottom, series[first], drawn[first], columns)
         draw_timeline(right, series[first], drawn[first], unit, max_clients=25)
         some = f" (first {panels} of {len(series)})" if panels < len(series) else ""
         _title(top, "Who learns faster")
         _title(bottom, f"How stale the updates are{some}")
         _title(right, f"Why: who trains when{some}")
-        figure.savefig(folder / "overview.png")
+        save(figure, folder / "overview.png")
 
 
 def draw_accuracy(
@@ -100,8 +107,12 @@ def draw_accuracy(
     target: float,
     unit: str,
     until: float | None,
+    told: int | None = None,
 ) -> None:
     """Accuracy over time with the moment each series reaches the target, seeds as a band.
+
+    A band reaches from the lowest to the highest of the seeds, and ends with the mean where the
+    first of them does; what the others did then is a thin line each.
 
     Args:
         axes: to draw on.
@@ -110,21 +121,24 @@ def draw_accuracy(
         target: accuracy in (0, 1].
         unit: label of the time axis.
         until: where the time axis ends, seconds; None = with the last event.
+        told: of how many series the legend tells, the first; the others are grey. None = of all.
     """
-    highest = 0.0
-    for each, look in zip(series, drawn, strict=True):
+    told = len(series) if told is None else told
+    highest = max((_highest(curve(each)) for each in series), default=0.0)
+    for each, look in zip(series[:told], drawn, strict=False):
         line = curve(each)
-        highest = max(highest, line.high.max(initial=0.0))
         moment = reached(line, target)
-        when = f"never {target:.0%}" if moment is None else f"{target:.0%} at {seconds(moment)}"
+        never, first = f"never {target:.0%}", f"{target:.0%} first at"
+        when = never if moment is None else f"{first} {seconds(moment)}"
         seeds = f" ({len(each.cells)} seeds)" if len(each.cells) > 1 else ""
-        label = f"{each.name}{seeds}: {when}"
-        axes.plot(line.t, line.mean, look.line, color=look.colour, label=label)
-        if len(each.cells) > 1:
-            axes.fill_between(line.t, line.low, line.high, color=look.colour, alpha=0.18, lw=0)
+        _draw_curve(axes, each, look, line, f"{each.name}{seeds}: {when}")
         if moment is not None:
             axes.plot([moment, moment], [0, target], color=look.colour, lw=0.8, ls=":")
             axes.plot(moment, target, "o", color=look.colour, ms=6, mec="white", mew=1, zorder=5)
+    _background(axes, series[told:])
+    if any(len(each.cells) > 1 for each in series[:told]):
+        label = "lowest to highest seed"
+        axes.fill_between([], [], [], color=MUTED, alpha=0.35, lw=0, label=label)
     if highest > target / 2:  # a target far above every curve would press them down
         highest = max(highest, target)
     axes.axhline(target, color=MUTED, lw=0.8, ls=(0, (4, 3)), zorder=1)
@@ -134,8 +148,61 @@ def draw_accuracy(
     axes.set_xlabel(unit)
     axes.set_ylabel("test accuracy")
     axes.label_outer()
-    many = len(series) > 8
+    many = told > 8
     axes.legend(ncols=1 + many, fontsize=6.5 if many else None).set_in_layout(False)
+
+
+def draw_multiples(
+    figure: Figure | SubFigure,
+    series: Sequence[Series],
+    drawn: Sequence[Look],
+    target: float,
+    unit: str,
+    columns: int,
+) -> None:
+    """Accuracy over time of many series: a panel for each, in which all others are grey."""
+    highest = max((_highest(curve(each)) for each in series), default=0.0)
+    panels = _grid(figure, len(series), columns)
+    for number, (axes, each, look) in enumerate(zip(panels, series, drawn, strict=True)):
+        line = curve(each)
+        _background(axes, series)
+        _draw_curve(axes, each, Look(look.colour, "-"), line)
+        moment = reached(line, target)
+        if moment is not None:
+            axes.plot(moment, target, "o", color=look.colour, ms=4, mec="white", mew=0.7, zorder=5)
+        axes.axhline(target, color=MUTED, lw=0.6, ls=(0, (4, 3)), zorder=1)
+        axes.set_title(each.name, color=look.colour, fontweight="bold", fontsize=8)
+        axes.set_xlim(0, None)
+        axes.set_ylim(0, 1.05 * max(highest, target if highest > target / 2 else 0.0) or 1)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.tick_params(labelleft=number % columns == 0)
+    seeds = any(len(each.cells) > 1 for each in series)
+    band = "; bands: lowest to highest seed" if seeds else ""
+    figure.supxlabel(f"{unit}; grey: all others; dashed: {target:.0%}{band}", fontsize=9)
+    figure.supylabel("test accuracy", fontsize=9)
+
+
+def _draw_curve(
+    axes: Axes, series: Series, look: Look, line: Curve, label: str | None = None
+) -> None:
+    axes.plot(line.t, line.mean, look.line, color=look.colour, label=label)
+    if len(series.cells) > 1:
+        axes.fill_between(line.t, line.low, line.high, color=look.colour, alpha=0.18, lw=0)
+    for t, values in line.tails:
+        axes.plot(t, values, color=look.colour, lw=0.5, alpha=0.6)
+
+
+def _background(axes: Axes, series: Sequence[Series]) -> None:
+    """Curves that tell only where the others lie."""
+    for number, each in enumerate(series):
+        line = curve(each)
+        label = None if number else f"the other {len(series)}"
+        axes.plot(line.t, line.mean, color=WAITING, lw=0.7, zorder=1, label=label)
+
+
+def _highest(line: Curve) -> float:
+    values = [line.high, *(tail for _, tail in line.tails)]
+    return max((float(np.nanmax(v)) for v in values if np.isfinite(v).any()), default=0.0)
 
 
 def draw_staleness(

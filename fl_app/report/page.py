@@ -180,7 +180,10 @@ def _of_comparison(
     if any(cell.evaluations for each in series for cell in each.cells):
         text = "Test accuracy and loss of the global models."
         if seeds:
-            text += " Lines are means, bands reach from the lowest to the highest of the seeds."
+            text += (
+                " Lines are means, bands reach from the lowest to the highest of the seeds; both "
+            )
+            text += "end where the first seed does, and what the others did then are thin lines."
         text += " A click on a name hides its line, a double-click all others."
         sections.append(Section("Who learns faster", text, _curves(series, drawn, table), True))
         text = "Accuracy of the last evaluation"

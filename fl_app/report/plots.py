@@ -50,16 +50,10 @@ def learning(
     for each, look in zip(series, looks, strict=True):
         style = {"legendgroup": each.name, "name": html.escape(each.name)}
         if len(each.cells) > 1:
-            traces.append(
-                {
-                    **line_of(look, width=0),
-                    **style,
-                    "fill": "toself",
-                    "fillcolor": faint(look.colour),
-                    "hoverinfo": "skip",
-                    "showlegend": False,
-                }
-            )
+            unnamed = {**style, "hoverinfo": "skip", "showlegend": False}
+            band = {"fill": "toself", "fillcolor": faint(look.colour)}
+            traces.append({**line_of(look, width=0), **unnamed, **band})
+            traces.append({**line_of(look, width=0.7), **unnamed, "opacity": 0.6})
         traces.append(
             {
                 **line_of(look),
@@ -73,6 +67,7 @@ def learning(
             if len(each.cells) > 1:
                 around = np.concatenate([line.t, line.t[::-1]])
                 data[x].append((around, np.concatenate([line.high, line.low[::-1]])))
+                data[x].append(_joined(line.tails))
             data[x].append((line.t, line.mean))
     for trace, (along, up) in zip(traces, data["t"], strict=True):
         trace.update(x=plain(along), y=plain(up))
@@ -310,7 +305,19 @@ def final(table: Table, series: Sequence[Series], looks: Sequence[Look]) -> Figu
     return {"data": traces, "layout": layout}
 
 
+def _joined(tails: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
+    """One line with a gap after each of its parts."""
+    if not tails:
+        return [], []
+    gap = [math.nan]
+    t, values = zip(*tails, strict=True)
+    return tuple(  # type: ignore[return-value]
+        np.concatenate([part for tail in parts for part in (tail[spread_out(tail.size)], gap)])
+        for parts in (t, values)
+    )
+
+
 def _thin(line: Curve) -> Curve:
     """At most `MAX_POINTS` of a curve's points, first and last among them."""
     at = spread_out(line.t.size)
-    return Curve(*(values[at] for values in line))
+    return Curve(line.t[at], line.mean[at], line.low[at], line.high[at], line.tails)

@@ -33,12 +33,21 @@ class Series:
 
 
 class Curve(NamedTuple):
-    """Something over `t`: mean, lowest and highest of the seeds; arrays of one shape ``(n,)``."""
+    """Something over `t`: mean, lowest and highest of the seeds; arrays of one shape ``(n,)``.
+
+    Attributes:
+        t: where every seed has values: from the last one's first to the first one's last.
+        mean: over the seeds.
+        low: of the lowest seed.
+        high: of the highest seed.
+        tails: what lies beyond `t`, for each seed that has it: its points, and its values there.
+    """
 
     t: Floats
     mean: Floats
     low: Floats
     high: Floats
+    tails: tuple[tuple[Floats, Floats], ...] = ()
 
 
 def group(cells: Sequence[Cell]) -> list[Series]:
@@ -52,9 +61,10 @@ def group(cells: Sequence[Cell]) -> list[Series]:
 def curve(series: Series, x: str = "t", y: str = "accuracy") -> Curve:
     """A field of the evaluations over another, by default accuracy over time.
 
-    A model counts until the next one is evaluated, so seeds with other evaluation times meet on
-    the union of all times, and one that ended early keeps its last value. Empty if none was
-    evaluated.
+    Seeds are evaluated at different times, so each is interpolated linearly on the union of all
+    times. The mean ends where the first seed does: to go on with the others would be a step that
+    no model made, and to keep the last value of a seed would be data that nobody measured. Empty if
+    none was evaluated.
 
     Args:
         series: of one cell or its seeds.
@@ -69,14 +79,26 @@ def curve(series: Series, x: str = "t", y: str = "accuracy") -> Curve:
         for cell in series.cells
         if cell.evaluations
     ]
+    empty = np.empty(0)
     if not runs:
-        empty = np.empty(0)
         return Curve(empty, empty, empty, empty)
-    first = max(t[0] for t, _ in runs)
+    first, last = max(t[0] for t, _ in runs), min(t[-1] for t, _ in runs)
+    if first > last:  # no time at which every seed has a value
+        return Curve(empty, empty, empty, empty, tuple(runs))
     t = np.unique(np.concatenate([t for t, _ in runs]))
-    t = t[t >= first]
-    values = np.stack([a[np.searchsorted(times, t, side="right") - 1] for times, a in runs])
-    return Curve(t, values.mean(axis=0), values.min(axis=0), values.max(axis=0))
+    t = t[(first <= t) & (t <= last)]
+    values = np.stack([np.interp(t, times, a) for times, a in runs])
+    tails = tuple(_beyond(last, times, a) for times, a in runs if times[-1] > last)
+    return Curve(t, values.mean(axis=0), values.min(axis=0), values.max(axis=0), tails)
+
+
+def _beyond(last: float, t: Floats, values: Floats) -> tuple[Floats, Floats]:
+    """The part of one seed's curve from `last` on."""
+    later = t > last
+    return (
+        np.concatenate([[last], t[later]]),
+        np.concatenate([[np.interp(last, t, values)], values[later]]),
+    )
 
 
 def reached(line: Curve, accuracy: float) -> float | None:
@@ -96,7 +118,7 @@ def learning_phase(series: Sequence[Series], accuracy: float) -> float | None:
     until = 2.5 * max((moment or 0.0 for moment in moments), default=0.0)
     if None in moments or until == 0.0:
         return None
-    return until if 1.2 * until < max(line.t[-1] for line in curves) else None
+    return until if 1.2 * until < max(line.t[-1] for line in curves if line.t.size) else None
 
 
 def histogram(ages: Counter[int], width: int) -> tuple[Floats, Floats]:

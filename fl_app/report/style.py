@@ -1,8 +1,13 @@
 """How the project's figures look: one colour per algorithm, safe for colour-blind readers."""
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without yellow (too pale for lines) and with grey for black, and two dark
 # colours of Paul Tol's. Any two are at least 16 apart (CIE Lab) under protanopia, deuteranopia and
@@ -67,6 +72,7 @@ RC: dict[Any, Any] = {
     "ytick.color": "#555555",
     "legend.edgecolor": "none",
     "lines.linewidth": 1.4,
+    "pdf.fonttype": 42,  # TrueType, which journals ask for: text stays text
 }
 
 
@@ -80,15 +86,33 @@ class Look(NamedTuple):
 def looks(algorithms: Sequence[str]) -> list[Look]:
     """One look per series: the algorithm's colour, and a line style where the colour is taken.
 
+    Where an algorithm has more series than there are line styles, as in a sweep, they go through
+    the colours of the palette first. Up to 36 looks differ.
+
     Args:
         algorithms: of the series in the order they are drawn. One that is not listed here gets the
             colour that its name hashes to.
     """
-    taken: dict[str, int] = {}
+    many = {name for name, number in Counter(algorithms).items() if number > len(_LINES)}
+    taken: Counter[str] = Counter()
     result = []
     for algorithm in algorithms:
         colour = _COLOURS.get(algorithm) or _PALETTE[crc32(algorithm.encode()) % len(_PALETTE)]
-        number = taken.get(colour, 0)
-        taken[colour] = number + 1
-        result.append(Look(colour, _LINES[number % len(_LINES)]))
+        if algorithm in many or taken[colour] >= len(_LINES):
+            own = colour
+            colour = min(_PALETTE, key=lambda other: (taken[other], other != own))
+        result.append(Look(colour, _LINES[taken[colour] % len(_LINES)]))
+        taken[colour] += 1
     return result
+
+
+def save(figure: "Figure", path: Path) -> None:
+    """Write a figure as PNG and, for print, as PDF; the same figure gives the same bytes.
+
+    Args:
+        figure: drawn with `RC`.
+        path: of the PNG; the PDF lies beside it.
+    """
+    path.parent.mkdir(exist_ok=True)
+    figure.savefig(path.with_suffix(".png"))
+    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})

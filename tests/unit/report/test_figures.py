@@ -7,8 +7,10 @@ from matplotlib.figure import Figure
 from run_folders import ASYNCHRONOUS, ROUNDS, dispatch, failure, write_cell
 
 from fl_app.report.figures import (
+    MAX_LINES,
     WAITING,
     draw_accuracy,
+    draw_multiples,
     draw_staleness,
     draw_timeline,
     write_figures,
@@ -42,11 +44,19 @@ def test_accuracy_marks_when_each_series_reaches_the_target(series):
     axes = Figure().subplots()
     draw_accuracy(axes, series, looks(["fedavg", "fedasync"]), 0.9, "virtual time (s)", None)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["fedavg: 90% at 6.0 s", "fedasync (2 seeds): 90% at 2.0 s"]
+    assert labels == [
+        "fedavg: 90% first at 6.0 s",
+        "fedasync (2 seeds): 90% first at 2.0 s",
+        "lowest to highest seed",
+    ]
     marks = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "o"]
     assert marks == [[[6.0, 0.9]], [[2.0, 0.9]]]
     np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[0, 0.1], [3, 0.5], [6, 0.95]])
-    assert len(axes.findobj(PolyCollection)) == 1  # the band of the series with seeds
+    band, sign = axes.findobj(PolyCollection)  # of the series with seeds, and of the legend
+    assert band.get_paths()[0].vertices.max() == 2.0  # where the first seed ends
+    assert not sign.get_paths()
+    (tail,) = [line for line in axes.lines if line.get_linewidth() == 0.5]
+    np.testing.assert_allclose(tail.get_xydata(), [[2, 0.92], [3, 0.85]])
 
 
 def test_accuracy_far_below_the_target_is_not_pressed_down(series):
@@ -101,7 +111,48 @@ def test_run_that_was_interrupted_at_once_has_its_four_crisp_pictures(tmp_path):
     before = dict(matplotlib.rcParams)
     write_figures(read_run(tmp_path), 0.9, tmp_path / "figures")
     for name in ("accuracy", "staleness", "timeline", "overview"):
+        assert (tmp_path / "figures" / f"{name}.pdf").read_bytes().startswith(b"%PDF")
         picture = (tmp_path / "figures" / f"{name}.png").read_bytes()
         assert picture.startswith(b"\x89PNG")
         assert int.from_bytes(picture[16:20]) >= 500  # pixels across
     assert dict(matplotlib.rcParams) == before
+
+
+def test_picture_for_print_is_the_same_bytes_again_and_embeds_true_type(tmp_path):
+    write_cell(tmp_path, events=ROUNDS, algorithm="fedavg")
+    cells = read_run(tmp_path)
+    for folder in ("one", "two"):
+        write_figures(cells, 0.9, tmp_path / folder)
+    names = sorted(path.name for path in (tmp_path / "one").iterdir())
+    assert len(names) == 8
+    for name in names:
+        picture = (tmp_path / "one" / name).read_bytes()
+        assert picture == (tmp_path / "two" / name).read_bytes()
+        if name.endswith(".pdf"):
+            assert b"/FontFile2" in picture  # TrueType
+            assert b"/Type3" not in picture
+            assert b"CreationDate" not in picture
+
+
+def test_cells_of_a_sweep_are_small_multiples_each_before_all_others(tmp_path):
+    for number in range(MAX_LINES + 1):
+        write_cell(tmp_path / f"cell{number}", events=ROUNDS, algorithm="fedbuff")
+    series = group(read_run(tmp_path))
+    figure = Figure()
+    draw_multiples(figure, series, looks(["fedbuff"] * len(series)), 0.9, "virtual time (s)", 4)
+    assert len(figure.axes) == len(series)
+    for axes, each in zip(figure.axes, series, strict=True):
+        assert axes.get_title() == each.name
+        colours = [line.get_color() for line in axes.lines if len(line.get_xdata()) == 3]
+        assert colours.count(WAITING) == len(series)
+        assert len(colours) == len(series) + 1
+
+
+def test_overview_of_many_cells_names_some_and_greys_the_others(tmp_path):
+    for number in range(4):
+        write_cell(tmp_path / f"cell{number}", events=ROUNDS, algorithm="fedbuff")
+    series = group(read_run(tmp_path))
+    axes = Figure().subplots()
+    draw_accuracy(axes, series, looks(["fedbuff"] * 4), 0.9, "virtual time (s)", None, told=1)
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == [f"{series[0].name}: 90% first at 6.0 s", "the other 3"]

@@ -38,12 +38,14 @@ def traces(figure):
 
 
 def test_learning_is_a_line_and_with_seeds_a_band(series):
-    """Seed 0 ends at .85 where seed 1 keeps .92: mean .885, band from .85 to .92."""
+    """Seed 1 ends at t=2: mean and band end there, and seed 0 goes on as a thin line."""
     figure = plots.learning(series, drawn(series), "accuracy", 0.9)
-    fedavg, band, fedasync = figure["data"]
+    fedavg, band, tail, fedasync = figure["data"]
     assert (fedavg["x"], fedavg["y"]) == ([0, 3, 6], [0.1, 0.5, 0.95])
-    assert (fedasync["x"], fedasync["y"]) == ([0, 2, 3], [0.1, 0.92, 0.885])
-    assert (band["x"], band["y"]) == ([0, 2, 3, 3, 2, 0], [0.1, 0.92, 0.92, 0.85, 0.92, 0.1])
+    assert (fedasync["x"], fedasync["y"]) == ([0, 2], [0.1, 0.92])
+    assert (band["x"], band["y"]) == ([0, 2, 2, 0], [0.1, 0.92, 0.92, 0.1])
+    assert (tail["x"][:2], tail["y"][:2]) == ([2, 3], [0.92, 0.85])
+    assert math.isnan(tail["x"][2])
     assert fedavg["line"]["color"] != fedasync["line"]["color"]
     assert figure["layout"]["shapes"][0]["y0"] == 0.9
 

@@ -14,10 +14,9 @@ def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys)
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert lines[1].startswith("fedavg,fedavg,-,0.95,0.95,3.0,2,")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
-        "accuracy.png",
-        "staleness.png",
-        "timeline.png",
-        "overview.png",
+        f"{name}.{kind}"
+        for name in ("accuracy", "staleness", "timeline", "overview")
+        for kind in ("png", "pdf")
     }
     out = capsys.readouterr().out
     assert f"page: {tmp_path / 'report.html'}" in out

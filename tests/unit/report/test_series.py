@@ -58,12 +58,12 @@ def test_ages_of_seeds_are_counted_together():
     assert Series("fedbuff", (first, second)).ages == {0: 3, 3: 4}
 
 
-def test_curve_of_seeds_is_their_mean_and_range_where_a_model_counts_until_the_next():
-    """Seed A is at .2, .6 from t=2 and .8 from t=4; seed B at .4, 1.0 from t=3 and ends there.
+def test_curve_of_seeds_is_their_mean_and_range_interpolated_until_the_first_seed_ends():
+    """No plateau of B after its end, and no step of the mean where it drops out.
 
     t:    0     2     3     4
-    A:   .2    .6    .6    .8
-    B:   .4    .4   1.0   1.0
+    A:   .2    .6    .7    .8
+    B:   .4    .8   1.0
     """
     line = curve(
         Series(
@@ -71,10 +71,13 @@ def test_curve_of_seeds_is_their_mean_and_range_where_a_model_counts_until_the_n
             (cell(accuracies=[(0, 0.2), (2, 0.6), (4, 0.8)]), cell(accuracies=[(0, 0.4), (3, 1)])),
         )
     )
-    np.testing.assert_array_equal(line.t, [0, 2, 3, 4])
-    np.testing.assert_allclose(line.mean, [0.3, 0.5, 0.8, 0.9])
-    np.testing.assert_array_equal(line.low, [0.2, 0.4, 0.6, 0.8])
-    np.testing.assert_array_equal(line.high, [0.4, 0.6, 1.0, 1.0])
+    np.testing.assert_array_equal(line.t, [0, 2, 3])
+    np.testing.assert_allclose(line.mean, [0.3, 0.7, 0.85])
+    np.testing.assert_allclose(line.low, [0.2, 0.6, 0.7])
+    np.testing.assert_allclose(line.high, [0.4, 0.8, 1.0])
+    ((t, values),) = line.tails
+    np.testing.assert_allclose(t, [3, 4])
+    np.testing.assert_allclose(values, [0.7, 0.8])
     assert reached(line, 0.8) == 3.0
     assert reached(line, 0.95) is None
 
@@ -84,6 +87,16 @@ def test_curve_starts_where_every_seed_has_a_value_and_skips_seeds_without():
     line = curve(Series("fedbuff", seeds))
     np.testing.assert_array_equal(line.t, [1])
     np.testing.assert_allclose(line.mean, [0.4])
+
+
+def test_curve_of_seeds_that_never_overlap_is_their_own_lines():
+    seeds = cell(accuracies=[(0, 0.1), (1, 0.3)]), cell(accuracies=[(2, 0.5), (3, 0.7)])
+    line = curve(Series("fedbuff", seeds))
+    assert line.t.size == 0
+    assert [(t.tolist(), values.tolist()) for t, values in line.tails] == [
+        ([0, 1], [0.1, 0.3]),
+        ([2, 3], [0.5, 0.7]),
+    ]
 
 
 def test_curve_of_nothing_is_empty():

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import pytest
 from omegaconf import OmegaConf
 
 from fl_app.report.style import ALGORITHMS, looks
@@ -14,6 +15,14 @@ def test_every_algorithm_has_a_colour_of_its_own_choice_under_the_name_that_runs
 
 def test_every_algorithm_of_a_full_comparison_can_be_told_apart():
     assert len(set(looks(ALGORITHMS))) == len(ALGORITHMS)
+
+
+@pytest.mark.parametrize("algorithms", [["fedbuff"] * 36, ["fedbuff"] * 12 + ["fedasync"] * 12])
+def test_every_cell_of_a_sweep_can_be_told_apart(algorithms):
+    drawn = looks(algorithms)
+    assert len(set(drawn)) == len(drawn)
+    assert len({look.line for look in drawn[:9]}) == 1  # colours first
+    assert drawn[0] == looks(["fedbuff"])[0]
 
 
 def test_new_algorithm_has_a_fixed_colour_of_the_palette_too():
