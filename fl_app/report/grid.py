@@ -15,12 +15,8 @@ from matplotlib.figure import Figure
 
 from fl_app.core.errors import is_number, require
 from fl_app.report.cells import Cell
-<<<<<<< Updated upstream
 from fl_app.report.naming import matches, settings_of, shortest, texts_of, varied
-from fl_app.report.style import RC
-=======
 from fl_app.report.style import RC, save
->>>>>>> Stashed changes
 
 LIGHT = 0.6  # of the accuracy's range, from which on the background is light
 LETTER = 0.075  # width of a tick label's letter, inches
@@ -34,14 +30,9 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
 
     Args:
         cells: of the run.
-<<<<<<< Updated upstream
         keys: from left to right and from bottom to top, each as ``algorithm.client.local_lr`` or as
             an end that no other key has, ``local_lr``.
-        path: of the PNG.
-=======
-        keys: such as ``algorithm.client.local_lr``, from left to right and from bottom to top.
         path: of the PNG; the PDF lies beside it.
->>>>>>> Stashed changes
 
     Returns:
         What was drawn.
@@ -80,7 +71,6 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
         axes.imshow(rows, origin="lower", aspect="auto", cmap="cividis")
-<<<<<<< Updated upstream
         axes.set_xticks(range(len(across)), below, rotation=90 if crowded else 0)
         axes.set_yticks(range(len(up)), beside)
         axes.set_xlabel(shortest(keys[0], known))
@@ -90,21 +80,7 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
             axes.text(x, y, f"{accuracy:.0%}", ha="center", va="center", color=colour)
         title = "accuracy, mean of the\nlast ten evaluations"
         axes.set_title(f"{title}, over {', '.join(averaged)}" if averaged else title)
-        path.parent.mkdir(exist_ok=True)
-        figure.savefig(path, bbox_inches="tight")  # a title may be wider than few columns
-=======
-        axes.set_xticks(range(len(across)), [f"{x:g}" for x in across])
-        axes.set_yticks(range(len(up)), [f"{y:g}" for y in up])
-        axes.set_xlabel(keys[0])
-        axes.set_ylabel(keys[1])
-        for y, row in enumerate(rows):
-            for x, accuracy in enumerate(row):
-                if math.isfinite(accuracy):  # a place without a cell stays empty
-                    colour = "black" if accuracy > light else "white"
-                    axes.text(x, y, f"{accuracy:.0%}", ha="center", va="center", color=colour)
-        axes.set_title("accuracy, mean of the last ten evaluations")
-        save(figure, path)
->>>>>>> Stashed changes
+        save(figure, path, tight=True)  # a title may be wider than few columns
     return figure
 
 

@@ -106,13 +106,15 @@ def looks(algorithms: Sequence[str]) -> list[Look]:
     return result
 
 
-def save(figure: "Figure", path: Path) -> None:
+def save(figure: "Figure", path: Path, *, tight: bool = False) -> None:
     """Write a figure as PNG and, for print, as PDF; the same figure gives the same bytes.
 
     Args:
         figure: drawn with `RC`.
         path: of the PNG; the PDF lies beside it.
+        tight: whether the edges go where what is drawn ends.
     """
     path.parent.mkdir(exist_ok=True)
-    figure.savefig(path.with_suffix(".png"))
-    figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+    box = "tight" if tight else None
+    figure.savefig(path.with_suffix(".png"), bbox_inches=box)
+    figure.savefig(path.with_suffix(".pdf"), bbox_inches=box, metadata={"CreationDate": None})
