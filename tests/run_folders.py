@@ -98,3 +98,23 @@ EVENTFUL = [
     dispatch(8.0, 1, 2),
     evaluate(11.0, 2, 0.8),
 ]
+
+SUMMARY = {
+    "bytes_down": 2_500_000,
+    "bytes_up": 1_000_000,
+    "updates_per_second": 812.4,
+    "stopped": "num_versions",
+}
+
+
+def write_pair(folder):
+    """A cell that ended and one that did not."""
+    write_cell(folder / "fedavg", events=ROUNDS, summary=SUMMARY, algorithm="fedavg")
+    write_cell(folder / "fedasync", events=ASYNCHRONOUS, algorithm="fedasync")
+
+
+def write_seeds(folder):
+    """Two seeds of fedasync that end at 85 % and 92 % after 3 and 2 updates, and one fedavg."""
+    write_cell(folder / "fedasync-seed0", events=ASYNCHRONOUS, algorithm="fedasync")
+    write_cell(folder / "fedasync-seed1", events=ASYNCHRONOUS[:9], algorithm="fedasync")
+    write_cell(folder / "fedavg", events=ROUNDS, summary=SUMMARY, algorithm="fedavg")

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from fl_app.core.errors import require, require_positive
 from fl_app.report.cells import Cell
+from fl_app.report.printing import print_table
 from fl_app.report.reading import read_run
-from fl_app.report.table import Table, make_table, print_table, write_csv
+from fl_app.report.table import Table, make_table, write_csv
 
 __all__ = ["PAGE", "Table", "print_table", "watch", "write_report"]
 

@@ -11,8 +11,9 @@ from rich.table import Table
 
 from fl_app.core.errors import require
 from fl_app.report.cells import ENDS, Cell, Evaluation
+from fl_app.report.printing import print_stand_ins
 from fl_app.report.series import Series, group
-from fl_app.report.table import megabytes, print_stand_ins
+from fl_app.report.table import megabytes
 
 FIELDS = ("t", "client_updates", "version")  # of an evaluation, by which a run is measured
 

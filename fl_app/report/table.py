@@ -7,10 +7,6 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table as RichTable
-
 from fl_app.report.cells import Cell, mean_age
 from fl_app.report.series import group
 
@@ -113,55 +109,6 @@ def write_csv(table: Table, path: Path) -> None:
             writer.writerow([*values, table.target_accuracy])
 
 
-def print_table(table: Table, console: Console | None = None) -> None:
-    """Print the table, with mean and spread below the seeds of a cell.
-
-    The best accuracies and the shortest ways to the target are bold, seeds taken together.
-    """
-    rows = [row for row in table.rows if row.statistic != "std"]
-    target = f"{table.target_accuracy:.0%}"
-
-    def marked(key: str, form: str, best: Callable[[Sequence[float]], float]) -> list[str]:
-        return _marked(table, rows, key, form, best)
-
-    def plain(key: str, form: str) -> list[str]:
-        return [_text(getattr(row, key), form) for row in rows]
-
-    columns: list[tuple[str, list[str]]] = [
-        ("\ncell", [escape(name(row)) for row in rows]),
-        ("acc.\nfinal", marked("final_accuracy", "{:.1%}", max)),
-        ("\nbest", marked("best_accuracy", "{:.1%}", max)),
-        (f"to {target}\nsec.", marked("seconds_to_target", "{:,.1f}", min)),
-        ("\nupdates", marked("updates_to_target", "{:,.0f}", min)),
-        ("stale\nmean", plain("mean_staleness", "{:.1f}")),
-        ("\nmax", plain("max_staleness", "{:.0f}")),
-        ("MB\ndown", plain("mb_down", "{:,.1f}")),
-        ("\nup", plain("mb_up", "{:,.1f}")),
-        ("client\nupdates", plain("client_updates", "{:,.0f}")),
-        ("wall\nupd/s", plain("updates_per_second", "{:,.0f}")),
-        ("\nfail", plain("failures", "{:,.0f}")),
-        ("\nrej", plain("rejected", "{:,.0f}")),
-        ("\nstopped", plain("stopped", "{}")),
-    ]
-    drawn = RichTable(box=None, pad_edge=False, header_style="dim")
-    for title, _ in columns:
-        is_text = title in ("\ncell", "\nstopped")
-        drawn.add_column(title, justify="left" if is_text else "right", no_wrap=not is_text)
-    for cells in zip(*(values for _, values in columns), strict=True):
-        drawn.add_row(*cells)
-    console = console or Console()
-    if not console.is_terminal:
-        console = Console(file=console.file, width=160)  # a file has no width: break no line
-    console.print(drawn)
-    print_stand_ins([row.cell for row in table.rows if row.data == "stand-in"], console)
-
-
-def print_stand_ins(names: Sequence[str], console: Console) -> None:
-    """Say which cells, if any, were trained on data that were made up."""
-    if names:
-        console.print(f"NOT THE REAL DATA but a stand-in: {escape(', '.join(names))}", style="bold")
-
-
 def name(row: Row) -> str:
     """Of the cell; of several seeds also how many."""
     return row.cell if row.num_seeds == 1 else f"{row.cell} ({row.num_seeds} seeds)"
@@ -211,31 +158,3 @@ def _over(
 def megabytes(num_bytes: float | None) -> float | None:
     """10^6 bytes; None if unknown."""
     return None if num_bytes is None else num_bytes / 1e6
-
-
-def _text(value: object, form: str) -> str:
-    return "-" if value is None else escape(form.format(value))
-
-
-def _marked(
-    table: Table,
-    rows: Sequence[Row],
-    key: str,
-    form: str,
-    best: Callable[[Sequence[float]], float],
-) -> list[str]:
-    """Values as text, means with their spread, and the best of several in bold."""
-    series = table.of_series()
-    spreads = {row.cell: spread for row, spread in series if spread is not None}
-    known = [value for row, _ in series if (value := getattr(row, key)) is not None]
-    winner = best(known) if len(known) > 1 else None
-    rivals = [row for row, _ in series]
-    texts = []
-    for row in rows:
-        value = getattr(row, key)
-        text = _text(value, form)
-        if value is not None and row.statistic == "mean":
-            text += f" \u00b1{form.format(getattr(spreads[row.cell], key)).rstrip('%')}"
-        best_of_all = value is not None and value == winner and row in rivals
-        texts.append(f"[bold]{text}[/bold]" if best_of_all else text)
-    return texts

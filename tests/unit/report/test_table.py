@@ -1,24 +1,14 @@
 import csv
-import io
 
 import pytest
-from rich.console import Console
-from run_folders import ASYNCHRONOUS, ROUNDS, write_cell
+from run_folders import ROUNDS, write_cell, write_pair, write_seeds
 
 from fl_app.report.reading import read_run
-from fl_app.report.table import Row, Table, make_table, print_table, write_csv
-
-SUMMARY = {
-    "bytes_down": 2_500_000,
-    "bytes_up": 1_000_000,
-    "updates_per_second": 812.4,
-    "stopped": "num_versions",
-}
+from fl_app.report.table import Row, make_table, write_csv
 
 
 def table_of(tmp_path, target=0.9):
-    write_cell(tmp_path / "fedavg", events=ROUNDS, summary=SUMMARY, algorithm="fedavg")
-    write_cell(tmp_path / "fedasync", events=ASYNCHRONOUS, algorithm="fedasync")
+    write_pair(tmp_path)
     return make_table(read_run(tmp_path), target)
 
 
@@ -72,41 +62,8 @@ def test_csv_has_a_row_per_cell_and_dashes_for_the_unknown(tmp_path):
     assert second["target_accuracy"] == "0.93"
 
 
-def printed(table, **options):
-    out = io.StringIO()
-    print_table(table, Console(file=out, **options))
-    return out.getvalue()
-
-
-def test_printed_table_breaks_no_line_in_a_file(tmp_path):
-    lines = [" ".join(line.split()) for line in printed(table_of(tmp_path)).splitlines()]
-    assert lines[-2:] == [
-        "fedavg 95.0% 95.0% 6.0 4 0.0 0 2.5 1.0 4 812 0 0 num_versions",
-        "fedasync 85.0% 92.0% 2.0 2 0.7 2 - - 3 - 0 0 -",
-    ]
-
-
-def test_best_of_several_cells_is_bold(tmp_path):
-    text = printed(table_of(tmp_path), force_terminal=True, width=200)
-    assert "\x1b[1m95.0%\x1b[0m" in text
-    assert "\x1b[1m2.0\x1b[0m" in text
-    assert "\x1b[1m85.0%" not in text
-    one = Table(table_of(tmp_path).rows[:1], 0.9)
-    assert "\x1b[1m" not in printed(one, force_terminal=True, width=200)
-
-
-def test_names_in_brackets_are_no_markup(tmp_path):
-    write_cell(tmp_path / "[red]", events=ROUNDS, summary={"stopped": "Diverged: [red] nan"})
-    text = printed(make_table(read_run(tmp_path), 0.9))
-    assert "[red]" in text
-    assert "Diverged: [red] nan" in text
-
-
 def of_seeds(tmp_path):
-    """Two seeds of fedasync that end at 85 % and 92 % after 3 and 2 updates, and one fedavg."""
-    write_cell(tmp_path / "fedasync-seed0", events=ASYNCHRONOUS, algorithm="fedasync")
-    write_cell(tmp_path / "fedasync-seed1", events=ASYNCHRONOUS[:9], algorithm="fedasync")
-    write_cell(tmp_path / "fedavg", events=ROUNDS, summary=SUMMARY, algorithm="fedavg")
+    write_seeds(tmp_path)
     return make_table(read_run(tmp_path), 0.9)
 
 
@@ -161,23 +118,3 @@ def test_csv_tells_runs_from_what_they_have_in_common(tmp_path):
 def test_series_are_means_with_their_spread_and_runs_without(tmp_path):
     table = of_seeds(tmp_path)
     assert table.of_series() == [(table.rows[0], None), (table.rows[3], table.rows[4])]
-
-
-def test_printed_mean_has_its_spread_and_only_means_compete(tmp_path):
-    table = of_seeds(tmp_path)
-    lines = [" ".join(line.split()) for line in printed(table).splitlines()]
-    assert lines[-1].startswith(
-        "fedasync (2 seeds) 88.5% \u00b13.5 92.0% \u00b10.0 2.0 \u00b10.0 2 "
-    )
-    text = printed(table, force_terminal=True, width=200)
-    assert "\x1b[1m2.0 \u00b10.0\x1b[0m" in text
-    assert "\x1b[1m95.0%\x1b[0m" in text
-    assert text.count("\x1b[1m") == 4
-
-
-def test_made_up_data_are_announced_below_the_table(tmp_path):
-    write_cell(tmp_path / "real", events=ROUNDS, summary={**SUMMARY, "data": "local"})
-    write_cell(tmp_path / "made-up", events=ROUNDS, summary={**SUMMARY, "data": "stand-in"})
-    file = io.StringIO()
-    print_table(make_table(read_run(tmp_path), 0.9), Console(file=file, width=160))
-    assert file.getvalue().splitlines()[-1] == "NOT THE REAL DATA but a stand-in: made-up"

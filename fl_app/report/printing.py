@@ -1,0 +1,175 @@
+"""The table of a run on the console, in as many columns as there is room for."""
+
+import os
+import textwrap
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
+
+from fl_app.report.cells import ENDS
+from fl_app.report.table import Row, Table, name
+
+# Left out first where there is no room. Never left out are the names of the cells and their final
+# accuracy; what ended a run is the first to go or, if it is not the usual, the last.
+LEAST_IMPORTANT = (
+    "updates_per_second",
+    "max_staleness",
+    "rejected",
+    "mb_down",
+    "mb_up",
+    "failures",
+    "mean_staleness",
+    "updates_to_target",
+    "best_accuracy",
+    "client_updates",
+    "seconds_to_target",
+)
+MAX_STOPPED = 24  # characters of a line, for what ended a run may be a long story
+UNBOUNDED = 100_000
+
+
+class _Column(NamedTuple):
+    """A field of the rows as texts. Neighbours of one group show its title once."""
+
+    key: str
+    group: str
+    title: str
+    texts: list[str]
+
+
+def print_table(table: Table, console: Console | None = None) -> None:
+    """Print the table, with mean and spread below the seeds of a cell.
+
+    The best accuracies and the shortest ways to the target are bold, seeds taken together. On a
+    narrow terminal the least important columns are left out and long names take two lines. A file
+    or a pipe gets all columns and no broken line, unless the environment's COLUMNS limits them.
+    """
+    console = console or Console()
+    limited = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    if not limited:
+        console = Console(file=console.file, width=UNBOUNDED)
+    rows = [row for row in table.rows if row.statistic != "std"]
+    names = [name(row) for row in rows]
+    columns = _columns(table, rows)
+    shown = list(columns)
+    if limited:
+        names = _in_two_lines(names, console.width // 2)
+        shown = [_in_lines(column) if column.key == "stopped" else column for column in columns]
+    drawn = _draw(names, shown)
+    usual = all(row.stopped in ENDS for row in rows if row.statistic == "run")
+    for key in ("stopped", *LEAST_IMPORTANT) if usual else (*LEAST_IMPORTANT, "stopped"):
+        if _width(drawn, console) <= console.width:
+            break
+        shown = [column for column in shown if column.key != key]
+        drawn = _draw(names, shown)
+    console.print(drawn)
+    kept = {column.key for column in shown}
+    left_out = [f"{c.group} {c.title}".strip() for c in columns if c.key not in kept]
+    if left_out:
+        told = f"Left out for lack of room: {', '.join(left_out)}. All columns are in table.csv."
+        console.print(told, style="dim", highlight=False)
+    print_stand_ins([row.cell for row in table.rows if row.data == "stand-in"], console)
+
+
+def print_stand_ins(names: Sequence[str], console: Console) -> None:
+    """Say which cells, if any, were trained on data that were made up."""
+    if names:
+        console.print(f"NOT THE REAL DATA but a stand-in: {escape(', '.join(names))}", style="bold")
+
+
+def _columns(table: Table, rows: Sequence[Row]) -> list[_Column]:
+    """All columns but the names, in their order."""
+
+    def column(
+        key: str, group: str, title: str, form: str, best: Callable[[list[float]], float] | None
+    ) -> _Column:
+        if best is not None:
+            return _Column(key, group, title, _marked(table, rows, key, form, best))
+        return _Column(key, group, title, [_text(getattr(row, key), form) for row in rows])
+
+    target = f"to {table.target_accuracy:.0%}"
+    return [
+        column("final_accuracy", "acc.", "final", "{:.1%}", max),
+        column("best_accuracy", "acc.", "best", "{:.1%}", max),
+        column("seconds_to_target", target, "sec.", "{:,.1f}", min),
+        column("updates_to_target", target, "updates", "{:,.0f}", min),
+        column("mean_staleness", "stale", "mean", "{:.1f}", None),
+        column("max_staleness", "stale", "max", "{:.0f}", None),
+        column("mb_down", "MB", "down", "{:,.1f}", None),
+        column("mb_up", "MB", "up", "{:,.1f}", None),
+        column("client_updates", "client", "updates", "{:,.0f}", None),
+        column("updates_per_second", "wall", "upd/s", "{:,.0f}", None),
+        column("failures", "", "fail", "{:,.0f}", None),
+        column("rejected", "", "rej", "{:,.0f}", None),
+        column("stopped", "", "stopped", "{}", None),
+    ]
+
+
+def _draw(names: Sequence[str], columns: Sequence[_Column]) -> RichTable:
+    drawn = RichTable(box=None, pad_edge=False, header_style="dim")
+    drawn.add_column("\ncell", overflow="fold")
+    group = ""
+    for column in columns:
+        title = f"{column.group if column.group != group else ''}\n{column.title}"
+        justify = "left" if column.key == "stopped" else "right"
+        drawn.add_column(title, justify=justify, no_wrap=True)
+        group = column.group
+    for cells in zip(map(escape, names), *(column.texts for column in columns), strict=True):
+        drawn.add_row(*cells)
+    return drawn
+
+
+def _width(drawn: RichTable, console: Console) -> int:
+    return console.measure(drawn, options=console.options.update(width=UNBOUNDED)).maximum
+
+
+def _in_two_lines(names: Sequence[str], width: int) -> list[str]:
+    """Break names at spaces: at `width`, or at more if some would need a third line."""
+    while True:
+        broken = [_wrap(each, width) for each in names]
+        if all(len(lines) <= 2 for lines in broken):
+            return ["\n".join(lines) for lines in broken]
+        width += 1
+
+
+def _in_lines(column: _Column) -> _Column:
+    return column._replace(texts=["\n".join(_wrap(each, MAX_STOPPED)) for each in column.texts])
+
+
+def _wrap(text: str, width: int) -> list[str]:
+    whole = text.replace(" seeds)", "\xa0seeds)")  # a space at which no line is broken
+    lines = textwrap.wrap(
+        whole, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+    return [line.replace("\xa0", " ") for line in lines]
+
+
+def _text(value: object, form: str) -> str:
+    return "-" if value is None else escape(form.format(value))
+
+
+def _marked(
+    table: Table,
+    rows: Sequence[Row],
+    key: str,
+    form: str,
+    best: Callable[[list[float]], float],
+) -> list[str]:
+    """Values as text, means with their spread, and the best of several in bold."""
+    series = table.of_series()
+    spreads = {row.cell: spread for row, spread in series if spread is not None}
+    known = [value for row, _ in series if (value := getattr(row, key)) is not None]
+    winner = best(known) if len(known) > 1 else None
+    rivals = [row for row, _ in series]
+    texts = []
+    for row in rows:
+        value = getattr(row, key)
+        text = _text(value, form)
+        if value is not None and row.statistic == "mean":
+            text += f" \u00b1{form.format(getattr(spreads[row.cell], key)).rstrip('%')}"
+        best_of_all = value is not None and value == winner and row in rivals
+        texts.append(f"[bold]{text}[/bold]" if best_of_all else text)
+    return texts
