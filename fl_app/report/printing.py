@@ -114,8 +114,8 @@ def _draw(names: Sequence[str], columns: Sequence[_Column]) -> RichTable:
     group = ""
     for column in columns:
         title = f"{column.group if column.group != group else ''}\n{column.title}"
-        justify = "left" if column.key == "stopped" else "right"
-        drawn.add_column(title, justify=justify, no_wrap=True)
+        is_text = column.key == "stopped"
+        drawn.add_column(title, justify="left" if is_text else "right", no_wrap=True)
         group = column.group
     for cells in zip(map(escape, names), *(column.texts for column in columns), strict=True):
         drawn.add_row(*cells)
