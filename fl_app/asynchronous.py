@@ -2,11 +2,11 @@
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from flwr.app import (
@@ -75,6 +75,9 @@ class Asynchronous(AsyncStrategy):
     Raises:
         ValueError: `inner` is not based on Flower's FedAvg, or needs what cannot be had here.
     """
+
+    # What was learned, and `_config` where it was changed, are in `state`.
+    transient: ClassVar[Collection[str]] = ("inner", "_layout", "_config", "_begun", "_metrics")
 
     def __init__(
         self, inner: FedAvg, *, rebase: bool = True, schedule: Schedule | None = None

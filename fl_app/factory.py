@@ -133,6 +133,11 @@ def build_engine(
         checkpoint_every=config.checkpoint_every,
         sinks=sinks,
         seed=config.seed,
+        learning_rates={
+            f"algorithm.{key}": rate
+            for key in ("client.local_lr", "strategy.server_lr")
+            if (rate := OmegaConf.select(config.algorithm, key)) is not None
+        },
     )
     return engine, layout
 

@@ -22,7 +22,7 @@ from fl_app.client import TrainingTask
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import explained, whole
 from fl_app.devices import Recorder
-from fl_app.engine.engine import Outcome
+from fl_app.engine.engine import Outcome, check_complete
 from fl_app.factory import (
     build_devices,
     build_engine,
@@ -145,6 +145,8 @@ def run_cell(
     real = config.runtime.name == "deployment"
     checkpoints = Checkpoints(folder, settings(asked))
     kept = checkpoints.load() if config.resume == "auto" else None
+    if kept is not None:
+        check_complete(kept["engine"])
     origin = provenance(overrides, kept and kept.get("provenance"))
     folder.mkdir(parents=True, exist_ok=True)
     # First, for it refuses a folder in which another process runs.

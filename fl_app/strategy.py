@@ -2,7 +2,7 @@
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from copy import deepcopy
 from typing import Any, ClassVar, TypeAlias
@@ -14,8 +14,8 @@ from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
 from fl_app import wire
-from fl_app.core.errors import require, require_at_least, require_positive
-from fl_app.core.layout import Layout, check_vector
+from fl_app.core.errors import RunError, require, require_at_least, require_positive
+from fl_app.core.layout import Layout, check_returned, check_vector
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import Config, Event, GlobalModel, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
@@ -46,6 +46,8 @@ class AsyncStrategy(Strategy):
             models will do.
         cites_forgotten: whether its clients may say that they started from a version that no order
             under way cites, and no model is kept of: their displacements are all it looks at.
+        transient: names of attributes that may change during a run, since they can be computed
+            again. Any other change is learning that no checkpoint holds: no run goes on from one.
         state: everything learned; whoever restores it restores the algorithm.
         report: numbers about the last aggregation (such as ``weight``, one per update), which go
             into its event; the engine empties it before every `aggregate`.
@@ -63,6 +65,7 @@ class AsyncStrategy(Strategy):
     schedule: ClassVar[Schedule] = Buffered(concurrency=None, buffer_size=1)
     needs: ClassVar[str] = ""
     cites_forgotten: ClassVar[bool] = False
+    transient: ClassVar[Collection[str]] = ()
 
     def __init__(
         self, *, clip_norm: float | None = None, lr_schedule: LinearDecay | None = None
@@ -289,6 +292,7 @@ class AsyncStrategy(Strategy):
                 guard=guard,
                 sinks=[*sinks, _LossByVersion(self, result, num_rounds)],
                 seed=seed,
+                learning_rates=rates(self),
             ).run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
         result.arrays = wire.to_arrays(outcome.params, layout)
@@ -339,7 +343,10 @@ class AsyncStrategy(Strategy):
         if not updates:
             return None, None
         model = GlobalModel(params, version, num_trainable=layout.num_trainable)
-        arrays = wire.to_arrays(self.aggregate(model, updates), layout)
+        params = self.aggregate(model, updates)
+        if problem := check_returned(f"{type(self).__name__}.aggregate", params, layout.size):
+            raise RunError(problem)
+        arrays = wire.to_arrays(params, layout)
         return arrays, MetricRecord({"loss": float(np.mean([u.loss for u in updates]))})
 
     def configure_evaluate(
@@ -353,6 +360,12 @@ class AsyncStrategy(Strategy):
     ) -> MetricRecord | None:
         """Nothing: evaluation is central."""
         return None
+
+
+def rates(strategy: AsyncStrategy) -> dict[str, float]:
+    """The server's learning rate by its key, if the strategy has one."""
+    server_lr = getattr(strategy, "server_lr", None)
+    return {} if server_lr is None else {"strategy.server_lr": server_lr}
 
 
 def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: str) -> Update:

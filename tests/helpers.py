@@ -146,6 +146,7 @@ class MeanDelta:
     """w <- w + mean of the displacements; remembers what it was shown."""
 
     cites_forgotten = False
+    transient = ("histories",)
 
     def __init__(self) -> None:
         self.report: dict[str, Any] = {}

@@ -128,6 +128,20 @@ def check_shape(vector: object, size: int) -> str:
     return ""
 
 
+def check_returned(method: str, vector: object, size: int) -> str:
+    """Why what an author's `method` returned is no model, and what mends it; "" if it is one."""
+    if vector is None:
+        return f"{method} returned None, expected a vector: a return statement is missing"
+    if not isinstance(vector, np.ndarray):
+        kind = type(vector).__name__
+        return f"{method} returned a {kind}, expected a NumPy array: np.asarray(..., np.float32)"
+    if vector.dtype != np.float32:
+        return f"{method} returned {vector.dtype}, expected float32: use .astype(np.float32)"
+    if vector.shape != (size,):
+        return f"{method} returned shape {vector.shape}, expected that of model.params, ({size},)"
+    return ""
+
+
 def names_of(arrays: Iterable[str]) -> str:
     """A short list of names for an error text."""
     names = list(arrays)

@@ -5,9 +5,12 @@ afterwards. Of classes only those of this project are made, from their attribute
 was read is ever called.
 """
 
+import hashlib
 import importlib
+import json
+import pickle
 from collections import Counter, defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -92,6 +95,26 @@ class Freezer:
         if hasattr(value, "__dict__"):
             return self.freeze(vars(value))
         return self.freeze({name: getattr(value, name) for name in type(value).__slots__})
+
+
+def fingerprints(values: Mapping[str, Any]) -> dict[str, str]:
+    """By name a digest of each value: another one means that the value has changed."""
+    return {name: _fingerprint(value) for name, value in values.items()}
+
+
+def _fingerprint(value: Any) -> str:
+    freezer = Freezer()
+    try:
+        digest = hashlib.sha256(json.dumps(freezer.freeze(value)).encode())
+    except TypeError:
+        try:
+            return hashlib.sha256(pickle.dumps(value)).hexdigest()
+        except Exception:  # of all sorts; at least another object is noticed
+            return f"object {id(value)}"
+    for array in freezer.arrays:
+        digest.update(f"{array.dtype}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def thaw(frozen: Any, arrays: Sequence[Array]) -> Any:

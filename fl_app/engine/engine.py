@@ -6,6 +6,7 @@
 Nothing here knows whether time is virtual, how orders travel or what the equations are.
 """
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,8 +18,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from fl_app.core.errors import Diverged, RunError, Stalled, is_number, require_at_least
-from fl_app.core.layout import check_shape, check_vector
+from fl_app.core.layout import check_returned, check_shape, check_vector
 from fl_app.core.pool import ClientPool
+from fl_app.core.snapshot import fingerprints
 from fl_app.core.types import (
     KINDS,
     Config,
@@ -45,6 +47,8 @@ from fl_app.engine.clock import (
 )
 from fl_app.guard import Guard
 from fl_app.schedule import Schedule
+
+log = logging.getLogger(__name__)
 
 NO_STATE: State = {}
 
@@ -80,6 +84,8 @@ class Aggregator(Protocol):
 
     @property
     def cites_forgotten(self) -> bool: ...
+    @property
+    def transient(self) -> Collection[str]: ...
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector: ...
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]: ...
@@ -166,6 +172,7 @@ class Engine:
         checkpoint_every: versions between checkpoints; None = only when asked to `stop`.
         sinks: receive the events.
         seed: of the schedule's draws.
+        learning_rates: by key, to be named where training diverges.
 
     Raises:
         ValueError: an argument is out of its bounds.
@@ -188,6 +195,7 @@ class Engine:
         checkpoint_every: int | None = None,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
+        learning_rates: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         require_at_least("eval_every", eval_every, 1, "versions cannot be evaluated more than once")
         problem = check_vector(initial, initial.size)
@@ -206,6 +214,9 @@ class Engine:
         self._checkpoint_every = checkpoint_every
         self._sinks = sinks
         self._rng = np.random.default_rng((seed, 0x5C4E))
+        self._learning_rates = learning_rates
+        self._first = fingerprints(self._attributes())
+        self._unkept: list[str] = []  # attributes that no checkpoint holds, and that changed
 
         self._version = 0
         self._versions: dict[int, Vector] = {0: clock.share(initial)}
@@ -282,7 +293,10 @@ class Engine:
 
     def snapshot(self) -> dict[str, Any]:
         """The whole state between two events, see `fl_app.core.snapshot`."""
+        self._notice_attributes()
+        marked = {"unkept": self._unkept} if self._unkept else {}
         return {
+            **marked,
             **{name: getattr(self, name) for name in KEPT},
             "schedule": getattr(self._schedule, "__dict__", {}),
             "strategy": self._strategy.state,
@@ -293,7 +307,11 @@ class Engine:
         """Be as when `state` was taken; on real nodes without the orders that were under way.
 
         To be called before `run`.
+
+        Raises:
+            ValueError: as `check_complete`.
         """
+        check_complete(state)
         shared: dict[int, Vector] = {}
 
         def share(vector: Vector) -> Vector:
@@ -317,6 +335,29 @@ class Engine:
             for order in orders.values():
                 self._fail(order, "the server was started anew")
 
+    def _attributes(self) -> dict[str, Any]:
+        """Of the strategy, what must not change: a checkpoint holds none of it."""
+        held = {"state", "report", "schedule", *self._strategy.transient}
+        return {name: value for name, value in vars(self._strategy).items() if name not in held}
+
+    def _notice_attributes(self) -> None:
+        """Warn of an attribute in which the strategy learns, once."""
+        now = fingerprints(
+            {name: v for name, v in self._attributes().items() if name not in self._unkept}
+        )
+        before = {name: v for name, v in self._first.items() if name not in self._unkept}
+        for name in sorted(before.keys() | now.keys()):
+            if before.get(name) != now.get(name):
+                self._unkept.append(name)
+                log.warning(
+                    "%s.%s has changed since the run began, and no checkpoint holds it: no run can "
+                    'go on from this one; keep it as self.state["%s"], or list it in `transient` '
+                    "if it can be computed again",
+                    type(self._strategy).__name__,
+                    name,
+                    name,
+                )
+
     def _keep(self) -> None:
         """Make a checkpoint if it is time for one."""
         every = self._checkpoint_every
@@ -333,6 +374,7 @@ class Engine:
         self._clock.alarm(self._schedule.wake(self._clock.now))
         for client_id in self._schedule.start(self._idle, self._busy, self._buffer, self._rng):
             vector, config = self._strategy.dispatch(self._model(), client_id)
+            self._check_returned("dispatch", vector)
             order = Order(
                 number=self._orders,
                 client_id=client_id,
@@ -397,6 +439,7 @@ class Engine:
         if self._version > base_version:
             paused = Update.of(upload, client_id, base_version)
             vector, more = self._strategy.refresh(model, paused)
+            self._check_returned("refresh", vector)
             config |= {**more, "fresh_version": self._version}
             self.outcome.bytes_down += vector.nbytes
             self._emit("refresh", client=client_id, version=self._version)
@@ -410,9 +453,11 @@ class Engine:
             base_version = upload.base_version
         update = Update.of(upload, order.client_id, base_version)
         model = self._model()
+        malformed = self._malformed(order, upload)
+        diverged = "" if malformed else self._overflow(model, update)
         reason = (
-            self._malformed(order, upload)
-            or self._overflow(model, update)
+            malformed
+            or diverged
             or self._guard.refuse(model, update, self._clock.now)
             or self._strategy.admit(model, update)
         )
@@ -420,7 +465,7 @@ class Engine:
             self._release(order.base_version)
             self._failures_in_a_row += 1
             self._reject(order.client_id, order.base_version, reason)
-            self._check_alive(reason)
+            self._check_alive(reason + (self._likely_cause() if diverged else ""))
             return
         self._failures_in_a_row = 0
         self._cited[base_version] += 1
@@ -456,7 +501,7 @@ class Engine:
             return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"
         if not (is_number(upload.num_examples) and upload.num_examples > 0):
             return f"num_examples={upload.num_examples!r} must be at least 1"
-        if not (is_number(upload.rate_sum) and LEAST_RATE <= upload.rate_sum <= MOST_RATE):
+        if not is_number(upload.rate_sum):
             return f"rate_sum={upload.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
         if not isinstance(upload.loss, Real):
             return f"loss={upload.loss!r} must be a number"
@@ -464,6 +509,8 @@ class Engine:
 
     def _overflow(self, model: GlobalModel, update: Update) -> str:
         """Why an upload, or what strategies make of it, is not finite; "" if it is."""
+        if not LEAST_RATE <= update.rate_sum <= MOST_RATE:
+            return f"rate_sum={update.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
         # Its length, if that is a number, bounds its entries, and with its rates what they become:
         # of nearly all uploads one pass tells.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -545,9 +592,9 @@ class Engine:
         model = self._model()
         self._strategy.report = {}
         params = self._strategy.aggregate(model, updates)
-        problem = check_vector(params, model.params.size)
-        if problem:
-            raise Diverged(f"aggregation of version {self._version + 1}: {problem}")
+        self._check_returned("aggregate", params)
+        if not all_finite([params]):
+            raise Diverged(f"version {self._version + 1} is not finite{self._likely_cause()}")
         ages = [model.age(update) for update in updates]
         self._discard(updates)
         # In this order, so that Ctrl-C between any two steps leaves a version that exists.
@@ -571,6 +618,15 @@ class Engine:
             self._evaluate()
         if self._version >= self._stop.num_versions:
             self.outcome.stopped = self.outcome.stopped or "num_versions"
+
+    def _check_returned(self, method: str, vector: object) -> None:
+        name = f"{type(self._strategy).__name__}.{method}"
+        if problem := check_returned(name, vector, self._versions[self._version].size):
+            raise RunError(problem)
+
+    def _likely_cause(self) -> str:
+        rates = " or ".join(f"{key}={rate:g}" for key, rate in self._learning_rates.items())
+        return f", most likely since a learning rate is too large: try a tenth of {rates or 'it'}"
 
     def _discard(self, updates: Sequence[Update]) -> None:
         gone = {id(update) for update in updates}
@@ -610,3 +666,16 @@ class Engine:
         event = {"kind": kind, "t": self._clock.now, **fields}
         for sink in self._sinks:
             sink.emit(event)
+
+
+def check_complete(state: Mapping[str, Any]) -> None:
+    """Refuse an engine's `snapshot` that lacks what the strategy had learned.
+
+    Raises:
+        ValueError: attributes had changed that no checkpoint holds.
+    """
+    if unkept := state.get("unkept"):
+        raise ValueError(
+            f"the checkpoint is not complete, for the strategy had changed {', '.join(unkept)}, "
+            f'which is not in self.state: keep it as self.state["{unkept[0]}"], and start anew'
+        )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import composed
+from configs import ALGORITHMS, composed
 from helpers import Quadratic, Recorder, Run, run
 from hydra.utils import get_class
 from omegaconf import DictConfig
@@ -22,10 +22,10 @@ from fl_app.factory import (
     build_schedule,
     build_strategy,
     build_trainer,
-    check,
 )
 from fl_app.schedule import RandomK, synchronous
 from fl_app.strategy import AsyncStrategy
+from fl_app.validate import check
 
 # Flower's own strategies are not ours to prove (tests/contract/test_robust.py).
 NAMES = sorted(
@@ -175,6 +175,19 @@ def train(name: str, *, num_versions: int, seed: int = 0, workers: int = 0) -> R
         seed=seed,
         workers=workers,
     )
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_nothing_is_learned_that_a_checkpoint_does_not_hold(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = ["num_versions=3", "runtime.workers=0", "algorithm.client.local_epochs=2"]
+    config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *settings)
+    trainer = build_trainer(config, TASK)
+    engine, _ = build_engine(config, trainer, build_devices(config, trainer), sinks=[])
+    engine.run()
+    assert "unkept" not in engine.snapshot()
+    assert not caplog.records
 
 
 @every_algorithm

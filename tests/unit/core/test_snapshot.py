@@ -9,7 +9,7 @@ import pytest
 from helpers import vec
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.snapshot import Freezer, thaw
+from fl_app.core.snapshot import Freezer, fingerprints, thaw
 from fl_app.core.types import Order, Update
 from fl_app.engine.clock import Parts, _Kind
 
@@ -114,3 +114,25 @@ def test_what_cannot_be_kept_is_told() -> None:
 def test_strangers_are_refused(frozen: Any) -> None:
     with pytest.raises(ValueError, match="checkpoint"):
         thaw(frozen, [])
+
+
+class Foreign:
+    """Of a class that no checkpoint can hold."""
+
+    def __init__(self) -> None:
+        self.value = 1
+
+
+def test_a_change_of_value_is_seen_in_whatever_holds_it() -> None:
+    rng, foreign = np.random.default_rng(1), Foreign()
+    nested: dict[str, Any] = {"a": [np.zeros(2), 1]}
+    values = {"rng": rng, "foreign": foreign, "nested": nested, "call": lambda: 1, "nan": np.nan}
+    before = fingerprints(values)
+    assert fingerprints(values) == before
+    rng.random()
+    foreign.value = 2
+    nested["a"][0][1] = 1e-9
+    now = fingerprints(values)
+    assert {name for name in values if now[name] != before[name]} == {"rng", "foreign", "nested"}
+    assert fingerprints({"x": np.zeros(2)}) != fingerprints({"x": np.zeros((2, 1))})
+    assert fingerprints({"x": [1, 2.0]}) == fingerprints({"x": [1, 2.0]})

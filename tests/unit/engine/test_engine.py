@@ -1,6 +1,7 @@
 """The event loop: versions, deadlines, failures, ends, and the log it leaves."""
 
 import gc
+import logging
 import math
 import re
 import weakref
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from helpers import (
     MeanDelta,
     Quadratic,
@@ -27,7 +29,7 @@ from helpers import (
 from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
 from fl_app.client import LocalTrainer
 from fl_app.clustered import ClusteredQuorum
-from fl_app.core.errors import Diverged, Stalled
+from fl_app.core.errors import Diverged, RunError, Stalled
 from fl_app.core.types import Config, Event, GlobalModel, Order, Reply, Update, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.devices import UniformRatio
@@ -690,18 +692,116 @@ class Exploding(MeanDelta):
 def test_divergence_keeps_the_last_finite_model() -> None:
     result = run(SCHEDULE, strategy=Exploding())
     assert isinstance(result.outcome.error, Diverged)
-    assert str(result.outcome.error) == "aggregation of version 4: payload has non-finite entries"
+    assert str(result.outcome.error) == (
+        "version 4 is not finite, most likely since a learning rate is too large: try a tenth of it"
+    )
     assert result.outcome.version == 3
     assert result.final == run(SCHEDULE, num_versions=3).final
 
 
-def test_a_wrong_shape_from_the_strategy_is_an_error_too() -> None:
-    class Short(MeanDelta):
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        (np.zeros(2), "float64, expected float32: use .astype(np.float32)"),
+        (np.zeros(2, np.int64), "int64, expected float32: use .astype(np.float32)"),
+        (np.zeros(1, np.float32), "shape (1,), expected that of model.params, (2,)"),
+        (np.zeros((2, 1), np.float32), "shape (2, 1), expected that of model.params, (2,)"),
+        ([0.0, 0.0], "a list, expected a NumPy array: np.asarray(..., np.float32)"),
+        (torch.zeros(2), "a Tensor, expected a NumPy array: np.asarray(..., np.float32)"),
+        (None, "None, expected a vector: a return statement is missing"),
+    ],
+)
+def test_what_is_no_model_is_called_what_it_is(returned: Any, told: str) -> None:
+    class Wrong(MeanDelta):
         def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-            return model.params[:1]
+            vector: Vector = returned
+            return vector
 
-    error = run(SCHEDULE, strategy=Short()).outcome.error
-    assert str(error) == "aggregation of version 1: payload has shape (1,), expected (2,)"
+    outcome = run(SCHEDULE, strategy=Wrong()).outcome
+    assert type(outcome.error) is RunError
+    assert str(outcome.error) == f"Wrong.aggregate returned {told}"
+    assert outcome.version == 0
+
+
+def test_what_clients_are_sent_is_looked_at_as_well() -> None:
+    class Wrong(MeanDelta):
+        def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+            return model.params.astype(np.float64), {}
+
+    error = run(SCHEDULE, strategy=Wrong()).outcome.error
+    told = "Wrong.dispatch returned float64, expected float32: use .astype(np.float32)"
+    assert str(error) == told
+
+
+def test_uploads_that_diverge_blame_the_learning_rates() -> None:
+    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+        return replace(toward_own_number(client_id, sequence, received), rate_sum=1e31)
+
+    error = run(
+        SCHEDULE, Scripted(script), learning_rates={"client.local_lr": 1e30, "server_lr": 1.0}
+    ).outcome.error
+    assert isinstance(error, Stalled)
+    assert str(error) == (
+        "201 orders in a row brought nothing usable, the last one: rate_sum=1e+31 must be between "
+        "1e-18 and 1e+18, most likely since a learning rate is too large: try a tenth of "
+        "client.local_lr=1e+30 or server_lr=1"
+    )
+
+
+# -- what a checkpoint would not hold -------------------------------------------------------------
+
+
+def make(**settings: Any) -> Engine:
+    clock = VirtualClock(Inline(Scripted(toward_own_number)), Times(one_second), 10)
+    return Engine(schedule=SCHEDULE, clock=clock, initial=vec(0, 0), stop=Stop(6), **settings)
+
+
+class Forgetful(MeanDelta):
+    """Learns in attributes, one of them of its own accord."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state: dict[str, Any] = {}
+        self.rate = 0.5
+        self.counts = {"seen": [0]}
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        self.state["versions"] = model.version
+        self.report["weight"] = [1.0]
+        self.counts["seen"][0] += 1
+        self.momentum = np.full(2, model.version, np.float32)
+        return super().aggregate(model, updates)
+
+
+def test_an_attribute_that_learns_is_told_once_and_nobody_goes_on_from_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    snapshots: list[dict[str, Any]] = []
+
+    def keep(version: int) -> None:
+        snapshots.append(engine.snapshot())
+
+    engine = make(strategy=Forgetful(), checkpoint=keep, checkpoint_every=2)
+    with caplog.at_level(logging.WARNING):
+        engine.run()
+    assert engine.outcome.stopped == "num_versions"  # it costs nobody the run
+    assert len(snapshots) > 1
+    counts, momentum = (record.getMessage() for record in caplog.records)
+    assert counts.startswith("Forgetful.counts has changed since the run began, and no checkpoint")
+    assert 'keep it as self.state["momentum"], or list it in `transient`' in momentum
+    for snapshot in snapshots:
+        with pytest.raises(ValueError, match="had changed counts, momentum, which is not in self"):
+            make(strategy=Forgetful()).restore(deepcopy(snapshot))
+
+
+def test_attributes_that_can_be_computed_again_are_listed() -> None:
+    class Listed(Forgetful):
+        transient = ("histories", "counts", "momentum")
+
+    engine = make(strategy=Listed())
+    engine.run()
+    assert "unkept" not in engine.snapshot()
+    make(strategy=Listed()).restore(deepcopy(engine.snapshot()))
 
 
 def test_an_error_of_the_strategy_is_raised_after_the_clock_was_closed() -> None:
