@@ -14,6 +14,7 @@ from fl_app.report.cells import ENDS, Cell, Evaluation
 from fl_app.report.printing import print_stand_ins
 from fl_app.report.series import Series, group
 from fl_app.report.table import megabytes
+from fl_app.report.work import work_of
 
 FIELDS = ("t", "client_updates", "version")  # of an evaluation, by which a run is measured
 
@@ -63,6 +64,8 @@ def print_comparison(
     """
     console = console or Console(width=1000)
     console.print(compare(cells, choice, target))
+    if work := work_of(cells):
+        console.print(f"\n{work}", highlight=False)
     print_stand_ins([c.name for c in cells if c.summary.get("data") == "stand-in"], console)
     early = [f"{c.name} ({c.stopped or 'no summary'})" for c in cells if c.stopped not in ENDS]
     if early:

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from omegaconf import OmegaConf
@@ -46,7 +47,7 @@ def name_jobs(jobs: Sequence[Cell]) -> None:
 
 def settings_of(cell: Cell) -> dict[str, Any]:
     """Every dotted key of a cell with its value; of a group that was chosen, the choice."""
-    return {**_leaves(OmegaConf.to_container(OmegaConf.create(cell.config))), **cell.overrides}
+    return {**_keys(cell.config), **cell.overrides}
 
 
 def varied(cells: Sequence[Cell], settings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -80,6 +81,11 @@ def texts_of(values: Sequence[Any]) -> list[str]:
 def _determine(names: Sequence[str], values: Sequence[str]) -> bool:
     """Whether no two values have one name."""
     return len(set(zip(names, values, strict=True))) == len(set(names))
+
+
+@cache  # for a report asks several times, and reading YAML takes long
+def _keys(config: str) -> Mapping[str, Any]:
+    return _leaves(OmegaConf.to_container(OmegaConf.create(config)))
 
 
 def _leaves(node: Any, prefix: str = "") -> dict[str, Any]:

@@ -130,6 +130,7 @@ def render(
         target=f"{table.target_accuracy:.0%}",
         rows=[] if alone else table.of_series(),
         seeds=[(row, None) for row in table.rows if row.statistic == "run"] if many else [],
+        work=table.work,
         columns=_COLUMNS,
         sections=[(section, [next(html) for _ in section.figures]) for section in sections],
         troubled=[

@@ -71,6 +71,8 @@ def print_table(table: Table, console: Console | None = None) -> None:
     if left_out:
         told = f"Left out for lack of room: {', '.join(left_out)}. All columns are in table.csv."
         console.print(told, style="dim", highlight=False)
+    if table.work:
+        console.print(table.work, highlight=False)
     print_stand_ins([row.cell for row in table.rows if row.data == "stand-in"], console)
 
 

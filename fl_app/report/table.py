@@ -9,6 +9,7 @@ from typing import Any
 
 from fl_app.report.cells import Cell, mean_age
 from fl_app.report.series import group
+from fl_app.report.work import work_of
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of a run and the accuracy, in (0, 1], to which times are measured."""
+    """What a run came to.
+
+    Attributes:
+        rows: of its cells.
+        target_accuracy: in (0, 1], to which times are measured.
+        work: a sentence, if the cells did unequal work; else empty.
+    """
 
     rows: tuple[Row, ...]
     target_accuracy: float
+    work: str = ""
 
     def of_series(self) -> list[tuple[Row, Row | None]]:
         """A row for each cell, seeds together: its mean and its spread, which one seed has not."""
@@ -96,7 +104,7 @@ def make_table(cells: Sequence[Cell], target_accuracy: float) -> Table:
                 _over(seeds, series.name, "mean", fmean),
                 _over(seeds, series.name, "std", pstdev),
             ]
-    return Table(tuple(rows), target_accuracy)
+    return Table(tuple(rows), target_accuracy, work_of(cells))
 
 
 def write_csv(table: Table, path: Path) -> None:

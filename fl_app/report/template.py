@@ -127,6 +127,7 @@ sweep share, is not there. python -m fl_app.report FOLDER writes a page that nee
 {% if seeds %}
 Of several seeds: mean and population standard deviation, unknown if one seed never got there.
 {% endif %}
+{{ work }}
 </p>
 {{ numbers(rows) }}
 {% if seeds %}
