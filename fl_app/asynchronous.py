@@ -183,6 +183,10 @@ class Asynchronous(AsyncStrategy):
             return model.params
         return self._vector(arrays)
 
+    @property
+    def label(self) -> str:
+        return type(self.inner).__name__
+
     def train_metrics(self) -> MetricRecord | None:
         return self._metrics
 

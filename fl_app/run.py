@@ -1,9 +1,7 @@
 """One run, or the cells of an experiment, from configuration to files."""
 
 import gc
-import hashlib
 import json
-import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -13,14 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app import metrics, report
+from fl_app import report, results
 from fl_app.checkpoint import Checkpoints, different
 from fl_app.client import TrainingTask
 from fl_app.core.errors import Interrupted, RunError
-from fl_app.core.files import explained, whole
+from fl_app.core.files import explained
 from fl_app.devices import Recorder
 from fl_app.engine.engine import Outcome, check_complete
 from fl_app.factory import (
@@ -206,11 +203,7 @@ def run_cell(
             with interruptible(engine.stop) as undisturbed:
                 outcome = engine.run()
     summary = summarise(config, trainer.task, outcome, tally, time.monotonic() - began) | origin
-    # The summary is last, for it says that all is there.
-    with whole(folder / "model.npz") as file:
-        np.savez(file, allow_pickle=False, **layout.named(outcome.params))
-    with whole(folder / "summary.json") as file:
-        file.write(json.dumps(summary, indent=2).encode() + b"\n")
+    results.write(folder, layout.named(outcome.params), summary)
     return outcome, summary
 
 
@@ -250,42 +243,13 @@ def summarise(
 ) -> dict[str, Any]:
     """The contents of ``summary.json``: what was run, and what it came to.
 
-    To the keys below come those of `metrics.of_run`, and of `metrics.of_last_evaluation` where the
-    task and the configured ``metrics`` give them.
+    To the keys below come those of `results.of_outcome`.
     """
-    accuracies = [measured["accuracy"] for *_, measured in outcome.evaluations]
-    losses = [measured["loss"] for *_, measured in outcome.evaluations]
-    used = outcome.ages.total()
     return {
         "algorithm": config.algorithm.name,
         "task": task.name,
         "data": task.source,
         "seed": config.seed,
         "num_clients": config.num_clients,
-        "num_versions": outcome.version,
-        "client_updates": outcome.client_updates,
-        "virtual_seconds": outcome.seconds,
-        "wall_seconds": wall_seconds,
-        "updates_per_second": outcome.client_updates / wall_seconds,
-        "final_accuracy": _finite(accuracies[-1:]),
-        "best_accuracy": max(accuracies, default=None),
-        "last10_accuracy": _finite(accuracies[-10:]),
-        "final_loss": _finite(losses[-1:]),
-        "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
-        "mean_staleness": sum(a * n for a, n in outcome.ages.items()) / used if used else None,
-        "max_staleness": max(outcome.ages, default=None),
-        "bytes_up": outcome.bytes_up,
-        "bytes_down": outcome.bytes_down,
-        "failures": outcome.failures,
-        "rejected": outcome.rejected,
-        "stopped": outcome.stopped,
-        **outcome.totals,
-        **metrics.of_run(tally, config.experiment.report_accuracy),
-        **metrics.of_last_evaluation(outcome.evaluations[-1][2] if outcome.evaluations else {}),
+        **results.of_outcome(outcome, tally, wall_seconds, config.experiment.report_accuracy),
     }
-
-
-def _finite(values: Sequence[float]) -> float | None:
-    """Mean of the values; None if there is none or it is not finite, for JSON knows no NaN."""
-    mean = float(np.mean(values)) if values else math.nan
-    return mean if math.isfinite(mean) else None

@@ -3,8 +3,10 @@
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from copy import deepcopy
+from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -15,9 +17,10 @@ from numpy.typing import NDArray
 
 from fl_app import wire
 from fl_app.core.errors import RunError, require, require_at_least, require_positive
+from fl_app.core.files import explained
 from fl_app.core.layout import Layout, check_returned, check_vector
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import Config, Event, GlobalModel, Update, Vector
+from fl_app.core.types import Config, Event, GlobalModel, Scalar, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.engine.clock import WallClock
 from fl_app.engine.engine import Engine, Sink, Stop
@@ -223,6 +226,7 @@ class AsyncStrategy(Strategy):
         eval_every: int = 1,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
+        output: str | PathLike[str] | None = None,
     ) -> Result:
         """Run asynchronously on real or simulated nodes, in real time.
 
@@ -243,46 +247,61 @@ class AsyncStrategy(Strategy):
             schedule: instead of the class's own.
             guard: bounds on uploads; default none.
             eval_every: versions between evaluations.
-            sinks: receive the run's events.
+            sinks: receive the run's events; those that can be closed are, however the run ends.
             seed: of the choice of clients.
+            output: folder for the run's files, as of a run of the command line: ``events.jsonl``,
+                ``metrics.csv``, ``summary.json``, ``model.npz``, ``config.yaml``, and a report to
+                open in a browser, ``report.html``. None = no files.
 
         Returns:
             The final arrays; by version, the clients' mean loss and the evaluations. After Ctrl-C,
             what was reached by then.
 
         Raises:
-            ValueError: an argument is out of its bounds.
-            RunError: the run could not go on.
+            ValueError: an argument is out of its bounds, or `output` holds a run already.
+            RunError: the run could not go on; its files are written.
         """
-        del evaluate_config
-        require_at_least("num_rounds", num_rounds, 1, "nothing would be trained")
-        require_positive("timeout", timeout, "every order would be late")
-        self.check(num_rounds, schedule or self.schedule)
-        layout = wire.layout_of(initial_arrays)
-        result = Result()
+        with ExitStack() as stack:
+            for sink in sinks:
+                if hasattr(sink, "close"):
+                    stack.callback(sink.close)
+            require_at_least("num_rounds", num_rounds, 1, "nothing would be trained")
+            require_positive("timeout", timeout, "every order would be late")
+            schedule = schedule or deepcopy(self.schedule)
+            self.check(num_rounds, schedule)
+            if output is not None:
+                # Only now, for who writes no files needs none of it.
+                from fl_app.results import RunFolder, require_free
 
-        def evaluate(version: int, vector: Vector) -> Mapping[str, float]:
-            assert evaluate_fn is not None
-            metrics = evaluate_fn(version, wire.to_arrays(vector, layout))
-            if metrics is None:
-                return {}
-            log.info("Version %d: %s", version, metrics)
-            result.evaluate_metrics_serverapp[version] = metrics
-            return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
+                folder = Path(output)
+                require_free(folder)
+                stack.enter_context(explained(folder))
+            layout = wire.layout_of(initial_arrays)
+            result = Result()
 
-        self.summary()
-        mailbox = GridMailbox(
-            grid,
-            layout,
-            train_config=self._prepare(layout, train_config),
-            deadline=timeout,
-            introduce=False,
-            needs=self.needs,
-        )
-        with closing(mailbox):  # also if the engine refuses an argument
-            outcome = Engine(
+            def evaluate(version: int, vector: Vector) -> Mapping[str, float]:
+                assert evaluate_fn is not None
+                metrics = evaluate_fn(version, wire.to_arrays(vector, layout))
+                if metrics is None:
+                    return {}
+                log.info("Version %d: %s", version, metrics)
+                result.evaluate_metrics_serverapp[version] = metrics
+                return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
+
+            self.summary()
+            mailbox = GridMailbox(
+                grid,
+                layout,
+                train_config=self._prepare(layout, train_config),
+                deadline=timeout,
+                introduce=False,
+                needs=self.needs,
+            )
+            stack.callback(mailbox.close)  # also if the engine refuses an argument
+            listening: list[Sink] = [*sinks, _LossByVersion(self, result, num_rounds)]
+            engine = Engine(
                 strategy=self,
-                schedule=schedule or deepcopy(self.schedule),
+                schedule=schedule,
                 clock=WallClock(mailbox, deadline=timeout),
                 initial=wire.from_arrays(initial_arrays, layout),
                 num_trainable=layout.num_trainable,
@@ -290,15 +309,40 @@ class AsyncStrategy(Strategy):
                 evaluate=evaluate if evaluate_fn else None,
                 eval_every=eval_every,
                 guard=guard,
-                sinks=[*sinks, _LossByVersion(self, result, num_rounds)],
+                sinks=listening,
                 seed=seed,
                 learning_rates=rates(self),
-            ).run()
-        log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
-        result.arrays = wire.to_arrays(outcome.params, layout)
-        if outcome.error is not None:
-            raise outcome.error
-        return result
+            )
+            if output is not None:  # nothing can be refused any more
+                settings = {
+                    "algorithm": {
+                        "name": self.label,
+                        "strategy": self._settings(),
+                        "schedule": described(schedule),
+                    },
+                    "runtime": {"name": "deployment"},
+                    "num_versions": num_rounds,
+                    "eval_every": eval_every,
+                    "seed": seed,
+                }
+                files = RunFolder(folder, settings, 4 * layout.size)
+                stack.callback(files.close)
+                listening.append(files)
+            outcome = engine.run()
+            log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
+            result.arrays = wire.to_arrays(outcome.params, layout)
+            if output is not None:
+                num_clients = sum(len(clients) for clients in engine.clients)
+                files.finish(outcome, layout.named(outcome.params), num_clients)
+            if outcome.error is not None:
+                raise outcome.error
+            return result
+
+    @property
+    def label(self) -> str:
+        """Name of the algorithm in files and reports: for one of this project, as configured."""
+        package, _, file = type(self).__module__.rpartition(".")
+        return file if package == "fl_app.algorithms" else type(self).__name__
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> Mapping[str, object]:
         """Get ready for a run of `start`; what to send with every order beside `dispatch`'s own."""
@@ -307,10 +351,14 @@ class AsyncStrategy(Strategy):
 
     def summary(self) -> None:
         """Log the algorithm and its hyper-parameters."""
-        settings = {k: v for k, v in vars(self).items() if k not in ("state", "report")}
-        log.info("%s, asynchronous: %s", type(self).__name__, settings)
+        log.info("%s, asynchronous: %s", type(self).__name__, self._settings())
         if self.needs:
             log.info("Its ClientApp must train with %s", self.needs)
+
+    def _settings(self) -> dict[str, Scalar | None]:
+        """The hyper-parameters, by name."""
+        own = {k: v for k, v in vars(self).items() if k not in ("state", "report") and k[0] != "_"}
+        return {name: described(value) for name, value in own.items()}
 
     # -- Flower's Strategy, in Flower's own synchronous loop --------------------------------------
     # `start` never calls these; Flower's wrappers and users' own round loops do.
@@ -366,6 +414,21 @@ def rates(strategy: AsyncStrategy) -> dict[str, float]:
     """The server's learning rate by its key, if the strategy has one."""
     server_lr = getattr(strategy, "server_lr", None)
     return {} if server_lr is None else {"strategy.server_lr": server_lr}
+
+
+def described(value: object) -> Scalar | None:
+    """A setting as a log or a file tells it: objects by their class and settings."""
+    if isinstance(value, None | bool | int | float | str):
+        return value
+    if isinstance(value, np.ndarray):
+        return f"array of shape {value.shape}"
+    if hasattr(value, "__name__"):  # a function or a class
+        return str(value.__name__)
+    if type(value).__repr__ is not object.__repr__:
+        return repr(value)
+    attributes = getattr(value, "__dict__", {})
+    own = [f"{k}={described(v)}" for k, v in attributes.items() if k[0] != "_"]
+    return f"{type(value).__name__}({', '.join(own)})"
 
 
 def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: str) -> Update:
