@@ -17,8 +17,12 @@ MAX_NAMED = 40  # clients along an axis that are named
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 
 
-def layout_of(x: str, y: str, *, height: int = 320, legend: bool = True) -> dict[str, Any]:
-    """The layout of a figure: titles of the axes, pixels, and whether it has a legend below."""
+def layout_of(x: str, y: str, *, height: int = 300, legend: bool = True) -> dict[str, Any]:
+    """The layout of a figure: titles of the axes, pixels, and whether it has a legend below.
+
+    The height is that without the legend: how many lines a legend has depends on the width of the
+    page, so the page adds them (`fl_app.report.template`).
+    """
     axis = {
         "gridcolor": GRID,
         "linecolor": MUTED,
@@ -29,7 +33,7 @@ def layout_of(x: str, y: str, *, height: int = 320, legend: bool = True) -> dict
     }
     return {
         "height": height,
-        "margin": {"l": 60, "r": 16, "t": 40, "b": 76 if legend else 48},
+        "margin": {"l": 60, "r": 16, "t": 40, "b": 48},
         "showlegend": legend,
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": INK},
         "paper_bgcolor": "white",
@@ -37,15 +41,9 @@ def layout_of(x: str, y: str, *, height: int = 320, legend: bool = True) -> dict
         "xaxis": {**axis, "title": {"text": x}},
         "yaxis": {**axis, "title": {"text": y, "standoff": 10}, "automargin": True},
         "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
+        "modebar": {"bgcolor": "white", "color": MUTED, "activecolor": INK},
         "hoverlabel": {"bgcolor": "white", "font": {"color": INK}, "align": "left"},
     }
-
-
-def beside(layout: dict[str, Any], names: int) -> None:
-    """Put a long legend beside the figure, and make the figure as high as it."""
-    layout["legend"] = {"tracegroupgap": 0}
-    layout["margin"]["b"] = 48
-    layout["height"] = max(layout["height"], 120 + 20 * names)
 
 
 def choice(buttons: list[dict[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from fl_app.report.style import INK, WAITING, Look
 from fl_app.report.timeline import Timeline
 
 ROOMY = 15  # orders of a slow client that a timeline shows at first
-LEGEND_COLUMNS = 6
 EXPIRED = "deadline passed"
 
 # Kind of a mark: its symbol and what it is called.
@@ -71,7 +70,7 @@ def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
             "hovertemplate": "new version at %{x:,.2f} s<extra></extra>",
         }
     )
-    layout = layout_of(time_label([cell]), "", height=int(110 + max(13 * height, 150)))
+    layout = layout_of(time_label([cell]), "", height=int(90 + max(13 * height, 150)))
     named = len(shown.clients) <= MAX_NAMED
     layout["yaxis"].update(
         fixedrange=True,
@@ -102,9 +101,6 @@ def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
             )
         ]
     traces = [trace for trace in traces if trace["x"]]
-    more = 20 * ((len(traces) - 1) // LEGEND_COLUMNS)  # pixels for the further lines of the legend
-    layout["margin"]["b"] += more
-    layout["height"] += more
     return {"data": traces, "layout": layout}
 
 

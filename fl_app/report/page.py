@@ -4,25 +4,28 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from urllib.parse import quote
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
-from plotly.io import to_html
 from plotly.offline import get_plotlyjs
+from plotly.utils import PlotlyJSONEncoder
 
 from fl_app.report import plots
 from fl_app.report.cells import Cell, mean_age
 from fl_app.report.charts import Figure
 from fl_app.report.gantt import ROOMY, timeline_of
 from fl_app.report.series import Series, group, seconds, window
-from fl_app.report.style import Look, looks
+from fl_app.report.setting import setting
+from fl_app.report.style import IN_THE_DARK, Look, looks
 from fl_app.report.table import Row, Table
 from fl_app.report.template import PAGE
 from fl_app.report.timeline import MAX_ORDERS, Timeline, timeline
 
 LIBRARY = "plotly.min.js"
+MAX_NAMED = 4  # algorithms in a title
 MAX_TIMELINES = 6  # on a page that compares series
 MAX_REASONS = 20  # of a cell
 MAX_TOLD = 20  # troubles of a cell on a page that compares
@@ -81,7 +84,7 @@ def write_page(
         if not file.is_file():
             _replace(file, get_plotlyjs())
         library = quote(Path(os.path.relpath(file.resolve(), path.parent.resolve())).as_posix())
-    text = render(cells, table, path.parent, span=span, refresh=refresh, library=library)
+    text = render(cells, table, span=span, refresh=refresh, library=library)
     _replace(path, text)
 
 
@@ -95,7 +98,6 @@ def _replace(path: Path, text: str) -> None:
 def render(
     cells: Sequence[Cell],
     table: Table,
-    folder: Path,
     *,
     span: tuple[float, float] | None = None,
     refresh: float | None = None,
@@ -115,11 +117,11 @@ def render(
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters.update(number=_number, seconds=seconds)
-    numbered = enumerate(figure for section in sections for figure in section.figures)
-    html = iter([_drawn(figure, number) for number, figure in numbered])
+    number = count()
     return environment.from_string(PAGE).render(
-        title=_title(cells, folder),
-        folder=folder.resolve(),
+        title=_title(cells),
+        setting=setting(cells),
+        origins=list(dict.fromkeys(filter(None, map(_origin, cells)))),
         refresh=refresh,
         library=library,
         plotly=Markup("" if library else get_plotlyjs()),
@@ -132,7 +134,10 @@ def render(
         seeds=[(row, None) for row in table.rows if row.statistic == "run"] if many else [],
         work=table.work,
         columns=_COLUMNS,
-        sections=[(section, [next(html) for _ in section.figures]) for section in sections],
+        sections=[(section, [next(number) for _ in section.figures]) for section in sections],
+        figures=_drawn([figure for section in sections for figure in section.figures]),
+        config=Markup(json.dumps(_CONFIG)),
+        dark=Markup(json.dumps(IN_THE_DARK)),
         troubled=[
             (cell, cell.reasons.most_common(MAX_REASONS), list(reversed(cell.troubles))[:told])
             for cell in cells
@@ -254,11 +259,29 @@ def _tiles(cell: Cell, table: Table) -> list[tuple[str, str, str]]:
     return tiles
 
 
-def _title(cells: Sequence[Cell], folder: Path) -> str:
+def _title(cells: Sequence[Cell]) -> str:
     """What was run; an experiment's cells may be of several tasks."""
-    what = cells[0].name if len(cells) == 1 else cells[0].experiment or folder.resolve().name
+    algorithms = list(dict.fromkeys(cell.algorithm for cell in cells))
+    if len(cells) == 1:
+        what = cells[0].name
+    elif cells[0].experiment:
+        what = cells[0].experiment
+    elif len(algorithms) <= MAX_NAMED:
+        what = ", ".join(algorithms)
+    else:
+        what = f"{len(algorithms)} algorithms"
     tasks = list(dict.fromkeys(cell.task for cell in cells if cell.task))
     return f"{what} on {', '.join(tasks)}" if tasks else what
+
+
+def _origin(cell: Cell) -> str:
+    """The software that ran a cell, and when; empty if its summary does not say."""
+    summary = cell.summary
+    if not summary.get("version"):
+        return ""
+    commit = f", commit {summary['commit'][:9]}" if summary.get("commit") else ""
+    changed = " with uncommitted changes" if summary.get("uncommitted_changes") else ""
+    return f"fl-app {summary['version']}{commit}{changed}, {str(summary.get('date'))[:10]}"
 
 
 def _status(cells: Sequence[Cell]) -> str:
@@ -285,15 +308,7 @@ def _percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def _drawn(figure: Figure, number: int) -> Markup:
-    return Markup(
-        to_html(
-            figure,
-            config=_CONFIG,
-            include_plotlyjs=False,
-            full_html=False,
-            div_id=f"figure-{number}",
-            default_height=f"{figure['layout']['height']}px",
-            validate=False,
-        )
-    )
+def _drawn(figures: Sequence[Figure]) -> Markup:
+    """The figures as JSON that cannot end the script in which it stands."""
+    text = json.dumps(figures, cls=PlotlyJSONEncoder, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))

@@ -11,7 +11,6 @@ from fl_app.report.cells import Cell, mean_age
 from fl_app.report.charts import (
     MAX_NAMED,
     Figure,
-    beside,
     choice,
     dots,
     faint,
@@ -29,7 +28,6 @@ from fl_app.report.style import INK, MUTED, Look
 from fl_app.report.table import Table, name
 
 MAX_BARS = 400  # clients with a bar of their own
-MAX_BELOW = 8  # series whose legend is below the figure and not beside it
 
 
 def learning(
@@ -83,11 +81,9 @@ def learning(
         for x, title in axes.items()
     ]
     several = len(series) > 1
-    layout = layout_of(axes["t"], f"test {y}", height=360, legend=several)
+    layout = layout_of(axes["t"], f"test {y}", height=330, legend=several)
     layout["yaxis"].update(tickformat=".0%" if y == "accuracy" else "", rangemode="tozero")
     layout["xaxis"]["rangemode"] = "tozero"
-    if len(series) > MAX_BELOW:
-        beside(layout, len(series))
     layout["updatemenus"] = [choice(buttons)]
     layout["hovermode"] = "x unified" if len(series) <= 10 else "closest"
     if target is not None:
@@ -109,10 +105,8 @@ def staleness(series: Sequence[Series], looks: Sequence[Look]) -> Figure:
     """How old aggregated updates were: a histogram of one series, cumulative lines of several."""
     several = len(series) > 1
     title = "share of updates at most so old" if several else "share of updates"
-    layout = layout_of("age of the update when it was aggregated (versions)", title, legend=several)
+    layout = layout_of("age of the update (versions)", title, legend=several)
     layout["yaxis"].update(tickformat=".0%", rangemode="tozero")
-    if len(series) > MAX_BELOW:
-        beside(layout, len(series))
     eldest = max((max(each.ages, default=0) for each in series), default=0)
     if eldest <= 12:
         layout["xaxis"]["dtick"] = 1

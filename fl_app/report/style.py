@@ -53,6 +53,26 @@ _LINES = ("-", "--", ":", "-.")
 
 INK, MUTED, GRID, WAITING = "#222222", "#888888", "#e6e6e6", "#d4d4d4"
 
+# What a page shows instead in the dark. The palette is as far apart there as here, and all of it
+# has a contrast of 3 or more with the background.
+PAPER = "#1d2125"
+IN_THE_DARK = {
+    _GREY: "#fcf0e6",
+    _ORANGE: "#f69a00",
+    _BLUE: "#4282c2",
+    _GREEN: "#33c972",
+    _VERMILION: "#ec4f31",
+    _PINK: "#cfa2b8",
+    _SKY: "#9fc2ff",
+    _BROWN: "#b03a4a",
+    _INDIGO: "#845aef",
+    INK: "#e6e8ea",
+    MUTED: "#9aa0a6",
+    GRID: "#353a40",
+    WAITING: "#4d535a",
+    "white": PAPER,
+}
+
 RC: dict[Any, Any] = {
     "figure.dpi": 160,
     "savefig.dpi": 160,

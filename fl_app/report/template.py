@@ -12,45 +12,70 @@ PAGE = """\
 <title>{{ title }}</title>
 <link rel="icon" href="data:,">
 <style>
-:root { color-scheme: light; }
+:root { color-scheme: light dark; --page: #f6f7f8; --paper: white; --ink: #222222;
+  --soft: #555555; --edge: #e2e4e6; --rule: #888888; --faint: #eeeeee; --link: #0a5a8c; }
+@media (prefers-color-scheme: dark) {
+  :root { --page: #131619; --paper: #1d2125; --ink: #e6e8ea; --soft: #a9afb5; --edge: #353a40;
+    --rule: #6b7178; --faint: #2b3036; --link: #7cc0f0; }
+  /* Plotly presses its buttons in a light colour that no layout changes. */
+  .updatemenu-item-rect[style*="rgb(244, 250, 255)"] { fill: #3a4550 !important; }
+}
 * { box-sizing: border-box; }
-body { margin: 0; background: #f6f7f8; color: #222; font: 15px/1.5 system-ui, sans-serif; }
+body { margin: 0; background: var(--page); color: var(--ink);
+  font: 15px/1.5 system-ui, sans-serif; }
 main { max-width: 1240px; margin: 0 auto; padding: 24px 20px 60px; }
-h1 { font-size: 26px; line-height: 1.2; margin: 0; }
-h2 { font-size: 18px; margin: 0 0 2px; }
+h1 { font-size: 26px; line-height: 1.2; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 18px; margin: 0 0 2px; overflow-wrap: anywhere; }
 h3 { font-size: 15px; margin: 16px 0 4px; }
-p { margin: 0 0 8px; color: #555; }
-small { color: #666; font-size: 12px; }
-header p { margin: 4px 0 16px; overflow-wrap: anywhere; }
-section, .tile, .warning { background: white; border: 1px solid #e2e4e6; border-radius: 8px; }
+p { margin: 0 0 8px; color: var(--soft); overflow-wrap: anywhere; }
+small { color: var(--soft); font-size: 12px; }
+header p { margin: 4px 0 16px; }
+dl { display: flex; flex-wrap: wrap; gap: 4px 22px; margin: 10px 0 6px; }
+dt { color: var(--soft); font-size: 12px; line-height: 1.3; }
+dd { margin: 0; overflow-wrap: anywhere; }
+section, .tile, .warning { background: var(--paper); border: 1px solid var(--edge);
+  border-radius: 8px; }
 section { padding: 16px 18px; margin-top: 16px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(138px, 1fr)); gap: 10px; }
 .tile { padding: 10px 14px; }
 .tile b { display: block; font-size: 22px; font-weight: 600; line-height: 1.35; }
 .tile b, .tile small { white-space: nowrap; }
-.tile span { color: #555; font-size: 13px; }
+.tile span { color: var(--soft); font-size: 13px; }
 .tile small { display: block; min-height: 18px; }
-.warning { border-color: #d55e00; border-left-width: 6px; padding: 8px 14px; margin-bottom: 12px; }
+.warning { border-color: #d55e00; border-left-width: 6px; padding: 8px 14px; margin-bottom: 12px;
+  overflow-wrap: anywhere; }
 .figures { display: grid; grid-template-columns: 1fr 1fr; gap: 12px; }
-.figures.wide { grid-template-columns: 1fr; }
-.figures > div { min-width: 0; }
-@media (max-width: 800px) { .figures { grid-template-columns: 1fr; } }
+.figures.wide { grid-template-columns: minmax(0, 1fr); }
+.figure { min-width: 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
 table { font-variant-numeric: tabular-nums; }
-th { font-weight: 500; color: #555; text-align: right; border-bottom: 1px solid #888; }
+th { font-weight: 500; color: var(--soft); text-align: right;
+  border-bottom: 1px solid var(--rule); }
 th { vertical-align: bottom; }
-td { text-align: right; border-bottom: 1px solid #eee; vertical-align: top; }
+td { text-align: right; border-bottom: 1px solid var(--faint); vertical-align: top; }
 th, td { padding: 4px 10px; white-space: nowrap; }
 th.text, td.text { text-align: left; }
 td.wrap { white-space: normal; overflow-wrap: anywhere; min-width: 260px; }
 details { margin-top: 8px; }
-summary { cursor: pointer; color: #0a5a8c; }
-pre { background: #f6f7f8; border-radius: 6px; padding: 10px 12px; margin: 6px 0 0; overflow: auto;
-  max-height: 460px; font: 12.5px/1.45 ui-monospace, monospace; }
-main > details pre { background: white; border: 1px solid #e2e4e6; }
+footer { margin-top: 16px; overflow-wrap: anywhere; }
+summary { cursor: pointer; color: var(--link); }
+pre { background: var(--page); border-radius: 6px; padding: 10px 12px; margin: 6px 0 0;
+  overflow: auto; max-height: 460px; font: 12.5px/1.45 ui-monospace, monospace; }
+main > details pre { background: var(--paper); border: 1px solid var(--edge); }
 td pre { white-space: pre-wrap; max-height: 220px; }
-.pair { display: grid; grid-template-columns: 1fr 1fr; gap: 0 14px; }
+.pair { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1fr); gap: 0 14px; }
+@media (max-width: 800px) {
+  .figures, .pair { grid-template-columns: minmax(0, 1fr); }
+  main { padding: 16px 10px 40px; }
+  section { padding: 12px 10px; }
+  h1 { font-size: 22px; }
+  th, td { padding: 4px 7px; }
+  /* The names stay while the numbers scroll by. */
+  .cells td:first-child, .cells th:first-child { position: sticky; left: 0;
+    background: var(--paper); white-space: normal; min-width: 96px; max-width: 150px;
+    overflow-wrap: anywhere; }
+}
 </style>
 {% if library %}
 <script src="{{ library }}"></script>
@@ -62,7 +87,12 @@ td pre { white-space: pre-wrap; max-height: 220px; }
 <main>
 <header>
 <h1>{{ title }}</h1>
-<p>{{ status }} &middot; {{ folder }}</p>
+<dl>
+{% for label, text in setting %}
+<div><dt>{{ label }}</dt><dd>{{ text }}</dd></div>
+{% endfor %}
+</dl>
+<p>{{ status }}</p>
 </header>
 
 {% if library %}
@@ -103,7 +133,7 @@ sweep share, is not there. python -m fl_app.report FOLDER writes a page that nee
 
 {% macro numbers(rows) %}
 <div class="scroll">
-<table>
+<table class="cells">
 <tr><th class="text">cell</th><th>final<br>accuracy</th><th>best<br>accuracy</th>
 <th>seconds<br>to {{ target }}</th><th>updates<br>to {{ target }}</th><th>mean<br>staleness</th>
 <th>max</th><th>MB<br>down</th><th>MB<br>up</th><th>client<br>updates</th><th>failures</th>
@@ -139,13 +169,13 @@ Of several seeds: mean and population standard deviation, unknown if one seed ne
 </section>
 {% endif %}
 
-{% for section, figures in sections %}
+{% for section, numbers in sections %}
 <section>
 <h2>{{ section.title }}</h2>
 <p>{{ section.text }}</p>
 <div class="figures{{ ' wide' if section.wide }}">
-{% for figure in figures %}
-{{ figure }}
+{% for number in numbers %}
+<div class="figure" id="figure-{{ number }}"></div>
 {% endfor %}
 </div>
 </section>
@@ -203,7 +233,57 @@ else "All " ~ troubles | length }}, with what the client did before</summary>
 {% endfor %}
 </section>
 {% endif %}
+{% if origins %}
+<footer><small>{{ origins | join("; ") }}</small></footer>
+{% endif %}
 </main>
+<script type="application/json" id="figures">{{ figures }}</script>
+<script>
+"use strict";
+if ("Plotly" in window) {
+  const light = document.getElementById("figures").textContent;
+  const counterparts = {{ dark }};
+  // A colour is a whole string, and may end with two digits of opacity.
+  const dark = light.replace(
+    /"(#[0-9a-f]{6}|white)([0-9a-f]{2})?"/g,
+    (text, colour, alpha) => `"${counterparts[colour] ?? colour}${alpha ?? ""}"`);
+  const isDark = matchMedia("(prefers-color-scheme: dark)");
+  const isNarrow = matchMedia("(max-width: 800px)");
+  const isTouched = matchMedia("(pointer: coarse)");
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = "12px system-ui, sans-serif";
+
+  // Room for the lines of the legend, which depend on the width.
+  function makeRoom(figure, width) {
+    const layout = figure.layout;
+    if (layout.showlegend) {
+      const named = figure.data.filter(trace => trace.name && trace.showlegend !== false);
+      const entries = named.map(trace => 52 + pen.measureText(trace.name).width);
+      const room = width - 24;
+      const columns = Math.max(1, Math.floor(room / Math.max(...entries, 1)));
+      const whole = entries.reduce((sum, entry) => sum + entry, 0) <= room;
+      const lines = whole ? 1 : Math.ceil(named.length / columns);
+      layout.margin.b += 10 + 19 * lines;
+      layout.height += 10 + 19 * lines;
+    }
+  }
+
+  function draw() {
+    JSON.parse(isDark.matches ? dark : light).forEach((figure, number) => {
+      const place = document.getElementById(`figure-${number}`);
+      makeRoom(figure, place.clientWidth);
+      if (isNarrow.matches) figure.layout.margin.r = 8;
+      if (isTouched.matches) figure.layout.dragmode = false;  // so that a finger moves the page
+      figure.layout.uirevision = true;  // what was zoomed stays so
+      place.style.height = `${figure.layout.height}px`;
+      Plotly.react(place, figure.data, figure.layout, {
+        ...{{ config }}, displayModeBar: isNarrow.matches ? false : "hover"});
+    });
+  }
+  draw();
+  for (const query of [isDark, isNarrow]) query.addEventListener("change", draw);
+}
+</script>
 </body>
 </html>
 """

@@ -1,11 +1,14 @@
 """The HTML report as a browser shows it."""
 
+import html
+import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, arrival, dispatch, failure, write_cell
@@ -22,7 +25,29 @@ pytestmark = [
 ]
 
 
-def opened(page: Path, profile: Path) -> tuple[str, list[str]]:
+# A browser's window is at least 500 pixels wide; a frame in it may be as narrow as a phone.
+FRAME = """<body style="margin: 0">
+<iframe src="{page}" style="width: {width}px; height: 4000px; border: 0"></iframe>
+<script>
+setTimeout(() => {{
+  const {{document: page, innerWidth: width}} = document.querySelector("iframe").contentWindow;
+  const colour = (element, key) => getComputedStyle(element)[key];
+  const figures = [...page.querySelectorAll(".figure")];
+  document.body.dataset.found = JSON.stringify({{
+    width: width,
+    needed: page.documentElement.scrollWidth,
+    drawn: figures.map(figure => figure.querySelector(".main-svg") !== null),
+    wide: figures.map(figure => figure.querySelector(".main-svg")?.clientWidth),
+    paper: colour(page.querySelector("section"), "backgroundColor"),
+    ink: colour(page.querySelector("h1"), "color"),
+    plot: colour(page.querySelector(".figure .main-svg"), "backgroundColor"),
+    tick: colour(page.querySelector(".figure .xtick text"), "fill"),
+  }});
+}}, 20000);
+</script>"""
+
+
+def opened(page: Path, profile: Path, *options: str) -> tuple[str, list[str]]:
     """The page after its scripts ran, without the scripts, and what they complained of."""
     browser = subprocess.Popen(
         [
@@ -30,11 +55,17 @@ def opened(page: Path, profile: Path) -> tuple[str, list[str]]:
             "--headless",
             "--no-sandbox",  # which root, as in a container, cannot have
             "--disable-gpu",
+            "--disable-quic",
+            "--no-first-run",
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--disable-sync",
             "--host-resolver-rules=MAP * ~NOTFOUND",  # no network
             f"--user-data-dir={profile}",
             "--enable-logging=stderr",
             "--window-size=1280,4000",
             "--virtual-time-budget=60000",
+            *options,
             "--dump-dom",
             page.as_uri(),
         ],
@@ -53,9 +84,27 @@ def opened(page: Path, profile: Path) -> tuple[str, list[str]]:
     return text, [line for line in errors.splitlines() if "CONSOLE" in line]
 
 
+def measured(page: Path, width: int, *, dark: bool) -> dict[str, Any]:
+    """How a page looks in a frame of so many pixels."""
+    frame = page.parent / f"frame-{width}-{dark}.html"
+    frame.write_text(FRAME.format(page=page.name, width=width))
+    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
+    text, complaints = opened(
+        frame, page.parent / f"{frame.stem}-profile", "--allow-file-access-from-files", scheme
+    )
+    assert complaints == []
+    (found,) = re.findall(r'data-found="(.*?)"', text)
+    return json.loads(html.unescape(found))
+
+
+def brightness(colour: str) -> float:
+    """Of a CSS colour without opacity, in [0, 255]."""
+    return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
+
+
 def figures(text: str) -> list[str]:
     """The drawn figures, one after another."""
-    return re.split(r'<div id="figure-\d+" class="plotly-graph-div js-plotly-plot"', text)[1:]
+    return re.split(r'<div class="figure js-plotly-plot" id="figure-\d+"', text)[1:]
 
 
 def test_report_of_a_run_is_drawn_without_complaints(tmp_path: Path) -> None:
@@ -108,3 +157,46 @@ def test_report_of_thousands_of_clients_opens(tmp_path: Path) -> None:
     assert complaints == []
     assert "60 of 3,000 clients" in text
     assert figures(text)[0].count('class="point"') >= 600
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run and many cells with long names, the pages of both."""
+    folder = tmp_path_factory.mktemp("pages")
+    write_cell(folder / "run", events=EVENTFUL, summary={"stopped": "seconds"}, algorithm="fedbuff")
+    write_report(folder / "run", figures=False)
+    many = folder / "many"
+    for cell in range(24):
+        name = f"fedbuff-with-a-name-that-tells-local-lr-and-buffer-size-{cell}"
+        write_cell(many / name, events=ASYNCHRONOUS, algorithm="fedbuff")
+    write_report(many, figures=False)
+    return folder
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("name", ["run", "many"])
+def test_page_fits_a_phone_and_the_dark(sweep: Path, name: str, width: int, dark: bool) -> None:
+    found = measured(sweep / name / PAGE, width, dark=dark)
+    assert found["width"] == width
+    assert found["needed"] <= width
+    assert len(found["drawn"]) >= 5
+    assert all(found["drawn"])
+    assert all(0.7 * min(width, 500) < wide <= width for wide in found["wide"])
+    for paper in ("paper", "plot"):
+        assert (brightness(found[paper]) < 60) == dark
+    for ink in ("ink", "tick"):
+        assert (brightness(found[ink]) > 200) == dark
+
+
+def test_job_of_a_sweep_is_drawn_with_the_library_beside_it(tmp_path: Path) -> None:
+    write_cell(tmp_path / "0", events=EVENTFUL, algorithm="fedbuff")
+    write_report(tmp_path / "0", figures=False, shared=tmp_path)
+    text, complaints = opened(tmp_path / "0" / PAGE, tmp_path / "profile")
+    assert complaints == []
+    assert len(figures(text)) == 6
+    assert 'id="no-library" hidden=""' in text
+    (tmp_path / "plotly.min.js").unlink()
+    text, _ = opened(tmp_path / "0" / PAGE, tmp_path / "profile2")
+    assert 'id="no-library">' in text  # the warning
+    assert figures(text) == []

@@ -1,3 +1,4 @@
+import json
 import os
 import re
 
@@ -15,6 +16,12 @@ def page(folder, **options):
     text, count = LIBRARY.subn("", (folder / PAGE).read_text())
     assert count == 1
     return text
+
+
+def figures(text):
+    """The figures of a page, as its script reads them."""
+    (found,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text)
+    return json.loads(found)
 
 
 def test_page_of_a_run_tells_all_of_it(tmp_path):
@@ -40,7 +47,7 @@ def test_page_of_a_run_tells_all_of_it(tmp_path):
         "Traffic and aggregations",
         "Failures and refused replies",
     ]
-    assert text.count("Plotly.newPlot(") == 6
+    assert len(figures(text)) == text.count('class="figure"') == 6
     assert "name: fedbuff" in text  # the configuration
     assert "<pre>0.00 s: order, version 0\n" in text  # a story
 
@@ -65,6 +72,30 @@ def test_pages_of_a_sweep_share_the_plotting_library(tmp_path):
         assert f'<script src="{address}/plotly.min.js"></script>' in text
 
 
+def test_head_tells_the_setting_and_no_path(tmp_path):
+    for seed, alpha in ((0, 0.1), (1, 0.3)):
+        folder = tmp_path / f"fedavg-seed{seed}"
+        write_cell(folder, events=ROUNDS, summary={"version": "1.2", "commit": "abcdef0123456"})
+        (folder / "config.yaml").write_text(
+            "algorithm: {name: fedavg, schedule: {concurrency: 10}}\n"
+            "task: {data: mnist, model: lenet}\nnum_clients: 50\nruntime: {name: inprocess}\n"
+            f"partition: {{_target_: x.Dirichlet, alpha: {alpha}, min_size: 10}}\nseed: {seed}\n"
+            "devices: {_target_: x.UniformRatio, ratio: 5, jitter: 0.2}\n"
+        )
+    text = page(tmp_path)
+    head = text[text.index("<header>") : text.index("</header>")]
+    assert re.findall(r"<dt>(.*?)</dt><dd>(.*?)</dd>", head) == [
+        ("data", "mnist"),
+        ("model", "lenet"),
+        ("clients", "50, 10 at work"),
+        ("partition", "Dirichlet (alpha 0.1), Dirichlet (alpha 0.3)"),
+        ("devices", "Uniform (up to 5x slower)"),
+        ("seeds", "0, 1"),
+    ]
+    assert str(tmp_path) not in text
+    assert "fl-app 1.2, commit abcdef012," in text
+
+
 def test_what_clients_said_is_text(tmp_path):
     write_cell(
         tmp_path, events=EVENTFUL, summary={"stopped": "Diverged: <script>alert(1)</script>"}
@@ -80,7 +111,8 @@ def test_page_of_an_experiment_compares_its_cells(tmp_path):
         write_cell(tmp_path / f"fedasync-seed{seed}", events=events, algorithm="fedasync")
     write_cell(tmp_path / "fedavg", events=ROUNDS, summary={"stopped": "seconds"})
     text = page(tmp_path)
-    assert f"<h1>{tmp_path.name}</h1>" in text
+    assert "<h1>fedasync</h1>" not in text
+    assert "<h1>fedavg, fedasync</h1>" in text
     assert "88.5% <small>&plusmn;&thinsp;3.5</small>" in text
     assert "fedasync <small>2 seeds</small>" in " ".join(text.split())
     assert "Every seed" in text

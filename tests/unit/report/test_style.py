@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from fl_app.report.style import ALGORITHMS, looks
+from fl_app.report.style import ALGORITHMS, IN_THE_DARK, PAPER, looks
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 
@@ -38,3 +38,19 @@ def test_colour_of_an_algorithm_does_not_depend_on_its_company():
     assert settings[0] == alone
     assert settings[1].colour == alone.colour
     assert settings[1].line != alone.line
+
+
+def luminance(colour):
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_every_colour_is_seen_in_the_dark():
+    colours = {look.colour for look in looks(ALGORITHMS)}
+    assert colours < set(IN_THE_DARK)
+    assert len({IN_THE_DARK[colour] for colour in colours}) == len(colours)
+    for colour in colours:
+        contrast = (luminance(IN_THE_DARK[colour]) + 0.05) / (luminance(PAPER) + 0.05)
+        assert contrast >= 2.5, colour
