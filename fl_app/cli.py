@@ -10,7 +10,10 @@ import hydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-CONF = Path(__file__).resolve().parent.parent / "conf"
+_PACKAGE = Path(__file__).resolve().parent
+# Where the package is installed, it holds the configuration; in a clone and in the bundle that
+# Flower sends around, that lies beside it.
+CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
 
 
 def nearest(key: str, known: Sequence[str]) -> str:

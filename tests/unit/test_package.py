@@ -44,3 +44,10 @@ def test_flower_bundle_is_the_app_and_its_configuration():
     with zipfile.ZipFile(io.BytesIO(content)) as bundle:
         bundled = set(bundle.namelist())
     assert bundled == {*wanted, "pyproject.toml", "LICENSE", ".info/CONTENT"}
+
+
+def test_every_package_is_in_the_wheel():
+    """Setuptools cannot find packages by itself where one lies elsewhere."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    found = [path.parent.relative_to(ROOT) for path in ROOT.glob("fl_app/**/__init__.py")]
+    assert settings["packages"] == sorted([*(".".join(p.parts) for p in found), "fl_app.conf"])
