@@ -181,7 +181,12 @@ class Asynchronous(AsyncStrategy):
                 self.report[f"train_{name}" if name in TAKEN else name] = value
         if arrays is None:
             return model.params
-        return self._vector(arrays)
+        try:
+            return self._vector(arrays)
+        except (KeyError, ValueError) as error:
+            raise RunError(
+                f"{type(self.inner).__name__} aggregated arrays that do not fit the model: {error}"
+            ) from error
 
     @property
     def label(self) -> str:

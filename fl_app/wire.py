@@ -332,7 +332,7 @@ def unpack_reply(
         base_version=None if base_version is None else int(base_version),
         metrics={name: float(v) for name, v in numbers.items() if name not in LOSS_NAMES},
         state=state_of(message),
-        records=_records(message.content),
+        records=_records(content) if kind is None else {},
     )
 
 
