@@ -1,6 +1,7 @@
 """Draws a run: who learned faster (accuracy over time) and why (staleness, who trained when)."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,9 @@ from fl_app.report.style import INK, MUTED, RC, WAITING, Look, looks, save
 
 MAX_LINES = 12  # in one plot; more are drawn as small multiples
 MAX_PANELS = 6  # series of which the overview shows more than the accuracy
+LONG = 45  # characters of a legend's line, from which on it is below the plot
+BELOW = 70  # ... and of one of its lines there
+PANEL = 24  # characters of a line above a small panel
 MAX_LABELS = 15  # clients that a panel of the timeline can name
 _LOST: dict[str, Any] = {"color": "black", "marker": "x", "ls": "", "ms": 4, "mew": 1.2}
 _VERSION: dict[str, Any] = {"colors": INK, "lw": 0.7, "clip_on": False}
@@ -57,10 +61,11 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
     zoom = learning_phase(series, target)
     with matplotlib.rc_context(RC):
         if panels > MAX_LINES:
-            figure = _figure(1 + 2.4 * columns, 0.9 + 1.7 * math.ceil(panels / columns))
+            room = 1.7 + _extra(series, PANEL)
+            figure = _figure(1 + 2.4 * columns, 0.9 + room * math.ceil(panels / columns))
             draw_multiples(figure, series, drawn, target, unit, columns)
         else:
-            figure = _figure(11 if zoom else 7, 4.2)
+            figure = _figure(11 if zoom else 7, 4.2 + _below(series))
             whole = figure.subplots(1, 2 if zoom else 1, squeeze=False, sharey=True).ravel()
             for axes, until in zip(whole, (zoom, None) if zoom else (None,), strict=True):
                 draw_accuracy(axes, series, drawn, target, unit, until)
@@ -71,13 +76,14 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
         _title(figure, "Who learns faster")
         save(figure, folder / "accuracy.png")
 
-        figure = _figure(1 + 2.4 * columns, 0.7 + 2 * math.ceil(panels / columns))
+        room = 2 + _extra(series, PANEL)
+        figure = _figure(1 + 2.4 * columns, 0.7 + room * math.ceil(panels / columns))
         draw_staleness(figure, series, drawn, columns)
         _title(figure, "How stale the updates are")
         save(figure, folder / "staleness.png")
 
-        figure = _figure(9, 1 + 1.9 * panels)
-        draw_timeline(figure, series, drawn, unit)
+        figure = _figure(9, 1 + (1.9 + _extra(series, 50)) * panels)
+        draw_timeline(figure, series, drawn, unit, letters=50)
         _title(figure, "Who trains when")
         save(figure, folder / "timeline.png")
 
@@ -85,14 +91,16 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
         panels = len(series[first])
         columns = min(panels, 2)
         lines = math.ceil(panels / columns)
-        figure = _figure(12, max(6.6, 0.9 + 1.55 * panels))
-        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.25)).ravel()
-        heights = (3.3, 0.4 + 1.3 * lines)
-        top, bottom = left.subfigures(2, 1, squeeze=False, height_ratios=heights).ravel()
         told = len(series) if len(series) <= MAX_LINES else panels
+        legend, names = _below(series[:told]), _extra(series[first], 32)
+        height = max(6.6 + legend + lines * _extra(series[first], PANEL), 0.9 + 1.55 * panels)
+        figure = _figure(12, height + names * panels)
+        left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.25)).ravel()
+        heights = (3.3 + legend, 0.4 + (1.3 + _extra(series[first], PANEL)) * lines)
+        top, bottom = left.subfigures(2, 1, squeeze=False, height_ratios=heights).ravel()
         draw_accuracy(top.subplots(), series, drawn, target, unit, zoom, told)
         draw_staleness(bottom, series[first], drawn[first], columns)
-        draw_timeline(right, series[first], drawn[first], unit, max_clients=25)
+        draw_timeline(right, series[first], drawn[first], unit, max_clients=25, letters=32)
         some = f" (first {panels} of {len(series)})" if panels < len(series) else ""
         _title(top, "Who learns faster")
         _title(bottom, f"How stale the updates are{some}")
@@ -130,8 +138,8 @@ def draw_accuracy(
         moment = reached(line, target)
         never, first = f"never {target:.0%}", f"{target:.0%} first at"
         when = never if moment is None else f"{first} {seconds(moment)}"
-        seeds = f" ({len(each.cells)} seeds)" if len(each.cells) > 1 else ""
-        _draw_curve(axes, each, look, line, f"{each.name}{seeds}: {when}")
+        label = _lines(f"{_told(each)}: {when}", BELOW)
+        _draw_curve(axes, each, look, line, label)
         if moment is not None:
             axes.plot([moment, moment], [0, target], color=look.colour, lw=0.8, ls=":")
             axes.plot(moment, target, "o", color=look.colour, ms=6, mec="white", mew=1, zorder=5)
@@ -149,7 +157,10 @@ def draw_accuracy(
     axes.set_ylabel("test accuracy")
     axes.label_outer()
     many = told > 8
-    axes.legend(ncols=1 + many, fontsize=6.5 if many else None).set_in_layout(False)
+    if _below(series[:told]):
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(0, -0.16), borderaxespad=0)
+    else:
+        axes.legend(ncols=1 + many, fontsize=6.5 if many else None).set_in_layout(False)
 
 
 def draw_multiples(
@@ -171,7 +182,7 @@ def draw_multiples(
         if moment is not None:
             axes.plot(moment, target, "o", color=look.colour, ms=4, mec="white", mew=0.7, zorder=5)
         axes.axhline(target, color=MUTED, lw=0.6, ls=(0, (4, 3)), zorder=1)
-        axes.set_title(each.name, color=look.colour, fontweight="bold", fontsize=8)
+        _name(axes, each, look, PANEL)
         axes.set_xlim(0, None)
         axes.set_ylim(0, 1.05 * max(highest, target if highest > target / 2 else 0.0) or 1)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -214,7 +225,7 @@ def draw_staleness(
     width = math.ceil((oldest + 1) / 30)
     for axes, each, look in zip(grid, series, drawn, strict=True):
         ages = each.ages
-        axes.set_title(each.name, color=look.colour, fontweight="bold")
+        _name(axes, each, look, PANEL)
         if ages:
             first, share = histogram(ages, width)
             axes.bar(first + (width - 1) / 2, share, 0.85 * width, color=look.colour)
@@ -236,6 +247,7 @@ def draw_timeline(
     drawn: Sequence[Look],
     unit: str,
     max_clients: int = 60,
+    letters: int = 50,
 ) -> None:
     """A panel per series (its first seed): who trained and who waited when, and new versions."""
     cells = [each.cells[0] for each in series]
@@ -247,7 +259,7 @@ def draw_timeline(
         _draw_orders(axes, cell, clients, until, look.colour)
         versions = sum(t <= until for t in cell.aggregations)
         updates = sum(o.ended == "arrival" and o.end <= until for o in cell.trainings)
-        axes.set_title(each.name, color=look.colour, fontweight="bold")
+        _name(axes, each, look, letters)
         axes.set_title(
             f"{busy_share(cell, until):.0%} busy, {updates} updates, {versions} versions",
             loc="right",
@@ -312,6 +324,46 @@ def _grid(figure: Figure | SubFigure, panels: int, columns: int) -> list[Axes]:
     for lowest in grid[max(0, panels - columns) : panels]:
         lowest.tick_params(labelbottom=True)  # also above a place that stays empty
     return list(grid[:panels])
+
+
+def _name(axes: Axes, series: Series, look: Look, letters: int) -> None:
+    """Put a series' name above its panel, in lines of so many letters and small if it is long."""
+    size = 8 if len(series.name) > letters - 6 else None
+    title = _lines(series.name, letters)
+    axes.set_title(title, color=look.colour, fontweight="bold", fontsize=size)
+
+
+def _told(series: Series) -> str:
+    """A series' name in a legend."""
+    number = len(series.cells)
+    return f"{series.name} ({number} seeds)" if number > 1 else series.name
+
+
+def _lines(text: str, letters: int) -> str:
+    """Break a text at spaces, and only in words that are too long also behind = and _."""
+    lines = [""]
+    for word in re.split(r"(?<= )", text):
+        for piece in re.split(r"(?<=[=_])", word) if len(word) > letters else [word]:
+            if lines[-1] and len(lines[-1] + piece.rstrip()) > letters:
+                lines.append("")
+            lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _extra(series: Sequence[Series], letters: int) -> float:
+    """Inches that the longest name takes beyond its first line of so many letters."""
+    most = max((_lines(each.name, letters).count("\n") for each in series), default=0)
+    return 0.15 * most
+
+
+def _below(series: Sequence[Series]) -> float:
+    """Inches of a legend below a plot, in which long names would hide the curves; 0 = within it."""
+    names = [_told(each) for each in series]
+    if max(map(len, names), default=0) <= LONG:
+        return 0.0
+    return 0.16 * (
+        1 + sum(1 + (len(each) + len(": 90% first at 1,000 s")) // BELOW for each in names)
+    )
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -1,9 +1,14 @@
+import re
+from itertools import combinations
+
 import matplotlib
 import numpy as np
 import pytest
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
+from matplotlib.text import Text
+from PIL import Image
 from run_folders import ASYNCHRONOUS, ROUNDS, dispatch, failure, write_cell
 
 from fl_app.report.figures import (
@@ -17,7 +22,7 @@ from fl_app.report.figures import (
 )
 from fl_app.report.reading import read_run
 from fl_app.report.series import group
-from fl_app.report.style import looks
+from fl_app.report.style import RC, looks
 
 
 @pytest.fixture
@@ -156,3 +161,60 @@ def test_overview_of_many_cells_names_some_and_greys_the_others(tmp_path):
     draw_accuracy(axes, series, looks(["fedbuff"] * 4), 0.9, "virtual time (s)", None, told=1)
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == [f"{series[0].name}: 90% first at 6.0 s", "the other 3"]
+
+
+LONG = "fedasync local_lr=0.001 staleness_function=polynomial labels_per_client_of_a_federation="
+
+
+def overlapping(figure):
+    """Texts of a figure, but for numbers, that lie on each other or beyond its edges."""
+    figure.draw_without_rendering()
+    texts = [t for t in figure.findobj(Text) if re.search("[a-z]", t.get_text())]
+    boxes = {text: text.get_window_extent() for text in texts}
+    width, height = figure.get_size_inches() * figure.dpi
+    pairs = [
+        (a.get_text(), b.get_text())
+        for a, b in combinations(texts, 2)
+        if boxes[a].overlaps(boxes[b])
+    ]
+    cut = [
+        t.get_text()
+        for t, box in boxes.items()
+        if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height
+    ]
+    return pairs + cut
+
+
+@pytest.mark.parametrize(
+    ("draw", "width"), [("staleness", 10.6), ("timeline", 9), ("multiples", 10.6), ("accuracy", 7)]
+)
+def test_long_names_lie_on_nothing_else(tmp_path, draw, width):
+    for number in range(4):
+        write_cell(tmp_path / f"{LONG}{number}", events=ROUNDS, algorithm="fedasync")
+    series = group(read_run(tmp_path))
+    drawn = looks(["fedasync"] * 4)
+    with matplotlib.rc_context(RC):
+        figure = Figure(figsize=(width, 8), layout="constrained")
+        if draw == "staleness":
+            draw_staleness(figure, series, drawn, columns=4)
+        elif draw == "timeline":
+            draw_timeline(figure, series, drawn, "virtual time (s)")
+        elif draw == "multiples":
+            draw_multiples(figure, series, drawn, 0.9, "virtual time (s)", columns=4)
+        else:
+            draw_accuracy(figure.subplots(), series, drawn, 0.9, "virtual time (s)", None)
+        assert overlapping(figure) == []
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+def test_pictures_cut_no_long_name(tmp_path):
+    """Nothing is drawn on their edges, and the plots have room left beside the names."""
+    for number in range(3):
+        write_cell(tmp_path / f"{LONG}{number}", events=ROUNDS, algorithm="fedasync")
+    write_figures(read_run(tmp_path), 0.9, tmp_path / "figures")
+    for path in sorted((tmp_path / "figures").glob("*.png")):
+        with Image.open(path) as picture:
+            pixels = np.asarray(picture.convert("L"))
+        for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
+            assert (edge == 255).all(), path.name
