@@ -66,9 +66,8 @@ class Upload:
         progress: share of the order's training that is done, in (0, 1]; below 1 if paused.
         base_version: the version that the client started from; None = that of its order.
         state: what the client keeps for its next order, see `Order`.
-        records: of the reply of a ClientApp that never heard of this project, for who reads it as it
-            came: ``"arrays"``, ``"metrics"`` or ``"config"`` -> record -> key -> value; without the
-            arrays themselves.
+        records: of a reply by a ClientApp that is not this project's, as it came: ``"arrays"``,
+            ``"metrics"`` or ``"config"`` -> record -> key -> value; without the arrays themselves.
     """
 
     vector: Vector

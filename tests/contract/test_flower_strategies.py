@@ -249,7 +249,7 @@ class _Renames(flower.FedAvg):
 
 
 def test_aggregated_arrays_of_another_model_end_the_run() -> None:
-    with pytest.raises(RunError, match="_Renames aggregated arrays that do not fit .*'w'"):
+    with pytest.raises(RunError, match=r"_Renames aggregated arrays that do not fit .*'w'"):
         Asynchronous(_Renames()).start(
             FakeGrid(client, 1), initial(), train_config=ConfigRecord({"lr": LR})
         )
