@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fl_app.core import targets
 from fl_app.core.errors import require
 from fl_app.core.types import Event
 
@@ -23,7 +24,6 @@ OF_EVERY_AGGREGATION = ("kind", "t", "version")
 CONFIGURED = ("_joules_of", "_num_bytes", "_upload_bytes")  # of a tally, not counted by it
 COLLAPSED_AT = 0.99  # of the test examples put into one class
 STABILITY_WINDOW = 10  # evaluations
-SMOOTHING = 5  # evaluations
 
 
 def gini(counts: ArrayLike) -> float:
@@ -92,10 +92,14 @@ class Milestone(NamedTuple):
 
 def first_at(milestones: Sequence[Milestone], accuracy: float, window: int = 1) -> Milestone | None:
     """The first evaluation at which the mean of the last `window` accuracies reaches `accuracy`."""
-    for end in range(window, len(milestones) + 1):
-        if np.mean([m.accuracy for m in milestones[end - window : end]]) >= accuracy:
-            return milestones[end - 1]
-    return None
+    number = targets.first_at([m.accuracy for m in milestones], accuracy, window)
+    return None if number is None else milestones[number]
+
+
+def stays_at(milestones: Sequence[Milestone], accuracy: float) -> Milestone | None:
+    """The evaluation from which the mean of the last five accuracies stays at `accuracy`."""
+    number = targets.stays_at([m.accuracy for m in milestones], accuracy)
+    return None if number is None else milestones[number]
 
 
 @dataclass
@@ -291,15 +295,17 @@ def of_run(tally: Tally, target_accuracy: float) -> dict[str, Any]:
 
     Returns:
         ``last10_log10_accuracy_std`` and ``last10_accuracy_std`` (`stability`); ``report_accuracy``
-        (the target) with ``seconds_to_target``, ``updates_to_target``, ``versions_to_target`` and
-        ``versions_to_target_smoothed`` (of the mean of five evaluations); ``joules``;
+        (the target) with ``seconds_to_target``, ``updates_to_target``, ``versions_to_target`` (of
+        the first evaluation there) and ``versions_to_target_smoothed`` (of the first mean of five
+        evaluations there); ``seconds_to_stay_at_target`` and so on (`stays_at`); ``joules``;
         ``orders_wasted``, ``seconds_wasted`` and ``wasted_share`` of all seconds that ended used or
         wasted; ``participation_gini``; ``aggregation``, by name the mean of every number that the
         strategy reported of its aggregations.
     """
     log, plain = stability([m.accuracy for m in tally.milestones])
     reached = first_at(tally.milestones, target_accuracy)
-    smoothed = first_at(tally.milestones, target_accuracy, SMOOTHING)
+    smoothed = first_at(tally.milestones, target_accuracy, targets.WINDOW)
+    stays = stays_at(tally.milestones, target_accuracy)
     ended = tally.seconds_used + tally.seconds_wasted
     return {
         "last10_log10_accuracy_std": _known(log),
@@ -309,6 +315,9 @@ def of_run(tally: Tally, target_accuracy: float) -> dict[str, Any]:
         "updates_to_target": reached and reached.client_updates,
         "versions_to_target": reached and reached.version,
         "versions_to_target_smoothed": smoothed and smoothed.version,
+        "seconds_to_stay_at_target": stays and stays.t,
+        "updates_to_stay_at_target": stays and stays.client_updates,
+        "versions_to_stay_at_target": stays and stays.version,
         "joules": tally.joules,
         "orders_wasted": tally.orders_wasted,
         "seconds_wasted": tally.seconds_wasted,

@@ -4,6 +4,8 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from fl_app.core.targets import first_at, stays_at
+
 MAX_TROUBLES = 200  # told one by one, the latest; all are counted
 ENDS = ("num_versions", "seconds", "target_accuracy")  # of a run that is not to go on
 
@@ -164,7 +166,13 @@ class Cell:
 
     def first_at(self, accuracy: float) -> Evaluation | None:
         """The first evaluation that reached `accuracy`, or None."""
-        return next((e for e in self.evaluations if e.accuracy >= accuracy), None)
+        number = first_at([e.accuracy for e in self.evaluations], accuracy)
+        return None if number is None else self.evaluations[number]
+
+    def stays_at(self, accuracy: float) -> Evaluation | None:
+        """The evaluation from which the mean of the last five stays at `accuracy`, or None."""
+        number = stays_at([e.accuracy for e in self.evaluations], accuracy)
+        return None if number is None else self.evaluations[number]
 
 
 def mean_age(ages: Counter[int]) -> float:

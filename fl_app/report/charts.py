@@ -40,7 +40,14 @@ def layout_of(x: str, y: str, *, height: int = 300, legend: bool = True) -> dict
         "plot_bgcolor": "white",
         "xaxis": {**axis, "title": {"text": x}},
         "yaxis": {**axis, "title": {"text": y, "standoff": 10}, "automargin": True},
-        "legend": {"orientation": "h", "yref": "container", "y": 0, "yanchor": "bottom", "x": 0},
+        "legend": {
+            "orientation": "h",
+            "yref": "container",
+            "y": 0,
+            "yanchor": "bottom",
+            "x": 0,
+            "tracegroupgap": 0,
+        },
         "modebar": {"bgcolor": "white", "color": MUTED, "activecolor": INK},
         "hoverlabel": {"bgcolor": "white", "font": {"color": INK}, "align": "left"},
     }

@@ -13,6 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
+from fl_app.core.targets import WINDOW
 from fl_app.report import plots
 from fl_app.report.cells import Cell, mean_age
 from fl_app.report.charts import Figure
@@ -38,6 +39,8 @@ _COLUMNS = (
     ("best_accuracy", "{:.1%}"),
     ("seconds_to_target", "{:,.1f}"),
     ("updates_to_target", "{:,.0f}"),
+    ("seconds_to_stay_at_target", "{:,.1f}"),
+    ("updates_to_stay_at_target", "{:,.0f}"),
     ("mean_staleness", "{:.1f}"),
     ("max_staleness", "{:.0f}"),
     ("mb_down", "{:,.1f}"),
@@ -129,6 +132,7 @@ def render(
         made_up=[cell.name for cell in cells if cell.summary.get("data") == "stand-in"],
         collapsed=[cell.name for cell in cells if cell.summary.get("collapsed")],
         tiles=_tiles(cells[0], table) if alone else [],
+        window=WINDOW,
         target=f"{table.target_accuracy:.0%}",
         rows=[] if alone else table.of_series(),
         seeds=[(row, None) for row in table.rows if row.statistic == "run"] if many else [],
@@ -237,14 +241,19 @@ def _tiles(cell: Cell, table: Table) -> list[tuple[str, str, str]]:
     """Label, value and remark of the numbers on top of a run's page."""
     row = table.rows[0]
     clock = "wall clock" if cell.on_wall_clock else "virtual"
-    reached = row.seconds_to_target
+    reached, stays = row.seconds_to_target, row.seconds_to_stay_at_target
     under_way = sum(not order.ended for order in cell.trainings)
     tiles = [
         ("accuracy", _percent(row.final_accuracy), f"best {_percent(row.best_accuracy)}"),
         (
-            f"to {table.target_accuracy:.0%}",
+            f"first at {table.target_accuracy:.0%}",
             "never" if reached is None else seconds(reached),
             "" if reached is None else f"{row.updates_to_target:,.0f} client updates",
+        ),
+        (
+            f"stays at {table.target_accuracy:.0%}",
+            "never" if stays is None else f"from {seconds(stays)}",
+            f"mean of {WINDOW} evaluations",
         ),
         ("versions", f"{cell.version:,}", ""),
         ("client updates", f"{cell.client_updates:,}", f"{under_way:,} more under way"),

@@ -25,7 +25,7 @@ from fl_app.report.charts import (
 )
 from fl_app.report.series import Curve, Series, curve, histogram, labels, time_label
 from fl_app.report.style import INK, MUTED, Look
-from fl_app.report.table import Table, name
+from fl_app.report.table import Table
 
 MAX_BARS = 400  # clients with a bar of their own
 
@@ -265,7 +265,7 @@ def final(table: Table, series: Sequence[Series], looks: Sequence[Look]) -> Figu
         (label, look, each, row, spread)
         for each, look, (row, spread) in zip(series, looks, table.of_series(), strict=True)
         if row.final_accuracy is not None
-        for label in [html.escape(name(row))]
+        for label in [html.escape(row.cell)]
     ]
     traces: list[dict[str, Any]] = []
     for label, look, each, row, spread in found:
@@ -294,7 +294,7 @@ def final(table: Table, series: Sequence[Series], looks: Sequence[Look]) -> Figu
             }
         )
     layout = layout_of("last test accuracy", "", height=110 + 26 * len(found), legend=False)
-    layout["xaxis"]["tickformat"] = ".1%"
+    layout["xaxis"].update(tickformat=".0%", tickangle=0, nticks=6)
     layout["yaxis"].update(autorange="reversed", automargin=True, type="category")
     return {"data": traces, "layout": layout}
 

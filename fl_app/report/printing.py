@@ -21,9 +21,11 @@ LEAST_IMPORTANT = (
     "mb_down",
     "mb_up",
     "failures",
+    "updates_to_stay_at_target",
     "mean_staleness",
     "updates_to_target",
     "best_accuracy",
+    "seconds_to_stay_at_target",
     "client_updates",
     "seconds_to_target",
 )
@@ -92,12 +94,14 @@ def _columns(table: Table, rows: Sequence[Row]) -> list[_Column]:
             return _Column(key, group, title, _marked(table, rows, key, form, best))
         return _Column(key, group, title, [_text(getattr(row, key), form) for row in rows])
 
-    target = f"to {table.target_accuracy:.0%}"
+    target = f"at {table.target_accuracy:.0%}"
     return [
         column("final_accuracy", "acc.", "final", "{:.1%}", max),
         column("best_accuracy", "acc.", "best", "{:.1%}", max),
-        column("seconds_to_target", target, "sec.", "{:,.1f}", min),
-        column("updates_to_target", target, "updates", "{:,.0f}", min),
+        column("seconds_to_target", target, "first s", "{:,.1f}", min),
+        column("updates_to_target", target, "first upd.", "{:,.0f}", min),
+        column("seconds_to_stay_at_target", target, "stays s", "{:,.1f}", min),
+        column("updates_to_stay_at_target", target, "stays upd.", "{:,.0f}", min),
         column("mean_staleness", "stale", "mean", "{:.1f}", None),
         column("max_staleness", "stale", "max", "{:.0f}", None),
         column("mb_down", "MB", "down", "{:,.1f}", None),

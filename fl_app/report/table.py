@@ -27,6 +27,9 @@ class Row:
         best_accuracy: of any evaluation, in [0, 1].
         seconds_to_target: on the run's clock, until the target accuracy was first evaluated.
         updates_to_target: client updates that had arrived by then.
+        seconds_to_stay_at_target: until the evaluation from which the mean of the last five was
+            never again below the target.
+        updates_to_stay_at_target: client updates that had arrived by then.
         mean_staleness: age of aggregated updates, versions.
         max_staleness: age of aggregated updates, versions.
         mb_down: sent to clients, 10^6 bytes.
@@ -50,6 +53,8 @@ class Row:
     best_accuracy: float | None
     seconds_to_target: float | None
     updates_to_target: float | None
+    seconds_to_stay_at_target: float | None
+    updates_to_stay_at_target: float | None
     mean_staleness: float | None
     max_staleness: float | None
     mb_down: float | None
@@ -125,6 +130,7 @@ def name(row: Row) -> str:
 def _row(cell: Cell, target_accuracy: float) -> Row:
     summary = cell.summary
     reached = cell.first_at(target_accuracy)
+    stays = cell.stays_at(target_accuracy)
     accuracies = [evaluation.accuracy for evaluation in cell.evaluations]
     return Row(
         cell=cell.name,
@@ -134,6 +140,8 @@ def _row(cell: Cell, target_accuracy: float) -> Row:
         best_accuracy=max(accuracies, default=None),
         seconds_to_target=reached.t if reached else None,
         updates_to_target=reached.client_updates if reached else None,
+        seconds_to_stay_at_target=stays.t if stays else None,
+        updates_to_stay_at_target=stays.client_updates if stays else None,
         mean_staleness=mean_age(cell.ages) if cell.ages else None,
         max_staleness=max(cell.ages, default=None),
         mb_down=megabytes(summary.get("bytes_down")),

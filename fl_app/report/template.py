@@ -73,7 +73,7 @@ td pre { white-space: pre-wrap; max-height: 220px; }
   th, td { padding: 4px 7px; }
   /* The names stay while the numbers scroll by. */
   .cells td:first-child, .cells th:first-child { position: sticky; left: 0;
-    background: var(--paper); white-space: normal; min-width: 96px; max-width: 150px;
+    background: var(--paper); white-space: normal; min-width: 130px; max-width: 150px;
     overflow-wrap: anywhere; }
 }
 </style>
@@ -135,14 +135,15 @@ sweep share, is not there. python -m fl_app.report FOLDER writes a page that nee
 <div class="scroll">
 <table class="cells">
 <tr><th class="text">cell</th><th>final<br>accuracy</th><th>best<br>accuracy</th>
-<th>seconds<br>to {{ target }}</th><th>updates<br>to {{ target }}</th><th>mean<br>staleness</th>
+<th>first at<br>{{ target }}, s</th><th><br>updates</th><th>stays at<br>{{ target }}, s</th>
+<th><br>updates</th><th>mean<br>staleness</th>
 <th>max</th><th>MB<br>down</th><th>MB<br>up</th><th>client<br>updates</th><th>failures</th>
 <th>refused</th><th class="text">ended by</th></tr>
 {% for row, spread in rows %}
 <tr><td class="text">{{ row.cell }}{% if row.num_seeds > 1 %}
  <small>{{ row.num_seeds }} seeds</small>{% endif %}</td>
 {% for key, form in columns %}
-<td>{{ row | number(spread if loop.index <= 5 else none, key, form) }}</td>
+<td>{{ row | number(spread if loop.index <= 7 else none, key, form) }}</td>
 {% endfor %}
 <td class="text">{{ row.stopped or "" }}</td></tr>
 {% endfor %}
@@ -153,7 +154,9 @@ sweep share, is not there. python -m fl_app.report FOLDER writes a page that nee
 {% if rows %}
 <section>
 <h2>In numbers</h2>
-<p>The time to {{ target }} is that of the first evaluation with so much accuracy.
+<p>First at {{ target }}: seconds and client updates until the first evaluation with so much
+accuracy. Stays at {{ target }}: until the evaluation from which the mean of the last {{ window }}
+is never again below it.
 {% if seeds %}
 Of several seeds: mean and population standard deviation, unknown if one seed never got there.
 {% endif %}
@@ -272,7 +275,11 @@ if ("Plotly" in window) {
     JSON.parse(isDark.matches ? dark : light).forEach((figure, number) => {
       const place = document.getElementById(`figure-${number}`);
       makeRoom(figure, place.clientWidth);
-      if (isNarrow.matches) figure.layout.margin.r = 8;
+      if (isNarrow.matches) {
+        figure.layout.margin.r = 8;
+        const axis = figure.layout.xaxis;
+        if (axis.tickvals?.length > 15) axis.tickvals = axis.ticktext = [];
+      }
       if (isTouched.matches) figure.layout.dragmode = false;  // so that a finger moves the page
       figure.layout.uirevision = true;  // what was zoomed stays so
       place.style.height = `${figure.layout.height}px`;

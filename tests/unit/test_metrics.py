@@ -23,6 +23,7 @@ from fl_app.metrics import (
     of_last_evaluation,
     of_run,
     stability,
+    stays_at,
     worst_decile,
 )
 from fl_app.schedule import Buffered
@@ -88,6 +89,8 @@ def test_first_evaluation_at_a_target_raw_and_smoothed() -> None:
     assert first_at(milestones, 0.5, 5) == Milestone(5, 50.0, 15, 0.8)
     assert first_at(milestones, 0.9) is None
     assert first_at(milestones[:4], 0.1, 5) is None
+    assert stays_at(milestones, 0.55) == Milestone(6, 60.0, 18, 0.6)
+    assert stays_at(milestones, 0.7) is None
 
 
 # -- a run's events -------------------------------------------------------------------------------
@@ -181,6 +184,9 @@ def test_the_summary_of_a_run() -> None:
         "updates_to_target": 2,
         "versions_to_target": 1,
         "versions_to_target_smoothed": None,
+        "seconds_to_stay_at_target": None,
+        "updates_to_stay_at_target": None,
+        "versions_to_stay_at_target": None,
         "joules": None,
         "orders_wasted": 3,
         "seconds_wasted": 11.0,

@@ -32,7 +32,8 @@ def test_page_of_a_run_tells_all_of_it(tmp_path):
     assert "ended by num_versions" in text
     for tile in (
         "<span>accuracy</span><b>80.0%</b><small>best 80.0%</small>",
-        "<span>to 90%</span><b>never</b><small></small>",
+        "<span>first at 90%</span><b>never</b><small></small>",
+        "<span>stays at 90%</span><b>never</b><small>mean of 5 evaluations</small>",
         "<span>versions</span><b>2</b>",
         "<span>client updates</span><b>2</b><small>2 more under way</small>",
         "<span>time</span><b>11.0 s</b><small>virtual</small>",

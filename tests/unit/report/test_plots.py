@@ -129,7 +129,7 @@ def test_final_accuracy_has_seeds_and_their_spread(series):
     assert seeds["x"] == [0.85, 0.92]
     assert mean["x"] == [pytest.approx(0.885)]
     assert mean["error_x"]["array"] == [pytest.approx(0.035)]
-    assert mean["y"] == ["fedasync (2 seeds)"]
+    assert mean["y"] == ["fedasync"]
 
 
 def test_run_that_was_never_evaluated_draws_what_there_is(tmp_path):

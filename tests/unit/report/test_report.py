@@ -21,7 +21,7 @@ def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys)
     out = capsys.readouterr().out
     assert f"page: {tmp_path / 'report.html'}" in out
     assert (tmp_path / "report.html").is_file()
-    assert "to 50%" in out
+    assert "at 50%" in out
     assert "fedavg  95.0%" in out
 
 

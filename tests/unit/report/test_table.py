@@ -1,7 +1,7 @@
 import csv
 
 import pytest
-from run_folders import ROUNDS, write_cell, write_pair, write_seeds
+from run_folders import ROUNDS, evaluate, write_cell, write_pair, write_seeds
 
 from fl_app.report.reading import read_run
 from fl_app.report.table import Row, make_table, write_csv
@@ -21,6 +21,8 @@ def test_row_tells_what_the_cell_came_to(tmp_path):
         best_accuracy=0.95,
         seconds_to_target=6.0,
         updates_to_target=4,
+        seconds_to_stay_at_target=None,
+        updates_to_stay_at_target=None,
         mean_staleness=0.0,
         max_staleness=0,
         mb_down=2.5,
@@ -118,3 +120,13 @@ def test_csv_tells_runs_from_what_they_have_in_common(tmp_path):
 def test_series_are_means_with_their_spread_and_runs_without(tmp_path):
     table = of_seeds(tmp_path)
     assert table.of_series() == [(table.rows[0], None), (table.rows[3], table.rows[4])]
+
+
+def test_target_that_is_kept_is_told_beside_the_first_time(tmp_path):
+    """Means of five: .77 at t=5, .76 at t=6, .9 at t=7 and 8."""
+    accuracies = [0.95, 0.2, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
+    events = [evaluate(float(t), t, a) for t, a in enumerate(accuracies, start=1)]
+    write_cell(tmp_path, events=events, algorithm="fedavg")
+    (row,) = make_table(read_run(tmp_path), 0.9).rows
+    assert row.seconds_to_target == 1.0
+    assert row.seconds_to_stay_at_target == 7.0
