@@ -14,7 +14,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.files import whole
 from fl_app.core.snapshot import Array, Freezer, thaw
 
-FORMAT = "2"
+FORMAT = "3"
 KEPT = 2
 ASIDE = ".torn"
 PATTERN = "version-*.safetensors"

@@ -20,10 +20,11 @@ from fl_app.bounds import check_training
 from fl_app.compression import Compressed
 from fl_app.compression import Trainer as Sender
 from fl_app.core.layout import Layout
-from fl_app.core.types import Config, Order, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Config, Extra, Order, Upload, Vector
 from fl_app.flat import FlatModel
 
 NOTHING: Vector = np.empty(0, np.float32)
+PAUSED_EXTRA = "paused_extra."
 
 
 class TrainingTask(Protocol):
@@ -93,6 +94,7 @@ class LocalTrainer(NumPyClient):
         client_id: whose order is being carried out.
         state: what this client keeps between its orders, arrays by name; they are replaced, never
             changed in place.
+        extra: vectors that came with the order beside the model, by name, shape ``(d,)``.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -145,6 +147,7 @@ class LocalTrainer(NumPyClient):
         self.seed = seed
         self.client_id = 0
         self.state: dict[str, NDArray[Any]] = {}
+        self.extra: Extra = NO_EXTRA
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = FlatModel(task.model(), device)
@@ -230,6 +233,7 @@ class LocalTrainer(NumPyClient):
             raise ValueError(f"client {client_id} has no training examples")
         self.client_id = client_id
         self.state = dict(order.state)
+        self.extra = order.extra
         self._proximal = float(config.get("proximal-mu", self.proximal))
         resumes = bool(config.get("resume", False))
         entropy = (self.seed, client_id, order.sequence)
@@ -330,6 +334,7 @@ class LocalTrainer(NumPyClient):
         self.state["paused_at"] = np.array([course.steps, course.loss])
         if self.upload != "model":
             self.state["paused_received"] = received.copy()
+        self.state |= {PAUSED_EXTRA + name: vector for name, vector in self.extra.items()}
         for name, tensors in (("anchor", course.anchor), ("velocity", course.velocity)):
             if tensors is not None:
                 flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
@@ -356,6 +361,11 @@ class LocalTrainer(NumPyClient):
         if "paused" not in self.state:
             raise ValueError(f"client {self.client_id} is to go on, but has nothing put aside")
         aside = {key: self.state.pop(key) for key in list(self.state) if key.startswith("paused")}
+        self.extra = self.extra or {
+            key.removeprefix(PAUSED_EXTRA): vector
+            for key, vector in aside.items()
+            if key.startswith(PAUSED_EXTRA)
+        }
         self.model.load(aside["paused"])
         metrics = self.merge(fresh, config, rng) if fresh.size else {}
         course = _Course(
@@ -436,7 +446,8 @@ class LocalTrainer(NumPyClient):
     ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
         """Train as ordered, by client ``config["client-id"]`` as its order ``config["sequence"]``.
 
-        `state` is what this client kept from its order before, and afterwards what it keeps.
+        `state` is what this client kept from its order before, and afterwards what it keeps;
+        `extra` is what came with the order, and afterwards what goes with the upload.
 
         Returns:
             The upload as arrays in the layout's order (none upon a pause), the number of examples,
@@ -455,9 +466,10 @@ class LocalTrainer(NumPyClient):
             config=settings,
             sent_at=0.0,
             state=self.state,
+            extra=self.extra,
         )
         upload = self.sender.train(order)
-        self.state = dict(upload.state)
+        self.state, self.extra = dict(upload.state), upload.extra
         metrics: dict[str, Scalar] = {
             **upload.metrics,
             "loss": upload.loss,

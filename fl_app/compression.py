@@ -5,8 +5,9 @@ arXiv:1809.07599; of clients' displacements or gradients u):
 
     p = u + e,    send C(p),    e <- p - C(p)
 
-where C keeps the k entries of largest magnitude, in half precision if asked to, and e stays on the
-device. Half precision alone needs no feedback: its error is a 2,048th of an entry.
+for the upload and for each of its extra vectors, where C keeps the k entries of largest magnitude,
+in half precision if asked to, and e stays on the device. Half precision alone needs no feedback:
+its error is a 2,048th of an entry.
 """
 
 from dataclasses import replace
@@ -21,7 +22,7 @@ from fl_app.core.types import Order, Upload, Vector
 from fl_app.core.vector import all_finite
 
 INDEX_BYTES = 4
-RESIDUAL = "residual"  # among what a client keeps
+RESIDUAL = "residual"  # among what a client keeps; of an extra vector: with its name behind a dot
 DTYPES = ("float32", "float16")
 
 
@@ -64,7 +65,7 @@ class Compression:
         return max(1, round(self.top_k * layout.num_trainable))
 
     def num_bytes(self, layout: Layout) -> int:
-        """Size of an upload; with top-k at most, as entries that are zero stay at home."""
+        """Size of one vector of an upload; with top-k at most, as zeros stay at home."""
         entry = self.dtype.itemsize + (0 if self.top_k is None else INDEX_BYTES)
         return self.count(layout) * entry + 4 * (layout.size - layout.num_trainable)
 
@@ -123,12 +124,21 @@ class Compressed:
         self._layout = layout
 
     def train(self, order: Order, out: Vector | None = None) -> Upload:
-        """As `fl_app.client.LocalTrainer.train`; the state holds the residual besides."""
-        residual = order.state.get(RESIDUAL)
-        own = {key: value for key, value in order.state.items() if key != RESIDUAL}
+        """As `fl_app.client.LocalTrainer.train`; the state holds the residuals besides."""
+        residuals: dict[str, NDArray[Any]] = {}
+        own: dict[str, NDArray[Any]] = {}
+        for key, value in order.state.items():
+            (residuals if key.partition(".")[0] == RESIDUAL else own)[key] = value
         upload = self._trainer.train(replace(order, state=own), out)
         if upload.done:
-            residual = self._compression.apply(upload.vector, self._layout, residual)
-        if residual is None:
+            # Copies, for what is sent may be what the client keeps, and that is not made smaller.
+            extra = {name: vector.copy() for name, vector in upload.extra.items()}
+            upload = replace(upload, extra=extra)
+            named = {f"{RESIDUAL}.{name}": vector for name, vector in extra.items()}
+            for key, vector in {RESIDUAL: upload.vector, **named}.items():
+                residual = self._compression.apply(vector, self._layout, residuals.get(key))
+                if residual is not None:
+                    residuals[key] = residual
+        if not residuals:
             return upload
-        return replace(upload, state={**upload.state, RESIDUAL: residual})
+        return replace(upload, state={**upload.state, **residuals})

@@ -5,6 +5,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -56,6 +57,25 @@ def build_trainer(config: DictConfig, task: TrainingTask | None = None) -> Local
     return trainer
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of what travels, vectors beside the model included; the same for every client."""
+
+    model: int
+    order: int
+    upload: int
+
+
+def build_sizes(config: DictConfig, trainer: LocalTrainer) -> Sizes:
+    """What an order of the configured algorithm and its upload take, before the first is given."""
+    strategy, layout = build_strategy(config), trainer.model.layout
+    return Sizes(
+        model=4 * layout.size,
+        order=4 * layout.size * (1 + len(strategy.order_extra)),
+        upload=trainer.compression.num_bytes(layout) * (1 + len(strategy.upload_extra)),
+    )
+
+
 def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | Overlapping | None:
     """The devices of all clients; None where time is not theirs: with random-K, on real nodes.
 
@@ -64,12 +84,13 @@ def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | Overlapp
     if config.runtime.name == "deployment" or isinstance(build_schedule(config), RandomK):
         return None
     task, settings = trainer.task, config.devices
-    num_bytes = 4 * trainer.model.layout.size
+    sizes = build_sizes(config, trainer)
     facts = {
         "num_clients": config.num_clients,
         "seed": config.seed,
-        "num_bytes": num_bytes,
-        "upload_share": trainer.compression.num_bytes(trainer.model.layout) / num_bytes,
+        "num_bytes": sizes.model,
+        "download_share": sizes.order / sizes.model,
+        "upload_share": sizes.upload / sizes.model,
         "num_examples": [task.train_indices(i).size for i in range(config.num_clients)],
     }
     own = [key for key in settings if key not in PARTS]
@@ -113,11 +134,12 @@ def build_engine(
         ValueError: a value is refused.
     """
     initial, layout = initial_vector(trainer.task, config.seed)
-    schedule = build_schedule(config)
+    schedule, strategy = build_schedule(config), build_strategy(config)
+    extra = strategy.upload_extra
     engine = Engine(
-        strategy=build_strategy(config),
+        strategy=strategy,
         schedule=schedule,
-        clock=_clock(config, trainer, layout, schedule, devices, grid, run),
+        clock=_clock(config, trainer, layout, schedule, devices, grid, run, extra),
         initial=initial,
         num_trainable=layout.num_trainable,
         stop=Stop(
@@ -128,7 +150,7 @@ def build_engine(
         evaluate=_evaluation(trainer, config.metrics),
         eval_every=config.eval_every,
         guard=build_guard(config),
-        upload_bytes=trainer.compression.num_bytes(layout),
+        upload_bytes=build_sizes(config, trainer).upload,
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
         sinks=sinks,
@@ -171,6 +193,7 @@ def _clock(
     devices: Fleet | Overlapping | None,
     grid: "Grid | None",
     run: str,
+    upload_extra: Sequence[str],
 ) -> Clock:
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
@@ -190,7 +213,7 @@ def _clock(
             f"algorithm={config.algorithm.name} needs devices, and another schedule"
         )
     return VirtualClock(
-        _mailbox(config, trainer, layout, grid, settings),
+        _mailbox(config, trainer, layout, grid, settings, upload_extra),
         # Random-K decides by its draws how long an order takes.
         cast(Devices, schedule if isinstance(schedule, RandomK) else devices),
         config.num_clients,
@@ -209,6 +232,7 @@ def _mailbox(
     layout: Layout,
     grid: "Grid | None",
     settings: dict[str, str],
+    upload_extra: Sequence[str],
 ) -> Mailbox:
     if grid is not None and config.runtime.name == "flower":
         return AnyNode(grid, layout, train_config=settings)
@@ -225,7 +249,13 @@ def _mailbox(
     )
     if workers == 0:
         return Inline(trainer.sender)
-    return Workers(trainer.sender, workers, layout.size, patience=config.runtime.patience)
+    return Workers(
+        trainer.sender,
+        workers,
+        layout.size,
+        upload_extra=upload_extra,
+        patience=config.runtime.patience,
+    )
 
 
 def _evaluation(trainer: LocalTrainer, further: Sequence[str]) -> Evaluate:

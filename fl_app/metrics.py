@@ -137,8 +137,8 @@ class Tally:
 
     Args:
         num_clients: N, of which all count in the spread of participation; None = as many as appear.
-        num_bytes: size of a model.
-        upload_bytes: size of an upload; None = that of a model.
+        num_bytes: size of an order, and of the answer to a pause.
+        upload_bytes: size of an upload; None = that of an order.
         joules: energy of the first ``elapsed`` seconds of an order, by (client, order number, time
             given, elapsed); None = unknown (`fl_app.devices.Fleet.joules`).
 

@@ -68,13 +68,14 @@ class Desk:
         memory = None if any_node else self._memory_of(context, config)
         trainer.state = wire.state_of(message) if memory is None else memory.load()
         layout = trainer.model.layout
+        trainer.extra = wire.extra_of(message, layout)
         upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
         # Who diverged keeps what it had: with what it has now it would diverge for ever. But what
         # was put aside in a pause is asked for again.
         if memory is not None and (not upload or all_finite(trainer.state.values())):
             memory.save(trainer.state)
         kept = trainer.state if any_node else None
-        return wire.pack_upload(message, layout, upload, num_examples, metrics, kept)
+        return wire.pack_upload(message, layout, upload, num_examples, metrics, kept, trainer.extra)
 
     def _memory_of(self, context: Context, config: dict[str, Scalar]) -> Memory:
         run = str(config.get(wire.RUN, context.run_id))

@@ -23,6 +23,7 @@ from fl_app.engine.engine import Outcome, check_complete
 from fl_app.factory import (
     build_devices,
     build_engine,
+    build_sizes,
     build_task,
     build_trainer,
     prepare_process,
@@ -138,7 +139,7 @@ def run_cell(
         )
     trainer = build_trainer(config, task)
     devices = build_devices(config, trainer)
-    num_bytes = 4 * trainer.model.layout.size
+    sizes = build_sizes(config, trainer)
     real = config.runtime.name == "deployment"
     checkpoints = Checkpoints(folder, settings(asked))
     kept = checkpoints.load() if config.resume == "auto" else None
@@ -155,8 +156,8 @@ def run_cell(
     OmegaConf.save(asked, folder / "config.yaml", resolve=True)
     tally = Tally(
         num_clients=None if real else config.num_clients,
-        num_bytes=num_bytes,
-        upload_bytes=trainer.compression.num_bytes(trainer.model.layout),
+        num_bytes=sizes.order,
+        upload_bytes=sizes.upload,
         joules=None if devices is None else devices.joules,
     )
     table = Metrics(folder / "metrics.csv", tally.columns, keep=kept and kept["table"])
@@ -166,7 +167,9 @@ def run_cell(
     ]
     recorder: Recorder | None = None
     if real:
-        recorder = Recorder(folder / "devices.csv", num_bytes, keep=kept and kept["devices"])
+        recorder = Recorder(
+            folder / "devices.csv", sizes.order, sizes.upload, keep=kept and kept["devices"]
+        )
         sinks.append(recorder)
     if config.tensorboard is True or (config.tensorboard == "auto" and real):
         board = TensorBoard(folder / "tensorboard", lambda: engine.clients, tally.columns)

@@ -20,7 +20,7 @@ from fl_app.core.errors import RunError, require, require_at_least, require_posi
 from fl_app.core.files import explained
 from fl_app.core.layout import Layout, check_returned, check_vector
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import Config, Event, GlobalModel, Scalar, Update, Vector
+from fl_app.core.types import Config, Event, Extra, GlobalModel, Scalar, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.engine.clock import WallClock
 from fl_app.engine.engine import Engine, Sink, Stop
@@ -51,6 +51,9 @@ class AsyncStrategy(Strategy):
             under way cites, and no model is kept of: their displacements are all it looks at.
         transient: names of attributes that may change during a run, since they can be computed
             again. Any other change is learning that no checkpoint holds: no run goes on from one.
+        order_extra: names of the vectors, of the model's shape, that every order carries beside the
+            model (`dispatch_extra`). Known before the run, as are the seconds of a transfer.
+        upload_extra: names of those that every upload carries (`Update.extra`).
         state: everything learned; whoever restores it restores the algorithm.
         report: numbers about the last aggregation (such as ``weight``, one per update), which go
             into its event; the engine empties it before every `aggregate`.
@@ -69,6 +72,8 @@ class AsyncStrategy(Strategy):
     needs: ClassVar[str] = ""
     cites_forgotten: ClassVar[bool] = False
     transient: ClassVar[Collection[str]] = ()
+    order_extra: ClassVar[tuple[str, ...]] = ()
+    upload_extra: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
         self, *, clip_norm: float | None = None, lr_schedule: LinearDecay | None = None
@@ -110,6 +115,13 @@ class AsyncStrategy(Strategy):
         """What a client that starts now receives: a vector of shape ``(d,)`` and settings."""
         del client_id
         return model.params, {}
+
+    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+        """The vectors named in `order_extra`, shape ``(d,)``; also with the answer to a pause.
+
+        One that is read-only is given to clients as it is, another one is copied for every order.
+        """
+        raise NotImplementedError
 
     def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
         """The answer to a client that paused: a vector of shape ``(d,)`` and settings.
@@ -366,7 +378,17 @@ class AsyncStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Send the model to every node."""
+        """Send the model to every node.
+
+        Raises:
+            ValueError: the algorithm sends more than a model.
+        """
+        if self.order_extra or self.upload_extra:
+            raise ValueError(
+                f"{type(self).__name__} exchanges more than models "
+                f"({', '.join({*self.order_extra, *self.upload_extra})}), which Flower's own round "
+                "loop would drop: call start"
+            )
         self._round = arrays
         config["server-round"] = server_round
         record = wire.train_record(arrays, config)

@@ -11,6 +11,7 @@ understand them:
 | reply | ``arrays`` | the upload by name |
 | | ``metrics`` | ``num-examples``; ours also ``version``, ``loss``, ``rate-sum`` |
 | | ``config`` | ours: ``kind``, ``trainer``, ``encoding`` |
+| both, where the algorithm exchanges more | ``extra`` | vectors beside the model, by name |
 | both, where any node serves any client | ``state`` | what the client keeps between its orders |
 | introduction (`query`) | ``metrics`` | the reply holds ``partition-id``; ours also ``packed`` |
 
@@ -54,13 +55,14 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout, names_of
-from fl_app.core.types import Order, State, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Extra, Order, State, Upload, Vector
 from fl_app.core.vector import read_only
 
 ARRAYS = "arrays"
 CONFIG = "config"
 METRICS = "metrics"
 STATE = "state"
+EXTRA = "extra"
 
 SERVER_ROUND = "server-round"
 VERSION = "version"
@@ -76,6 +78,9 @@ TRAINER = "trainer"  # names of the classes that trained, of algorithms with cli
 ENCODING = "encoding"
 TOP_K = "top-k"  # the encoding in which ``arrays`` holds places, entries and buffers
 PLACES, ENTRIES = "top-k.places", "top-k.entries"
+# Of an extra vector, each before a colon and its name: the whole of it, or what travels of its
+# trainable part (and of which places), and its buffers.
+VECTOR, EXTRA_ENTRIES, EXTRA_PLACES, BUFFERS = "vector", "entries", "places", "buffers"
 PACKED = "packed"  # the encoding, and the name, of a vector (d,); 1 where it is understood
 LOSS = "loss"
 RATE_SUM = "rate-sum"
@@ -155,13 +160,7 @@ def _vector(record: ArrayRecord, layout: Layout, encoding: Scalar | None) -> Vec
     if named.keys() != {PLACES, ENTRIES, *buffers}:
         raise ValueError(f"a {TOP_K} upload must hold {PLACES}, {ENTRIES} and the model's buffers")
     places, entries = named.pop(PLACES), named.pop(ENTRIES)
-    one_each = places.ndim == 1 and places.shape == entries.shape
-    if not (one_each and places.dtype == np.uint32 and entries.dtype.kind == "f"):
-        raise ValueError(f"a {TOP_K} upload must hold one floating entry for every uint32 place")
-    # In order: so none is there twice, and the last one is the largest.
-    ends = np.diff(places.astype(np.int64), append=layout.num_trainable)
-    if (ends <= 0).any():
-        raise ValueError(f"{PLACES} must increase and be below {layout.num_trainable}")
+    _check_places(places, entries, layout)
     for name, shape in buffers.items():
         if named[name].shape != shape:
             raise ValueError(f"array {name!r} has shape {named[name].shape}, the model's {shape}")
@@ -171,6 +170,18 @@ def _vector(record: ArrayRecord, layout: Layout, encoding: Scalar | None) -> Vec
         vector[layout.slices[name]] = array.reshape(-1)
     vector.flags.writeable = False
     return vector
+
+
+def _check_places(
+    places: NDArray[np.generic], entries: NDArray[np.generic], layout: Layout
+) -> None:
+    one_each = places.ndim == 1 and places.shape == entries.shape
+    if not (one_each and places.dtype == np.uint32 and entries.dtype.kind == "f"):
+        raise ValueError(f"a {TOP_K} upload must hold one floating entry for every uint32 place")
+    # In order: so none is there twice, and the last one is the largest.
+    ends = np.diff(places.astype(np.int64), append=layout.num_trainable)
+    if (ends <= 0).any():
+        raise ValueError(f"{PLACES} must increase and be below {layout.num_trainable}")
 
 
 def _packed(record: ArrayRecord, layout: Layout) -> Vector:
@@ -215,6 +226,79 @@ def _numpy(name: str, array: Array) -> NDArray[np.generic]:
     return read
 
 
+# -- vectors beside the model ---------------------------------------------------------------------
+
+
+def extra_record(
+    extra: Extra, layout: Layout, dtype: np.typing.DTypeLike = np.float32, *, sparse: bool = False
+) -> ArrayRecord:
+    """Vectors beside the model, made as small as the model's own upload is.
+
+    Args:
+        extra: by name, shape ``(d,)``.
+        layout: of the model.
+        dtype: of trainable entries.
+        sparse: most trainable entries are 0.
+    """
+    arrays: dict[str, NDArray[np.generic]] = {}
+    for name, vector in extra.items():
+        entries, buffers = np.split(vector, [layout.num_trainable])
+        if np.dtype(dtype) == np.float32 and not sparse:
+            arrays[f"{VECTOR}:{name}"] = vector
+            continue
+        if sparse:
+            places = np.flatnonzero(entries).astype(np.uint32)
+            entries, arrays[f"{EXTRA_PLACES}:{name}"] = entries[places], places
+        with np.errstate(over="ignore"):  # what becomes infinite is refused where it arrives
+            arrays[f"{EXTRA_ENTRIES}:{name}"] = entries.astype(dtype)
+        arrays[f"{BUFFERS}:{name}"] = buffers
+    return ArrayRecord({key: Array(array) for key, array in arrays.items()})
+
+
+def extra_of(message: Message, layout: Layout) -> Extra:
+    """The inverse of `extra_record`, of what a message brings; read-only vectors.
+
+    Raises:
+        ValueError: an array cannot be read, or does not fit the model.
+    """
+    records = message.content.array_records
+    if EXTRA not in records or len(records) == 1:
+        return NO_EXTRA
+    parts: dict[str, dict[str, NDArray[np.generic]]] = {}
+    for key, array in records[EXTRA].items():
+        part, _, name = key.partition(":")
+        parts.setdefault(name, {})[part] = _numpy(key, array)
+    return {name: _extra_vector(name, found, layout) for name, found in parts.items()}
+
+
+def _extra_vector(name: str, found: dict[str, NDArray[np.generic]], layout: Layout) -> Vector:
+    if found.keys() == {VECTOR}:
+        vector = found[VECTOR]
+        if vector.dtype != np.float32 or vector.shape != (layout.size,):
+            raise ValueError(
+                f"extra vector {name!r} is {vector.dtype}{list(vector.shape)}, "
+                f"expected float32[{layout.size}]"
+            )
+        return read_only(vector.astype(np.float32, copy=False))
+    if found.keys() - {EXTRA_PLACES} != {EXTRA_ENTRIES, BUFFERS}:
+        raise ValueError(f"extra vector {name!r} holds {names_of(found)}")
+    split, entries, buffers = layout.num_trainable, found[EXTRA_ENTRIES], found[BUFFERS]
+    made = np.zeros(layout.size, np.float32)
+    whole = made[:split]
+    if EXTRA_PLACES in found:
+        _check_places(found[EXTRA_PLACES], entries, layout)
+        whole[found[EXTRA_PLACES]] = entries
+    elif entries.dtype.kind == "f" and entries.shape == whole.shape:
+        whole[:] = entries
+    else:
+        raise ValueError(f"extra vector {name!r} must have {split} floating trainable entries")
+    if buffers.dtype != np.float32 or buffers.shape != (layout.size - split,):
+        raise ValueError(f"extra vector {name!r} must have {layout.size - split} float32 buffers")
+    made[split:] = buffers
+    made.flags.writeable = False
+    return made
+
+
 # -- server ---------------------------------------------------------------------------------------
 
 
@@ -239,6 +323,9 @@ class OrderPacker:
         self._config = dict(config)
         self._lock = threading.Lock()
         self._packable = _packable(entry.dtype for entry in layout.entries)
+        self._extras: deque[tuple[dict[str, weakref.ref[Vector]], ArrayRecord]] = deque(
+            maxlen=RECENT_RECORDS
+        )
         self._records: deque[tuple[weakref.ref[Vector], bool, ArrayRecord]] = deque(
             maxlen=RECENT_RECORDS
         )
@@ -263,7 +350,18 @@ class OrderPacker:
         record = train_record(self._record(order.vector, packed), ConfigRecord(config))  # type: ignore[arg-type]
         if order.state:
             record[STATE] = state_record(order.state)
+        if order.extra:
+            record[EXTRA] = self._extra_record(order.extra)
         return record
+
+    def _extra_record(self, extra: Extra) -> ArrayRecord:
+        with self._lock:
+            for known, record in self._extras:
+                if known.keys() == extra.keys() and all(known[n]() is extra[n] for n in known):
+                    return record
+            record = extra_record(extra, self._layout)
+            self._extras.append(({n: weakref.ref(v) for n, v in extra.items()}, record))
+            return record
 
     def _record(self, vector: Vector, packed: bool) -> ArrayRecord:
         with self._lock:
@@ -333,12 +431,13 @@ def unpack_reply(
         metrics={name: float(v) for name, v in numbers.items() if name not in LOSS_NAMES},
         state=state_of(message),
         records=_records(content) if kind is None else {},
+        extra=extra_of(message, layout),
     )
 
 
 def _records(content: RecordDict) -> dict[str, dict[str, dict[str, object]]]:
     """What a reply holds beside its arrays, by kind and name, as it came."""
-    arrays = [name for name in content.array_records if name != STATE]
+    arrays = [name for name in content.array_records if name not in (STATE, EXTRA)]
     return {
         ARRAYS: {name: {} for name in arrays or content.array_records},
         METRICS: {name: dict(record) for name, record in content.metric_records.items()},
@@ -395,7 +494,8 @@ def state_of(message: Message) -> dict[str, NDArray[np.generic]]:
 def _model(message: Message) -> ArrayRecord:
     records = dict(message.content.array_records.items())
     if len(records) > 1:  # an only one is a model, whatever its name
-        records.pop(STATE, None)
+        for name in (STATE, EXTRA):
+            records.pop(name, None)
     return _only(records, "ArrayRecord")
 
 
@@ -433,6 +533,7 @@ def pack_upload(
     num_examples: int,
     metrics: Mapping[str, Scalar],
     state: State | None = None,
+    extra: Extra = NO_EXTRA,
 ) -> Message:
     """The reply to an order, tagged with the model version that came with it.
 
@@ -443,6 +544,7 @@ def pack_upload(
         num_examples: size of the client's training set.
         metrics: numbers, and texts such as ``kind``.
         state: what the client keeps, where the server keeps it.
+        extra: vectors that travel with the upload.
     """
     numbers, texts = _split(metrics)
     config = order_config(message)
@@ -465,6 +567,9 @@ def pack_upload(
     )
     if state:
         content[STATE] = state_record(state)
+    if extra:
+        dtype = next(a.dtype for a, e in zip(arrays, layout.entries, strict=True) if e.trainable)
+        content[EXTRA] = extra_record(extra, layout, dtype, sparse=metrics.get(ENCODING) == TOP_K)
     return Message(content, reply_to=message)
 
 

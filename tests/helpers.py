@@ -11,7 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer
-from fl_app.core.types import Config, Event, GlobalModel, Order, State, Update, Upload, Vector
+from fl_app.core.types import (
+    NO_EXTRA,
+    Config,
+    Event,
+    Extra,
+    GlobalModel,
+    Order,
+    State,
+    Update,
+    Upload,
+    Vector,
+)
 from fl_app.core.vector import weighted_sum
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import VirtualClock
@@ -35,10 +46,11 @@ def order_for(
     vector: Vector,
     config: Config,
     state: State | None = None,
+    extra: Extra = NO_EXTRA,
 ) -> Order:
     """An order as its client sees it."""
     version = int(config.get("version", 0))
-    return Order(0, client_id, sequence, version, vector, config, 0.0, state or {})
+    return Order(0, client_id, sequence, version, vector, config, 0.0, state or {}, extra)
 
 
 # -- a task ---------------------------------------------------------------------------------------
@@ -147,6 +159,8 @@ class MeanDelta:
 
     cites_forgotten = False
     transient = ("histories",)
+    order_extra: tuple[str, ...] = ()
+    upload_extra: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.report: dict[str, Any] = {}
@@ -159,6 +173,9 @@ class MeanDelta:
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         return model.params, {}
+
+    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+        return {}
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         return None

@@ -1,6 +1,6 @@
 """How named arrays lie in one flat vector: trainable parameters first, then buffers."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -139,6 +139,17 @@ def check_returned(method: str, vector: object, size: int) -> str:
         return f"{method} returned {vector.dtype}, expected float32: use .astype(np.float32)"
     if vector.shape != (size,):
         return f"{method} returned shape {vector.shape}, expected that of model.params, ({size},)"
+    return ""
+
+
+def check_extra(extra: object, names: Collection[str], size: int) -> str:
+    """Why vectors beside the main one are not those expected, or "" if they are."""
+    if not isinstance(extra, Mapping) or extra.keys() != set(names):
+        found = names_of(extra) if isinstance(extra, Mapping) else type(extra).__name__
+        return f"extra vectors are {found or 'none'}, expected {names_of(names) or 'none'}"
+    for name, vector in extra.items():
+        if problem := check_shape(vector, size):
+            return f"extra vector {name!r}: {problem}"
     return ""
 
 

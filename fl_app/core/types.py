@@ -16,9 +16,15 @@ Scalar: TypeAlias = bool | int | float | str
 Config: TypeAlias = Mapping[str, Scalar]
 State: TypeAlias = Mapping[str, NDArray[Any]]
 Records: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
+Extra: TypeAlias = Mapping[str, Vector]
 Kind: TypeAlias = Literal["gradient", "pseudo", "delta", "model"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
+NO_EXTRA: Extra = {}  # one for all that have none; nobody writes to it
+
+
+def _no_extra() -> Extra:
+    return NO_EXTRA
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,7 @@ class Order:
         sent_at: time of dispatch on the engine's clock, seconds.
         state: what the client kept from its order before, by name; a number is an array of shape
             ``()``. Empty on real nodes, where clients keep it themselves.
+        extra: vectors of shape ``(d,)`` that travel with the model, by name; read-only.
     """
 
     number: int
@@ -46,6 +53,7 @@ class Order:
     config: Config
     sent_at: float
     state: State = field(default_factory=dict)
+    extra: Extra = field(default_factory=_no_extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class Upload:
         state: what the client keeps for its next order, see `Order`.
         records: of a reply by a ClientApp that is not this project's, as it came: ``"arrays"``,
             ``"metrics"`` or ``"config"`` -> record -> key -> value; without the arrays themselves.
+        extra: vectors of shape ``(d,)`` that travel with `vector`, by name; not upon a pause.
     """
 
     vector: Vector
@@ -81,6 +90,7 @@ class Upload:
     base_version: int | None = None
     state: State = field(default_factory=dict)
     records: Records = field(default_factory=dict)
+    extra: Extra = field(default_factory=_no_extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +107,7 @@ class Update:
     metrics: Mapping[str, float] = field(default_factory=dict)
     done: bool = True
     records: Records = field(default_factory=dict)
+    extra: Extra = field(default_factory=_no_extra)
 
     @classmethod
     def of(cls, upload: Upload, client_id: int, base_version: int) -> "Update":
@@ -112,6 +123,7 @@ class Update:
             upload.metrics,
             upload.done,
             upload.records,
+            upload.extra,
         )
 
 

@@ -51,6 +51,7 @@ class MeasuredLinks:
         num_clients: N >= 1.
         seed: of the run.
         slowdown: what all speeds are divided by, > 0.
+        download_share: size of an order over that of a model.
         upload_share: size of an upload over that of a model.
 
     Raises:
@@ -64,6 +65,7 @@ class MeasuredLinks:
         num_clients: int,
         seed: int = 0,
         slowdown: float = 1.0,
+        download_share: float = 1.0,
         upload_share: float = 1.0,
     ) -> None:
         require_positive("devices.network.slowdown", slowdown, "there would be no bandwidth")
@@ -72,13 +74,14 @@ class MeasuredLinks:
         self._down = [_speed(links[place], "down") for place in drawn]
         self._up = [_speed(links[place], "up") for place in drawn]
         self._num_bytes = num_bytes * slowdown
+        self._download_share = download_share
         self._upload_share = upload_share
         self._seed = seed
 
     def download(self, client_id: int, sequence: int) -> float:
         """Seconds until the client has the model of its order number `sequence`."""
         draw = uniform(self._seed, client_id, sequence, b"download")
-        return self._num_bytes / self._down[client_id](draw)
+        return self._num_bytes * self._download_share / self._down[client_id](draw)
 
     def upload(self, client_id: int, sequence: int) -> float:
         """Seconds from the end of training until the server has the update."""

@@ -16,6 +16,7 @@ class Relative:
         mean_seconds: training time of every client, all > 0.
         share: of its mean that a transfer takes at normal bandwidth, >= 0.
         slowdown: what the bandwidth is divided by, > 0.
+        download_share: size of an order over that of a model.
         upload_share: size of an upload over that of a model.
 
     Raises:
@@ -28,16 +29,18 @@ class Relative:
         mean_seconds: Sequence[float],
         share: float = 0.01,
         slowdown: float = 1.0,
+        download_share: float = 1.0,
         upload_share: float = 1.0,
     ) -> None:
         require_at_least("devices.network.share", share, 0, "a model would come before it was sent")
         require_positive("devices.network.slowdown", slowdown, "there would be no bandwidth")
         self._seconds = share * slowdown * fmean(mean_seconds)
+        self._download_share = download_share
         self._upload_share = upload_share
 
     def download(self, client_id: int, sequence: int) -> float:
         """Seconds until the client has the model of its order number `sequence`."""
-        return self._seconds
+        return self._seconds * self._download_share
 
     def upload(self, client_id: int, sequence: int) -> float:
         """Seconds from the end of training until the server has the update."""
@@ -56,6 +59,7 @@ class Link:
         latency: seconds before the first byte comes, >= 0.
         seed: of the run.
         jitter: relative half-width of a transfer's deviation, in [0, 1).
+        download_share: size of an order over that of a model.
         upload_share: size of an upload over that of a model.
 
     Raises:
@@ -71,6 +75,7 @@ class Link:
         latency: float = 0.05,
         seed: int = 0,
         jitter: float = 0.2,
+        download_share: float = 1.0,
         upload_share: float = 1.0,
     ) -> None:
         require_positive("devices.network.down", down, "no model would ever reach a client")
@@ -80,7 +85,7 @@ class Link:
         require(
             jitter < 1, "devices.network.jitter", jitter, "below 1", "a transfer could take no time"
         )
-        self._down = num_bytes / down
+        self._down = num_bytes * download_share / down
         self._up = num_bytes * upload_share / up
         self._latency = latency
         self._seed = seed

@@ -64,20 +64,24 @@ class OverlapNetwork:
 
     Args:
         num_bytes: size of a model, 4 bytes per parameter.
+        download_share: size of an order over that of a model.
         upload_share: size of an upload over that of a model.
 
     Raises:
         ValueError: Table 4 does not have the model.
     """
 
-    def __init__(self, *, num_bytes: int, upload_share: float = 1.0) -> None:
+    def __init__(
+        self, *, num_bytes: int, download_share: float = 1.0, upload_share: float = 1.0
+    ) -> None:
         _, communication = _row(num_bytes)
         self._seconds = communication / 2
+        self._download_share = download_share
         self._upload_share = upload_share
 
     def download(self, client_id: int, sequence: int) -> float:
         """Seconds until the client has the model of its order number `sequence`."""
-        return self._seconds
+        return self._seconds * self._download_share
 
     def upload(self, client_id: int, sequence: int) -> float:
         """Seconds from the end of training until the server has the update."""

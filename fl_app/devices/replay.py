@@ -8,7 +8,7 @@ The file is a CSV with a header and one row per order that brought an update:
 | order | the client's order number, from 0 |
 | start | when the order was given, seconds since the run began |
 | seconds | from then until its update had come: download, training and upload |
-| bytes_down | size of the model sent |
+| bytes_down | size of the order: the model, and vectors that travel beside it |
 | bytes_up | size of the update received |
 """
 
@@ -33,14 +33,22 @@ class Recorder:
 
     Args:
         path: the file, overwritten.
-        num_bytes: size of a model, which is what an order moves down and its update up.
+        order_bytes: what an order moves down.
+        upload_bytes: what its update moves up.
         keep: a `snapshot`, to go on behind it; None = begin a new file.
     """
 
-    def __init__(self, path: Path, num_bytes: int, *, keep: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        order_bytes: int,
+        upload_bytes: int,
+        *,
+        keep: dict[str, Any] | None = None,
+    ) -> None:
         self._file = behind(path, None if keep is None else keep["bytes"])
         self._writer = csv.writer(self._file, lineterminator="\n")
-        self._num_bytes = num_bytes
+        self._sizes = order_bytes, upload_bytes
         self._orders: Counter[int] = Counter({} if keep is None else keep["orders"])
         self._given: dict[int, tuple[int, float]] = {}  # client -> its last order, start
         if keep is None:
@@ -55,8 +63,7 @@ class Recorder:
         elif event["kind"] == "arrival":
             client = event["client"]
             order, start = self._given.pop(client)
-            sizes = self._num_bytes, self._num_bytes
-            self._writer.writerow((client, order, start, event["t"] - start, *sizes))
+            self._writer.writerow((client, order, start, event["t"] - start, *self._sizes))
             self._file.flush()
 
     def snapshot(self) -> dict[str, Any]:
@@ -78,7 +85,9 @@ class Replay:
     Args:
         file: CSV as written by `Recorder`.
         num_clients: N >= 1.
-        num_bytes: size of the run's model; a warning is logged if another size was recorded.
+        num_bytes: size of the run's model.
+        download_share: size of an order over that of a model; a warning is logged if another size
+            was recorded.
 
     Attributes:
         mean_seconds: of every client's recorded orders.
@@ -87,13 +96,16 @@ class Replay:
         ValueError: the file does not exist, or holds no orders or other things than those.
     """
 
-    def __init__(self, *, file: str, num_clients: int, num_bytes: int) -> None:
+    def __init__(
+        self, *, file: str, num_clients: int, num_bytes: int, download_share: float = 1.0
+    ) -> None:
         recorded, sizes = _read(Path(file))
-        if sizes != {num_bytes}:
+        order_bytes = round(num_bytes * download_share)
+        if sizes != {order_bytes}:
             log.warning(
                 "devices.file=%s was recorded with models of %s bytes, this run's have %d: "
                 "durations are replayed as they are",
-                *(file, ", ".join(map(str, sorted(sizes))), num_bytes),
+                *(file, ", ".join(map(str, sorted(sizes))), order_bytes),
             )
         self._seconds = [recorded[client % len(recorded)] for client in range(num_clients)]
         self.mean_seconds = [fmean(orders) for orders in self._seconds]

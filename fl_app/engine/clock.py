@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from fl_app.core.types import Order, Reply, Vector
+from fl_app.core.types import NO_EXTRA, Order, Reply, Vector
 from fl_app.engine.presence import Availability, Presence
 
 READY_LIMIT = 32
@@ -342,7 +342,8 @@ class VirtualClock:
             if entry.kind in COMPUTED and entry.number not in self._held:
                 shorter = state["shortened"].get(entry.number)
                 if shorter is not None:
-                    shorter = self._shortened[entry.number] = replace(shorter, vector=order.vector)
+                    shorter = replace(shorter, vector=order.vector, extra=order.extra)
+                    self._shortened[entry.number] = shorter
                 self._pending.append(entry._replace(order=shorter or order))
         heapq.heapify(self._pending)  # the events are a heap already
         return True
@@ -403,8 +404,8 @@ class VirtualClock:
             heapq.heappush(self._events, entry)
             heapq.heappush(self._pending, entry)
             return
-        # It is never computed, so it must not keep its model version alive either.
-        order = replace(order, vector=NO_VECTOR)
+        # It is never computed, so it must not keep vectors alive either.
+        order = replace(order, vector=NO_VECTOR, extra=NO_EXTRA)
         if leaves < given_up:
             self._lost[order.client_id] = order
             return

@@ -18,13 +18,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from fl_app.core.errors import Diverged, RunError, Stalled, is_number, require_at_least
-from fl_app.core.layout import check_returned, check_shape, check_vector
+from fl_app.core.layout import check_extra, check_returned, check_shape, check_vector, names_of
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import fingerprints
 from fl_app.core.types import (
     KINDS,
+    NO_EXTRA,
     Config,
     Event,
+    Extra,
     GlobalModel,
     Order,
     State,
@@ -32,7 +34,7 @@ from fl_app.core.types import (
     Upload,
     Vector,
 )
-from fl_app.core.vector import all_finite
+from fl_app.core.vector import all_finite, read_only
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
@@ -86,9 +88,14 @@ class Aggregator(Protocol):
     def cites_forgotten(self) -> bool: ...
     @property
     def transient(self) -> Collection[str]: ...
+    @property
+    def order_extra(self) -> tuple[str, ...]: ...
+    @property
+    def upload_extra(self) -> tuple[str, ...]: ...
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector: ...
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]: ...
+    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra: ...
     def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]: ...
     def admit(self, model: GlobalModel, update: Update) -> str | None: ...
     def to_evaluate(self, model: GlobalModel) -> Vector: ...
@@ -167,7 +174,7 @@ class Engine:
         evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them.
         eval_every: versions between evaluations; the first and the last version always are.
         guard: bounds on uploads, asked before the strategy is.
-        upload_bytes: size of an upload; default that of the vector.
+        upload_bytes: size of an upload with its extra vectors; default that of as many models.
         checkpoint: called with the version when it is time for a `snapshot`.
         checkpoint_every: versions between checkpoints; None = only when asked to `stop`.
         sinks: receive the events.
@@ -208,7 +215,9 @@ class Engine:
         self._num_trainable = initial.size if num_trainable is None else num_trainable
         self._evaluate_fn = evaluate
         self._eval_every = eval_every
-        self._upload_bytes = initial.nbytes if upload_bytes is None else upload_bytes
+        if upload_bytes is None:
+            upload_bytes = initial.nbytes * (1 + len(strategy.upload_extra))
+        self._upload_bytes = upload_bytes
         self._guard = Guard() if guard is None else guard
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
@@ -323,7 +332,11 @@ class Engine:
             setattr(self, name, state[name])
         self._versions = {version: share(params) for version, params in self._versions.items()}
         self._busy = {
-            client_id: replace(order, vector=share(order.vector))
+            client_id: replace(
+                order,
+                vector=share(order.vector),
+                extra={name: share(vector) for name, vector in order.extra.items()},
+            )
             for client_id, order in self._busy.items()
         }
         if state["schedule"]:
@@ -373,8 +386,10 @@ class Engine:
     def _start(self) -> None:
         self._clock.alarm(self._schedule.wake(self._clock.now))
         for client_id in self._schedule.start(self._idle, self._busy, self._buffer, self._rng):
-            vector, config = self._strategy.dispatch(self._model(), client_id)
+            model = self._model()
+            vector, config = self._strategy.dispatch(model, client_id)
             self._check_returned("dispatch", vector)
+            extra = self._extra(model, client_id)
             order = Order(
                 number=self._orders,
                 client_id=client_id,
@@ -384,15 +399,37 @@ class Engine:
                 config={**config, "version": self._version},
                 sent_at=self._clock.now,
                 state=self._client_states.get(client_id, NO_STATE),
+                extra=extra,
             )
             self._orders += 1
             self._sequences[client_id] += 1
             self._cited[self._version] += 1
             self._idle.discard(client_id)
             self._busy[client_id] = order
-            self.outcome.bytes_down += vector.nbytes
+            self.outcome.bytes_down += vector.nbytes * (1 + len(extra))
             self._emit("dispatch", client=client_id, version=self._version)
             self._clock.dispatch(order)
+
+    def _extra(self, model: GlobalModel, client_id: int) -> Extra:
+        """What travels to a client beside `model`.
+
+        Raises:
+            ValueError: the strategy gives other vectors than it says.
+            Diverged: they are not finite.
+        """
+        names = self._strategy.order_extra
+        if not names:
+            return NO_EXTRA
+        extra = self._strategy.dispatch_extra(model, client_id)
+        problem = check_extra(extra, names, model.params.size)
+        if problem:
+            raise ValueError(f"dispatch_extra() for client {client_id}: {problem}")
+        if not all_finite(extra.values()):
+            raise Diverged(
+                f"what travels with version {model.version}: "
+                f"{names_of(extra)} must be finite, or no client could use it"
+            )
+        return {name: read_only(extra[name]) for name in names}
 
     def _handle(self, event: ClockEvent) -> None:
         match event:
@@ -435,15 +472,16 @@ class Engine:
         model = self._model()
         client_id, base_version = order.client_id, order.base_version
         self._emit("pause", client=client_id, base_version=base_version, progress=upload.progress)
-        vector, config = NO_VECTOR, {**order.config, "resume": True}
+        vector, config, extra = NO_VECTOR, {**order.config, "resume": True}, NO_EXTRA
         if self._version > base_version:
             paused = Update.of(upload, client_id, base_version)
             vector, more = self._strategy.refresh(model, paused)
             self._check_returned("refresh", vector)
             config |= {**more, "fresh_version": self._version}
-            self.outcome.bytes_down += vector.nbytes
+            extra = self._extra(model, client_id)
+            self.outcome.bytes_down += vector.nbytes * (1 + len(extra))
             self._emit("refresh", client=client_id, version=self._version)
-        order = replace(order, vector=vector, config=config, state=upload.state)
+        order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
         self._busy[client_id] = order
         self._clock.resume(order, upload.progress)
 
@@ -505,12 +543,18 @@ class Engine:
             return f"rate_sum={upload.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
         if not isinstance(upload.loss, Real):
             return f"loss={upload.loss!r} must be a number"
-        return check_shape(upload.vector, self._versions[self._version].size)
+        size = self._versions[self._version].size
+        return check_shape(upload.vector, size) or check_extra(
+            upload.extra, self._strategy.upload_extra, size
+        )
 
     def _overflow(self, model: GlobalModel, update: Update) -> str:
         """Why an upload, or what strategies make of it, is not finite; "" if it is."""
         if not LEAST_RATE <= update.rate_sum <= MOST_RATE:
             return f"rate_sum={update.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
+        for name, vector in update.extra.items():
+            if not all_finite([vector]):
+                return f"extra vector {name!r} has non-finite entries"
         # Its length, if that is a number, bounds its entries, and with its rates what they become:
         # of nearly all uploads one pass tells.
         with np.errstate(over="ignore", invalid="ignore"):

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from multiprocessing.connection import Connection
@@ -21,13 +21,15 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fl_app.core.types import Order, Reply, Upload, Vector
+from fl_app.core.layout import check_extra
+from fl_app.core.types import NO_EXTRA, Order, Reply, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
 from fl_app.engine.clock import NO_VECTOR
 
 BESIDE_ORDER, BESIDE_VECTOR = (
-    [entry.name for entry in fields(cls) if entry.name != "vector"] for cls in (Order, Upload)
+    [entry.name for entry in fields(cls) if entry.name not in ("vector", "extra")]
+    for cls in (Order, Upload)
 )
 NOTHING = -1  # the place of no model, for a client that goes on with its own
 ORDERS_PER_WORKER = 2  # one at work, one waiting, so that a worker never waits for the engine
@@ -69,8 +71,8 @@ class Inline:
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    orders: deque[tuple[Order, Vector, Vector]] = field(default_factory=deque)
-    """Oldest first, with the memory of the model received and of the result."""
+    orders: deque[tuple[Order, list[Vector], list[Vector]]] = field(default_factory=deque)
+    """Oldest first, with the memory of what is received and of the results."""
     since: float = 0.0
     """When the oldest order may have begun."""
 
@@ -86,6 +88,7 @@ class Workers:
         trainer: inherited by every worker, with its data, through fork.
         num_workers: processes, >= 1; one per core is best, each on one torch thread.
         size: d, entries of a model vector.
+        upload_extra: names of the extra vectors of an upload.
         patience: seconds of real time that one order may take.
     """
 
@@ -95,9 +98,11 @@ class Workers:
         num_workers: int,
         size: int,
         *,
+        upload_extra: Sequence[str] = (),
         patience: float = 600.0,
     ) -> None:
         self._trainer = trainer
+        self._upload_extra = tuple(upload_extra)
         self._patience = patience
         self._arena = Arena(size)
         self._selector = selectors.DefaultSelector()
@@ -139,7 +144,9 @@ class Workers:
         ours, theirs = self._context.Pipe()
         inherited = [worker.pipe for worker in self._workers] + [ours]
         process = self._context.Process(
-            target=_work, args=(theirs, inherited, self._arena, self._trainer), daemon=True
+            target=_work,
+            args=(theirs, inherited, self._arena, self._trainer, self._upload_extra),
+            daemon=True,
         )
         process.start()
         theirs.close()
@@ -149,19 +156,24 @@ class Workers:
         return worker
 
     def _give(self, worker: _Worker, order: Order) -> None:
-        received = order.vector
-        place = self._arena.slot(received) if received.size else NOTHING
-        if place is None:  # no version of the model that was shared, but the strategy's own
-            received = self._arena.share(received)
-            place = self._arena.slot(received)
-        result, slot = self._arena.new()
+        received, places = [], []
+        for vector in (order.vector, *order.extra.values()):
+            place = self._arena.slot(vector) if vector.size else NOTHING
+            if place is None:  # no version of the model that was shared, but the strategy's own
+                vector = self._arena.share(vector)
+                place = self._arena.slot(vector)
+            received.append(vector)
+            places.append(place)
+        results, slots = zip(
+            *(self._arena.new() for _ in range(1 + len(self._upload_extra))), strict=True
+        )
         if not worker.orders:
             worker.since = time.monotonic()
-        worker.orders.append((order, received, result))
+        worker.orders.append((order, received, list(results)))
         with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
             about = [getattr(order, name) for name in BESIDE_ORDER]
             try:
-                _send(worker.pipe, (place, slot, about))
+                _send(worker.pipe, (places, slots, list(order.extra), about))
             except BlockingIOError:  # it reads nothing, and will never understand the rest
                 worker.process.kill()
 
@@ -177,10 +189,12 @@ class Workers:
                 self._renew(worker)
                 return []
             return self._replace(worker, f"worker process died (exit code {code})")
-        order, _, result = worker.orders.popleft()
+        order, _, (result, *extra) = worker.orders.popleft()
         worker.since = time.monotonic()
         if isinstance(answer, tuple):
-            answer = Upload(result, *answer)
+            named = dict(zip(self._upload_extra, extra, strict=True)) if extra else NO_EXTRA
+            beside = dict(zip(BESIDE_VECTOR, answer, strict=True))
+            answer = Upload(vector=result, extra=named, **beside)
         return [_reply(order.number, answer)]
 
     def _patience_left(self) -> float:
@@ -225,21 +239,28 @@ def _train(trainer: Trainer, order: Order, out: Vector | None) -> Upload | str:
         return f"{type(error).__name__}: {error}"
     if not isinstance(upload, Upload):
         return f"the client returned {type(upload).__name__} instead of an Upload"
+    if not isinstance(upload.extra, Mapping):
+        return f"the upload's extra is a {type(upload.extra).__name__} instead of a mapping"
     return upload
 
 
 def _reply(number: int, answer: Upload | str) -> Reply:
     if isinstance(answer, str):
         return Reply(number, error=answer)
-    if isinstance(answer.vector, np.ndarray):
-        answer.vector.flags.writeable = False
+    for vector in (answer.vector, *answer.extra.values()):
+        if isinstance(vector, np.ndarray):
+            vector.flags.writeable = False
     return Reply(number, answer)
 
 
 def _work(
-    pipe: Connection, inherited: Sequence[Connection], arena: Arena, trainer: Trainer
+    pipe: Connection,
+    inherited: Sequence[Connection],
+    arena: Arena,
+    trainer: Trainer,
+    upload_extra: Sequence[str],
 ) -> None:
-    """A worker's life: read an order, train, write the result into its slot, say so."""
+    """A worker's life: read an order, train, write the results into their slots, say so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
@@ -249,12 +270,21 @@ def _work(
     orders: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, orders), daemon=True).start()
     while (message := orders.get()) is not None:
-        model, result, about = message
-        received, out = NO_VECTOR if model == NOTHING else arena.view(model), arena.view(result)
-        received.flags.writeable = False  # it is the server's, and other clients' too
-        order = Order(vector=received, **dict(zip(BESIDE_ORDER, about, strict=True)))
+        places, slots, names, about = message
+        received, *extra = (NO_VECTOR if p == NOTHING else arena.view(p) for p in places)
+        out, *results = map(arena.view, slots)
+        for vector in (received, *extra):
+            vector.flags.writeable = False  # it is the server's, and other clients' too
+        beside = dict(zip(BESIDE_ORDER, about, strict=True))
+        order = Order(vector=received, extra=dict(zip(names, extra, strict=True)), **beside)
         answer = _train(trainer, order, out)
-        if isinstance(answer, Upload) and answer.vector is out:
+        if (
+            isinstance(answer, Upload)
+            and answer.vector is out
+            and not check_extra(answer.extra, upload_extra, out.size)
+        ):
+            for name, result in zip(upload_extra, results, strict=True):
+                np.copyto(result, answer.extra[name])
             _send(pipe, tuple(getattr(answer, name) for name in BESIDE_VECTOR))
         else:
             _send(pipe, answer)

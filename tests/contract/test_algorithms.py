@@ -100,6 +100,7 @@ def situation(name: str) -> tuple[GlobalModel, list[Update]]:
     trainable = SIZE if name == "dp_fedbuff" else TRAINABLE  # it takes no buffers
     model = GlobalModel(history[VERSION], VERSION, history, trainable)
     kind = configuration(name).algorithm.client.upload
+    extra = build_strategy(configuration(name)).upload_extra
     updates = [
         Update(
             client_id=10 + k,
@@ -109,6 +110,7 @@ def situation(name: str) -> tuple[GlobalModel, list[Update]]:
             num_examples=5 + 3 * k,
             loss=1.0 / (1 + k),
             rate_sum=1.0 if kind == "gradient" else 0.25,
+            extra={name: frozen(rng) for name in extra},
         )
         for k in range(10)
     ]
@@ -123,6 +125,7 @@ def settings(strategy: AsyncStrategy) -> dict[str, Any]:
 def test_aggregation_gives_a_finite_vector_and_leaves_its_inputs_alone(name: str) -> None:
     model, updates = situation(name)
     vectors = [*model.history.values(), *(update.vector for update in updates)]
+    vectors += [vector for update in updates for vector in update.extra.values()]
     before = [vector.tobytes() for vector in vectors]
     params = build_strategy(configuration(name)).aggregate(model, updates)
     assert params.dtype == np.float32
@@ -256,8 +259,10 @@ def fresh(kind: str) -> tuple[GlobalModel, list[Update], Vector]:
     start, *local = (frozen(rng) for _ in range(6))
     model = GlobalModel(start, 0, {0: start}, TRAINABLE)
     payloads = {"model": lambda w: w, "delta": lambda w: w - start, "pseudo": pseudo(start)}
+    extra = {"control": np.zeros_like(start)}  # which SCAFFOLD's have
     updates = [
-        Update(k, 0, payloads[kind](w), kind, 10, 0.5, RATE_SUM) for k, w in enumerate(local)
+        Update(k, 0, payloads[kind](w), kind, 10, 0.5, RATE_SUM, extra=extra)
+        for k, w in enumerate(local)
     ]
     return model, updates, np.mean(local, axis=0)
 
@@ -277,10 +282,10 @@ AVERAGING = {
 
 
 @pytest.mark.parametrize("kind", ["model", "delta", "pseudo"])
-@pytest.mark.parametrize("name", AVERAGING)
+@pytest.mark.parametrize("name", [*AVERAGING, "scaffold"])
 def test_fresh_updates_of_equal_weight_are_averaged(name: str, kind: str) -> None:
     model, updates, mean = fresh(kind)
-    strategy = build_strategy(configuration(name, *AVERAGING[name]))
+    strategy = build_strategy(configuration(name, *AVERAGING.get(name, [])))
     np.testing.assert_allclose(strategy.aggregate(model, updates), mean, atol=1e-6)
 
 

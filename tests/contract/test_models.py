@@ -22,6 +22,7 @@ ALGORITHMS = (
     "fedprox",
     "moon",
     "feddyn",
+    "scaffold",
     "fedasmu",
     "overlap_fedavg",
     "port",

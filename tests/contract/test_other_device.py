@@ -49,15 +49,17 @@ def test_two_orders_and_an_evaluation(name: str) -> None:
     assert trainer.model.flat.is_meta
     size = trainer.model.layout.size
     model = GlobalModel(np.zeros(size, np.float32), version=0)
-    received, settings = build_strategy(config).dispatch(model, 0)
+    strategy = build_strategy(config)
+    received, settings = strategy.dispatch(model, 0)
+    extra = strategy.dispatch_extra(model, 0) if strategy.order_extra else {}
     settings = {**settings, "version": 0}
-    upload = trainer.train(order_for(0, 0, received, settings))
+    upload = trainer.train(order_for(0, 0, received, settings, extra=extra))
     assert upload.done != (name == "fedasmu")
     if not upload.done:
         settings |= {"fresh_version": 1, "resume": True}
-        upload = trainer.train(order_for(0, 0, received, settings, state=upload.state))
+        upload = trainer.train(order_for(0, 0, received, settings, upload.state))
     upload = trainer.train(
-        order_for(0, 1, received, {**settings, "resume": False}, state=upload.state)
+        order_for(0, 1, received, {**settings, "resume": False}, upload.state, extra)
     )
     assert upload.vector.size == (0 if name == "fedasmu" else size)
     _, num_examples, _ = trainer.evaluate(trainer.get_parameters({}), {"client-id": 0})

@@ -39,6 +39,7 @@ CASES = {
     "twafl": ["algorithm/schedule=random_k", *FEW],
     "moon": ["algorithm.schedule.buffer_size=4"],
     "feddyn": ["algorithm.schedule.buffer_size=4"],
+    "scaffold": ["algorithm/schedule=buffered", *FEW, "algorithm.schedule.concurrency=6"],
     "aso_fed": ["algorithm.schedule.concurrency=4"],
     "fedsa": ["algorithm.schedule.concurrency=4"],
     "fedavgm": ["algorithm.schedule.buffer_size=4"],

@@ -26,8 +26,10 @@ CASES = {
     "port": ["algorithm=port", "algorithm.schedule.buffer_size=2", "devices=uniform_110x"],
     "top_k": ["algorithm=fedbuff", "algorithm.schedule.buffer_size=3", "devices/network=normal"],
 }
+CASES["scaffold"] = ["algorithm=scaffold", *CASES["top_k"][1:]]
 CASES["top_k"] += ["algorithm.schedule.concurrency=6"]
 CASES["top_k"] += ["algorithm.client.top_k=0.05", "algorithm.client.upload_dtype=float16"]
+CASES["scaffold_top_k"] = [*CASES["scaffold"], *CASES["top_k"][-2:]]
 CASES["port"] += ["algorithm.strategy.staleness_bound=2", "algorithm.schedule.concurrency=6"]
 CASES["fedasmu"] += ["algorithm.schedule.concurrency=3"]
 
@@ -84,7 +86,7 @@ def test_any_node_serves_any_client_and_time_is_virtual(name: str, tmp_path: Pat
         assert sizes[0] == pytest.approx(sizes[1] * 0.05 * 6 / 4, rel=0.01)
 
 
-@pytest.mark.parametrize("name", ["fedasmu", "overlap_fedavg", "top_k"])
+@pytest.mark.parametrize("name", ["fedasmu", "overlap_fedavg", "top_k", "scaffold_top_k"])
 def test_on_real_nodes_it_lies_in_files(name: str, tmp_path: Path) -> None:
     grid = FakeGrid(one_at_a_time(), 6)
     log, _ = federation(tmp_path / "real", [*CASES[name], "runtime=deployment"], grid)

@@ -21,6 +21,7 @@ FACTS = {
     "num_bytes",
     "num_examples",
     "mean_seconds",
+    "download_share",
     "upload_share",
 }  # from the factory
 

@@ -18,7 +18,7 @@ def event(kind: str, t: float, client: int) -> Event:
 
 
 def test_orders_that_arrived_are_recorded_at_once(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "devices.csv", num_bytes=40)
+    recorder = Recorder(tmp_path / "devices.csv", order_bytes=40, upload_bytes=40)
     for kind, t, client in [
         ("dispatch", 0.0, 7),
         ("dispatch", 0.5, 9),
@@ -35,7 +35,7 @@ def test_orders_that_arrived_are_recorded_at_once(tmp_path: Path) -> None:
 
 def test_a_run_that_goes_on_records_behind_what_there_is(tmp_path: Path) -> None:
     path = tmp_path / "devices.csv"
-    before = Recorder(path, num_bytes=40)
+    before = Recorder(path, order_bytes=40, upload_bytes=40)
     for kind, t, client in [
         ("dispatch", 0.0, 7),
         ("arrival", 1.0, 7),
@@ -47,7 +47,7 @@ def test_a_run_that_goes_on_records_behind_what_there_is(tmp_path: Path) -> None
     kept = before.snapshot()
     before.emit(event("arrival", 3.0, 9))  # which the run that goes on does not know of
     before.close()
-    after = Recorder(path, num_bytes=40, keep=kept)
+    after = Recorder(path, order_bytes=40, upload_bytes=40, keep=kept)
     for kind, t, client in [("dispatch", 2.5, 9), ("dispatch", 2.5, 7), ("arrival", 4.0, 7)]:
         after.emit(event(kind, t, client))
     after.emit(event("arrival", 4.5, 9))
@@ -57,7 +57,7 @@ def test_a_run_that_goes_on_records_behind_what_there_is(tmp_path: Path) -> None
 
 def test_a_replayed_run_takes_the_time_of_the_recorded_one(tmp_path: Path) -> None:
     path = tmp_path / "devices.csv"
-    recorder = Recorder(path, num_bytes=8)
+    recorder = Recorder(path, order_bytes=8, upload_bytes=8)
     schedule = Buffered(concurrency=4, buffer_size=4)
     devices = UniformRatio(ratio=5, num_clients=6, jitter=0.0)
     first = helpers.run(schedule, num_clients=6, devices=devices, sinks=[recorder])

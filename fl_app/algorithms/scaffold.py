@@ -1,0 +1,142 @@
+"""SCAFFOLD: control variates keep clients with unequal data from drifting apart.
+
+Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: "SCAFFOLD: Stochastic Controlled Averaging for
+Federated Learning", ICML 2020, arXiv:1910.06378, Algorithm 1 with option II.
+
+Server, once the uploads of S have arrived, with c = 0 at first:
+
+    x <- x + eta_g mean_S (y_i - x),    c <- c + (|S| / N) mean_S (c_i+ - c_i)
+
+Client, from the received x and c, with c_i = 0 before its first order, K steps from y_i = x:
+
+    y_i <- y_i - eta_l (g_i(y_i) - c_i + c)
+
+and then
+
+    c_i+ = c_i - c + (x - y_i) / (K eta_l),    c_i <- c_i+
+
+It uploads y_i - x and, as a second vector, c_i+ - c_i. An order carries c beside x.
+
+Symbols: eta_g server_lr, eta_l client.local_lr, N num_clients, S the clients whose updates are
+aggregated together, c and c_i control variates.
+
+Deviations: the paper has rounds. In a schedule without them an update displaces from the version
+that its client received, x_o, and its c_i+ is made with the c of that version, c_o; neither is
+discounted by age. c still is the mean of all c_i, since every change of a c_i is added once,
+however old. An upload that is lost or refused is the exception: its client remembers the change.
+N is num_clients, or the number of clients heard so far where that is larger or num_clients is not
+given. Where the rate changes within an order, K eta_l is the sum of its rates. Momentum, weight
+decay and client.max_grad_norm change the steps and so what (x - y_i) / (K eta_l) estimates. Buffers
+such as batch normalisation's move by the mean of the displacements and have no control variate.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.core.errors import require, require_count, require_positive
+from fl_app.core.types import Config, Extra, GlobalModel, Order, Update, Upload, Vector
+from fl_app.core.vector import read_only, weighted_sum
+from fl_app.schedule import Schedule, synchronous
+from fl_app.strategy import AsyncStrategy
+
+CONTROL = "control"
+
+
+class SCAFFOLD(AsyncStrategy):
+    """A server step along the mean displacement; sends and collects control variates.
+
+    Args:
+        server_lr: eta_g > 0.
+        num_clients: N >= 1; None = the clients heard so far.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    schedule: ClassVar[Schedule] = synchronous(10)
+    needs: ClassVar[str] = "fl_app.algorithms.scaffold.SCAFFOLDTrainer"
+    order_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c
+    upload_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c_i+ - c_i
+
+    def __init__(self, *, server_lr: float = 1.0, num_clients: int | None = None) -> None:
+        super().__init__()
+        require_positive("strategy.server_lr", server_lr, "the model would not move")
+        if num_clients is not None:
+            require_count("strategy.num_clients", num_clients, "there would be nobody to train")
+        self.server_lr = server_lr
+        self.num_clients = num_clients
+        self.state: dict[str, Any] = {"control": None, "heard": set()}
+
+    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+        del client_id
+        return {CONTROL: self._control(model)}
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        heard = self.state["heard"]
+        heard.update(update.client_id for update in updates)
+        known = max(self.num_clients or 0, len(heard))
+        changes = [update.extra[CONTROL] for update in updates]
+        control = self._control(model) + weighted_sum([1 / known] * len(updates), changes)
+        control.flags.writeable = False
+        self.state["control"] = control
+        weights = [1 / len(updates)] * len(updates)
+        mean = self.average(model, weights, [model.delta(update) for update in updates])
+        return self.step(model, -mean, self.server_lr)
+
+    def _control(self, model: GlobalModel) -> Vector:
+        """c, shape ``(d,)``, 0 at the buffers."""
+        if self.state["control"] is None:
+            self.state["control"] = read_only(np.zeros_like(model.params))
+        control: Vector = self.state["control"]
+        return control
+
+
+class SCAFFOLDTrainer(LocalTrainer):
+    """Local SGD along corrected gradients; a client keeps c_i between its orders.
+
+    Args:
+        task: see `LocalTrainer`.
+        settings: see `LocalTrainer`; `upload` is not ``"gradient"``.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    def __init__(self, task: TrainingTask, **settings: Any) -> None:
+        super().__init__(task, **settings)
+        require(
+            self.upload != "gradient",
+            "client.upload",
+            self.upload,
+            "model, delta or pseudo",
+            "a client that takes no step learns no control variate",
+        )
+
+    def begin(self, config: Config, rng: np.random.Generator) -> None:
+        """Note the correction, c - c_i."""
+        del config, rng
+        correction = self.extra[CONTROL][: self.model.layout.num_trainable]
+        if CONTROL in self.state:
+            correction = correction - self.state[CONTROL]
+        self._correction = self._like_params(correction) or []
+
+    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
+        """g_i - c_i + c."""
+        del step
+        return list(torch._foreach_add(grad, self._correction))
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        upload = super().train(order, out)
+        split = self.model.layout.num_trainable
+        change = np.zeros_like(order.vector)
+        np.subtract(order.vector[:split], self.model.read()[:split], out=change[:split])
+        change[:split] /= np.float32(upload.rate_sum)
+        change[:split] -= order.extra[CONTROL][:split]
+        own = change[:split] + order.state.get(CONTROL, np.float32(0))
+        return replace(upload, state={CONTROL: own}, extra={CONTROL: change})
