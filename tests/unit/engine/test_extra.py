@@ -1,0 +1,217 @@
+"""Vectors that travel beside the model, from the strategy to clients and back."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import MeanDelta, Times, run, vec
+
+from fl_app.core.errors import Diverged
+from fl_app.core.types import Config, Extra, GlobalModel, Order, Update, Upload, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.engine.clock import Parts, VirtualClock
+from fl_app.engine.workers import Inline, Workers
+from fl_app.schedule import Buffered
+
+SCHEDULE = Buffered(concurrency=5, buffer_size=3)
+
+
+class Shifted(MeanDelta):
+    """Sends (t, client) and adds the mean of what comes back beside the displacements."""
+
+    order_extra = ("shift",)
+    upload_extra = ("seen", "own")
+
+    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+        return {"shift": vec(model.version, client_id)}
+
+    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
+        return model.params, {}
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        for update in updates:
+            assert update.extra["seen"].tolist() == [update.base_version, update.client_id]
+            assert not update.extra["seen"].flags.writeable
+        seen = [update.extra["seen"] for update in updates]
+        mean: Vector = weighted_sum([0.01] * len(seen), seen)
+        return super().aggregate(model, updates) + mean
+
+
+class Echo:
+    """Returns what came, and a vector of its own."""
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        out = np.empty_like(order.vector) if out is None else out
+        out[:] = 1 / 8
+        seen = order.extra["shift"]
+        assert not seen.flags.writeable
+        extra = {"own": np.full_like(out, order.client_id), "seen": seen.copy()}
+        return Upload(out, "delta", 10, 0.5, extra=extra)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_they_travel_both_ways_and_are_counted(workers: int) -> None:
+    result = run(SCHEDULE, Echo(), strategy=Shifted(), workers=workers)
+    inline = run(SCHEDULE, Echo(), strategy=Shifted())
+    assert result.outcome.rejected == result.outcome.failures == 0
+    assert (result.final, result.events) == (inline.final, inline.events)
+    assert result.final != run(SCHEDULE, num_versions=20).final
+    assert result.outcome.bytes_down == len(result.kind("dispatch")) * 2 * 8
+    assert result.outcome.bytes_up == len(result.kind("arrival")) * 3 * 8
+
+
+def test_worker_processes_write_them_into_shared_memory() -> None:
+    workers = Workers(Echo(), 1, 2, upload_extra=("seen", "own"))
+    try:
+        kept = []
+        for number in range(6):
+            extra = {"shift": vec(number, 7)}
+            workers.push(Order(number, 7, number, number, vec(0, 0), {}, 0.0, extra=extra))
+            (reply,) = workers.pull(None)
+            assert reply.upload is not None
+            kept.append(reply.upload.extra)
+        assert all(workers._arena.slot(extra["seen"]) is not None for extra in kept)
+        assert all(workers._arena.slot(extra["own"]) is not None for extra in kept)
+        assert [extra["seen"].tolist() for extra in kept] == [[number, 7] for number in range(6)]
+        assert [extra["own"].tolist() for extra in kept] == [[7, 7]] * 6
+    finally:
+        workers.close()
+
+
+def test_an_order_keeps_what_the_strategy_changes_in_place_later() -> None:
+    """Under virtual time orders are carried out when they end, long after they were given."""
+
+    class InPlace(Shifted):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = np.zeros(2, np.float32)
+
+        def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+            self.shift[:] = model.version, client_id
+            return {"shift": self.shift}
+
+    result = run(SCHEDULE, Echo(), strategy=InPlace())
+    assert result.outcome.rejected == 0
+    assert result.final == run(SCHEDULE, Echo(), strategy=Shifted()).final
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "extra vectors are none, expected shift"),
+        ({"shift": vec(0, 0), "more": vec(0, 0)}, "extra vectors are shift, more, expected shift"),
+        ({"shift": vec(0)}, r"extra vector 'shift': payload has shape \(1,\), expected \(2,\)"),
+        ({"shift": np.zeros(2)}, "extra vector 'shift': payload is float64, expected float32"),
+    ],
+)
+def test_a_strategy_that_sends_something_else_is_told(given: Mapping[str, Any], text: str) -> None:
+    class Wrong(Shifted):
+        def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+            return given
+
+    with pytest.raises(ValueError, match=rf"^dispatch_extra\(\) for client \d: {text}$"):
+        run(SCHEDULE, Echo(), strategy=Wrong())
+
+
+def test_a_strategy_whose_vector_is_no_longer_finite_ends_the_run() -> None:
+    class Exploding(Shifted):
+        def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+            return {"shift": vec(model.version, np.inf if model.version == 2 else client_id)}
+
+    outcome = run(SCHEDULE, Echo(), strategy=Exploding()).outcome
+    assert isinstance(outcome.error, Diverged)
+    assert str(outcome.error).startswith("what travels with version 2: shift must be finite")
+
+
+NAN = np.array([0, np.nan], np.float32)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("extra", "text"),
+    [
+        ({}, "extra vectors are none, expected seen, own"),
+        ({"seen": vec(1, 1)}, "extra vectors are seen, expected seen, own"),
+        ({"own": vec(1, 1), "seen": vec(1)}, "extra vector 'seen': payload has shape (1,), expec"),
+        ({"own": vec(1, 1), "seen": [1, 1]}, "extra vector 'seen': payload is list, expected flo"),
+        ({"own": vec(1, 1), "seen": NAN}, "extra vector 'seen' has non-finite entries"),
+        (None, "the upload's extra is a NoneType instead of a mapping"),
+    ],
+)
+def test_uploads_that_do_not_fit_are_refused(extra: Any, text: str, workers: int) -> None:
+    """Client 3's; the others go on."""
+
+    class Liar(Echo):
+        def train(self, order: Order, out: Vector | None = None) -> Upload:
+            upload = super().train(order, out)
+            return replace(upload, extra=extra) if order.client_id == 3 else upload
+
+    result = run(SCHEDULE, Liar(), strategy=Shifted(), workers=workers)
+    assert result.outcome.stopped == "num_versions"
+    refused = result.kind("reject", "failure")
+    assert {event["client"] for event in refused} == {3}
+    assert all(event["reason"].startswith(text) for event in refused)
+    assert 3 not in {event["client"] for event in result.kind("arrival")}
+
+
+def test_what_no_strategy_asked_for_is_refused() -> None:
+    """Nobody has counted its bytes."""
+
+    class Talkative:
+        def train(self, order: Order, out: Vector | None = None) -> Upload:
+            assert order.extra == {}
+            extra = {"seen": vec(1, 1)} if order.client_id == 3 else {}
+            return Upload(vec(1, 1), "delta", 10, 0.5, extra=extra)
+
+    result = run(SCHEDULE, Talkative())
+    reasons = {event["reason"] for event in result.kind("reject")}
+    assert reasons == {"extra vectors are seen, expected none"}
+
+
+def test_the_answer_to_a_pause_brings_those_of_the_newer_version() -> None:
+    """When client 0 pauses others have made versions; the answer counts as an order."""
+    seen = []
+
+    class Pausing(Echo):
+        def train(self, order: Order, out: Vector | None = None) -> Upload:
+            if order.client_id == 0 and "resume" not in order.config:
+                return Upload(vec(), "delta", 10, 0.5, done=False, progress=0.5)
+            if order.client_id == 0 and order.extra:
+                seen.append((order.extra["shift"][0], order.config["fresh_version"]))
+            upload = super().train(replace(order, extra={"shift": vec(0, 0)}), out)
+            shift = vec(order.base_version, order.client_id)
+            return replace(upload, extra={**upload.extra, "seen": shift})
+
+    result = run(
+        SCHEDULE,
+        Pausing(),
+        strategy=Shifted(),
+        devices=Slow(),
+        num_clients=5,
+        num_versions=8,
+        epochs=2,
+    )
+    assert seen
+    assert all(shift == version > 0 for shift, version in seen)
+    down = len(result.kind("dispatch")) + len(result.kind("refresh"))
+    assert result.outcome.bytes_down == down * 2 * 8
+
+
+class Slow(Times):
+    """Client 0 takes two seconds, the others one."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda client_id, sequence: 2.0 if client_id == 0 else 1.0)
+
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        return Parts(0.0, self.seconds(client_id, sequence, now), 0.0)
+
+
+def test_an_order_that_is_never_carried_out_keeps_nothing_alive() -> None:
+    """Its vectors would be as many as there are orders."""
+    clock = VirtualClock(Inline(Echo()), Times(lambda *_: 9.0), 2, deadline=1.0)
+    clock.dispatch(Order(0, 0, 0, 0, vec(1, 1), {}, 0.0, extra={"shift": vec(1, 1)}))
+    expired = clock.next(100.0)
+    assert expired.order.extra == {}  # type: ignore[union-attr]
