@@ -17,8 +17,8 @@ class Guard:
     """Bounds on uploads; None is no bound. That uploads are finite is checked in any case.
 
     The length of an upload is ||Delta_i||, or ||g_i|| of one that is a gradient, over the trainable
-    part. The median is that of the last 100 finite uploads, those refused for their length among
-    them: so it cannot be moved by fewer than half of the clients, and follows where all go.
+    part; extra vectors are not bounded. The median is that of the last 100 finite uploads, those
+    refused for their length among them: so it cannot be moved by fewer than half of the clients, and follows where all go.
 
     Args:
         max_norm: longest upload, > 0.

@@ -253,7 +253,15 @@ def run(
     strategy = strategy or MeanDelta()
     recorder = Recorder()
     mailbox = (
-        Workers(trainer, workers, initial.size, patience=patience) if workers else Inline(trainer)
+        Workers(
+            trainer,
+            workers,
+            initial.size,
+            upload_extra=strategy.upload_extra,
+            patience=patience,
+        )
+        if workers
+        else Inline(trainer)
     )
     engine = Engine(
         strategy=strategy,

@@ -201,3 +201,29 @@ def test_a_desk_works_ahead_between_two_orders(
     assert "training ahead of the next order failed" in caplog.text
     reply = ask("train", order(1, **settings), {"partition-id": 1})
     assert wire.unpack_reply(reply, LAYOUT, version=7).rate_sum == pytest.approx(0.3)
+
+
+SCAFFOLD = CONFIG.replace("client.LocalTrainer", "algorithms.scaffold.SCAFFOLDTrainer").replace(
+    "pseudo", "delta"
+)
+
+
+@pytest.mark.parametrize(
+    "settings", ["", ", upload_dtype: float16", ", top_k: 0.3, upload_dtype: float16"]
+)
+def test_vectors_beside_the_model_arrive_as_they_do_without_flower(settings: str) -> None:
+    config = SCAFFOLD.replace(", batch_size: 4", f", batch_size: 4{settings}")
+    packer = wire.OrderPacker(LAYOUT, {"app-config": config, "any-node": True})
+    trainer, states = build_trainer(OmegaConf.create(config)), [{}, {}]
+    for sequence in range(2):
+        extra = {"control": VECTOR / 3}
+        sent = Order(0, 3, sequence, 7, VECTOR, {}, 0.0, states[0], extra)
+        upload = wire.unpack_reply(ask("train", packer.pack(sent)), LAYOUT, version=7)
+        expected = trainer.sender.train(
+            order_for(3, sequence, VECTOR, {}, states[1], {"control": VECTOR / 3})
+        )
+        assert upload.vector.tobytes() == expected.vector.tobytes()
+        assert upload.extra["control"].tobytes() == expected.extra["control"].tobytes()
+        assert np.any(upload.extra["control"])
+        states = [dict(upload.state), dict(expected.state)]
+        assert states[0].keys() == states[1].keys()

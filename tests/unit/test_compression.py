@@ -178,3 +178,30 @@ def test_training_gets_there_with_a_third_of_the_entries() -> None:
 
     assert task.dim == 3
     assert distance(top_k=1 / 3, upload_dtype="float16") < max(3 * distance(), 0.3)
+
+
+def test_extra_vectors_have_residuals_of_their_own_and_what_is_kept_stays_whole() -> None:
+    def training(client_id: int, sequence: int, received: Vector) -> Upload:
+        upload = counting(client_id, sequence, received)
+        control = vec(1, 2, 3, 4)
+        return replace(upload, extra={"c": control}, state={"control": control})
+
+    compressed = Compressed(Scripted(training), HALF, LINE)
+    first = compressed.train(order_for(0, 0, vec(0, 0, 0, 0), {}))
+    assert first.extra["c"].tolist() == [0, 0, 3, 4]
+    assert first.state["control"].tolist() == [1, 2, 3, 4]
+    assert first.state["residual.c"].tolist() == [1, 2, 0, 0]
+    assert first.state["residual"].tolist() == [0, 0, 2, 1]
+    second = compressed.train(order_for(0, 1, vec(0, 0, 0, 0), {}, first.state))
+    assert second.extra["c"].tolist() == [0, 4, 0, 4]  # of (2, 4, 3, 4)
+    assert second.state["residual.c"].tolist() == [2, 0, 3, 0]
+
+
+def test_extra_vectors_travel_in_half_precision_too() -> None:
+    def training(client_id: int, sequence: int, received: Vector) -> Upload:
+        return replace(counting(client_id, sequence, received), extra={"c": vec(1 / 3, 1e6, 0, 1)})
+
+    half = Compression(dtype="float16", top_k=None, kind="delta")
+    upload = Compressed(Scripted(training), half, LINE).train(order_for(0, 0, vec(0, 0, 0, 0), {}))
+    assert upload.extra["c"].tolist() == [float(np.float16(1 / 3)), 65504, 0, 1]
+    assert upload.state.keys() == {"orders"}

@@ -1,9 +1,15 @@
 """Links between the documents lead somewhere."""
 
+import importlib
 import re
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from helpers import Quadratic, run, vec
+
+from fl_app.schedule import Buffered
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -23,3 +29,28 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not heading or heading in anchors(target), link
+
+
+def test_the_algorithm_with_more_than_one_vector_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an author's own file, in worker processes; with compression, too."""
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/algorithms.md").read_text(), re.S)
+    (tmp_path / "leaning.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "leaning", raising=False)
+    leaning = importlib.import_module("leaning")
+    task = Quadratic.scattered(10)
+    for settings in ({}, {"top_k": 0.5, "upload_dtype": "float16"}):
+        trainer = leaning.LeaningTrainer(task, upload="delta", local_lr=0.1, **settings)
+        schedule = Buffered(concurrency=6, buffer_size=3)
+        result = run(
+            schedule,
+            trainer.sender,
+            strategy=leaning.Leaning(),
+            initial=vec(0, 0, 0),
+            num_versions=60,
+            workers=1,
+        )
+        assert result.outcome.failures == result.outcome.rejected == 0
+        assert np.linalg.norm(result.outcome.params - task.optimum) < 0.2

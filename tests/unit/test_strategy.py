@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord
+from fake_grid import FakeGrid
+from flwr.app import ArrayRecord, ConfigRecord
 from helpers import vec
 
 from fl_app import strategy
@@ -16,6 +17,7 @@ from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.clustered import ClusteredQuorum
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.schedule import Buffered, Schedule, fully_async, k_async, synchronous
@@ -107,3 +109,8 @@ def test_start_refuses_what_cannot_run_before_it_touches_the_grid(
 ) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         Mean().start(None, ArrayRecord(), **settings)  # type: ignore[arg-type]
+
+
+def test_flowers_own_rounds_would_drop_what_travels_beside_models() -> None:
+    with pytest.raises(ValueError, match=r"^SCAFFOLD exchanges more than models \(control\)"):
+        SCAFFOLD().configure_train(1, ArrayRecord(), ConfigRecord(), FakeGrid(lambda m, c: m, 1))

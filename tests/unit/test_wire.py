@@ -3,6 +3,7 @@
 import gc
 import io
 import math
+import re
 import weakref
 from dataclasses import replace
 from pathlib import Path
@@ -455,3 +456,112 @@ def test_introduction_with_an_impossible_partition() -> None:
     assert not wire.takes_packed(a_reply(metrics={"partition-id": 1}))
     assert wire.partition_of(a_reply(metrics={"partition-id": -1})) is None
     assert wire.partition_of(a_reply(metrics={"partition-id": 1.5})) is None
+
+
+# -- vectors beside the model ---------------------------------------------------------------------
+
+CONTROL = np.array([0.5, 0, -0.25, 3, 0], np.float32)
+
+
+def with_extra(**extra: np.ndarray) -> Order:
+    return replace(an_order(), extra=extra)
+
+
+def test_vectors_beside_the_model_travel_in_a_record_of_their_own() -> None:
+    content = wire.OrderPacker(LAYOUT, {}).pack(with_extra(c=CONTROL, d=VECTOR))
+    assert content["arrays"].keys() == INITIAL.keys()  # all that strangers look at
+    message = a_message(content)
+    found = wire.extra_of(message, LAYOUT)
+    assert {name: vector.tolist() for name, vector in found.items()} == {
+        "c": CONTROL.tolist(),
+        "d": VECTOR.tolist(),
+    }
+    assert not any(vector.flags.writeable for vector in found.values())
+    arrays = wire.order_arrays(message, LAYOUT)
+    assert LAYOUT.flatten(arrays).tolist() == VECTOR.tolist()
+    without = wire.OrderPacker(LAYOUT, {}).pack(an_order())
+    assert without.keys() == {"arrays", "config"}
+    assert wire.extra_of(a_message(without), LAYOUT) == {}
+
+
+def test_orders_with_the_same_vectors_share_what_is_serialised() -> None:
+    packer = wire.OrderPacker(LAYOUT, {})
+    vector = CONTROL.copy()
+    first = packer.pack(with_extra(c=vector))["extra"]
+    assert packer.pack(with_extra(c=vector))["extra"] is first
+    assert packer.pack(with_extra(c=CONTROL))["extra"] is not first
+    assert packer.pack(with_extra(d=vector))["extra"] is not first
+    alive = weakref.ref(vector)
+    del vector
+    gc.collect()
+    assert alive() is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "sparse", "arrays"),
+    [
+        (np.float32, False, {"vector:c": (np.float32, 5)}),
+        (np.float16, False, {"entries:c": (np.float16, 3), "buffers:c": (np.float32, 2)}),
+        (
+            np.float32,
+            True,
+            {
+                "entries:c": (np.float32, 2),
+                "places:c": (np.uint32, 2),
+                "buffers:c": (np.float32, 2),
+            },
+        ),
+    ],
+)
+def test_they_are_made_as_small_as_the_upload(dtype: type, sparse: bool, arrays: dict) -> None:
+    reply = Message(
+        RecordDict(
+            {
+                "arrays": wire.to_arrays(VECTOR, LAYOUT),
+                "extra": wire.extra_record({"c": CONTROL}, LAYOUT, dtype, sparse=sparse),
+                "metrics": MetricRecord({"num-examples": 3}),
+            }
+        ),
+        dst_node_id=3,
+        message_type="train",
+    )
+    sent = {key: array.numpy() for key, array in reply.content["extra"].items()}
+    assert {key: (array.dtype, array.size) for key, array in sent.items()} == arrays
+    upload = wire.unpack_reply(through(reply), LAYOUT)
+    assert upload.vector.tolist() == VECTOR.tolist()
+    assert upload.extra["c"].tolist() == CONTROL.tolist()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "text"),
+    [
+        (
+            {"vector:c": np.zeros(4, np.float32)},
+            "extra vector 'c' is float32[4], expected",
+        ),
+        ({"vector:c": np.zeros(5)}, "extra vector 'c' is float64[5], expected float32[5]"),
+        ({"c": CONTROL}, "extra vector '' holds c"),
+        ({"entries:c": CONTROL[:3]}, "extra vector 'c' holds entries"),
+        (
+            {"entries:c": np.zeros(3, np.int32), "buffers:c": CONTROL[3:]},
+            "extra vector 'c' must have 3 floating trainable entries",
+        ),
+        (
+            {"entries:c": CONTROL[:3], "buffers:c": CONTROL},
+            "extra vector 'c' must have 2 float32 buffers",
+        ),
+        (
+            {
+                "entries:c": CONTROL[:1],
+                "places:c": np.array([3], np.uint32),
+                "buffers:c": CONTROL[3:],
+            },
+            "top-k.places must increase and be below 3",
+        ),
+    ],
+)
+def test_vectors_beside_the_model_that_do_not_fit(arrays: dict, text: str) -> None:
+    content = wire.OrderPacker(LAYOUT, {}).pack(an_order())
+    content["extra"] = ArrayRecord({key: Array(array) for key, array in arrays.items()})
+    with pytest.raises(ValueError, match=re.escape(text)):
+        wire.extra_of(a_message(content), LAYOUT)

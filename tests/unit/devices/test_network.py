@@ -1,11 +1,12 @@
 """Transfer times: of the mean training time, from bytes and bandwidth, of models by name."""
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fl_app.devices import Link, OverlapCompute, OverlapNetwork, Relative
+from fl_app.devices import Link, MeasuredLinks, OverlapCompute, OverlapNetwork, Relative
 
 
 def test_relative_transfers_take_a_share_of_the_mean_training_time() -> None:
@@ -59,3 +60,18 @@ def test_bad_values_are_refused(network: Any, values: dict[str, float], message:
     facts = {"mean_seconds": [1.0]} if network is Relative else {"num_bytes": 4}
     with pytest.raises(ValueError, match=message):
         network(**facts, **values)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        partial(Relative, mean_seconds=[1.0, 2.0]),
+        partial(Link, num_bytes=1000, latency=0.0),
+        partial(MeasuredLinks, num_bytes=1000, num_clients=2),
+        partial(OverlapNetwork, num_bytes=4 * 199_210),
+    ],
+)
+def test_either_way_takes_as_long_as_what_travels_is_large(network: Any) -> None:
+    plain, more = network(), network(download_share=3.0, upload_share=0.5)
+    assert more.download(1, 4) == pytest.approx(3.0 * plain.download(1, 4))
+    assert more.upload(1, 4) == pytest.approx(0.5 * plain.upload(1, 4))
