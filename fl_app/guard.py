@@ -18,7 +18,8 @@ class Guard:
 
     The length of an upload is ||Delta_i||, or ||g_i|| of one that is a gradient, over the trainable
     part; extra vectors are not bounded. The median is that of the last 100 finite uploads, those
-    refused for their length among them: so it cannot be moved by fewer than half of the clients, and follows where all go.
+    refused for their length among them: so it cannot be moved by fewer than half of the clients,
+    and follows where all go.
 
     Args:
         max_norm: longest upload, > 0.

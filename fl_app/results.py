@@ -94,19 +94,22 @@ class RunFolder:
     Args:
         folder: made if it is not there.
         settings: of the run, for ``config.yaml``.
-        num_bytes: size of a model.
+        order_bytes: size of an order.
+        upload_bytes: size of an upload.
 
     Raises:
         OSError: the files cannot be written.
         RunError: another process writes to them.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any], num_bytes: int) -> None:
+    def __init__(
+        self, folder: Path, settings: Mapping[str, Any], order_bytes: int, upload_bytes: int
+    ) -> None:
         self._folder = folder
         self._settings = settings
         self._began = time.monotonic()
         self._origin = provenance([])
-        self._tally = Tally(num_clients=None, num_bytes=num_bytes)
+        self._tally = Tally(num_clients=None, num_bytes=order_bytes, upload_bytes=upload_bytes)
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             lines = JsonLines(folder / EVENTS)

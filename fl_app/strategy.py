@@ -337,7 +337,11 @@ class AsyncStrategy(Strategy):
                     "eval_every": eval_every,
                     "seed": seed,
                 }
-                files = RunFolder(folder, settings, 4 * layout.size)
+                sizes = (
+                    4 * layout.size * (1 + len(names))
+                    for names in (self.order_extra, self.upload_extra)
+                )
+                files = RunFolder(folder, settings, *sizes)
                 stack.callback(files.close)
                 listening.append(files)
             outcome = engine.run()

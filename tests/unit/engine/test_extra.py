@@ -134,7 +134,7 @@ NAN = np.array([0, np.nan], np.float32)
     [
         ({}, "extra vectors are none, expected seen, own"),
         ({"seen": vec(1, 1)}, "extra vectors are seen, expected seen, own"),
-        ({"own": vec(1, 1), "seen": vec(1)}, "extra vector 'seen': payload has shape (1,), expec"),
+        ({"own": vec(1, 1), "seen": vec(1)}, "extra vector 'seen': payload has shape (1,), "),
         ({"own": vec(1, 1), "seen": [1, 1]}, "extra vector 'seen': payload is list, expected flo"),
         ({"own": vec(1, 1), "seen": NAN}, "extra vector 'seen' has non-finite entries"),
         (None, "the upload's extra is a NoneType instead of a mapping"),
