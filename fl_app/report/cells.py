@@ -110,7 +110,7 @@ class Cell:
         label: the name without the seed: cells that differ in nothing but their seed share it.
             The name unless it is given.
         seed: as configured; None if nobody knows.
-        folder: name of its folder.
+        folder: its folder, from that of the run.
         config: the text of ``config.yaml``.
         overrides: dotted keys that the user gave, and their values; of Hydra's jobs alone.
         metrics: the columns of ``metrics.csv``, each as long as the others.

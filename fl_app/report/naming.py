@@ -16,12 +16,14 @@ SEED = "seed"
 def name_jobs(jobs: Sequence[Cell]) -> None:
     """Give the jobs of a sweep their names and labels, such as ``fedasync local_lr=0.1``.
 
-    A name tells every key that was varied, by its shortest unambiguous end. A label leaves out the
+    They begin with the algorithm or, where each job is an experiment, with the cell. A name tells
+    every key that was varied, by its shortest unambiguous end. A label leaves out the
     seed, so that jobs that differ in nothing else share it. Jobs that nothing tells apart, or whose
     overrides are lost, are numbered.
 
     Args:
-        jobs: all that the sweep left; the folder of each is its number.
+        jobs: all that the sweep left; the folder of each is the job's number, or that and the
+            cell's name.
     """
     settings = [settings_of(job) for job in jobs]
     known = {key for each in settings for key in each}
@@ -37,7 +39,10 @@ def name_jobs(jobs: Sequence[Cell]) -> None:
                 mine.append(f"{shortest(key, known)}={text}")
     for job, mine, seed in zip(jobs, words, seeds, strict=True):
         number = [] if job.overrides else [job.folder]
-        job.label = " ".join([job.algorithm, *mine, *number])
+        cell = "/" in job.folder
+        if cell and job.name != job.label and not seed:  # one of the experiment's seeds
+            seed = [f"{SEED}={job.seed}"]
+        job.label = " ".join([job.label if cell else job.algorithm, *mine, *number])
         job.name = " ".join([job.label, *seed])
     count = Counter(job.name for job in jobs)
     for job in jobs:

@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import shlex
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -34,17 +35,16 @@ def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
     if is_cell(folder):
         cells = [read_cell(folder, name="")]
     else:
-        paths = [path for path in folder.iterdir() if is_cell(path)] if folder.is_dir() else []
-        if not paths:
+        cells = [_read_below(folder, path) for path in _cells_below(folder)]
+        if not cells:
             raise ValueError(
                 f"run_folder={folder} must hold events.jsonl or folders that do: nothing to report"
             )
-        cells = [read_cell(path) for path in paths]
-        name_jobs([cell for cell in cells if cell.folder.isdigit()])
+        name_jobs([cell for cell in cells if cell.folder.partition("/")[0].isdigit()])
         cells.sort(key=_order)
     labels = dict.fromkeys(cell.label for cell in cells)
     for label in only:
-        among = f"among {', '.join(labels)}"
+        among = f"among {', '.join(map(shlex.quote, labels))}"
         require(label in labels, "only", label, among, "there is no such cell")
     return [cell for cell in cells if not only or cell.label in only]
 
@@ -90,6 +90,23 @@ def _task(config: Any) -> str:
     """The data set's name; that of the task's function where it stands for one."""
     data: str | None = OmegaConf.select(config, "task.data")
     return data or (OmegaConf.select(config, "task._target_") or "").rpartition(".")[2]
+
+
+def _cells_below(folder: Path) -> Iterator[Path]:
+    """The folders of a run's cells; in a sweep of experiments these lie in the jobs' folders."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if is_cell(path):
+            yield path
+        elif path.name.isdigit() and path.is_dir():
+            yield from filter(is_cell, path.iterdir())
+
+
+def _read_below(folder: Path, path: Path) -> Cell:
+    cell = read_cell(path)
+    cell.folder = path.relative_to(folder).as_posix()
+    if path.parent != folder:
+        cell.overrides = _overrides(path.parent / ".hydra" / "overrides.yaml")
+    return cell
 
 
 def _overrides(path: Path) -> dict[str, Any]:

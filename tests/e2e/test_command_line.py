@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fl_app import report
 from fl_app.__main__ import main
 
 FILES = {"summary.json", "events.jsonl", "metrics.csv", "config.yaml", "model.npz"}
@@ -114,12 +115,16 @@ def test_quickstart_compares_its_cells_at_equal_updates(monkeypatch, tmp_path):
         assert json.loads((tmp_path / cell / "summary.json").read_text())["stopped"] == "seconds"
 
 
-def test_jobs_of_a_sweep_share_the_plotting_library(monkeypatch, tmp_path):
+def test_jobs_of_a_sweep_share_the_plotting_library_and_are_reported_together(
+    monkeypatch, tmp_path
+):
     sweep = (f"hydra.sweep.dir={tmp_path}", "algorithm=fedbuff,fedasync", "num_versions=1", "-m")
     assert run(monkeypatch, tmp_path, *sweep) == 0
     assert (tmp_path / "plotly.min.js").is_file()
     for job in ("0", "1"):
         assert (tmp_path / job / "report.html").stat().st_size < 1e6
+    table = report.write_report(tmp_path, figures=False)
+    assert [(row.cell, row.folder) for row in table.rows] == [("fedasync", "1"), ("fedbuff", "0")]
 
 
 def test_cells_run_once_per_seed(monkeypatch, tmp_path):

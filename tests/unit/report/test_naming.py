@@ -166,3 +166,22 @@ def test_runs_that_the_user_named_keep_their_names(tmp_path):
     for name in ("mine", "yours"):
         write_job(tmp_path, name, "seed=3")
     assert [cell.name for cell in read_run(tmp_path)] == ["mine", "yours"]
+
+
+def test_cells_of_experiments_in_a_sweep_have_what_was_varied_behind_their_names(tmp_path):
+    for number, alpha in enumerate(("0.1", "1")):
+        write_job(tmp_path, number, f"partition.alpha={alpha}", "experiment=quickstart", own=False)
+        (tmp_path / str(number) / "events.jsonl").unlink()
+        for name in ("fast-seed0", "fast-seed3", "slow"):
+            folder = tmp_path / str(number) / name
+            write_cell(folder, events=ROUNDS, algorithm="fedbuff")
+            with (folder / "config.yaml").open("a") as file:
+                file.write(f"seed: {name[-1] if name[-1].isdigit() else 0}\n")
+    assert [(cell.name, cell.label, cell.folder) for cell in read_run(tmp_path)] == [
+        ("fast alpha=0.1 seed=0", "fast alpha=0.1", "0/fast-seed0"),
+        ("fast alpha=0.1 seed=3", "fast alpha=0.1", "0/fast-seed3"),
+        ("slow alpha=0.1", "slow alpha=0.1", "0/slow"),
+        ("fast alpha=1 seed=0", "fast alpha=1", "1/fast-seed0"),
+        ("fast alpha=1 seed=3", "fast alpha=1", "1/fast-seed3"),
+        ("slow alpha=1", "slow alpha=1", "1/slow"),
+    ]
