@@ -13,6 +13,7 @@ from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import VirtualClock
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.workers import Inline
+from fl_app.record.history import History
 from fl_app.schedule import k_async
 
 WORK = "X"
@@ -60,7 +61,7 @@ def measure(repeats: int) -> dict[str, Any]:
 
 def _run(*, pauses: bool) -> tuple[float, float]:
     """Seconds per client update, and the share of orders that got a fresh model."""
-    trainer = Resting(pauses)
+    trainer, history = Resting(pauses), History()
     clock = VirtualClock(
         Inline(trainer),
         Fleet(UniformRatio(ratio=5.0, num_clients=NUM_CLIENTS)),
@@ -74,10 +75,11 @@ def _run(*, pauses: bool) -> tuple[float, float]:
         clock=clock,
         initial=np.zeros(SIZE, np.float32),
         stop=Stop(num_versions=VERSIONS),
+        sinks=[history],
     )
     began = time.process_time()
     outcome = engine.run()
     seconds = time.process_time() - began
-    if outcome.stopped != "num_versions" or outcome.failures or outcome.rejected:
+    if outcome.stopped != "num_versions" or history.failures or history.rejected:
         raise outcome.error or RunError(outcome.stopped)
-    return seconds / outcome.client_updates, trainer.fresh / outcome.client_updates
+    return seconds / history.client_updates, trainer.fresh / history.client_updates

@@ -8,10 +8,11 @@ from bench.processes import pss_mb
 from bench.workloads import CROWD, CROWD_AT_WORK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.core.errors import RunError
-from fl_app.core.types import Event
+from fl_app.core.events import Aggregated, Event
 from fl_app.engine.engine import Stop
 from fl_app.engine.workers import Workers
 from fl_app.factory import prepare_process
+from fl_app.record.history import History
 from fl_app.schedule import Buffered
 
 SAMPLE_EVERY = 20  # versions
@@ -26,9 +27,11 @@ class Samples:
         self.added: dict[int, dict[str, float]] = {}
 
     def emit(self, event: Event) -> None:
-        if event["kind"] == "aggregate" and event["version"] % SAMPLE_EVERY == 0:
+        if isinstance(event, Aggregated) and event.version % SAMPLE_EVERY == 0:
             sample = pss_mb(self.pids)
-            self.added[event["version"]] = {name: sample[name] - self.idle[name] for name in sample}
+            self.added[event.version] = {name: sample[name] - self.idle[name] for name in sample}
+
+    def close(self) -> None: ...
 
 
 def measure(num_versions: int) -> dict[str, Any]:
@@ -43,14 +46,14 @@ def measure(num_versions: int) -> dict[str, Any]:
     trainer = CROWD.trainer(task)
     cores = len(os.sched_getaffinity(0))
     workers = Workers(trainer, cores, trainer.model.layout.size)
-    samples = Samples()
+    samples, history = Samples(), History()
     outcome = CROWD.engine(
         workers,
         task,
         strategy=FedBuff(),
         schedule=Buffered(concurrency=CROWD_AT_WORK, buffer_size=10),
         stop=Stop(num_versions=3 * num_versions),
-        sinks=[samples],
+        sinks=[history, samples],
     ).run()
     if outcome.stopped != "num_versions":
         raise outcome.error or RunError(outcome.stopped)
@@ -61,7 +64,7 @@ def measure(num_versions: int) -> dict[str, Any]:
         "clients": CROWD.num_clients,
         "clients_at_work": CROWD_AT_WORK,
         "versions": [num_versions, 3 * num_versions],
-        "max_staleness": max(outcome.ages),
+        "max_staleness": max(history.ages),
         "idle_mb": round(samples.idle["Pss"]),
         "rss_mb": round(samples.idle["Pss"] + thrice["Pss"]),
         "rss_is": "proportional set size of engine and workers",

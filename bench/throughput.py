@@ -20,6 +20,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.types import Reply
 from fl_app.engine.workers import Trainer, Workers
 from fl_app.factory import prepare_process
+from fl_app.record.history import History
 
 TURN = 0.5  # seconds
 
@@ -108,11 +109,12 @@ class Race:
             while self._limit.updates() < num_processes:
                 time.sleep(0.1)
             freeze(self._limit.pids)
-            outcome = self._workload.engine(workers, task).run()
+            history = History()
+            outcome = self._workload.engine(workers, task, sinks=[history]).run()
             if not isinstance(outcome.error, MeasureOver):
                 raise outcome.error or KeyboardInterrupt
-            if outcome.failures or outcome.rejected:
-                raise RunError(f"{outcome.failures} failures, {outcome.rejected} rejected updates")
+            if history.failures or history.rejected:
+                raise RunError(f"{history.failures} failures, {history.rejected} rejected updates")
         finally:
             self._limit.close()
 

@@ -14,14 +14,15 @@ from pathlib import Path
 import psutil
 
 from faults.link import HOST, Link, Way
-from faults.story import Event, read_events
 from fl_app.core.errors import RunError
+from fl_app.core.events import Arrived, Event
 from fl_app.field.control import SuperLink, Unreachable
 from fl_app.field.enrol import enrol
 from fl_app.field.kit import Kit, new_kit
 from fl_app.field.loopback import free_ports
 from fl_app.field.runs import Supervisor
 from fl_app.field.supervise import end
+from fl_app.record.log import read_events
 
 APP = Path(__file__).with_name("app")
 NODES = 5
@@ -214,13 +215,13 @@ class Run:
 
         self._thread = threading.Thread(target=see_through, daemon=True)
         self._thread.start()
-        self.until(lambda: any(e["kind"] == "arrival" for e in self.events()), "an update arrives")
+        self.until(lambda: any(isinstance(e, Arrived) for e in self.events()), "an update arrives")
 
     def events(self) -> list[Event]:
         """The event log so far."""
-        events = read_events(self.output / "events.jsonl")
+        events = list(read_events(self.output / "events.jsonl"))
         if events:
-            self._offset = min(self._offset, time.monotonic() - events[-1]["t"])
+            self._offset = min(self._offset, time.monotonic() - events[-1].t)
         return events
 
     def now(self) -> float:
@@ -230,7 +231,7 @@ class Run:
 
     def answered(self) -> set[int]:
         """Clients of whom an update has arrived."""
-        return {event["client"] for event in self.events() if event["kind"] == "arrival"}
+        return {event.client for event in self.events() if isinstance(event, Arrived)}
 
     def submitted(self) -> int:
         """How often the supervisor has submitted it."""

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 import psutil
 
 from faults.field import Disappointed, Run
-from faults.story import Told, orders
+from faults.story import orders
+from fl_app.core.events import Aggregated, Failed
+from fl_app.record.history import OrderRecord
 
 SECONDS = 8.0  # that an order takes: it, and not the processor, decides how fast clients answer
 MODEL_BYTES = 4 * 61_706  # LeNet
@@ -85,9 +87,9 @@ def bad_updates(kinds: Sequence[str], nodes: Sequence[int]) -> Injection:
 def _refused(run: Run, node: int, since: int, fault: str) -> str:
     kind, pattern = UPDATES[fault]
     order = _ended(run, node, fault, since)
-    if order.kind != kind or not re.search(pattern, order.reason):
+    if order.ended != kind or not re.search(pattern, order.reason):
         raise Disappointed(
-            f"expected a {kind} event that matches {pattern!r}, got {order.kind} {order.reason!r}"
+            f"expected a {kind} event that matches {pattern!r}, got {order.ended} {order.reason!r}"
         )
     return f"{kind}: {order.reason}"
 
@@ -117,8 +119,8 @@ def duplicates(node: int) -> Injection:
         link.say_twice(PUSH, after=PULL)
         run.until(lambda: _answered(run, node, first) >= 3, "the node answers three times")
         link.say_twice("")
-        told = [o for o in orders(run.events()) if o.client == node and o.kind][first:]
-        if bad := [o for o in told if o.kind != "arrival" or o.late]:
+        told = [o for o in orders(run.events(), node) if o.ended][first:]
+        if bad := [o for o in told if o.ended != "arrival" or o.late]:
             raise Disappointed(f"an order was answered by {bad[0]}")
         if not link.said_twice:
             raise Disappointed("nothing was sent twice")
@@ -136,9 +138,9 @@ def upload_disturbed(node: int) -> Injection:
     def inject(run: Run) -> Seen:
         link, (_, first) = run.field.links[node], _training(run, node)
 
-        def lost() -> list[Told]:  # an upload may have been the faster one
-            told = [o for o in orders(run.events()) if o.client == node][first:]
-            return [o for o in told if o.kind == "failure"]
+        def lost() -> list[OrderRecord]:  # an upload may have been the faster one
+            told = orders(run.events(), node)[first:]
+            return [o for o in told if o.ended == "failure"]
 
         link.say_twice(ANNOUNCE)
         run.until(lambda: bool(lost()), "an update is lost")
@@ -160,8 +162,8 @@ def client_app_killed(node: int) -> Injection:
         process, sequence = _training(run, node)
         process.kill()
         order = _outcome(run, node, sequence)
-        if order.kind != "failure":
-            raise Disappointed(f"its order ended with {order.kind}")
+        if order.ended != "failure":
+            raise Disappointed(f"its order ended with {order.ended}")
         _answers_again(run, node, sequence)
         yield "client-app-killed", _story(run, order)
 
@@ -194,8 +196,8 @@ def node_killed(node: int, name: str) -> Injection:
         began = time.monotonic()
         _kill(run, f"node-{node}", "fl_app.field.supernode")
         order = _outcome(run, node, sequence)
-        if order.kind != "failure":
-            raise Disappointed(f"its order ended with {order.kind}")
+        if order.ended != "failure":
+            raise Disappointed(f"its order ended with {order.ended}")
         missed = time.monotonic() - began
         _answers_again(run, node, sequence)
         starts = run.field.log(f"node-{node}").count("starts again in")
@@ -217,19 +219,19 @@ def resident_killed(node: int) -> Injection:
         last = _last(run, node)
         process.kill()
         run.until(lambda: _last(run, node) > last + 1, "the node is given orders again")
-        told = [o for o in orders(run.events()) if o.client == node and o.sequence >= last]
-        if failed := [o for o in told if o.kind not in ("arrival", "")]:
+        told = [o for o in orders(run.events(), node) if o.sequence >= last]
+        if failed := [o for o in told if o.ended not in ("arrival", "")]:
             raise Disappointed(f"an order was lost: {failed[0]}")
         starts = len(re.findall(r"resident process \d+ has started", field.log(where)))
         yield "resident-killed", f"no order lost: number {starts} of its kind carried it out"
         last = _last(run, node)
 
-        def lost() -> list[Told]:
+        def lost() -> list[OrderRecord]:
             for process in field.processes(where, "fl_app.resident"):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
-            told = [o for o in orders(run.events()) if o.client == node and o.sequence >= last]
-            return [o for o in told if o.kind == "failure"]
+            told = [o for o in orders(run.events(), node) if o.sequence >= last]
+            return [o for o in told if o.ended == "failure"]
 
         run.until(lambda: bool(lost()), "an order is lost")
         order = lost()[0]
@@ -311,15 +313,15 @@ def slow_uplink(node: int, seconds: float, count: int) -> Injection:
 def _cycle(run: Run, node: int, count: int) -> Iterator[list[float]]:
     """Seconds of the orders of a node before, and of `count` within."""
     cycles: list[float] = []
-    before = [o for o in orders(run.events()) if o.client == node and o.kind]
-    cycles.append(sum(o.at - o.sent for o in before) / len(before))
+    before = [o for o in orders(run.events(), node) if o.ended]
+    cycles.append(sum(o.end - o.start for o in before if o.end is not None) / len(before))
     sequence = _last(run, node)
     yield cycles
     run.until(lambda: _answered(run, node, sequence + 1) >= count, f"{count} updates arrive")
-    told = [o for o in orders(run.events()) if o.client == node and o.kind][sequence + 1 :]
-    if lost := [o for o in told if o.kind != "arrival"]:
+    told = [o for o in orders(run.events(), node) if o.ended][sequence + 1 :]
+    if lost := [o for o in told if o.ended != "arrival"]:
         raise Disappointed(f"an order was lost: {lost[0]}")
-    cycles.append(sum(o.at - o.sent for o in told) / len(told))
+    cycles.append(sum(o.end - o.start for o in told if o.end is not None) / len(told))
 
 
 def _told(cycles: Sequence[float]) -> str:
@@ -329,33 +331,33 @@ def _told(cycles: Sequence[float]) -> str:
 # -- what all need --------------------------------------------------------------------------------
 
 
-def _order(run: Run, node: int, sequence: int) -> Told:
-    return [o for o in orders(run.events()) if o.client == node][sequence]
+def _order(run: Run, node: int, sequence: int) -> OrderRecord:
+    return orders(run.events(), node)[sequence]
 
 
 def _last(run: Run, node: int) -> int:
     """Sequence number of the last order that a node was given."""
-    return len([o for o in orders(run.events()) if o.client == node]) - 1
+    return len(orders(run.events(), node)) - 1
 
 
-def _story(run: Run, order: Told) -> str:
+def _story(run: Run, order: OrderRecord) -> str:
     """What the log tells of an order that has ended."""
     order = _order(run, order.client, order.sequence)  # meanwhile its reply may have come
     reason = f": {order.reason}" if order.reason else ""
     late = f"; reject: {order.late}" if order.late else ""
-    return f"{order.kind} after {order.at - order.sent:.0f} s{reason}{late}"
+    return f"{order.ended} after {(order.end or order.start) - order.start:.0f} s{reason}{late}"
 
 
-def _outcome(run: Run, node: int, sequence: int) -> Told:
+def _outcome(run: Run, node: int, sequence: int) -> OrderRecord:
     """An order, when it has ended."""
     run.until(
-        lambda: _last(run, node) >= sequence and bool(_order(run, node, sequence).kind),
+        lambda: _last(run, node) >= sequence and bool(_order(run, node, sequence).ended),
         f"order {sequence} of client {node} ends",
     )
     return _order(run, node, sequence)
 
 
-def _ended(run: Run, node: int, fault: str, since: int) -> Told:
+def _ended(run: Run, node: int, fault: str, since: int) -> OrderRecord:
     """The order that had a fault, when it has ended."""
 
     def sequences() -> list[int]:
@@ -367,15 +369,15 @@ def _ended(run: Run, node: int, fault: str, since: int) -> Told:
     return _outcome(run, node, sequence)
 
 
-def _expect(order: Told, kind: str, reason: str) -> None:
-    if order.kind != kind or reason not in order.reason:
-        raise Disappointed(f"expected {kind} {reason!r}, got {order.kind} {order.reason!r}")
+def _expect(order: OrderRecord, kind: str, reason: str) -> None:
+    if order.ended != kind or reason not in order.reason:
+        raise Disappointed(f"expected {kind} {reason!r}, got {order.ended} {order.reason!r}")
 
 
 def _answered(run: Run, node: int, since: int) -> int:
     """How many orders of a node from number `since` on have arrived."""
-    told = [o for o in orders(run.events()) if o.client == node][since:]
-    return sum(o.kind == "arrival" for o in told)
+    told = orders(run.events(), node)[since:]
+    return sum(o.ended == "arrival" for o in told)
 
 
 def _answers_again(run: Run, node: int, sequence: int) -> None:
@@ -402,8 +404,8 @@ def _kill(run: Run, where: str, name: str) -> None:
 
 
 def _version(run: Run) -> int:
-    return sum(event["kind"] == "aggregate" for event in run.events())
+    return sum(isinstance(event, Aggregated) for event in run.events())
 
 
 def _lost(run: Run) -> int:
-    return sum(event.get("reason") == ANEW for event in run.events())
+    return sum(isinstance(e, Failed) and e.reason == ANEW for e in run.events())

@@ -1,86 +1,36 @@
 """What the event log of a run tells: what became of every order, and what entered the model."""
 
-import json
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
-Event = dict[str, Any]
+from fl_app.core.events import Aggregated, Arrived, Event
+from fl_app.record.history import History, OrderRecord
+
 Span = tuple[float, float]  # seconds on the run's clock
 
-OUTCOMES = ("arrival", "reject", "failure")
 
-
-@dataclass
-class Told:
-    """One order and what came of it.
-
-    Attributes:
-        client: who had it.
-        sequence: how many orders this client had before.
-        base_version: of the model that it was given.
-        sent: when, seconds.
-        kind: of the event that ended it; "" while it is under way.
-        reason: why it did not arrive.
-        at: when it ended, seconds.
-        late: what was told of its reply after it had been given up.
-    """
-
-    client: int
-    sequence: int
-    base_version: int
-    sent: float
-    kind: str = ""
-    reason: str = ""
-    at: float = 0.0
-    late: str = ""
-
-
-def read_events(path: Path) -> list[Event]:
-    """The event log so far; a line that is not whole yet is left out."""
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines(keepends=True)
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def orders(events: Iterable[Event]) -> list[Told]:
-    """The orders of a run in the sequence in which they were given."""
-    told: list[Told] = []
-    last: dict[int, Told] = {}
+def orders(events: Iterable[Event], client: int) -> list[OrderRecord]:
+    """The orders of one client in the sequence in which they were given."""
+    history = History(keep_orders=True)
     for event in events:
-        client: Any = event.get("client")
-        if event["kind"] == "dispatch":
-            sequence = last[client].sequence + 1 if client in last else 0
-            last[client] = Told(client, sequence, event["version"], event["t"])
-            told.append(last[client])
-        elif event["kind"] in OUTCOMES and client in last:
-            order, reason = last[client], event.get("reason", "")
-            if order.kind:
-                order.late = reason or event["kind"]
-            else:
-                order.kind, order.reason, order.at = event["kind"], reason, event["t"]
-    return told
+        history.emit(event)
+    return [order for order in history.orders if order.client == client]
 
 
 def never_arrived(events: Iterable[Event]) -> list[str]:
     """What was aggregated without an arrival of its own: nothing, if all went well."""
     problems = []
-    waiting: Counter[tuple[int, int]] = Counter()
+    waiting: set[int] = set()
     for event in events:
-        if event["kind"] == "arrival":
-            waiting[event["client"], event["base_version"]] += 1
-        elif event["kind"] == "aggregate":
-            for client, age in zip(event["client"], event["age"], strict=True):
-                base_version = event["version"] - 1 - age
-                if not waiting[client, base_version]:
+        if isinstance(event, Arrived):
+            waiting.add(event.order)
+        elif isinstance(event, Aggregated):
+            for client, order, age in zip(event.client, event.order, event.age, strict=True):
+                if order not in waiting:
                     problems.append(
-                        f"version {event['version']} holds an update of client {client} from "
-                        f"version {base_version} that never arrived"
+                        f"version {event.version} holds an update of client {client} from "
+                        f"version {event.version - 1 - age} that never arrived"
                     )
-                waiting[client, base_version] -= 1
+                waiting.discard(order)
     return problems
 
 
@@ -121,8 +71,8 @@ def share(
             what never recovers would be missed.
         disturbed: when something was.
     """
-    arrived = [event for event in events if event["kind"] == "arrival"]
-    times = {c: [event["t"] for event in arrived if event["client"] == c] for c in others}
+    arrived = [event for event in events if isinstance(event, Arrived)]
+    times = {c: [event.t for event in arrived if event.client == c] for c in others}
     usual = min(
         ({c: rate(times[c], *span) for c in others} for span in calm),
         key=lambda rates: sum(rates.values()),

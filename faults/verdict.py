@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from faults.story import Event, Span, never_arrived, read_events, share
+from faults.story import Span, never_arrived, share
+from fl_app.core.events import Aggregated, Event, Failed, Rejected
+from fl_app.record.log import read_events
 
 KEPT = 0.8  # share of their rate that those keep at least who have no fault
 
@@ -63,14 +65,14 @@ def judge(rows: Sequence[Row], run: Path, ended: str) -> None:
         run: its folder.
         ended: why it did not end well; "" if it did.
     """
-    events = read_events(run / "events.jsonl")
+    events = list(read_events(run / "events.jsonl"))
     problems = [f"the run: {ended}"] if ended else [*of_files(run), *never_arrived(events)]
-    versions = sum(event["kind"] == "aggregate" for event in events)
+    versions = sum(isinstance(event, Aggregated) for event in events)
     for row in rows:
         row.problems += problems
         row.versions = versions
-        row.failures = _count(events, "failure", row.disturbed)
-        row.rejected = _count(events, "reject", row.disturbed)
+        row.failures = _count(events, Failed, row.disturbed)
+        row.rejected = _count(events, Rejected, row.disturbed)
         if row.others and row.seconds > 0:
             row.kept = share(events, row.others, row.calm, row.disturbed)
             if row.kept < KEPT:
@@ -90,5 +92,5 @@ def of_files(run: Path) -> list[str]:
     return problems
 
 
-def _count(events: Sequence[Event], kind: str, span: Span) -> int:
-    return sum(e["kind"] == kind and span[0] <= e["t"] <= span[1] for e in events)
+def _count(events: Sequence[Event], kind: type[Event], span: Span) -> int:
+    return sum(isinstance(e, kind) and span[0] <= e.t <= span[1] for e in events)

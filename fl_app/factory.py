@@ -15,10 +15,11 @@ from threadpoolctl import threadpool_limits
 from fl_app import warm, wire
 from fl_app.client import LocalTrainer, TrainingTask, initial_vector
 from fl_app.core.errors import require
+from fl_app.core.events import Sink
 from fl_app.core.layout import Layout
 from fl_app.devices import Fleet, Overlapping
 from fl_app.engine.clock import Clock, Devices, Mailbox, VirtualClock, WallClock
-from fl_app.engine.engine import Engine, Evaluate, Sink, Stop
+from fl_app.engine.engine import Engine, Evaluate, Stop
 from fl_app.engine.grid import AnyNode, GridMailbox
 from fl_app.engine.workers import Inline, Workers
 from fl_app.metrics import ClassTask, PerClass

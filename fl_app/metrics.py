@@ -1,27 +1,23 @@
 """What a run is judged by, beside accuracy and loss.
 
-Pure functions of numbers, `Tally`, which counts from a run's events what its clients did, and
-`PerClass`, which tests a model class by class. Nothing here is fed back into the run.
+Pure functions of numbers and of a run's `History`, and `PerClass`, which tests a model class by
+class. Nothing here is fed back into the run.
 """
 
 import math
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fl_app.core import targets
 from fl_app.core.errors import require
-from fl_app.core.types import Event
+from fl_app.record.history import Evaluation, History
 
 Floats = NDArray[np.float64]
 
 PER_CLASS = ("recall", "clients")
-OF_EVERY_AGGREGATION = ("kind", "t", "version")
-CONFIGURED = ("_joules_of", "_num_bytes", "_upload_bytes")  # of a tally, not counted by it
 COLLAPSED_AT = 0.99  # of the test examples put into one class
 STABILITY_WINDOW = 10  # evaluations
 
@@ -74,223 +70,53 @@ def expected_accuracy(label_mix: Floats, recall: Floats) -> Floats:
     return label_mix @ recall
 
 
-class Milestone(NamedTuple):
-    """An evaluation and what it took to get there.
-
-    Attributes:
-        version: of the model.
-        t: seconds on the run's clock.
-        client_updates: how many had arrived by then.
-        accuracy: in [0, 1]; NaN if it is unknown.
-    """
-
-    version: int
-    t: float
-    client_updates: int
-    accuracy: float
-
-
-def first_at(milestones: Sequence[Milestone], accuracy: float, window: int = 1) -> Milestone | None:
+def first_at(
+    evaluations: Sequence[Evaluation], accuracy: float, window: int = 1
+) -> Evaluation | None:
     """The first evaluation at which the mean of the last `window` accuracies reaches `accuracy`."""
-    number = targets.first_at([m.accuracy for m in milestones], accuracy, window)
-    return None if number is None else milestones[number]
+    number = targets.first_at([e.accuracy for e in evaluations], accuracy, window)
+    return None if number is None else evaluations[number]
 
 
-def stays_at(milestones: Sequence[Milestone], accuracy: float) -> Milestone | None:
+def stays_at(evaluations: Sequence[Evaluation], accuracy: float) -> Evaluation | None:
     """The evaluation from which the mean of the last five accuracies stays at `accuracy`."""
-    number = targets.stays_at([m.accuracy for m in milestones], accuracy)
-    return None if number is None else milestones[number]
+    number = targets.stays_at([e.accuracy for e in evaluations], accuracy)
+    return None if number is None else evaluations[number]
 
 
-@dataclass
-class _Work:
-    """An order, and what its client had spent on it when it was last heard of."""
-
-    sequence: int
-    start: float
-    failed: bool = False
-    seconds: float = 0.0
-    joules: float = 0.0
-
-
-@dataclass
-class _Mean:
-    """Mean of numbers that come one by one."""
-
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, value: float) -> None:
-        self.total += value
-        self.count += 1
-
-    def __float__(self) -> float:
-        return self.total / self.count
-
-
-class Tally:
-    """Sink that adds up what clients did, and what of it was in vain.
-
-    In vain are orders that failed (also those given up or cut short), updates that were refused,
-    and those that were aggregated with weight 0, where the strategy reports weights. Updates that
-    wait in the buffer when the run ends, and orders still under way, are neither used nor wasted.
+def participation_gini(history: History, num_clients: int | None) -> float:
+    """Spread of the used updates over the clients (`gini`).
 
     Args:
-        num_clients: N, of which all count in the spread of participation; None = as many as appear.
-        num_bytes: size of an order, and of the answer to a pause.
-        upload_bytes: size of an upload; None = that of an order.
-        joules: energy of the first ``elapsed`` seconds of an order, by (client, order number, time
-            given, elapsed); None = unknown (`fl_app.devices.Fleet.joules`).
-
-    Attributes:
-        milestones: the evaluations.
-        participation: client -> how many of its updates were used.
-        seconds_used: of orders whose updates were used, also for forming clusters.
-        seconds_wasted: of orders in vain.
-        orders_wasted: how many.
-        reported: name -> values that the strategy reported of an aggregation, numbers only.
+        history: of the run.
+        num_clients: N, of which all count; None = as many as were given orders.
     """
-
-    def __init__(
-        self,
-        *,
-        num_clients: int | None,
-        num_bytes: int,
-        upload_bytes: int | None = None,
-        joules: Callable[[int, int, float, float], float | None] | None = None,
-    ) -> None:
-        self.milestones: list[Milestone] = []
-        self.participation: Counter[int] = Counter()
-        self.seconds_used = 0.0
-        self.seconds_wasted = 0.0
-        self.orders_wasted = 0
-        self.reported: dict[str, _Mean] = defaultdict(_Mean)
-        self._num_clients = num_clients
-        self._num_bytes = num_bytes
-        self._upload_bytes = num_bytes if upload_bytes is None else upload_bytes
-        self._joules_of = joules
-        self._joules = 0.0
-        self._knows_joules = joules is not None and joules(0, 0, 0.0, 0.0) is not None
-        self._client_updates = 0
-        self._orders: Counter[int] = Counter()  # client -> orders given
-        self._refreshes = 0
-        self._open: dict[int, _Work] = {}  # what each client works on
-        # By client and the version it started from: what waits to be aggregated.
-        self._arrived: dict[tuple[int, int], deque[_Work]] = defaultdict(deque)
-
-    @property
-    def joules(self) -> float | None:
-        """Spent on all orders that ended, in vain or not; None if that is unknown."""
-        return self._joules if self._knows_joules else None
-
-    @property
-    def gini(self) -> float:
-        """Spread of the used updates over the clients (`gini`)."""
-        idle = (self._num_clients or len(self._orders)) - len(self.participation)
-        return gini([*self.participation.values(), *[0] * max(idle, 0)] or [0])
-
-    def emit(self, event: Event) -> None:
-        """Count one event."""
-        match event["kind"]:
-            case "dispatch":
-                client = event["client"]
-                self._open[client] = _Work(self._orders[client], event["t"])
-                self._orders[client] += 1
-            case "arrival":
-                client = event["client"]
-                work = self._open.pop(client)
-                self._spend(client, work, event["t"])
-                self._arrived[client, event["base_version"]].append(work)
-                self._client_updates += 1
-            case "refresh":
-                self._refreshes += 1
-            case "failure" | "reject":
-                self._waste(event)
-            case "aggregate":
-                self._use(event)
-                for name, value in event.items():
-                    if name not in OF_EVERY_AGGREGATION and isinstance(value, int | float):
-                        self.reported[name].add(value)
-            case "cluster":
-                for client in event["dropped"]:  # what they trained told the clusters
-                    self.seconds_used += self._leave(client, event["version"]).seconds
-            case "evaluate":
-                accuracy = event.get("accuracy", math.nan)
-                self.milestones.append(
-                    Milestone(event["version"], event["t"], self._client_updates, accuracy)
-                )
-
-    def close(self) -> None:
-        """Nothing to do."""
-
-    def snapshot(self) -> dict[str, Any]:
-        """What `restore` needs."""
-        return {k: v for k, v in vars(self).items() if k not in CONFIGURED}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Be as when `state` was taken."""
-        vars(self).update(state)
-
-    def columns(self) -> dict[str, float]:
-        """What has come together so far, as further columns of ``metrics.csv``."""
-        columns: dict[str, float] = {
-            "client_updates": self._client_updates,
-            "bytes_down": (self._orders.total() + self._refreshes) * self._num_bytes,
-            "bytes_up": self._client_updates * self._upload_bytes,
-            "orders_wasted": self.orders_wasted,
-            "seconds_wasted": self.seconds_wasted,
-            "participation_gini": self.gini,
-        }
-        if self.joules is not None:
-            columns["joules"] = self.joules
-        return columns
-
-    def _spend(self, client: int, work: _Work, now: float) -> float:
-        """Account for the work up to `now`; the seconds that were not accounted for before."""
-        elapsed = now - work.start
-        seconds, work.seconds = elapsed - work.seconds, elapsed
-        if self._knows_joules and self._joules_of is not None:
-            joules = self._joules_of(client, work.sequence, work.start, elapsed) or 0.0
-            self._joules += joules - work.joules
-            work.joules = joules
-        return seconds
-
-    def _waste(self, event: Event) -> None:
-        # A client whose order expired goes on; the rest of its time is known when it is back and
-        # its reply is rejected. So the order stays open.
-        work = self._open.get(event.get("client"))  # type: ignore[arg-type]
-        if work is None:
-            return  # a duplicate: the work was counted
-        self.orders_wasted += not work.failed
-        work.failed = True
-        self.seconds_wasted += self._spend(event["client"], work, event["t"])
-
-    def _leave(self, client: int, base_version: int) -> _Work:
-        """The oldest work of a client that waits, which leaves the buffer."""
-        works = self._arrived[client, base_version]
-        work = works.popleft()
-        if not works:
-            del self._arrived[client, base_version]
-        return work
-
-    def _use(self, event: Event) -> None:
-        clients, ages = event["client"], event["age"]
-        weights = event.get("weight", [1.0] * len(clients))
-        for client, age, weight in zip(clients, ages, weights, strict=True):
-            work = self._leave(client, event["version"] - 1 - age)
-            if weight == 0:
-                self.orders_wasted += 1
-                self.seconds_wasted += work.seconds
-            else:
-                self.participation[client] += 1
-                self.seconds_used += work.seconds
+    used = history.participation
+    idle = (num_clients or len(history.sequences)) - len(used)
+    return gini([*used.values(), *[0] * max(idle, 0)] or [0])
 
 
-def of_run(tally: Tally, target_accuracy: float) -> dict[str, Any]:
+def columns(history: History, num_clients: int | None) -> dict[str, float]:
+    """What has come together so far, as further columns of ``metrics.csv``."""
+    columns: dict[str, float] = {
+        "client_updates": history.client_updates,
+        "bytes_down": history.bytes_down,
+        "bytes_up": history.bytes_up,
+        "orders_wasted": history.orders_wasted,
+        "seconds_wasted": history.seconds_wasted,
+        "participation_gini": participation_gini(history, num_clients),
+    }
+    if history.joules is not None:
+        columns["joules"] = history.joules
+    return columns
+
+
+def of_run(history: History, num_clients: int | None, target_accuracy: float) -> dict[str, Any]:
     """What ``summary.json`` says beside the engine's own counts; None is unknown or never happened.
 
     Args:
-        tally: of the whole run.
+        history: of the whole run.
+        num_clients: as of `participation_gini`.
         target_accuracy: to which time and updates are counted, in [0, 1].
 
     Returns:
@@ -302,11 +128,11 @@ def of_run(tally: Tally, target_accuracy: float) -> dict[str, Any]:
         wasted; ``participation_gini``; ``aggregation``, by name the mean of every number that the
         strategy reported of its aggregations.
     """
-    log, plain = stability([m.accuracy for m in tally.milestones])
-    reached = first_at(tally.milestones, target_accuracy)
-    smoothed = first_at(tally.milestones, target_accuracy, targets.WINDOW)
-    stays = stays_at(tally.milestones, target_accuracy)
-    ended = tally.seconds_used + tally.seconds_wasted
+    log, plain = stability([e.accuracy for e in history.evaluations])
+    reached = first_at(history.evaluations, target_accuracy)
+    smoothed = first_at(history.evaluations, target_accuracy, targets.WINDOW)
+    stays = stays_at(history.evaluations, target_accuracy)
+    ended = history.seconds_used + history.seconds_wasted
     return {
         "last10_log10_accuracy_std": _known(log),
         "last10_accuracy_std": _known(plain),
@@ -318,12 +144,12 @@ def of_run(tally: Tally, target_accuracy: float) -> dict[str, Any]:
         "seconds_to_stay_at_target": stays and stays.t,
         "updates_to_stay_at_target": stays and stays.client_updates,
         "versions_to_stay_at_target": stays and stays.version,
-        "joules": tally.joules,
-        "orders_wasted": tally.orders_wasted,
-        "seconds_wasted": tally.seconds_wasted,
-        "wasted_share": tally.seconds_wasted / ended if ended else None,
-        "participation_gini": tally.gini,
-        "aggregation": {name: float(mean) for name, mean in tally.reported.items()},
+        "joules": history.joules,
+        "orders_wasted": history.orders_wasted,
+        "seconds_wasted": history.seconds_wasted,
+        "wasted_share": history.seconds_wasted / ended if ended else None,
+        "participation_gini": participation_gini(history, num_clients),
+        "aggregation": {name: float(mean) for name, mean in history.reported.items()},
     }
 
 

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,11 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from fl_app import metrics, report
+from fl_app.core.events import Event
 from fl_app.core.files import whole
-from fl_app.core.types import Event
 from fl_app.engine.engine import Outcome
-from fl_app.metrics import Tally
 from fl_app.provenance import provenance
+from fl_app.record.history import History
 from fl_app.telemetry import JsonLines, Metrics
 
 log = logging.getLogger("flwr")
@@ -28,37 +29,41 @@ EVENTS, SUMMARY = "events.jsonl", "summary.json"
 
 
 def of_outcome(
-    outcome: Outcome, tally: Tally, wall_seconds: float, report_accuracy: float
+    outcome: Outcome,
+    history: History,
+    num_clients: int | None,
+    wall_seconds: float,
+    report_accuracy: float,
 ) -> dict[str, Any]:
     """What ``summary.json`` says a run came to.
 
     To the keys below come those of `metrics.of_run`, and of `metrics.of_last_evaluation` where the
     task and the configured ``metrics`` give them.
     """
-    measured = [numbers for *_, numbers in outcome.evaluations]
+    measured = [evaluation.metrics for evaluation in history.evaluations]
     accuracies = [numbers["accuracy"] for numbers in measured if "accuracy" in numbers]
     losses = [numbers["loss"] for numbers in measured if "loss" in numbers]
-    used = outcome.ages.total()
+    used = history.ages.total()
     return {
         "num_versions": outcome.version,
-        "client_updates": outcome.client_updates,
+        "client_updates": history.client_updates,
         "virtual_seconds": outcome.seconds,
         "wall_seconds": wall_seconds,
-        "updates_per_second": outcome.client_updates / wall_seconds,
+        "updates_per_second": history.client_updates / wall_seconds,
         "final_accuracy": _finite(accuracies[-1:]),
         "best_accuracy": max(accuracies, default=None),
         "last10_accuracy": _finite(accuracies[-10:]),
         "final_loss": _finite(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
-        "mean_staleness": sum(a * n for a, n in outcome.ages.items()) / used if used else None,
-        "max_staleness": max(outcome.ages, default=None),
-        "bytes_up": outcome.bytes_up,
-        "bytes_down": outcome.bytes_down,
-        "failures": outcome.failures,
-        "rejected": outcome.rejected,
+        "mean_staleness": sum(a * n for a, n in history.ages.items()) / used if used else None,
+        "max_staleness": max(history.ages, default=None),
+        "bytes_up": history.bytes_up,
+        "bytes_down": history.bytes_down,
+        "failures": history.failures,
+        "rejected": history.rejected,
         "stopped": outcome.stopped,
         **outcome.totals,
-        **metrics.of_run(tally, report_accuracy),
+        **metrics.of_run(history, num_clients, report_accuracy),
         **metrics.of_last_evaluation(measured[-1] if measured else {}),
     }
 
@@ -94,31 +99,27 @@ class RunFolder:
     Args:
         folder: made if it is not there.
         settings: of the run, for ``config.yaml``.
-        order_bytes: size of an order.
-        upload_bytes: size of an upload.
 
     Raises:
         OSError: the files cannot be written.
         RunError: another process writes to them.
     """
 
-    def __init__(
-        self, folder: Path, settings: Mapping[str, Any], order_bytes: int, upload_bytes: int
-    ) -> None:
+    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
         self._folder = folder
         self._settings = settings
         self._began = time.monotonic()
         self._origin = provenance([])
-        self._tally = Tally(num_clients=None, num_bytes=order_bytes, upload_bytes=upload_bytes)
+        self._history = History()
         folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             lines = JsonLines(folder / EVENTS)
             stack.callback(lines.close)
-            table = Metrics(folder / "metrics.csv", self._tally.columns)
+            table = Metrics(folder / "metrics.csv", partial(metrics.columns, self._history, None))
             stack.callback(table.close)
             OmegaConf.save(OmegaConf.create(dict(settings)), folder / "config.yaml")
             self._open = stack.pop_all()
-        self._sinks = (self._tally, lines, table)
+        self._sinks = (self._history, lines, table)
 
     def emit(self, event: Event) -> None:
         """Hand an event on to every file."""
@@ -141,7 +142,7 @@ class RunFolder:
             "data": None,
             "seed": self._settings["seed"],
             "num_clients": num_clients,
-            **of_outcome(outcome, self._tally, wall_seconds, report.TARGET_ACCURACY),
+            **of_outcome(outcome, self._history, None, wall_seconds, report.TARGET_ACCURACY),
             **self._origin,
         }
         write(self._folder, model, summary)

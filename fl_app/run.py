@@ -8,28 +8,30 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app import report, results
+from fl_app import metrics, report, results
 from fl_app.checkpoint import Checkpoints, different
 from fl_app.client import TrainingTask
 from fl_app.core.errors import Interrupted, RunError
+from fl_app.core.events import Sink
 from fl_app.core.files import explained
 from fl_app.devices import Recorder
 from fl_app.engine.engine import Outcome, check_complete
 from fl_app.factory import (
     build_devices,
     build_engine,
-    build_sizes,
     build_task,
     build_trainer,
     prepare_process,
 )
-from fl_app.metrics import Tally
 from fl_app.provenance import provenance
+from fl_app.record.history import History
+from fl_app.record.log import read_events
 from fl_app.report.cells import ENDS
 from fl_app.signals import interruptible
 from fl_app.tasks.task import Task
@@ -139,7 +141,6 @@ def run_cell(
         )
     trainer = build_trainer(config, task)
     devices = build_devices(config, trainer)
-    sizes = build_sizes(config, trainer)
     real = config.runtime.name == "deployment"
     checkpoints = Checkpoints(folder, settings(asked))
     kept = checkpoints.load() if config.resume == "auto" else None
@@ -147,32 +148,28 @@ def run_cell(
         check_complete(kept["engine"])
     origin = provenance(overrides, kept and kept.get("provenance"))
     folder.mkdir(parents=True, exist_ok=True)
-    # First, for it refuses a folder in which another process runs.
+    history = History(joules=None if devices is None else devices.joules)
+    # Before the file is locked: a process loses its lock when it closes any handle of the file.
+    for event in read_events(folder / "events.jsonl", kept["lines"] if kept else 0):
+        history.emit(event)
+    # First of the sinks, for it refuses a folder in which another process runs.
     lines = JsonLines(folder / "events.jsonl", keep=kept and kept["lines"])
     if kept is None:
         checkpoints.clear()  # of an earlier run in this folder
     # Of the run before: if this one is killed, it must not be taken for the end of this one.
     (folder / "summary.json").unlink(missing_ok=True)
     OmegaConf.save(asked, folder / "config.yaml", resolve=True)
-    tally = Tally(
-        num_clients=None if real else config.num_clients,
-        num_bytes=sizes.order,
-        upload_bytes=sizes.upload,
-        joules=None if devices is None else devices.joules,
-    )
-    table = Metrics(folder / "metrics.csv", tally.columns, keep=kept and kept["table"])
-    progress = Progress(config.num_versions, label)
-    sinks: list[Tally | JsonLines | Metrics | Progress | Recorder | TensorBoard] = [
-        *(tally, lines, table, progress)
-    ]
+    num_clients = None if real else config.num_clients  # on nodes, as many as join
+    columns = partial(metrics.columns, history, num_clients)
+    table = Metrics(folder / "metrics.csv", columns, keep=kept and kept["table"])
+    # The others read the history, so it takes in every event first.
+    sinks: list[Sink] = [history, lines, table, Progress(history, config.num_versions, label)]
     recorder: Recorder | None = None
     if real:
-        recorder = Recorder(
-            folder / "devices.csv", sizes.order, sizes.upload, keep=kept and kept["devices"]
-        )
+        recorder = Recorder(folder / "devices.csv", history, keep=kept and kept["devices"])
         sinks.append(recorder)
     if config.tensorboard is True or (config.tensorboard == "auto" and real):
-        board = TensorBoard(folder / "tensorboard", lambda: engine.clients, tally.columns)
+        board = TensorBoard(folder / "tensorboard", history, lambda: engine.clients, columns)
         sinks.append(board)
         print(f"To watch: tensorboard --logdir {folder}")
     token = kept["token"] if kept else secrets.token_hex(8)
@@ -182,12 +179,11 @@ def run_cell(
         with undisturbed():
             state = {
                 "engine": engine.snapshot(),
-                "tally": tally.snapshot(),
                 "lines": lines.position(),
                 "table": table.position(),
                 "token": token,
                 "provenance": origin,
-                "devices": recorder and recorder.snapshot(),
+                "devices": recorder and recorder.position(),
                 "wall_seconds": time.monotonic() - began,
             }
             checkpoints.save(version, state)
@@ -200,12 +196,12 @@ def run_cell(
         )
         with closing(engine):
             if kept is not None:
-                tally.restore(kept["tally"])
                 engine.restore(kept["engine"])
                 print(f"{label}: goes on from version {engine.version}")
             with interruptible(engine.stop) as undisturbed:
                 outcome = engine.run()
-    summary = summarise(config, trainer.task, outcome, tally, time.monotonic() - began) | origin
+    wall_seconds = time.monotonic() - began
+    summary = summarise(config, trainer.task, outcome, history, num_clients, wall_seconds) | origin
     results.write(folder, layout.named(outcome.params), summary)
     return outcome, summary
 
@@ -242,7 +238,12 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
 
 
 def summarise(
-    config: DictConfig, task: TrainingTask, outcome: Outcome, tally: Tally, wall_seconds: float
+    config: DictConfig,
+    task: TrainingTask,
+    outcome: Outcome,
+    history: History,
+    num_clients: int | None,
+    wall_seconds: float,
 ) -> dict[str, Any]:
     """The contents of ``summary.json``: what was run, and what it came to.
 
@@ -254,5 +255,7 @@ def summarise(
         "data": task.source,
         "seed": config.seed,
         "num_clients": config.num_clients,
-        **results.of_outcome(outcome, tally, wall_seconds, config.experiment.report_accuracy),
+        **results.of_outcome(
+            outcome, history, num_clients, wall_seconds, config.experiment.report_accuracy
+        ),
     }

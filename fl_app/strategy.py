@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 
 from fl_app import wire
 from fl_app.core.errors import RunError, require, require_at_least, require_positive
+from fl_app.core.events import Aggregated, Arrived, Clustered, Event, Failed, Rejected, Sink
 from fl_app.core.files import explained
 from fl_app.core.layout import Layout, check_returned, check_vector
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import Config, Event, Extra, GlobalModel, Scalar, Update, Vector
+from fl_app.core.types import Config, Extra, GlobalModel, Scalar, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.engine.clock import WallClock
-from fl_app.engine.engine import Engine, Sink, Stop
+from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.grid import GridMailbox
 from fl_app.guard import Guard
 from fl_app.schedule import Buffered, Schedule
@@ -259,7 +260,7 @@ class AsyncStrategy(Strategy):
             schedule: instead of the class's own.
             guard: bounds on uploads; default none.
             eval_every: versions between evaluations.
-            sinks: receive the run's events; those that can be closed are, however the run ends.
+            sinks: receive the run's events, and are closed however the run ends.
             seed: of the choice of clients.
             output: folder for the run's files, as of a run of the command line: ``events.jsonl``,
                 ``metrics.csv``, ``summary.json``, ``model.npz``, ``config.yaml``, and a report to
@@ -275,8 +276,7 @@ class AsyncStrategy(Strategy):
         """
         with ExitStack() as stack:
             for sink in sinks:
-                if hasattr(sink, "close"):
-                    stack.callback(sink.close)
+                stack.callback(sink.close)
             require_at_least("num_rounds", num_rounds, 1, "nothing would be trained")
             require_positive("timeout", timeout, "every order would be late")
             schedule = schedule or deepcopy(self.schedule)
@@ -310,7 +310,7 @@ class AsyncStrategy(Strategy):
                 needs=self.needs,
             )
             stack.callback(mailbox.close)  # also if the engine refuses an argument
-            listening: list[Sink] = [*sinks, _LossByVersion(self, result, num_rounds)]
+            listening: list[Sink] = [*sinks, _Results(self, result, num_rounds)]
             engine = Engine(
                 strategy=self,
                 schedule=schedule,
@@ -337,11 +337,7 @@ class AsyncStrategy(Strategy):
                     "eval_every": eval_every,
                     "seed": seed,
                 }
-                sizes = (
-                    4 * layout.size * (1 + len(names))
-                    for names in (self.order_extra, self.upload_extra)
-                )
-                files = RunFolder(folder, settings, *sizes)
+                files = RunFolder(folder, settings)
                 stack.callback(files.close)
                 listening.append(files)
             outcome = engine.run()
@@ -469,32 +465,39 @@ def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: s
     return Update.of(upload, node, version)
 
 
-class _LossByVersion:
-    """Fills Flower's result with what each version's updates say of the clients' training."""
+class _Results:
+    """Sink that fills Flower's result with what each version's updates say of the training."""
 
     def __init__(self, strategy: AsyncStrategy, result: Result, num_versions: int) -> None:
         self._strategy = strategy
         self._result = result
         self._num_versions = num_versions
-        self._losses: dict[int, float] = {}
+        self._losses: dict[int, float] = {}  # of orders whose updates wait in the buffer
 
     def emit(self, event: Event) -> None:
-        if event["kind"] == "arrival" and event["loss"] is not None:
-            self._losses[event["client"]] = event["loss"]
-        elif event["kind"] == "aggregate":
-            losses = [self._losses[c] for c in event["client"] if c in self._losses]
-            record = self._strategy.train_metrics()
-            if record is None and losses:
-                record = MetricRecord({"train_loss": float(np.mean(losses))})
-            if record is not None:
-                self._result.train_metrics_clientapp[event["version"]] = record
-            log.info(
-                "Version %d of %d from %d updates, ages %s, mean loss %s",
-                event["version"],
-                self._num_versions,
-                len(event["client"]),
-                event["age"],
-                f"{np.mean(losses):.4f}" if losses else "unknown",
-            )
-        elif event["kind"] in ("failure", "reject"):
-            log.warning("%s of client %s: %s", event["kind"], event.get("client"), event["reason"])
+        match event:
+            case Arrived() if event.loss is not None:
+                self._losses[event.order] = event.loss
+            case Clustered():
+                for order in event.order:
+                    self._losses.pop(order, None)
+            case Aggregated():
+                losses = [self._losses.pop(n) for n in event.order if n in self._losses]
+                record = self._strategy.train_metrics()
+                if record is None and losses:
+                    record = MetricRecord({"train_loss": float(np.mean(losses))})
+                if record is not None:
+                    self._result.train_metrics_clientapp[event.version] = record
+                log.info(
+                    "Version %d of %d from %d updates, ages %s, mean loss %s",
+                    event.version,
+                    self._num_versions,
+                    len(event.client),
+                    event.age,
+                    f"{np.mean(losses):.4f}" if losses else "unknown",
+                )
+            case Failed() | Rejected():
+                log.warning("%s of client %s: %s", event.kind, event.client, event.reason)
+
+    def close(self) -> None:
+        """Nothing to do."""

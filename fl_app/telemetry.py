@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from fl_app.core.events import Evaluated, Event, to_json
 from fl_app.core.files import behind, on_disk
-from fl_app.core.types import Event
+from fl_app.record.history import History
 
 FLUSH_EVERY = 2.0  # wall seconds between writes of the event log
 MAX_LINES = 4096  # events held back at most
@@ -53,10 +54,11 @@ class JsonLines:
 
     def emit(self, event: Event) -> None:
         """Append one event; it reaches the disk within seconds of events to come, or at `close`."""
+        flat = to_json(event)
         try:
-            line = self._encode(event)
+            line = self._encode(flat)
         except ValueError:
-            line = self._encode(_finite(event))
+            line = self._encode(_finite(flat))
         self._lines.append(line)
         if self._wall() >= self._due or len(self._lines) >= MAX_LINES:
             self._write()
@@ -114,9 +116,9 @@ class Metrics:
 
     def emit(self, event: Event) -> None:
         """Append a row if the event is an evaluation."""
-        if event["kind"] != "evaluate":
+        if not isinstance(event, Evaluated):
             return
-        row = {**event, **self._more()}
+        row = {"version": event.version, "t": event.t, **event.metrics, **self._more()}
         if self._writer is None:
             self._writer = _csv_writer(self._file, (*self._COLUMNS, *_further(row)))
         self._writer.writerow({key: _field(value) for key, value in row.items()})
@@ -139,6 +141,7 @@ class Progress:
     Redrawn by hand as events come: a run forks worker processes, so no thread may draw.
 
     Args:
+        history: of the run; takes in every event before this sink does.
         total_versions: versions to publish; inf where something else ends the run.
         label: what runs, such as the cell's name.
         console: where to; default standard output.
@@ -147,20 +150,20 @@ class Progress:
 
     def __init__(
         self,
+        history: History,
         total_versions: float,
         label: str,
         *,
         console: Console | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._history = history
         self._total = total_versions
         self._label = label
         self._console = console or Console()
         self._wall = wall
-        self._version = 0
-        self._updates = 0
-        self._accuracy = math.nan
         self._began = wall()
+        self._before = history.client_updates  # of a run that is resumed
         self._bar: RichProgress | None = None
         self._every = LINE_EVERY
         if self._console.is_interactive:
@@ -181,14 +184,8 @@ class Progress:
         self._due = wall() + self._every
 
     def emit(self, event: Event) -> None:
-        """Count one event, and redraw if it is time."""
-        match event["kind"]:
-            case "arrival":
-                self._updates += 1
-            case "aggregate":
-                self._version = event["version"]
-            case "evaluate":
-                self._accuracy = _number(event.get("accuracy"))
+        """Redraw if it is time."""
+        del event
         if self._wall() >= self._due:
             self._show()
             self._due = self._wall() + self._every
@@ -202,7 +199,7 @@ class Progress:
     def _show(self) -> None:
         if self._bar is not None:
             self._bar.update(
-                self._task, completed=self._version, status=self._status(), refresh=True
+                self._task, completed=self._history.version, status=self._status(), refresh=True
             )
         else:
             line = " ".join(f"{self._label}: {self._status()}".split())
@@ -210,10 +207,13 @@ class Progress:
 
     def _status(self) -> str:
         total = f"/{self._total:.0f}" if math.isfinite(self._total) else ""
-        rate = self._updates / max(self._wall() - self._began, 1e-9)
-        accuracy = f"{self._accuracy:.1%}" if math.isfinite(self._accuracy) else "-"
-        done = f"{self._version}{total}"
-        work = f"{self._updates:,} updates at {rate:,.0f}/s"
+        history = self._history
+        updates = history.client_updates
+        rate = (updates - self._before) / max(self._wall() - self._began, 1e-9)
+        last = history.evaluations[-1].accuracy if history.evaluations else math.nan
+        accuracy = f"{last:.1%}" if math.isfinite(last) else "-"
+        done = f"{history.version}{total}"
+        work = f"{updates:,} updates at {rate:,.0f}/s"
         return f"{done:>9} versions {work:>24}  acc {accuracy:>6}"
 
 
@@ -237,12 +237,8 @@ def _finite(value: Any) -> Any:
     return value
 
 
-def _number(value: Any) -> float:
-    return math.nan if value is None else float(value)
-
-
-def _further(event: Event) -> list[str]:
-    return [key for key in event if key not in ("kind", *Metrics._COLUMNS)]
+def _further(row: Mapping[str, Any]) -> list[str]:
+    return [key for key in row if key not in Metrics._COLUMNS]
 
 
 def _field(value: Any) -> Any:

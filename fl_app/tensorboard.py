@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fl_app.core.errors import is_number
-from fl_app.core.types import Event
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    Dispatched,
+    Evaluated,
+    Event,
+    Failed,
+    Rejected,
+)
+from fl_app.record.history import History
 
 POINT_EVERY = 1.0  # wall seconds between points at least, but for evaluations
 WHO_EVERY = 10.0  # wall seconds between tables of who is there
@@ -66,6 +75,7 @@ class TensorBoard:
 
     Args:
         folder: for the files.
+        history: of the run; takes in every event before this sink does.
         clients: gives those who are there and idle, and those who work on an order.
         more: gives further totals by name.
         wall: seconds of the wall clock.
@@ -76,6 +86,7 @@ class TensorBoard:
     def __init__(
         self,
         folder: Path,
+        history: History,
         clients: Callable[[], Clients],
         more: Callable[[], Mapping[str, float]] = dict,
         *,
@@ -84,6 +95,7 @@ class TensorBoard:
         writer: Callable[[Path], Writer] | None = None,
     ) -> None:
         self._folder = folder
+        self._history = history
         self._clients = clients
         self._more = more
         self._wall = wall
@@ -93,38 +105,32 @@ class TensorBoard:
         self._due = self._who_due = -math.inf
         self._version = 0
         self._t = 0.0
-        self._counts = dict.fromkeys(("arrivals", "failures", "rejects"), 0)
         self._means: dict[str, _Mean] = {}
         self._lives: dict[int, _Life] = {}
 
     def emit(self, event: Event) -> None:
         """Take in one event, and write a point if it is time."""
-        kind = event["kind"]
-        self._t = event["t"]
-        match kind:
-            case "dispatch":
-                self._life(event).last = f"order, version {event['version']}"
-            case "arrival":
-                self._counts["arrivals"] += 1
-                loss = event.get("loss")
-                self._mean("clients/loss").add(loss)
-                life = self._life(event)
+        self._t = event.t
+        match event:
+            case Dispatched():
+                self._life(event.client).last = f"order, version {event.version}"
+            case Arrived():
+                self._mean("clients/loss").add(event.loss)
+                life = self._life(event.client)
                 life.updates += 1
-                life.last = f"update, loss {loss:.4g}" if is_number(loss) else "update"
-            case "failure" | "reject":
-                self._counts["failures" if kind == "failure" else "rejects"] += 1
-                if "client" in event:
-                    life = self._life(event)
+                life.last = "update" if event.loss is None else f"update, loss {event.loss:.4g}"
+            case Failed() | Rejected():
+                if event.client is not None:
+                    life = self._life(event.client)
                     life.lost += 1
-                    life.last = f"{kind}: {event.get('reason', '')}"
-            case "aggregate":
+                    life.last = f"{event.kind}: {event.reason}"
+            case Aggregated():
                 self._aggregate(event)
-            case "evaluate":
-                self._version = event["version"]
-                for key, value in event.items():
-                    if key not in ("kind", "t", "version"):
-                        self._scalar(f"test/{key}", value)
-        if kind == "evaluate" or self._wall() >= self._due:
+            case Evaluated():
+                self._version = event.version
+                for key, value in event.metrics.items():
+                    self._scalar(f"test/{key}", value)
+        if isinstance(event, Evaluated) or self._wall() >= self._due:
             self._point()
 
     def close(self) -> None:
@@ -135,13 +141,11 @@ class TensorBoard:
             self._writer.close()
             self._writer = None
 
-    def _aggregate(self, event: Event) -> None:
-        self._version = event["version"]
-        for age in event["age"]:
+    def _aggregate(self, event: Aggregated) -> None:
+        self._version = event.version
+        for age in event.age:
             self._mean("clients/staleness").add(age)
-        for key, value in event.items():
-            if key in ("kind", "t", "version", "client", "age"):
-                continue
+        for key, value in event.report.items():
             if isinstance(value, list):
                 numbers = _Mean()
                 for each in value:
@@ -156,7 +160,13 @@ class TensorBoard:
                 if tag == "clients/staleness":
                     self._scalar("clients/staleness_max", mean.most)
         self._means.clear()
-        for key, value in {**self._counts, **self._more()}.items():
+        history = self._history
+        totals = {
+            "arrivals": history.client_updates,
+            "failures": history.failures,
+            "rejects": history.rejected,
+        }
+        for key, value in {**totals, **self._more()}.items():
             self._scalar(f"total/{key}", value)
         idle, busy = self._clients()
         self._scalar("clients/online", len(idle) + len(busy))
@@ -182,9 +192,9 @@ class TensorBoard:
     def _mean(self, tag: str) -> _Mean:
         return self._means.setdefault(tag, _Mean())
 
-    def _life(self, event: Event) -> _Life:
-        life = self._lives.setdefault(event["client"], _Life())
-        life.heard = event["t"]
+    def _life(self, client: int) -> _Life:
+        life = self._lives.setdefault(client, _Life())
+        life.heard = self._t
         return life
 
 

@@ -72,7 +72,7 @@ def main(grid: Grid, context: Context) -> None:
         return {
             "params": outcome.params.tolist(),
             "stopped": outcome.stopped,
-            "failures": outcome.failures,
+            "failures": recorder.history.failures,
             "events": recorder.events,
             "seconds": time.monotonic() - began,
         }

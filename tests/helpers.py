@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer
+from fl_app.core.events import Event, Sink, to_json
 from fl_app.core.types import (
     NO_EXTRA,
     Config,
-    Event,
     Extra,
     GlobalModel,
     Order,
@@ -26,8 +26,9 @@ from fl_app.core.types import (
 from fl_app.core.vector import weighted_sum
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import VirtualClock
-from fl_app.engine.engine import Engine, Outcome, Sink, Stop
+from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.workers import Inline, Trainer, Workers
+from fl_app.record.history import History
 from fl_app.schedule import Schedule
 
 torch.set_num_threads(1)  # forked workers must not inherit a pool of threads
@@ -190,14 +191,22 @@ class MeanDelta:
         return {}
 
 
+Flat = dict[str, Any]
+"""An event as the log has it."""
+
+
 class Recorder:
-    """Keeps every event."""
+    """Keeps every event as the log has it, and what they add up to."""
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
+        self.events: list[Flat] = []
+        self.history = History()
 
     def emit(self, event: Event) -> None:
-        self.events.append(event)
+        self.events.append(to_json(event))
+        self.history.emit(event)
+
+    def close(self) -> None: ...
 
 
 # -- a run ----------------------------------------------------------------------------------------
@@ -208,10 +217,11 @@ class Run:
     """What a run came to."""
 
     outcome: Outcome
-    events: list[Event]
+    events: list[Flat]
+    history: History
     strategy: Any
 
-    def kind(self, *kinds: str) -> list[Event]:
+    def kind(self, *kinds: str) -> list[Flat]:
         return [event for event in self.events if event["kind"] in kinds]
 
     @property
@@ -282,4 +292,4 @@ def run(
         seed=seed,
         **more,
     )
-    return Run(engine.run(), recorder.events, strategy)
+    return Run(engine.run(), recorder.events, recorder.history, strategy)

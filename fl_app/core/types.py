@@ -95,7 +95,13 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """One upload as the strategy sees it: an `Upload` with its origin."""
+    """One upload as the strategy sees it: an `Upload` with its origin.
+
+    Attributes:
+        client_id: whose it is.
+        base_version: version of the global model that the client started from.
+        order: number of the order that it answers; -1 of an update that is made by hand.
+    """
 
     client_id: int
     base_version: int
@@ -108,9 +114,10 @@ class Update:
     done: bool = True
     records: Records = field(default_factory=dict)
     extra: Extra = field(default_factory=_no_extra)
+    order: int = -1
 
     @classmethod
-    def of(cls, upload: Upload, client_id: int, base_version: int) -> "Update":
+    def of(cls, upload: Upload, client_id: int, base_version: int, order: int = -1) -> "Update":
         """The upload of a client that started from `base_version`, as the server knows it did."""
         return cls(
             client_id,
@@ -124,6 +131,7 @@ class Update:
             upload.done,
             upload.records,
             upload.extra,
+            order,
         )
 
 
@@ -211,6 +219,3 @@ class GlobalModel:
         if self.num_trainable < vector.size:
             scaled[self.num_trainable :] = vector[self.num_trainable :] * np.float32(buffers)
         return scaled
-
-
-Event: TypeAlias = dict[str, Any]

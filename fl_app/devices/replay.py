@@ -14,14 +14,15 @@ The file is a CSV with a header and one row per order that brought an update:
 
 import csv
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from fl_app.core.errors import is_number, require
+from fl_app.core.events import Arrived, Event
 from fl_app.core.files import behind, on_disk
-from fl_app.core.types import Event
+from fl_app.record.history import History
 
 COLUMNS = ("client", "order", "start", "seconds", "bytes_down", "bytes_up")
 
@@ -33,42 +34,29 @@ class Recorder:
 
     Args:
         path: the file, overwritten.
-        order_bytes: what an order moves down.
-        upload_bytes: what its update moves up.
-        keep: a `snapshot`, to go on behind it; None = begin a new file.
+        history: of the run; takes in every event before this sink does.
+        keep: bytes of the file that is there to go on behind; None = begin a new file.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        order_bytes: int,
-        upload_bytes: int,
-        *,
-        keep: dict[str, Any] | None = None,
-    ) -> None:
-        self._file = behind(path, None if keep is None else keep["bytes"])
+    def __init__(self, path: Path, history: History, *, keep: int | None = None) -> None:
+        self._file = behind(path, keep)
         self._writer = csv.writer(self._file, lineterminator="\n")
-        self._sizes = order_bytes, upload_bytes
-        self._orders: Counter[int] = Counter({} if keep is None else keep["orders"])
-        self._given: dict[int, tuple[int, float]] = {}  # client -> its last order, start
+        self._history = history
         if keep is None:
             self._writer.writerow(COLUMNS)
 
     def emit(self, event: Event) -> None:
-        """Note the start of an order, write a row at its end."""
-        if event["kind"] == "dispatch":
-            client = event["client"]
-            self._given[client] = self._orders[client], event["t"]
-            self._orders[client] += 1
-        elif event["kind"] == "arrival":
-            client = event["client"]
-            order, start = self._given.pop(client)
-            self._writer.writerow((client, order, start, event["t"] - start, *self._sizes))
+        """Write a row for an update that arrived."""
+        if isinstance(event, Arrived):
+            order = self._history.waiting[event.order]
+            seconds = event.t - order.start
+            sizes = order.bytes_down, order.bytes_up
+            self._writer.writerow((order.client, order.sequence, order.start, seconds, *sizes))
             self._file.flush()
 
-    def snapshot(self) -> dict[str, Any]:
-        """How far the file goes, all of it on disk, and the orders that every client was given."""
-        return {"bytes": on_disk(self._file), "orders": self._orders.copy()}
+    def position(self) -> int:
+        """Bytes written, all on disk."""
+        return on_disk(self._file)
 
     def close(self) -> None:
         """Close the file."""

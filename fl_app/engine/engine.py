@@ -18,6 +18,21 @@ from typing import Any, Protocol
 import numpy as np
 
 from fl_app.core.errors import Diverged, RunError, Stalled, is_number, require_at_least
+from fl_app.core.events import (
+    Aggregated,
+    Checkpointed,
+    Clustered,
+    Dispatched,
+    Evaluated,
+    Event,
+    Failed,
+    Paused,
+    Recalled,
+    Refreshed,
+    Rejected,
+    Sink,
+)
+from fl_app.core.events import Arrived as UpdateArrived
 from fl_app.core.layout import check_extra, check_returned, check_shape, check_vector, names_of
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import fingerprints
@@ -25,7 +40,6 @@ from fl_app.core.types import (
     KINDS,
     NO_EXTRA,
     Config,
-    Event,
     Extra,
     GlobalModel,
     Order,
@@ -60,7 +74,6 @@ LEAST_RATE, MOST_RATE = 1e-18, 1e18
 
 # Of the engine, in a checkpoint.
 KEPT = (
-    "outcome",
     "_rng",
     "_version",
     "_versions",
@@ -74,6 +87,7 @@ KEPT = (
     "_orders",
     "_failures_in_a_row",
     "_checkpointed",
+    "_evaluated",
     "_guard",
 )
 
@@ -101,12 +115,6 @@ class Aggregator(Protocol):
     def to_evaluate(self, model: GlobalModel) -> Vector: ...
     def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]: ...
     def totals(self) -> Mapping[str, float]: ...
-
-
-class Sink(Protocol):
-    """Receives every event of a run, in order; never answers back."""
-
-    def emit(self, event: Event) -> None: ...
 
 
 Evaluate = Callable[[int, Vector], Mapping[str, float]]
@@ -137,10 +145,12 @@ class Stop:
 
 @dataclass
 class Outcome:
-    """What a run came to. Counters cover the whole run; staleness that of aggregated updates.
+    """How a run ended; what happened in it is told by its events.
 
     Attributes:
         params: the model that the strategy wants tested and saved, shape ``(d,)``.
+        version: of the global model.
+        seconds: on the run's clock.
         stopped: "num_versions", "seconds", "target_accuracy", "interrupted", or what went wrong.
         error: what went wrong, if the run could not go on.
         totals: what the strategy says of the run as a whole.
@@ -151,13 +161,6 @@ class Outcome:
     seconds: float = 0.0
     stopped: str = ""
     error: RunError | None = None
-    evaluations: list[tuple[int, float, Mapping[str, float]]] = field(default_factory=list)
-    client_updates: int = 0
-    ages: Counter[int] = field(default_factory=Counter)
-    bytes_down: int = 0
-    bytes_up: int = 0
-    failures: int = 0
-    rejected: int = 0
     totals: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -239,6 +242,7 @@ class Engine:
         self._orders = 0
         self._failures_in_a_row = 0
         self._checkpointed = 0  # version
+        self._evaluated: int | None = None  # version
         self._asked_to_stop = False
         self.outcome = Outcome(params=initial)
 
@@ -251,7 +255,7 @@ class Engine:
         """Run to the end; Ctrl-C and errors of the run end it early with what was done so far."""
         outcome = self.outcome
         try:
-            if not outcome.evaluations:
+            if self._evaluated is None:
                 self._evaluate()
             while not outcome.stopped:
                 self._keep()
@@ -377,7 +381,7 @@ class Engine:
         due = every is not None and self._version // every > self._checkpointed // every
         if due:
             self._checkpointed = self._version
-            self._emit("checkpoint", version=self._version)
+            self._emit(Checkpointed(self._clock.now, self._version))
         if self._checkpoint is not None and (due or self._asked_to_stop):
             self._checkpoint(self._version)
 
@@ -406,8 +410,8 @@ class Engine:
             self._cited[self._version] += 1
             self._idle.discard(client_id)
             self._busy[client_id] = order
-            self.outcome.bytes_down += vector.nbytes * (1 + len(extra))
-            self._emit("dispatch", client=client_id, version=self._version)
+            sent = vector.nbytes * (1 + len(extra))
+            self._emit(Dispatched(order.sent_at, client_id, order.number, self._version, sent))
             self._clock.dispatch(order)
 
     def _extra(self, model: GlobalModel, client_id: int) -> Extra:
@@ -454,9 +458,9 @@ class Engine:
                 self._fail(order, "deadline passed")
             case Returned(order):
                 self._idle.add(order.client_id)
-                self._reject(order.client_id, order.base_version, "late: its deadline had passed")
+                self._reject(order, "late: its deadline had passed")
             case Stray():
-                self._reject(None, None, "duplicate: this order was answered before")
+                self._reject(None, "duplicate: this order was answered before")
             case Alarm():
                 pass  # whoever asked for it is asked next
             case Joined(client_id):
@@ -469,18 +473,18 @@ class Engine:
 
     def _refresh(self, order: Order, upload: Upload) -> None:
         """Answer a client that paused: with what the strategy has for it, or nothing newer."""
-        model = self._model()
+        model, now = self._model(), self._clock.now
         client_id, base_version = order.client_id, order.base_version
-        self._emit("pause", client=client_id, base_version=base_version, progress=upload.progress)
+        self._emit(Paused(now, client_id, order.number, base_version, upload.progress))
         vector, config, extra = NO_VECTOR, {**order.config, "resume": True}, NO_EXTRA
         if self._version > base_version:
-            paused = Update.of(upload, client_id, base_version)
+            paused = Update.of(upload, client_id, base_version, order.number)
             vector, more = self._strategy.refresh(model, paused)
             self._check_returned("refresh", vector)
             config |= {**more, "fresh_version": self._version}
             extra = self._extra(model, client_id)
-            self.outcome.bytes_down += vector.nbytes * (1 + len(extra))
-            self._emit("refresh", client=client_id, version=self._version)
+            sent = vector.nbytes * (1 + len(extra))
+            self._emit(Refreshed(now, client_id, order.number, self._version, sent))
         order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
         self._busy[client_id] = order
         self._clock.resume(order, upload.progress)
@@ -489,7 +493,7 @@ class Engine:
         base_version = order.base_version
         if upload.base_version is not None:
             base_version = upload.base_version
-        update = Update.of(upload, order.client_id, base_version)
+        update = Update.of(upload, order.client_id, base_version, order.number)
         model = self._model()
         malformed = self._malformed(order, upload)
         diverged = "" if malformed else self._overflow(model, update)
@@ -502,20 +506,22 @@ class Engine:
         if reason:
             self._release(order.base_version)
             self._failures_in_a_row += 1
-            self._reject(order.client_id, order.base_version, reason)
+            self._reject(order, reason)
             self._check_alive(reason + (self._likely_cause() if diverged else ""))
             return
         self._failures_in_a_row = 0
         self._cited[base_version] += 1
         self._release(order.base_version)
-        self.outcome.client_updates += 1
-        self.outcome.bytes_up += self._upload_bytes
         self._emit(
-            "arrival",
-            client=order.client_id,
-            base_version=base_version,
-            age=model.age(update),
-            loss=update.loss if math.isfinite(update.loss) else None,
+            UpdateArrived(
+                self._clock.now,
+                order.client_id,
+                order.number,
+                base_version,
+                age=model.age(update),
+                loss=update.loss if math.isfinite(update.loss) else None,
+                bytes=self._upload_bytes,
+            )
         )
         self._buffer.append(update)
         if self._schedule.surveys:
@@ -571,17 +577,18 @@ class Engine:
 
     def _fail(self, order: Order, reason: str) -> None:
         self._release(order.base_version)
-        self.outcome.failures += 1
         self._failures_in_a_row += 1
         self._emit(
-            "failure", client=order.client_id, base_version=order.base_version, reason=reason
+            Failed(self._clock.now, order.client_id, order.number, order.base_version, reason)
         )
         self._check_alive(reason)
 
-    def _reject(self, client_id: int | None, base_version: int | None, reason: str) -> None:
-        self.outcome.rejected += 1
-        story = {"client": client_id, "base_version": base_version}
-        self._emit("reject", **{k: v for k, v in story.items() if v is not None}, reason=reason)
+    def _reject(self, order: Order | None, reason: str) -> None:
+        now = self._clock.now
+        if order is None:
+            self._emit(Rejected(now, reason=reason))
+        else:
+            self._emit(Rejected(now, order.client_id, order.number, order.base_version, reason))
 
     def _check_alive(self, reason: str) -> None:
         # Of clients ever known: those who left are who failed, and they may come back.
@@ -625,11 +632,14 @@ class Engine:
         for update in dropped:
             self._release(update.base_version)
         self._emit(
-            "cluster",
-            version=self._version,
-            client=list(clusters),
-            cluster=list(clusters.values()),
-            dropped=[update.client_id for update in dropped],
+            Clustered(
+                self._clock.now,
+                self._version,
+                client=list(clusters),
+                cluster=list(clusters.values()),
+                dropped=[update.client_id for update in dropped],
+                order=[update.order for update in dropped],
+            )
         )
 
     def _aggregate(self, updates: Sequence[Update]) -> None:
@@ -639,6 +649,12 @@ class Engine:
         self._check_returned("aggregate", params)
         if not all_finite([params]):
             raise Diverged(f"version {self._version + 1} is not finite{self._likely_cause()}")
+        weights = self._strategy.report.get("weight")
+        if weights is not None and len(weights) != len(updates):
+            raise RunError(
+                f"aggregation of version {self._version + 1}: report['weight'] has {len(weights)} "
+                f"entries, expected one for each of {len(updates)} updates"
+            )
         ages = [model.age(update) for update in updates]
         self._discard(updates)
         # In this order, so that Ctrl-C between any two steps leaves a version that exists.
@@ -647,17 +663,21 @@ class Engine:
         for update in updates:
             self._release(update.base_version)
         self._forget(self._version - 1)
-        self.outcome.ages.update(ages)
+        now = self._clock.now
         self._emit(
-            "aggregate",
-            version=self._version,
-            client=[update.client_id for update in updates],
-            age=ages,
-            **self._strategy.report,
+            Aggregated(
+                now,
+                self._version,
+                client=[update.client_id for update in updates],
+                order=[update.order for update in updates],
+                age=ages,
+                report=self._strategy.report,
+            )
         )
         for client_id in self._schedule.urgent(self._busy, self._version):
-            if self._clock.hurry(self._busy[client_id]):
-                self._emit("notice", client=client_id, version=self._version)
+            order = self._busy[client_id]
+            if self._clock.hurry(order):
+                self._emit(Recalled(now, client_id, order.number, self._version))
         if self._version % self._eval_every == 0:
             self._evaluate()
         if self._version >= self._stop.num_versions:
@@ -695,19 +715,15 @@ class Engine:
                 self._versions.pop(version, None)
 
     def _evaluate(self, *, final: bool = False) -> None:
-        evaluations = self.outcome.evaluations
-        if self._evaluate_fn is None or (
-            final and evaluations and evaluations[-1][0] == self._version
-        ):
+        if self._evaluate_fn is None or (final and self._evaluated == self._version):
             return
         metrics = self._evaluate_fn(self._version, self._strategy.to_evaluate(self._model()))
-        evaluations.append((self._version, self._clock.now, metrics))
-        self._emit("evaluate", version=self._version, **metrics)
+        self._evaluated = self._version
+        self._emit(Evaluated(self._clock.now, self._version, metrics))
         if metrics.get("accuracy", -math.inf) >= self._stop.target_accuracy:
             self.outcome.stopped = "target_accuracy"
 
-    def _emit(self, kind: str, **fields: Any) -> None:
-        event = {"kind": kind, "t": self._clock.now, **fields}
+    def _emit(self, event: Event) -> None:
         for sink in self._sinks:
             sink.emit(event)
 

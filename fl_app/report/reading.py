@@ -20,6 +20,7 @@ from fl_app.report.style import ALGORITHMS
 
 MAX_STORY = 8  # events of a client that are told with its trouble
 MAX_NOTE = 300  # characters of what an event says beside the usual
+NOTED_ELSEWHERE = ("kind", "t", "client", "order", "base_version", "bytes")
 
 
 def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
@@ -313,7 +314,7 @@ def _note(event: dict[str, Any]) -> str:
     told = (
         f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
         for key, value in event.items()
-        if key not in ("kind", "t", "client", "base_version") and value is not None
+        if key not in NOTED_ELSEWHERE and value is not None
     )
     return ", ".join(told)[:MAX_NOTE]
 

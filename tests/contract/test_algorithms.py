@@ -1,6 +1,7 @@
 """What every algorithm promises, found by the name of its YAML file."""
 
 import inspect
+import json
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from configs import ALGORITHMS, composed
-from helpers import Quadratic, Recorder, Run, run
+from helpers import Flat, Quadratic, Recorder, Run, run
 from hydra.utils import get_class
 from omegaconf import DictConfig
 from torch import Tensor, nn
@@ -23,6 +24,8 @@ from fl_app.factory import (
     build_strategy,
     build_trainer,
 )
+from fl_app.record.history import History
+from fl_app.record.log import events_of
 from fl_app.schedule import RandomK, synchronous
 from fl_app.strategy import AsyncStrategy
 from fl_app.validate import check
@@ -198,8 +201,8 @@ def test_trains_to_the_optimum_of_a_quadratic(name: str) -> None:
     """From 5 away; clients' own optima lie 0.46 around it, which averaging must beat."""
     buffer_size = getattr(build_schedule(configuration(name)), "buffer_size", 1)
     result = train(name, num_versions=300 // buffer_size)
-    assert result.outcome.client_updates >= 300
-    assert result.outcome.failures == result.outcome.rejected == 0
+    assert result.history.client_updates >= 300
+    assert result.history.failures == result.history.rejected == 0
     assert np.linalg.norm(TASK.optimum) > 5
     assert np.linalg.norm(result.outcome.params - TASK.optimum) < 0.2
 
@@ -212,6 +215,29 @@ def test_same_seed_same_log_whatever_the_number_of_workers(name: str) -> None:
     )
     assert same.events == one.events != other.events
     assert same.final == one.final != other.final
+
+
+@every_algorithm
+def test_the_log_tells_as_much_as_the_run_itself(name: str) -> None:
+    """Also a log as it was written before orders had numbers, but for bytes."""
+    result = train(name, num_versions=6)
+    live = vars(result.history)
+    assert vars(folded(result.events)) == live
+    unnumbered = [
+        {key: value for key, value in event.items() if key not in ("order", "bytes")}
+        for event in result.events
+    ]
+    without_bytes = [
+        {**event, "bytes": 0} if "bytes" in event else event for event in result.events
+    ]
+    assert vars(folded(unnumbered)) == vars(folded(without_bytes))
+
+
+def folded(events: list[Flat]) -> History:
+    history = History()
+    for event in events_of(json.loads(json.dumps(event)) for event in events):
+        history.emit(event)
+    return history
 
 
 class Drawn(HeadedQuadratic):
@@ -321,7 +347,7 @@ def test_in_rounds_of_everybody_all_make_the_same_models(name: str) -> None:
             strategy=build_strategy(configuration(name, *AVERAGING[name])),
             initial=initial_vector(TASK, 0)[0],
         )
-        assert set(result.outcome.ages) == {0}
+        assert set(result.history.ages) == {0}
         return result.outcome.params
 
     expected = rounds("fedavg")

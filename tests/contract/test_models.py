@@ -87,9 +87,9 @@ def test_two_versions(name: str, model: str) -> None:
         num_trainable=layout.num_trainable,
         evaluate=evaluate,
     )
-    outcome = result.outcome
+    outcome, history = result.outcome, result.history
     assert outcome.stopped == "num_versions"
-    assert outcome.failures == outcome.rejected == 0
+    assert history.failures == history.rejected == 0
     assert (len(result.kind("pause")) > 0) == (name == "fedasmu")
     assert all(np.isfinite(metrics["loss"]) for metrics in tested)
     split = layout.num_trainable

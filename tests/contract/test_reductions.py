@@ -77,7 +77,7 @@ MEANS = {
 @pytest.mark.parametrize("strategy", MEANS.values(), ids=MEANS)
 def test_fresh_gradients_are_averaged(strategy: AsyncStrategy) -> None:
     plain, result = equal_speeds(FedAvgK(server_lr=RATE)), equal_speeds(strategy)
-    assert set(result.outcome.ages) == {0}
+    assert set(result.history.ages) == {0}
     assert np.linalg.norm(plain.outcome.params) > 1
     np.testing.assert_allclose(result.outcome.params, plain.outcome.params, rtol=1e-6)
 
@@ -94,7 +94,7 @@ def test_fresh_gradients_are_averaged_by_examples_in_a_run(strategy: AsyncStrate
     task = Unequal.scattered(CLIENTS)
     by_examples = equal_speeds(FedAvgK(server_lr=RATE, weighting="examples"), task)
     result = equal_speeds(strategy, task)
-    assert set(result.outcome.ages) == {0}
+    assert set(result.history.ages) == {0}
     assert np.linalg.norm(by_examples.outcome.params) > 1
     np.testing.assert_allclose(result.outcome.params, by_examples.outcome.params, rtol=1e-6)
     uniform = equal_speeds(FedAvgK(server_lr=RATE), task)

@@ -165,7 +165,7 @@ def test_one_cluster_is_safl_with_k_of_phi_m():
     eafl = EAFL(server_lr=0.5, num_clusters=1, participation=0.375, recluster=False)
     ours = trained(eafl, eafl.schedule, seconds)
     safl = trained(SAFL(server_lr=0.5), k_async(3), seconds)
-    assert max(safl.outcome.ages) > 0
+    assert max(safl.history.ages) > 0
     assert ours.final == safl.final
     for mine, theirs in zip(ours.kind("aggregate"), safl.kind("aggregate"), strict=True):
         assert (mine["client"], mine["age"]) == (theirs["client"], theirs["age"])
@@ -179,7 +179,7 @@ def test_a_cluster_each_is_synchronous_sgd_weighted_by_data():
     eafl = EAFL(server_lr=0.5, num_clusters=CLIENTS, recluster_every=10)
     ours = trained(eafl, eafl.schedule, seconds)
     rounds = trained(AFL(server_lr=0.5), synchronous(CLIENTS), seconds)
-    assert set(ours.outcome.ages) == {0}
+    assert set(ours.history.ages) == {0}
     assert [sorted(e["client"]) for e in ours.kind("aggregate")] == [[*range(CLIENTS)]] * 30
     assert np.linalg.norm(rounds.outcome.params) > 1
     np.testing.assert_allclose(ours.outcome.params, rounds.outcome.params, rtol=1e-6)

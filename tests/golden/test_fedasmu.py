@@ -439,7 +439,7 @@ def test_pauses_are_answered_and_nobody_else_waits(workers: int) -> None:
     assert 20 < len(refreshes) <= len(pauses)  # at first there is nothing newer
     assert {event["progress"] for event in pauses} == {0.4}
     assert len(arrivals) == 40
-    assert made.outcome.bytes_down == (len(made.kind("dispatch")) + len(refreshes)) * 12
+    assert made.history.bytes_down == (len(made.kind("dispatch")) + len(refreshes)) * 12
     first = next(event for event in arrivals if event["client"] == 0)
     given = next(event for event in made.kind("dispatch") if event["client"] == 0)
     spent = first["t"] - given["t"]
@@ -499,7 +499,7 @@ def test_a_refused_upload_leaves_model_and_controls_as_they_were() -> None:
         devices=Slower(),
     )
     refused = [i for i, (what, _) in enumerate(strategy.asked) if what == "refuse 0"]
-    assert len(refused) == len(made.kind("reject")) == made.outcome.rejected >= 2
+    assert len(refused) == len(made.kind("reject")) == made.history.rejected >= 2
     for i in refused:
         before, after = strategy.asked[i][1], strategy.asked[i + 1][1]
         assert before == after

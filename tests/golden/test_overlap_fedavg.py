@@ -94,7 +94,7 @@ def test_delayed_gradient_descent_on_a_quadratic() -> None:
     assert made.outcome.params[0] == pytest.approx(expected[-1], rel=1e-5)
     fedavg = 8.0 * (1 - (1 - eta) ** versions)
     assert abs(made.outcome.params[0] - fedavg) > 0.05
-    assert made.outcome.ages == {0: 1, 1: versions - 1}
+    assert made.history.ages == {0: 1, 1: versions - 1}
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ def test_c_is_the_mean_of_what_clients_keep_however_old_updates_are(schedule: An
     trainer = Keeping(SCATTERED, upload="delta", **STEPS)
     made = run(schedule, trainer, strategy=SCAFFOLD(num_clients=CLIENTS), num_versions=12)
     latest = {made_by: control for _, (made_by, control) in sorted(kept.items())}
-    assert made.outcome.client_updates == len(kept)  # nobody trained ahead of an end
+    assert made.history.client_updates == len(kept)  # nobody trained ahead of an end
     total = sum(latest.values())
     np.testing.assert_allclose(made.strategy.state["control"], total / CLIENTS, atol=1e-5)
     assert np.linalg.norm(total) > 0.1

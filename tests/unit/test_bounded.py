@@ -41,9 +41,9 @@ def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs: int)
         devices=SlowFirst(),
         epochs=epochs,
     )
-    assert max(made.outcome.ages) <= 3
+    assert max(made.history.ages) <= 3
     versions = [event["t"] for event in made.events if event["kind"] == "aggregate"]
-    notices = [event["client"] for event in made.events if event["kind"] == "notice"]
+    notices = [event["client"] for event in made.events if event["kind"] == "recall"]
     if epochs == 10:  # at the end of an epoch of 10 s
         assert versions[3] == pytest.approx(10.0)
         assert notices[0] == 0

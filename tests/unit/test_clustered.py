@@ -215,7 +215,7 @@ def test_a_version_has_the_quorum_of_every_cluster() -> None:
         assert (odd, len(event["client"])) == (2, 4)
     assert [event["version"] for event in result.kind("cluster")] == [0, 7, 14, 21, 28]
     assert result.strategy.shown == [[*range(6)]] * 5
-    assert result.outcome.failures == result.outcome.rejected == 0
+    assert result.history.failures == result.history.rejected == 0
 
 
 def test_what_was_trained_for_the_clusters_makes_no_version() -> None:
@@ -230,6 +230,7 @@ def test_what_was_trained_for_the_clusters_makes_no_version() -> None:
         "client": [0, 1, 2, 3, 4, 5],
         "cluster": [0, 1, 0, 1, 0, 1],
         "dropped": [0, 1, 2, 3, 4, 5],
+        "order": [e["order"] for e in before if e["kind"] == "arrival"],
     }
     assert sorted(e["client"] for e in after[1:7]) == [*range(6)]
     assert {(e["kind"], e["version"]) for e in after[1:7]} == {("dispatch", 0)}
@@ -252,7 +253,7 @@ def test_a_run_goes_on_when_the_last_who_is_waited_for_leaves() -> None:
     for leaves in (1.45, 4.45):
         result = quorums(participation=1.0, availability=Stays({5: [leaves]}))
         assert result.outcome.version == 30
-        assert result.outcome.failures == 1
+        assert result.history.failures == 1
         moments = [e["t"] for e in result.kind("cluster", "aggregate")]
         assert leaves in moments  # nothing else happens then
         later = [e for e in result.kind("aggregate") if e["t"] >= leaves]
@@ -286,7 +287,7 @@ def test_a_client_that_always_fails_does_not_stop_the_others() -> None:
 
     result = quorums(participation=1.0, recluster_every=10, script=broken)
     assert result.outcome.version == 30
-    assert result.outcome.failures > 10
+    assert result.history.failures > 10
     assert all(5 not in shown for shown in result.strategy.shown)
 
 

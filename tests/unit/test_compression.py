@@ -171,7 +171,7 @@ def test_training_gets_there_with_a_third_of_the_entries() -> None:
             initial=np.zeros(task.dim, np.float32),
             upload_bytes=trainer.compression.num_bytes(trainer.model.layout),
         )
-        assert result.outcome.bytes_up == result.outcome.client_updates * (
+        assert result.history.bytes_up == result.history.client_updates * (
             4 * task.dim if not settings else (2 + 4)
         )
         return float(np.linalg.norm(result.outcome.params - task.optimum))

@@ -52,5 +52,5 @@ def test_the_algorithm_with_more_than_one_vector_trains(
             num_versions=60,
             workers=1,
         )
-        assert result.outcome.failures == result.outcome.rejected == 0
+        assert result.history.failures == result.history.rejected == 0
         assert np.linalg.norm(result.outcome.params - task.optimum) < 0.2

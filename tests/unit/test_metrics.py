@@ -1,32 +1,30 @@
 """What runs are judged by; expected values are derived in the docstrings."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import helpers
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.core.types import Upload, Vector
-from fl_app.devices import UniformRatio
 from fl_app.metrics import (
-    Milestone,
     PerClass,
-    Tally,
+    columns,
     expected_accuracy,
     first_at,
     gini,
     of_last_evaluation,
     of_run,
+    participation_gini,
     stability,
     stays_at,
     worst_decile,
 )
-from fl_app.schedule import Buffered
+from fl_app.record.history import Evaluation, History
+from fl_app.record.log import events_of
 from fl_app.tasks import Task
 
 # -- numbers --------------------------------------------------------------------------------------
@@ -84,26 +82,28 @@ def test_a_clients_accuracy_is_recall_in_the_mix_of_its_classes() -> None:
 def test_first_evaluation_at_a_target_raw_and_smoothed() -> None:
     """Means of five: .38 at version 4, .52 at version 5, .6 at version 6."""
     accuracies = [0.1, 0.2, 0.7, 0.4, 0.5, 0.8, 0.6]
-    milestones = [Milestone(v, 10.0 * v, 3 * v, a) for v, a in enumerate(accuracies)]
-    assert first_at(milestones, 0.5) == Milestone(2, 20.0, 6, 0.7)
-    assert first_at(milestones, 0.5, 5) == Milestone(5, 50.0, 15, 0.8)
-    assert first_at(milestones, 0.9) is None
-    assert first_at(milestones[:4], 0.1, 5) is None
-    assert stays_at(milestones, 0.55) == Milestone(6, 60.0, 18, 0.6)
-    assert stays_at(milestones, 0.7) is None
+    evaluations = [
+        Evaluation(v, 10.0 * v, 3 * v, {"accuracy": a}) for v, a in enumerate(accuracies)
+    ]
+    assert first_at(evaluations, 0.5) == evaluations[2]
+    assert first_at(evaluations, 0.5, 5) == evaluations[5]
+    assert first_at(evaluations, 0.9) is None
+    assert first_at(evaluations[:4], 0.1, 5) is None
+    assert stays_at(evaluations, 0.55) == evaluations[6]
+    assert stays_at(evaluations, 0.7) is None
 
 
 # -- a run's events -------------------------------------------------------------------------------
 
 EVENTS: list[dict[str, Any]] = [
     {"kind": "evaluate", "t": 0.0, "version": 0, "accuracy": 0.1},
-    {"kind": "dispatch", "t": 0.0, "client": 0, "version": 0},
-    {"kind": "dispatch", "t": 0.0, "client": 1, "version": 0},
-    {"kind": "dispatch", "t": 0.0, "client": 2, "version": 0},
-    {"kind": "arrival", "t": 2.0, "client": 0, "base_version": 0},
-    {"kind": "dispatch", "t": 2.0, "client": 0, "version": 0},
+    {"kind": "dispatch", "t": 0.0, "client": 0, "version": 0, "bytes": 40},
+    {"kind": "dispatch", "t": 0.0, "client": 1, "version": 0, "bytes": 40},
+    {"kind": "dispatch", "t": 0.0, "client": 2, "version": 0, "bytes": 40},
+    {"kind": "arrival", "t": 2.0, "client": 0, "base_version": 0, "age": 0, "bytes": 40},
+    {"kind": "dispatch", "t": 2.0, "client": 0, "version": 0, "bytes": 40},
     {"kind": "failure", "t": 3.0, "client": 1, "base_version": 0, "reason": "deadline"},
-    {"kind": "arrival", "t": 5.0, "client": 0, "base_version": 0},
+    {"kind": "arrival", "t": 5.0, "client": 0, "base_version": 0, "age": 0, "bytes": 40},
     {
         "kind": "aggregate",
         "t": 5.0,
@@ -114,17 +114,17 @@ EVENTS: list[dict[str, Any]] = [
     },
     {"kind": "evaluate", "t": 5.0, "version": 1, "accuracy": 0.6},
     {"kind": "reject", "t": 7.0, "client": 1, "base_version": 0, "reason": "late"},
-    {"kind": "arrival", "t": 9.0, "client": 2, "base_version": 0},
+    {"kind": "arrival", "t": 9.0, "client": 2, "base_version": 0, "age": 0, "bytes": 40},
     {"kind": "reject", "t": 9.5, "reason": "duplicate"},
-    {"kind": "dispatch", "t": 9.5, "client": 1, "version": 1},
+    {"kind": "dispatch", "t": 9.5, "client": 1, "version": 1, "bytes": 40},
     {"kind": "aggregate", "t": 9.5, "client": [2], "age": [1], "version": 2},
     {"kind": "reject", "t": 10.5, "client": 1, "base_version": 1, "reason": "too old"},
 ]
 
 
-def tally(**settings: Any) -> Tally:
-    counted = Tally(num_clients=4, num_bytes=40, **settings)
-    for event in EVENTS:
+def history(flats: Iterable[dict[str, Any]] = EVENTS, **settings: Any) -> History:
+    counted = History(**settings)
+    for event in events_of(flats):
         counted.emit(event)
     return counted
 
@@ -135,14 +135,14 @@ def test_what_was_used_and_what_was_in_vain() -> None:
     Client 1: 3 s until the deadline and 4 s more until its late reply, then 1 s refused. In vain
     are 3 + 7 + 1 s in three orders; used are 11 s. Participation is 1, 0, 1, 0.
     """
-    counted = tally()
+    counted = history()
     assert counted.seconds_used == 11.0
     assert counted.seconds_wasted == 11.0
     assert counted.orders_wasted == 3
     assert counted.participation == {0: 1, 2: 1}
-    assert counted.gini == pytest.approx(0.5)
+    assert participation_gini(counted, 4) == pytest.approx(0.5)
     assert counted.joules is None
-    assert counted.columns() == {
+    assert columns(counted, 4) == {
         "client_updates": 3,
         "bytes_down": 5 * 40,
         "bytes_up": 3 * 40,
@@ -160,9 +160,9 @@ def test_joules_of_orders_as_far_as_they_went() -> None:
         asked.append((client_id, sequence, start, elapsed))
         return elapsed
 
-    counted = tally(joules=joules)
+    counted = history(joules=joules)
     assert counted.joules == 22.0
-    assert counted.columns()["joules"] == 22.0
+    assert columns(counted, 4)["joules"] == 22.0
     assert asked[1:] == [
         (0, 0, 0.0, 2.0),
         (1, 0, 0.0, 3.0),
@@ -171,11 +171,11 @@ def test_joules_of_orders_as_far_as_they_went() -> None:
         (2, 0, 0.0, 9.0),
         (1, 1, 9.5, 1.0),
     ]
-    assert tally(joules=lambda *order: None).joules is None
+    assert history(joules=lambda *order: None).joules is None
 
 
 def test_the_summary_of_a_run() -> None:
-    summary = of_run(tally(), target_accuracy=0.5)
+    summary = of_run(history(), 4, target_accuracy=0.5)
     assert summary == {
         "last10_log10_accuracy_std": pytest.approx(math.log10(6) / 2),
         "last10_accuracy_std": pytest.approx(0.25),
@@ -198,30 +198,35 @@ def test_the_summary_of_a_run() -> None:
 
 def test_training_for_clusters_is_neither_participation_nor_in_vain() -> None:
     """2 s for the clusters, then 3 s used, both on version 0."""
-    counted = Tally(num_clients=1, num_bytes=4)
-    for start, end in ((0.0, 2.0), (2.0, 5.0)):
-        counted.emit({"kind": "dispatch", "t": start, "client": 0, "version": 0})
+
+    def order(start: float, end: float) -> list[dict[str, Any]]:
         arrival = {"client": 0, "base_version": 0, "age": 0, "loss": 1.0}
-        counted.emit({"kind": "arrival", "t": end, **arrival})
-        if end == 2.0:
-            clusters = {"version": 0, "client": [0], "cluster": [0], "dropped": [0]}
-            counted.emit({"kind": "cluster", "t": end, **clusters})
-            assert counted.seconds_used == 2.0
-    counted.emit({"kind": "aggregate", "t": 5.0, "version": 1, "client": [0], "age": [0]})
+        return [
+            {"kind": "dispatch", "t": start, "client": 0, "version": 0},
+            {"kind": "arrival", "t": end, **arrival},
+        ]
+
+    clusters = {"version": 0, "client": [0], "cluster": [0], "dropped": [0]}
+    flats = [*order(0.0, 2.0), {"kind": "cluster", "t": 2.0, **clusters}]
+    assert history(flats).seconds_used == 2.0
+    aggregate = {"kind": "aggregate", "t": 5.0, "version": 1, "client": [0], "age": [0]}
+    counted = history([*flats, *order(2.0, 5.0), aggregate])
     assert counted.seconds_used == 5.0
     assert counted.seconds_wasted == counted.orders_wasted == 0
     assert counted.participation == {0: 1}
 
 
 def test_numbers_that_the_strategy_reported_are_averaged() -> None:
-    counted = Tally(num_clients=2, num_bytes=4)
+    flats: list[dict[str, Any]] = []
     for version, kept in ((1, 3), (2, 4)):
-        counted.emit({"kind": "dispatch", "t": 0.0, "client": 0, "version": version - 1})
         arrival = {"client": 0, "base_version": version - 1, "age": 0, "loss": 1.0}
-        counted.emit({"kind": "arrival", "t": 1.0, **arrival})
         fresh = {"kind": "aggregate", "t": 1.0, "version": version, "client": [0], "age": [0]}
-        counted.emit({**fresh, "weight": [1.0], "kept": kept, "effective_clients": None})
-    assert of_run(counted, target_accuracy=0.5)["aggregation"] == {"kept": 3.5}
+        flats += [
+            {"kind": "dispatch", "t": 0.0, "client": 0, "version": version - 1},
+            {"kind": "arrival", "t": 1.0, **arrival},
+            {**fresh, "weight": [1.0], "kept": kept, "effective_clients": None},
+        ]
+    assert of_run(history(flats), 2, target_accuracy=0.5)["aggregation"] == {"kept": 3.5}
 
 
 def test_a_collapsed_model_has_finite_weights_and_one_answer() -> None:
@@ -236,34 +241,10 @@ def test_a_collapsed_model_has_finite_weights_and_one_answer() -> None:
 
 
 def test_the_summary_of_a_run_that_did_nothing() -> None:
-    summary = of_run(Tally(num_clients=None, num_bytes=4), target_accuracy=0.5)
+    summary = of_run(History(), None, target_accuracy=0.5)
     assert summary.pop("report_accuracy") == 0.5
     assert {key for key, value in summary.items() if value} == set()
     assert summary["wasted_share"] is None
-
-
-def test_the_tally_agrees_with_the_engine() -> None:
-    def sometimes(client_id: int, sequence: int, received: Vector) -> Upload:
-        if client_id == 3 and sequence % 2:
-            raise RuntimeError("broken")
-        return helpers.toward_own_number(client_id, sequence, received)
-
-    counted = Tally(num_clients=8, num_bytes=8)
-    outcome = helpers.run(
-        Buffered(concurrency=8, buffer_size=3),
-        helpers.Scripted(sometimes),
-        num_clients=8,
-        devices=UniformRatio(ratio=5, num_clients=8),
-        deadline=4.0,
-        sinks=[counted],
-    ).outcome
-    columns = counted.columns()
-    assert outcome.failures > 5
-    assert columns["client_updates"] == outcome.client_updates
-    assert columns["bytes_down"] == outcome.bytes_down
-    assert columns["bytes_up"] == outcome.bytes_up
-    assert columns["orders_wasted"] == outcome.failures
-    assert counted.participation.total() == outcome.ages.total()
 
 
 # -- class by class -------------------------------------------------------------------------------

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Run, Scripted, Times, run, toward_own_number, vec
+from helpers import Flat, Run, Scripted, Times, run, toward_own_number, vec
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Event, Update, Upload, Vector
+from fl_app.core.types import Update, Upload, Vector
 from fl_app.devices import UniformRatio
 from fl_app.schedule import (
     Buffered,
@@ -146,7 +146,7 @@ def test_round_blocking_restarts_whoever_does_not_wait() -> None:
 # -- whole runs -----------------------------------------------------------------------------------
 
 
-def at_work(events: list[Event]) -> Iterator[tuple[Event, set[int]]]:
+def at_work(events: list[Flat]) -> Iterator[tuple[Flat, set[int]]]:
     """Every event with the clients at work after it."""
     busy: set[int] = set()
     for event in events:
@@ -158,9 +158,9 @@ def at_work(events: list[Event]) -> Iterator[tuple[Event, set[int]]]:
         yield event, set(busy)
 
 
-def between_aggregations(result: Run, kind: str) -> list[list[Event]]:
+def between_aggregations(result: Run, kind: str) -> list[list[Flat]]:
     """Events of one kind before the first aggregation, between it and the second, and so on."""
-    parts: list[list[Event]] = [[]]
+    parts: list[list[Flat]] = [[]]
     for event in result.events:
         if event["kind"] == "aggregate":
             parts.append([])
@@ -169,7 +169,7 @@ def between_aggregations(result: Run, kind: str) -> list[list[Event]]:
     return parts
 
 
-def clients(events: list[Event]) -> set[int]:
+def clients(events: list[Flat]) -> set[int]:
     return {event["client"] for event in events}
 
 
@@ -213,7 +213,7 @@ def test_round_blocking_uses_every_client_once_a_round(buffer_size: int) -> None
         used |= set(aggregate["client"])
         if len(used) == 10:
             used = set()
-    assert result.outcome.failures == 0
+    assert result.history.failures == 0
 
 
 def raising(client_id: int, sequence: int, received: Vector) -> Upload:
@@ -247,7 +247,7 @@ def test_buffered_keeps_its_clients_at_work() -> None:
         if after["t"] > event["t"]:
             assert len(busy) == 6
     assert {len(event["client"]) for event in result.kind("aggregate")} == {4}
-    assert max(result.outcome.ages) > 0
+    assert max(result.history.ages) > 0
 
 
 def test_fully_async_makes_a_version_of_every_arrival() -> None:
@@ -319,7 +319,7 @@ def test_mean_staleness_is_p_over_k_whatever_the_speeds(schedule: Any, devices: 
     mean comes out P/(K J) of itself lower, here 1 %.
     """
     result = run(schedule, devices=devices or schedule, num_clients=20, num_versions=1000)
-    ages = result.outcome.ages
+    ages = result.history.ages
     mean = 1 + sum(age * n for age, n in ages.items()) / ages.total()
     assert mean == pytest.approx(20 / 2, rel=0.03)
 

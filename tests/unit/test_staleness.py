@@ -47,7 +47,7 @@ def test_mean_staleness_is_clients_over_k(devices: Any) -> None:
         num_versions=J,
         devices=devices,
         initial=np.zeros(1, np.float32),
-    ).outcome.ages
+    ).history.ages
     assert ages.total() == J * K
     mean = sum((age + 1) * count for age, count in ages.items()) / ages.total()
     assert mean == pytest.approx(P / K, rel=0.03)

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fl_app.core.events import Aggregated, Arrived, Checkpointed, Dispatched, Evaluated
+from fl_app.record.history import History
 from fl_app.telemetry import FLUSH_EVERY, LINE_EVERY, MAX_LINES, JsonLines, Metrics, Progress
 
 
@@ -22,18 +24,31 @@ class Wall:
         return self.now
 
 
+def dispatch(t, client=3):
+    return Dispatched(t, client, order=0, version=0, bytes=8)
+
+
+def arrival(t=0.5, order=0):
+    return Arrived(t, 3, order, base_version=0, age=0)
+
+
+def aggregate(t, version=1, **report):
+    return Aggregated(t, version, client=[], order=[], age=[], report=report)
+
+
 def evaluation(version, t, **metrics):
-    return {"kind": "evaluate", "t": t, "version": version, **metrics}
+    return Evaluated(t, version, metrics)
 
 
 def test_event_is_one_compact_line_in_the_order_of_its_keys(tmp_path):
     sink = JsonLines(tmp_path / "events.jsonl")
-    sink.emit({"kind": "dispatch", "t": 0.0, "client": 3, "version": 0})
-    sink.emit({"kind": "aggregate", "t": 1.2, "version": 1, "client": [3, 7], "age": [0, 1]})
+    sink.emit(dispatch(0.0))
+    sink.emit(Aggregated(1.2, 1, client=[3, 7], order=[0, 4], age=[0, 1], report={"kept": 2}))
     sink.close()
     assert (tmp_path / "events.jsonl").read_text() == (
-        '{"kind":"dispatch","t":0.0,"client":3,"version":0}\n'
-        '{"kind":"aggregate","t":1.2,"version":1,"client":[3,7],"age":[0,1]}\n'
+        '{"kind":"dispatch","t":0.0,"client":3,"order":0,"version":0,"bytes":8}\n'
+        '{"kind":"aggregate","t":1.2,"version":1,"client":[3,7],"order":[0,4],"age":[0,1],'
+        '"kept":2}\n'
     )
 
 
@@ -64,11 +79,11 @@ def test_no_line_is_written_twice_if_there_is_room_again_before_the_log_is_close
     path = tmp_path / "events.jsonl"
     sink = JsonLines(path)
     for t in range(5):
-        sink.emit({"kind": "refresh", "t": t})
+        sink.emit(Checkpointed(t, 0))
     sink._file = FullOnce(sink._file, 40)
     with pytest.raises(OSError, match="No space left"):
         sink.position()
-    sink.emit({"kind": "refresh", "t": 5})
+    sink.emit(Checkpointed(5, 0))
     sink.close()
     sink.close()
     assert re.findall(r'"t":(\d)', path.read_text()) == ["0", "5"]
@@ -89,10 +104,10 @@ def test_no_line_is_written_twice_if_there_is_room_again_before_the_log_is_close
 )
 def test_event_values_are_always_valid_json(tmp_path, value, written):
     sink = JsonLines(tmp_path / "events.jsonl")
-    sink.emit({"kind": "aggregate", "t": 1.0, "weight": value})
+    sink.emit(Evaluated(1.0, 1, {"loss": value}))
     sink.close()
     text = (tmp_path / "events.jsonl").read_text()
-    assert json.loads(text) == {"kind": "aggregate", "t": 1.0, "weight": written}
+    assert json.loads(text) == {"kind": "evaluate", "t": 1.0, "version": 1, "loss": written}
     assert "NaN" not in text
     assert "Infinity" not in text
 
@@ -100,7 +115,7 @@ def test_event_values_are_always_valid_json(tmp_path, value, written):
 def test_event_that_json_cannot_carry_is_refused(tmp_path):
     sink = JsonLines(tmp_path / "events.jsonl")
     with pytest.raises(TypeError, match="an event cannot carry a set"):
-        sink.emit({"kind": "aggregate", "t": 1.0, "client": {1}})
+        sink.emit(aggregate(1.0, clients={1}))
     sink.close()
 
 
@@ -108,13 +123,13 @@ def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_pat
     wall = Wall()
     path = tmp_path / "events.jsonl"
     sink = JsonLines(path, wall=wall)
-    sink.emit({"kind": "dispatch", "t": 0.0})
+    sink.emit(dispatch(0.0))
     assert path.read_text() == ""
     wall.now += FLUSH_EVERY
-    sink.emit({"kind": "dispatch", "t": 1.0})
+    sink.emit(dispatch(1.0))
     assert path.read_text().count("\n") == 2
     for _ in range(MAX_LINES):
-        sink.emit({"kind": "dispatch", "t": 2.0})
+        sink.emit(dispatch(2.0))
     assert path.read_text().count("\n") == 2 + MAX_LINES
     sink.close()
 
@@ -125,7 +140,7 @@ def test_event_log_does_not_depend_on_the_wall_clock(tmp_path):
         wall = Wall()
         sink = JsonLines(tmp_path / "events.jsonl", wall=wall)
         for number in range(10):
-            sink.emit({"kind": "dispatch", "t": float(number), "client": number})
+            sink.emit(dispatch(float(number), number))
             wall.now += speed
         sink.close()
         logs.append((tmp_path / "events.jsonl").read_bytes())
@@ -135,7 +150,7 @@ def test_event_log_does_not_depend_on_the_wall_clock(tmp_path):
 def test_metrics_are_a_row_per_evaluation_on_disk_at_once(tmp_path):
     path = tmp_path / "metrics.csv"
     sink = Metrics(path)
-    sink.emit({"kind": "arrival", "t": 0.5, "client": 1})
+    sink.emit(arrival())
     sink.emit(evaluation(1, 1.5, accuracy=0.5, loss=1.25))
     assert path.read_text() == "version,t,accuracy,loss\n1,1.5,0.5,1.25\n"
     sink.close()
@@ -157,7 +172,7 @@ def test_first_evaluation_fixes_the_columns(tmp_path):
 def test_further_columns_are_asked_for_at_every_evaluation(tmp_path):
     counts = iter([1, 2])
     sink = Metrics(tmp_path / "metrics.csv", lambda: {"joules": next(counts)})
-    sink.emit({"kind": "arrival"})
+    sink.emit(arrival())
     sink.emit(evaluation(0, 0.0, accuracy=0.1, loss=2.0))
     sink.emit(evaluation(1, 3.0, accuracy=0.2, loss=1.0))
     sink.close()
@@ -171,20 +186,41 @@ def test_metrics_without_evaluation_are_a_header(tmp_path):
     assert (tmp_path / "metrics.csv").read_text() == "version,t,accuracy,loss\n"
 
 
+def work(order, version=None):
+    """What is told of an order, and of the version that its update makes."""
+    yield Dispatched(0.0, 3, order, version=0)
+    yield arrival(order=order)
+    if version is not None:
+        yield Aggregated(0.0, version, client=[3], order=[order], age=[0])
+
+
+def watched(total, label, **settings):
+    """A progress display, and how to tell it and its history of an event."""
+    history = History()
+    sink = Progress(history, total, label, **settings)
+
+    def tell(event):
+        history.emit(event)
+        sink.emit(event)
+
+    return sink, tell
+
+
 def test_progress_prints_a_line_now_and_then_and_at_the_end_where_it_cannot_draw():
     wall, out = Wall(), io.StringIO()
-    sink = Progress(20, "fedbuff", console=Console(file=out), wall=wall)
+    sink, tell = watched(20, "fedbuff", console=Console(file=out), wall=wall)
     for version in range(1, 9):
-        for event in ({"kind": "arrival"}, {"kind": "aggregate", "version": version}):
-            sink.emit(event)
-        sink.emit(evaluation(version, 0.0, accuracy=version / 10))
+        for event in work(version, version):
+            tell(event)
+        tell(evaluation(version, 0.0, accuracy=version / 10))
         wall.now += LINE_EVERY / 4
-    sink.emit({"kind": "arrival"})
-    sink.emit(evaluation(8, 0.0, accuracy=None))
+    for event in work(9):
+        tell(event)
+    tell(evaluation(8, 0.0, accuracy=None))
     sink.close()
     assert out.getvalue().splitlines() == [
-        "fedbuff: 4/20 versions 5 updates at 0/s acc 40.0%",
-        "fedbuff: 8/20 versions 9 updates at 0/s acc 80.0%",
+        "fedbuff: 4/20 versions 4 updates at 0/s acc 40.0%",
+        "fedbuff: 8/20 versions 8 updates at 0/s acc 80.0%",
         "fedbuff: 8/20 versions 9 updates at 0/s acc -",
     ]
 
@@ -192,10 +228,10 @@ def test_progress_prints_a_line_now_and_then_and_at_the_end_where_it_cannot_draw
 def test_progress_bar_is_drawn_ten_times_a_second_at_most_and_left_standing():
     wall, out = Wall(), io.StringIO()
     console = Console(file=out, force_terminal=True, width=100)
-    sink = Progress(1000, "[fedbuff]", console=console, wall=wall)
+    sink, tell = watched(1000, "[fedbuff]", console=console, wall=wall)
     for version in range(1, 1001):
-        sink.emit({"kind": "arrival"})
-        sink.emit({"kind": "aggregate", "version": version})
+        for event in work(version, version):
+            tell(event)
         wall.now += 0.001
     drawn = out.getvalue().count("[fedbuff]")
     assert 8 <= drawn <= 12
@@ -207,8 +243,8 @@ def test_progress_bar_is_drawn_ten_times_a_second_at_most_and_left_standing():
 def test_progress_starts_no_thread():
     before = threading.enumerate()
     console = Console(file=io.StringIO(), force_terminal=True)
-    sink = Progress(math.inf, "fedbuff", console=console)
-    sink.emit({"kind": "aggregate", "version": 1})
+    sink, tell = watched(math.inf, "fedbuff", console=console)
+    tell(aggregate(0.0))
     assert threading.enumerate() == before
     sink.close()
     assert "1 versions" in console.file.getvalue()

@@ -1,8 +1,10 @@
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fl_app.core.events import from_json
 from fl_app.tensorboard import POINT_EVERY, WHO_EVERY, TensorBoard
 
 
@@ -44,9 +46,23 @@ def pages():
     return Pages()
 
 
+class Board(TensorBoard):
+    """Takes in what a log says, and counts what it says in place of a history."""
+
+    def __init__(self, folder, *args, **settings):
+        self.counts = SimpleNamespace(client_updates=0, failures=0, rejected=0)
+        super().__init__(folder, self.counts, *args, **settings)
+
+    def emit(self, flat):
+        self.counts.client_updates += flat["kind"] == "arrival"
+        self.counts.failures += flat["kind"] == "failure"
+        self.counts.rejected += flat["kind"] == "reject"
+        super().emit(from_json({"order": 0, **flat}))
+
+
 @pytest.fixture
 def board(tmp_path, wall, pages):
-    return TensorBoard(
+    return Board(
         tmp_path,
         lambda: ([3], [1, 2]),
         lambda: {"bytes_up": 12.0},
@@ -153,7 +169,7 @@ def test_clients_are_told_one_by_one_now_and_then_and_in_the_end(board, pages, w
 
 
 def test_thousands_of_clients_are_only_counted(tmp_path, pages):
-    board = TensorBoard(tmp_path, lambda: (range(5000), ()), writer=lambda folder: pages)
+    board = Board(tmp_path, lambda: (range(5000), ()), writer=lambda folder: pages)
     board.emit(dispatch(0.0, 1))
     board.close()
     assert pages.texts == []
@@ -174,7 +190,7 @@ def test_numbers_of_numpy_are_numbers(board, pages):
 
 
 def test_sink_that_saw_nothing_writes_nothing(tmp_path):
-    TensorBoard(tmp_path / "tensorboard", lambda: ((), ())).close()
+    Board(tmp_path / "tensorboard", lambda: ((), ())).close()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -182,7 +198,7 @@ def test_sink_that_saw_nothing_writes_nothing(tmp_path):
 def test_tensorboard_reads_the_files(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = TensorBoard(tmp_path, lambda: ([1], [2]), began=1000.0)
+    board = Board(tmp_path, lambda: ([1], [2]), began=1000.0)
     board.emit(evaluate(0.0, 0, accuracy=0.25))
     board.emit(evaluate(2.5, 3, accuracy=0.75))
     board.close()

@@ -6,68 +6,97 @@ from pathlib import Path
 import helpers
 import pytest
 
-from fl_app.core.types import Event
+from fl_app.core.events import Event
 from fl_app.devices import Recorder, Replay, UniformRatio
+from fl_app.record.history import History
+from fl_app.record.log import events_of
 from fl_app.schedule import Buffered
 
 HEADER = "client,order,start,seconds,bytes_down,bytes_up\n"
 
 
-def event(kind: str, t: float, client: int) -> Event:
-    return {"kind": kind, "t": t, "client": client}
+def events(*story: tuple[str, float, int]) -> list[Event]:
+    """Kind, time and client; 40 bytes down, 10 up."""
+    keys = {
+        "dispatch": {"version": 0, "bytes": 40},
+        "arrival": {"base_version": 0, "age": 0, "bytes": 10},
+        "failure": {"base_version": 0},
+    }
+    return [
+        *events_of(
+            {"kind": kind, "t": t, "client": client, **keys[kind]} for kind, t, client in story
+        )
+    ]
+
+
+def record(events: list[Event], recorder: Recorder, history: History) -> None:
+    for event in events:
+        history.emit(event)
+        recorder.emit(event)
 
 
 def test_orders_that_arrived_are_recorded_at_once(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "devices.csv", order_bytes=40, upload_bytes=40)
-    for kind, t, client in [
+    history = History()
+    recorder = Recorder(tmp_path / "devices.csv", history)
+    story = events(
         ("dispatch", 0.0, 7),
         ("dispatch", 0.5, 9),
         ("failure", 1.0, 7),
         ("dispatch", 1.0, 7),
         ("arrival", 3.0, 9),
         ("arrival", 3.5, 7),
-    ]:
-        recorder.emit(event(kind, t, client))
+    )
+    record(story, recorder, history)
     text = (tmp_path / "devices.csv").read_text()
-    assert text == HEADER + "9,0,0.5,2.5,40,40\n7,1,1.0,2.5,40,40\n"
+    assert text == HEADER + "9,0,0.5,2.5,40,10\n7,1,1.0,2.5,40,10\n"
     recorder.close()
 
 
-def test_a_run_that_goes_on_records_behind_what_there_is(tmp_path: Path) -> None:
+def test_a_resumed_run_records_behind_what_there_is(tmp_path: Path) -> None:
     path = tmp_path / "devices.csv"
-    before = Recorder(path, order_bytes=40, upload_bytes=40)
-    for kind, t, client in [
+    story = events(
         ("dispatch", 0.0, 7),
         ("arrival", 1.0, 7),
         ("dispatch", 1.0, 7),
         ("failure", 2.0, 7),
         ("dispatch", 2.0, 9),
-    ]:
-        before.emit(event(kind, t, client))
-    kept = before.snapshot()
-    before.emit(event("arrival", 3.0, 9))  # which the run that goes on does not know of
+        ("failure", 2.5, 9),
+        ("dispatch", 2.5, 9),
+        ("dispatch", 2.5, 7),
+        ("arrival", 4.0, 7),
+        ("arrival", 4.5, 9),
+    )
+    known, unknown = story[:5], story[5:]
+    history = History()
+    before = Recorder(path, history)
+    record(known, before, history)
+    keep = before.position()
+    record(unknown[:2], before, history)
+    record(unknown[3:4], before, history)  # the resumed run does not know of these
     before.close()
-    after = Recorder(path, order_bytes=40, upload_bytes=40, keep=kept)
-    for kind, t, client in [("dispatch", 2.5, 9), ("dispatch", 2.5, 7), ("arrival", 4.0, 7)]:
-        after.emit(event(kind, t, client))
-    after.emit(event("arrival", 4.5, 9))
+    history = History()
+    for event in known:
+        history.emit(event)
+    after = Recorder(path, history, keep=keep)
+    record(unknown, after, history)
     after.close()
-    assert path.read_text() == HEADER + "7,0,0.0,1.0,40,40\n7,2,2.5,1.5,40,40\n9,1,2.5,2.0,40,40\n"
+    assert path.read_text() == HEADER + "7,0,0.0,1.0,40,10\n7,2,2.5,1.5,40,10\n9,1,2.5,2.0,40,10\n"
 
 
 def test_a_replayed_run_takes_the_time_of_the_recorded_one(tmp_path: Path) -> None:
     path = tmp_path / "devices.csv"
-    recorder = Recorder(path, order_bytes=8, upload_bytes=8)
+    history = History()
+    recorder = Recorder(path, history)
     schedule = Buffered(concurrency=4, buffer_size=4)
     devices = UniformRatio(ratio=5, num_clients=6, jitter=0.0)
-    first = helpers.run(schedule, num_clients=6, devices=devices, sinks=[recorder])
+    first = helpers.run(schedule, num_clients=6, devices=devices, sinks=[history, recorder])
     recorder.close()
     again = helpers.run(
         schedule, num_clients=6, devices=Replay(file=str(path), num_clients=6, num_bytes=8)
     )
     # Rounding apart: a duration was recorded as the difference of two times.
     assert again.outcome.seconds == pytest.approx(first.outcome.seconds)
-    assert again.outcome.ages == first.outcome.ages
+    assert again.history.ages == first.history.ages
 
 
 def test_clients_and_orders_are_dealt_in_turn(tmp_path: Path) -> None:

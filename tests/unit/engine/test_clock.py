@@ -318,7 +318,7 @@ def test_exactly_k_although_one_poll_brings_more(time: SimpleNamespace) -> None:
     assert [e["client"] for e in sink.events if e["kind"] == "aggregate"] == [[0, 1, 2], [3, 4, 5]]
     assert outcome.version == 2
     assert outcome.params.tolist() == [2.0, 2.0]
-    assert outcome.client_updates == 7
+    assert sink.history.client_updates == 7
     assert [e["reason"] for e in sink.events if e["kind"] == "reject"] == [
         "duplicate: this order was answered before"
     ]
@@ -328,7 +328,7 @@ def test_a_node_that_vanishes_frees_its_place(time: SimpleNamespace) -> None:
     """Two places, three nodes; one that works leaves, the third takes its place."""
     field = Field(time, [(0.0, [Joined(0), Joined(1)]), (1.0, [Joined(2)]), (1.0, [Left(0)])])
     sink = Recorder()
-    outcome = Engine(
+    Engine(
         strategy=MeanDelta(),
         schedule=Buffered(concurrency=2, buffer_size=2),
         clock=WallClock(field),
@@ -344,7 +344,7 @@ def test_a_node_that_vanishes_frees_its_place(time: SimpleNamespace) -> None:
         ("dispatch", 2.0, 2),
     ]
     assert sink.events[2]["reason"] == "node vanished"
-    assert outcome.failures == 1
+    assert sink.history.failures == 1
 
 
 # -- alarms, pauses, notices ----------------------------------------------------------------------

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from helpers import (
+    Flat,
     MeanDelta,
     Quadratic,
     Recorder,
@@ -30,7 +31,8 @@ from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
 from fl_app.client import LocalTrainer
 from fl_app.clustered import ClusteredQuorum
 from fl_app.core.errors import Diverged, RunError, Stalled
-from fl_app.core.types import Config, Event, GlobalModel, Order, Reply, Update, Upload, Vector
+from fl_app.core.events import Sink
+from fl_app.core.types import Config, GlobalModel, Order, Reply, Update, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.devices import UniformRatio
 from fl_app.engine.clock import Joined, Left, VirtualClock, WallClock
@@ -61,23 +63,41 @@ def test_the_log_of_two_rounds() -> None:
     assert sorted(order) == [0, 1]
     again = [event["client"] for event in result.events[7:9]]
     first, second = 1 / 32, 1 / 32 + 1 / 16 * (0 + 1 - 2 / 32) / 2
+
+    def dispatch(t: float, client: int, number: int, version: int) -> Flat:
+        return dict(kind="dispatch", t=t, client=client, order=number, version=version, bytes=8)
+
+    def arrival(t: float, client: int, number: int, version: int) -> Flat:
+        loss = float(client)
+        return dict(
+            **dict(kind="arrival", t=t, client=client, order=number, base_version=version),
+            **dict(age=0, loss=loss, bytes=8),
+        )
+
+    def aggregate(t: float, version: int, numbers: list[int]) -> Flat:
+        return dict(
+            kind="aggregate", t=t, version=version, client=[0, 1], order=numbers, age=[0, 0]
+        )
+
+    number = {c: i for i, c in enumerate(order)}
+    later = {c: 2 + i for i, c in enumerate(again)}
     assert result.events == [
         {"kind": "evaluate", "t": 0.0, "version": 0, "accuracy": 0.0, "loss": 0.0},
-        *({"kind": "dispatch", "t": 0.0, "client": c, "version": 0} for c in order),
-        {"kind": "arrival", "t": 1.0, "client": 0, "base_version": 0, "age": 0, "loss": 0.0},
-        {"kind": "arrival", "t": 2.0, "client": 1, "base_version": 0, "age": 0, "loss": 1.0},
-        {"kind": "aggregate", "t": 2.0, "version": 1, "client": [0, 1], "age": [0, 0]},
+        *(dispatch(0.0, c, number[c], 0) for c in order),
+        arrival(1.0, 0, number[0], 0),
+        arrival(2.0, 1, number[1], 0),
+        aggregate(2.0, 1, [number[0], number[1]]),
         {"kind": "evaluate", "t": 2.0, "version": 1, "accuracy": 0.1, "loss": first},
-        *({"kind": "dispatch", "t": 2.0, "client": c, "version": 1} for c in again),
-        {"kind": "arrival", "t": 3.0, "client": 0, "base_version": 1, "age": 0, "loss": 0.0},
-        {"kind": "arrival", "t": 4.0, "client": 1, "base_version": 1, "age": 0, "loss": 1.0},
-        {"kind": "aggregate", "t": 4.0, "version": 2, "client": [0, 1], "age": [0, 0]},
+        *(dispatch(2.0, c, later[c], 1) for c in again),
+        arrival(3.0, 0, later[0], 1),
+        arrival(4.0, 1, later[1], 1),
+        aggregate(4.0, 2, [later[0], later[1]]),
         {"kind": "evaluate", "t": 4.0, "version": 2, "accuracy": 0.2, "loss": second},
     ]
-    outcome = result.outcome
+    outcome, history = result.outcome, result.history
     assert (outcome.version, outcome.seconds, outcome.stopped) == (2, 4.0, "num_versions")
-    assert (outcome.client_updates, outcome.bytes_up, outcome.bytes_down) == (4, 32, 32)
-    assert outcome.ages == Counter({0: 4})
+    assert (history.client_updates, history.bytes_up, history.bytes_down) == (4, 32, 32)
+    assert history.ages == Counter({0: 4})
     np.testing.assert_allclose(outcome.params, [second, -second])
 
 
@@ -93,6 +113,19 @@ def test_a_strategys_report_is_in_the_event_of_its_own_version_only() -> None:
     assert aggregates[1]["weight"] == [0.5, 0.5, 0.0]
 
 
+def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made() -> None:
+    class Careless(MeanDelta):
+        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+            self.report["weight"] = [1.0]
+            return super().aggregate(model, updates)
+
+    result = run(SCHEDULE, strategy=Careless())
+    assert result.outcome.stopped == (
+        "RunError: aggregation of version 1: report['weight'] has 1 entries, expected one for each "
+        "of 3 updates"
+    )
+
+
 def test_ages_count_versions_published_since_the_order() -> None:
     """Against the log: version at the aggregation less version at the dispatch."""
     result = run(Buffered(8, 3), num_versions=40)
@@ -105,7 +138,7 @@ def test_ages_count_versions_published_since_the_order() -> None:
     counted: Counter[int] = Counter()
     for event in result.kind("aggregate"):
         counted.update(event["age"])
-    assert counted == result.outcome.ages
+    assert counted == result.history.ages
     assert len(counted) > 2
     # Each client's versions lie at or before the version it is aggregated into.
     bases: dict[int, int] = {}
@@ -155,11 +188,11 @@ def test_an_update_that_is_not_admitted_makes_no_version() -> None:
     result = run(Buffered(8, 2), strategy=Choosy(), num_versions=40)
     rejects = result.kind("reject")
     assert rejects
-    assert result.outcome.rejected == len(rejects)
+    assert result.history.rejected == len(rejects)
     assert {event["reason"] for event in rejects} >= {"staleness 2"}
     assert result.outcome.version == 40
     assert max(e["age"] for e in result.kind("arrival")) <= 1
-    assert result.outcome.client_updates == len(result.kind("arrival"))
+    assert result.history.client_updates == len(result.kind("arrival"))
 
 
 def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_refused() -> None:
@@ -189,11 +222,11 @@ def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_re
         strategy=Choosy(),
     )
     assert given[0] == [None, 0, 0, 2, None, 4]
-    assert result.outcome.rejected >= 4
+    assert result.history.rejected >= 4
     assert given[1] == [None, *range(len(given[1]) - 1)]
     # It is no network's business: two floats down for every order, two up for every update.
-    assert result.outcome.bytes_down == 8 * len(result.kind("dispatch"))
-    assert result.outcome.bytes_up == 8 * result.outcome.client_updates
+    assert result.history.bytes_down == 8 * len(result.kind("dispatch"))
+    assert result.history.bytes_up == 8 * result.history.client_updates
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
@@ -237,7 +270,7 @@ def test_entries_that_are_large_and_finite_are_let_in() -> None:
     mask = np.finfo(np.float32).min
     result = run(SCHEDULE, Scripted(script), initial=vec(0, mask), num_trainable=1, num_versions=5)
     assert result.outcome.version == 5
-    assert result.outcome.rejected == 0
+    assert result.history.rejected == 0
     assert result.outcome.params[1] == mask
 
 
@@ -362,7 +395,7 @@ def test_clusters_must_hold_those_who_were_shown() -> None:
 # -- versions -------------------------------------------------------------------------------------
 
 
-def cited(events: list[Event]) -> list[list[int]]:
+def cited(events: list[Flat]) -> list[list[int]]:
     """Versions cited by orders and waiting updates at each aggregation, and the current one."""
     bases: dict[int, int] = {}
     waiting: list[tuple[int, int]] = []
@@ -553,7 +586,7 @@ def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule: Sc
     restarts = [e["t"] for e in result.kind("dispatch") if e["client"] == 0][1:]
     assert min(restarts) >= reject["t"]
     assert result.outcome.version == 80
-    assert (result.outcome.failures, result.outcome.rejected) == (1, 1)
+    assert (result.history.failures, result.history.rejected) == (1, 1)
 
 
 def test_a_client_that_never_returns_is_not_given_orders_again() -> None:
@@ -561,15 +594,15 @@ def test_a_client_that_never_returns_is_not_given_orders_again() -> None:
         Buffered(4, 2), num_clients=5, num_versions=40, devices=slow_once(math.inf), deadline=3.0
     )
     assert result.outcome.version == 40
-    assert result.outcome.failures == 1
-    assert result.outcome.rejected == 0
+    assert result.history.failures == 1
+    assert result.history.rejected == 0
     assert [e["client"] for e in result.kind("dispatch")].count(0) == 1
 
 
 def test_without_a_deadline_a_lost_client_keeps_its_place() -> None:
     result = run(Buffered(4, 2), num_clients=5, num_versions=40, devices=slow_once(math.inf))
     assert result.outcome.version == 40
-    assert result.outcome.failures == 0
+    assert result.history.failures == 0
 
 
 # -- runs that cannot go on -----------------------------------------------------------------------
@@ -585,7 +618,7 @@ def test_all_clients_failing_always_ends_the_run_with_the_last_reason() -> None:
     text = "201 orders in a row brought nothing usable, the last one: OSError: disk is full"
     assert str(result.outcome.error) == text
     assert result.outcome.stopped == f"Stalled: {text}"
-    assert result.outcome.failures == 201
+    assert result.history.failures == 201
 
 
 def test_all_clients_refused_always_ends_the_run_too() -> None:
@@ -621,13 +654,14 @@ class Nodes:
         pass
 
 
-def on_nodes(heard: Sequence[Sequence[Joined | Left]]) -> Engine:
+def on_nodes(heard: Sequence[Sequence[Joined | Left]], sink: Sink | None = None) -> Engine:
     return Engine(
         strategy=Stateful(),
         schedule=Buffered(None, 1),
         clock=WallClock(Nodes(heard)),
         initial=vec(0, 0),
         stop=Stop(num_versions=9),
+        sinks=[] if sink is None else [sink],
     )
 
 
@@ -643,19 +677,21 @@ def test_a_network_that_loses_all_nodes_at_once_does_not_end_the_run() -> None:
     """However many they are: each of them failed once, and all come back."""
     coming = [Joined(client_id) for client_id in range(300)]
     going = [Left(client_id) for client_id in range(300)]
-    engine = on_nodes([coming, going, coming])
+    recorder = Recorder()
+    engine = on_nodes([coming, going, coming], recorder)
     outcome = engine.run()
     assert outcome.stopped == "interrupted"
-    assert outcome.failures == 300
+    assert recorder.history.failures == 300
     assert len(engine.clients[1]) == 300
 
 
 def test_a_server_that_is_started_anew_outlives_the_orders_of_many_nodes() -> None:
     before = on_nodes([[Joined(client_id) for client_id in range(300)]])
     before.run()
-    after = on_nodes([])
+    recorder = Recorder()
+    after = on_nodes([], recorder)
     after.restore(deepcopy(before.snapshot()))
-    assert after.outcome.failures == 300
+    assert recorder.history.failures == 300
 
 
 def test_failures_count_in_a_row_only() -> None:
@@ -668,7 +704,7 @@ def test_failures_count_in_a_row_only() -> None:
 
     result = run(SCHEDULE, Scripted(script), num_versions=100)
     assert result.outcome.version == 100
-    assert result.outcome.failures > 400
+    assert result.history.failures > 400
 
 
 def test_nobody_at_work_and_nobody_to_start() -> None:
@@ -767,7 +803,7 @@ class Forgetful(MeanDelta):
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         self.state["versions"] = model.version
-        self.report["weight"] = [1.0]
+        self.report["weight"] = [1.0] * len(updates)
         self.counts["seen"][0] += 1
         self.momentum = np.full(2, model.version, np.float32)
         return super().aggregate(model, updates)
@@ -860,9 +896,11 @@ def test_engine_tells_who_has_nothing_to_do_and_who_works() -> None:
     seen = []
 
     class Watcher:
-        def emit(self, event: Event) -> None:
+        def emit(self, event: Any) -> None:
             idle, busy = engine.clients
-            seen.append((event["kind"], len(idle), len(busy)))
+            seen.append((event.kind, len(idle), len(busy)))
+
+        def close(self) -> None: ...
 
     engine = Engine(
         strategy=MeanDelta(),
@@ -887,7 +925,7 @@ def test_engine_tells_who_has_nothing_to_do_and_who_works() -> None:
 
 def evaluations(result: Run) -> list[int]:
     versions = [event["version"] for event in result.kind("evaluate")]
-    assert versions == [version for version, _, _ in result.outcome.evaluations]
+    assert versions == [evaluation.version for evaluation in result.history.evaluations]
     return versions
 
 
@@ -965,7 +1003,7 @@ def test_evaluation_does_not_disturb_training() -> None:
 
     tested = run(SCHEDULE, trainer, evaluate=evaluate)
     assert tested.final == train().final
-    assert tested.outcome.evaluations[-1][2]["accuracy"] > 0.2
+    assert tested.history.evaluations[-1].accuracy > 0.2
 
 
 @pytest.mark.parametrize(

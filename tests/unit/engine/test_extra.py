@@ -55,11 +55,11 @@ class Echo:
 def test_they_travel_both_ways_and_are_counted(workers: int) -> None:
     result = run(SCHEDULE, Echo(), strategy=Shifted(), workers=workers)
     inline = run(SCHEDULE, Echo(), strategy=Shifted())
-    assert result.outcome.rejected == result.outcome.failures == 0
+    assert result.history.rejected == result.history.failures == 0
     assert (result.final, result.events) == (inline.final, inline.events)
     assert result.final != run(SCHEDULE, num_versions=20).final
-    assert result.outcome.bytes_down == len(result.kind("dispatch")) * 2 * 8
-    assert result.outcome.bytes_up == len(result.kind("arrival")) * 3 * 8
+    assert result.history.bytes_down == len(result.kind("dispatch")) * 2 * 8
+    assert result.history.bytes_up == len(result.kind("arrival")) * 3 * 8
 
 
 def test_worker_processes_write_them_into_shared_memory() -> None:
@@ -93,7 +93,7 @@ def test_an_order_keeps_what_the_strategy_changes_in_place_later() -> None:
             return {"shift": self.shift}
 
     result = run(SCHEDULE, Echo(), strategy=InPlace())
-    assert result.outcome.rejected == 0
+    assert result.history.rejected == 0
     assert result.final == run(SCHEDULE, Echo(), strategy=Shifted()).final
 
 
@@ -196,7 +196,7 @@ def test_the_answer_to_a_pause_brings_those_of_the_newer_version() -> None:
     assert seen
     assert all(shift == version > 0 for shift, version in seen)
     down = len(result.kind("dispatch")) + len(result.kind("refresh"))
-    assert result.outcome.bytes_down == down * 2 * 8
+    assert result.history.bytes_down == down * 2 * 8
 
 
 class Slow(Times):

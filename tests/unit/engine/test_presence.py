@@ -109,10 +109,11 @@ def test_an_offline_client_is_given_nothing_and_its_lost_order_is_a_failure() ->
     dispatches = [(e["t"], e["client"]) for e in recorder.events if e["kind"] == "dispatch"]
     assert dispatches == [(0.0, 0), (1.0, 0), (2.0, 0), (4.5, 1), (5.5, 1), (6.5, 1)]
     (failure,) = [e for e in recorder.events if e["kind"] == "failure"]
+    del failure["order"]
     assert failure == {
         "kind": "failure", "t": 2.5, "client": 0, "base_version": 2, "reason": "went offline"
     }  # fmt: skip
-    assert outcome.failures == 1
+    assert recorder.history.failures == 1
     assert outcome.stopped == "num_versions"
 
 
@@ -148,7 +149,7 @@ def test_churn_neither_depends_on_workers_nor_ends_a_run() -> None:
             sinks=[recorder],
         )
         assert engine.run().stopped == "num_versions"
-        assert engine.outcome.failures > 10
+        assert recorder.history.failures > 10
         logs.append(recorder.events)
     assert logs[0] == logs[1]
 

@@ -17,6 +17,7 @@ from helpers import MeanDelta, Quadratic, Scripted, run, toward_own_number, vec
 from torch import Tensor
 
 from fl_app.client import LocalTrainer
+from fl_app.core.events import Aggregated
 from fl_app.core.types import GlobalModel, Order, Reply, Update, Upload, Vector
 from fl_app.engine import workers as workers_module
 from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers
@@ -361,7 +362,7 @@ def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(name: str) -> 
     incidents = inline.kind("failure", "reject")
     assert len(incidents) >= 2
     assert {(e["kind"], e["client"], e["reason"]) for e in incidents} == {(kind, 3, reason)}
-    assert (inline.outcome.failures, inline.outcome.rejected) == (
+    assert (inline.history.failures, inline.history.rejected) == (
         (len(incidents), 0) if kind == "failure" else (0, len(incidents))
     )
     assert all(3 not in event["client"] for event in inline.kind("aggregate"))
@@ -373,7 +374,7 @@ def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(name: str) -> 
 
 def test_a_loss_that_is_not_finite_is_no_reason_to_refuse() -> None:
     result = run(SCHEDULE, Scripted(lambda *_: replace(GOOD, loss=float("nan"))), num_versions=3)
-    assert result.outcome.rejected == 0
+    assert result.history.rejected == 0
     assert {event["loss"] for event in result.kind("arrival")} == {None}
 
 
@@ -519,19 +520,23 @@ class CtrlC:
         self._version = version
 
     def emit(self, event: Any) -> None:
-        if event.get("version") == self._version and event["kind"] == "aggregate":
+        if isinstance(event, Aggregated) and event.version == self._version:
             signal.raise_signal(signal.SIGINT)
+
+    def close(self) -> None: ...
 
 
 def test_ctrl_c_in_a_terminal_reaches_workers_too_and_is_not_theirs_to_handle() -> None:
     class Terminal:
         def emit(self, event: Any) -> None:
-            if event["kind"] == "aggregate":
+            if isinstance(event, Aggregated):
                 for worker in multiprocessing.active_children():
                     os.kill(worker.pid or 0, signal.SIGINT)
 
+        def close(self) -> None: ...
+
     result = run(SCHEDULE, workers=2, sinks=[Terminal()])
-    assert (result.outcome.version, result.outcome.failures) == (20, 0)
+    assert (result.outcome.version, result.history.failures) == (20, 0)
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ from helpers import Recorder
 from faults.app.faulty.client import app
 from faults.groups import GROUPS, QUICK, UNTESTED
 from faults.injections import UPDATES
-from faults.story import Told, never_arrived, orders
+from faults.story import never_arrived, orders
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.core.layout import Layout
 from fl_app.engine.clock import WallClock
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.grid import GridMailbox
 from fl_app.guard import Guard
+from fl_app.record.log import events_of
 from fl_app.schedule import Buffered
 
 LAYOUT = Layout.of_arrays({"w": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32)})
@@ -45,13 +46,15 @@ def test_a_bad_update_is_an_event_that_says_why_and_is_never_aggregated(
     outcome = engine.run()
     assert (outcome.stopped, outcome.version) == ("num_versions", BEFORE + 2)
     assert np.isfinite(outcome.params).all()
-    assert never_arrived(recorder.events) == []
-    told = orders(recorder.events)
-    assert [order.kind for order in told[:BEFORE]] == ["arrival"] * BEFORE
-    assert [order.kind for order in told[BEFORE + 1 :]] == ["arrival"] * 2
-    bad: Told = told[BEFORE]
+    events = list(events_of(recorder.events))
+    assert never_arrived(events) == []
+    (client,) = recorder.history.sequences
+    told = orders(events, client)
+    assert [order.ended for order in told[:BEFORE]] == ["arrival"] * BEFORE
+    assert [order.ended for order in told[BEFORE + 1 :]] == ["arrival"] * 2
+    bad = told[BEFORE]
     kind, reason = UPDATES[fault]
-    assert bad.kind == kind
+    assert bad.ended == kind
     assert re.search(reason, bad.reason)
     notes = path.with_suffix(".done").read_text().splitlines()
     assert [json.loads(note)["fault"] for note in notes][BEFORE:] == [fault, "", ""]

@@ -25,7 +25,8 @@ def history(slow_from: float = 1000.0) -> list[dict[str, Any]]:
     events: list[dict[str, Any]] = []
     for version, (t, client) in enumerate(sorted([*first, *second])):
         events += [
-            {"kind": "arrival", "t": t, "client": client, "base_version": version},
+            {"kind": "dispatch", "t": t - 1.0, "client": client, "version": version},
+            {"kind": "arrival", "t": t, "client": client, "base_version": version, "age": 0},
             {"kind": "aggregate", "t": t, "version": version + 1, "client": [client], "age": [0]},
         ]
     return events
@@ -56,8 +57,15 @@ def test_others_that_were_slowed(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_the_run_is_wrong_with_all_its_rows(tmp_path: Path) -> None:
-    cheated = {"kind": "aggregate", "t": 101.0, "version": 21, "client": [3], "age": [0]}
-    write(tmp_path, events=[*history(), cheated], stopped="interrupted")
+    cheated = {
+        "kind": "aggregate",
+        "t": 101.0,
+        "version": 21,
+        "client": [3],
+        "order": [99],
+        "age": [0],
+    }
+    write(tmp_path, events=[*history(), {**cheated, "order": [99]}], stopped="interrupted")
     np.savez(tmp_path / "model.npz", w=np.array([1.0, np.nan], np.float32))
     rows = [Row("a"), Row("b", problems=["its own"])]
     judge(rows, tmp_path, "")

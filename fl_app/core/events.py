@@ -1,0 +1,277 @@
+"""The events of a run, and their form in ``events.jsonl``.
+
+Everything that is told of a run afterwards is computed from its events (`fl_app.record.history`).
+An event names the order that it concerns by the order's number. Times are seconds on the run's
+clock.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Protocol, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched:
+    """An order was given to a client.
+
+    Attributes:
+        t: seconds.
+        client: client id.
+        order: the order's number.
+        version: of the model that the client receives.
+        bytes: sent to the client.
+    """
+
+    kind: ClassVar[str] = "dispatch"
+    t: float
+    client: int
+    order: int
+    version: int
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A client asks for a fresh model in the middle of its order.
+
+    Attributes:
+        base_version: of the model that the client started from.
+        progress: share of the order's training that is done, in (0, 1).
+    """
+
+    kind: ClassVar[str] = "pause"
+    t: float
+    client: int
+    order: int
+    base_version: int
+    progress: float
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """A paused client was sent a fresh model.
+
+    Attributes:
+        version: of the fresh model.
+        bytes: sent to the client.
+    """
+
+    kind: ClassVar[str] = "refresh"
+    t: float
+    client: int
+    order: int
+    version: int
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Recalled:
+    """A client was asked for its update at the end of the local epoch under way.
+
+    Attributes:
+        version: of the global model.
+    """
+
+    kind: ClassVar[str] = "recall"
+    t: float
+    client: int
+    order: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An update was accepted into the buffer.
+
+    Attributes:
+        base_version: of the model that the client started from.
+        age: versions published since, >= 0.
+        loss: mean training loss of the order; None if it is unknown.
+        bytes: received from the client.
+    """
+
+    kind: ClassVar[str] = "arrival"
+    t: float
+    client: int
+    order: int
+    base_version: int
+    age: int
+    loss: float | None = None
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An order ended without an update.
+
+    Attributes:
+        base_version: of the model that the client was given.
+        reason: what went wrong.
+    """
+
+    kind: ClassVar[str] = "failure"
+    t: float
+    client: int
+    order: int
+    base_version: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A reply was refused: what was wrong with it, or that it came too late.
+
+    Attributes:
+        client: None if nobody knows whose it was; then `order` and `base_version` are None too.
+        base_version: of the model that the client was given.
+        reason: why.
+    """
+
+    kind: ClassVar[str] = "reject"
+    t: float
+    client: int | None = None
+    order: int | None = None
+    base_version: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Clustered:
+    """The strategy put the clients into clusters.
+
+    Attributes:
+        version: of the global model.
+        client: clients, each once.
+        cluster: of each of these clients, numbered from 0.
+        dropped: clients whose updates left the buffer unused.
+        order: the orders of these updates.
+    """
+
+    kind: ClassVar[str] = "cluster"
+    t: float
+    version: int
+    client: Sequence[int]
+    cluster: Sequence[int]
+    dropped: Sequence[int]
+    order: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregated:
+    """A version was published.
+
+    Attributes:
+        version: the new one.
+        client: whose updates it holds, oldest arrival first.
+        order: the orders that these updates answer.
+        age: versions between the model that each client started from and the one before this.
+        report: what the strategy reported, such as ``weight``, one number per update.
+    """
+
+    kind: ClassVar[str] = "aggregate"
+    t: float
+    version: int
+    client: Sequence[int]
+    order: Sequence[int]
+    age: Sequence[int]
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The global model was tested.
+
+    Attributes:
+        metrics: by name, ``"accuracy"`` and ``"loss"`` among them where the task has them.
+    """
+
+    kind: ClassVar[str] = "evaluate"
+    t: float
+    version: int
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """A scheduled checkpoint was written."""
+
+    kind: ClassVar[str] = "checkpoint"
+    t: float
+    version: int
+
+
+Event: TypeAlias = (
+    Dispatched
+    | Paused
+    | Refreshed
+    | Recalled
+    | Arrived
+    | Failed
+    | Rejected
+    | Clustered
+    | Aggregated
+    | Evaluated
+    | Checkpointed
+)
+EVENTS: tuple[type[Event], ...] = (
+    Dispatched,
+    Paused,
+    Refreshed,
+    Recalled,
+    Arrived,
+    Failed,
+    Rejected,
+    Clustered,
+    Aggregated,
+    Evaluated,
+    Checkpointed,
+)
+
+
+class Sink(Protocol):
+    """Receives the events of a run in their order, and never answers back."""
+
+    def emit(self, event: Event) -> None:
+        """Take in one event."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left; called once, also after errors."""
+        ...
+
+
+# The field whose entries stand in the log beside the event's own keys.
+OPEN = {Aggregated: "report", Evaluated: "metrics"}
+CLASSES: dict[str, type[Event]] = {cls.kind: cls for cls in EVENTS}
+KEYS = {cls: tuple(f.name for f in fields(cls) if f.name != OPEN.get(cls)) for cls in EVENTS}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """The event as one flat JSON object, `kind` and `t` first; None is left out of `Rejected`."""
+    cls = type(event)
+    flat: dict[str, Any] = {"kind": cls.kind}
+    for key in KEYS[cls]:
+        flat[key] = getattr(event, key)
+    if cls in OPEN:
+        flat.update(getattr(event, OPEN[cls]))
+    elif cls is Rejected:
+        return {key: value for key, value in flat.items() if value is not None}
+    return flat
+
+
+def from_json(flat: Mapping[str, Any]) -> Event:
+    """The inverse of `to_json`.
+
+    Raises:
+        ValueError: the kind is unknown, or a key that it needs is missing.
+    """
+    cls = CLASSES.get(flat.get("kind", ""))
+    if cls is None:
+        raise ValueError(f"an event of unknown kind: {str(flat)[:200]}")
+    own = {key: flat[key] for key in KEYS[cls] if key in flat}
+    if cls in OPEN:
+        own[OPEN[cls]] = {k: v for k, v in flat.items() if k != "kind" and k not in own}
+    try:
+        return cls(**own)
+    except TypeError as error:
+        raise ValueError(f"{error}: {str(flat)[:200]}") from error

@@ -1,0 +1,268 @@
+"""What the events of a run add up to.
+
+One fold serves every reader: ``summary.json``, ``metrics.csv``, progress, TensorBoard, the recorder
+of durations, the report and the verdicts on injected faults. It reads events live, as a sink, or
+from ``events.jsonl`` (`fl_app.record.log`), with equal results.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    Clustered,
+    Dispatched,
+    Evaluated,
+    Event,
+    Failed,
+    Refreshed,
+    Rejected,
+)
+
+Joules = Callable[[int, int, float, float], float | None]
+
+
+@dataclass(slots=True)
+class OrderRecord:
+    """One order, from its dispatch to the end of its update.
+
+    Attributes:
+        number: of the order.
+        client: who had it.
+        sequence: how many orders this client had before.
+        version: of the model that the client was given.
+        start: when it was given, seconds.
+        bytes_down: sent to the client.
+        bytes_up: received from the client.
+        end: when it ended, seconds; None while it is under way.
+        ended: kind of the event that ended it: ``"arrival"``, ``"failure"``, ``"reject"``;
+            ``""`` while it is under way.
+        base_version: that its update started from; None if there is none.
+        age: of its update at arrival, versions; None if there is none.
+        loss: mean training loss that the client reported; None if it is unknown.
+        reason: why there is no update.
+        late: what was told of a reply that came after the order had ended.
+        seconds: of the client's time that are accounted for.
+        joules: of the client's energy that are accounted for.
+    """
+
+    number: int
+    client: int
+    sequence: int
+    version: int
+    start: float
+    bytes_down: int
+    bytes_up: int = 0
+    end: float | None = None
+    ended: str = ""
+    base_version: int | None = None
+    age: int | None = None
+    loss: float | None = None
+    reason: str = ""
+    late: str = ""
+    seconds: float = 0.0
+    joules: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One evaluation, and what it took to get there.
+
+    Attributes:
+        version: of the model.
+        t: seconds.
+        client_updates: how many had arrived by then.
+        metrics: by name.
+    """
+
+    version: int
+    t: float
+    client_updates: int
+    metrics: Mapping[str, Any]
+
+    @property
+    def accuracy(self) -> float:
+        """In [0, 1]; NaN if it is unknown."""
+        return self._number("accuracy")
+
+    @property
+    def loss(self) -> float:
+        """NaN if it is unknown."""
+        return self._number("loss")
+
+    def _number(self, name: str) -> float:
+        value = self.metrics.get(name)
+        return math.nan if value is None else float(value)
+
+
+@dataclass
+class Mean:
+    """Mean of numbers that come one by one."""
+
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, value: float) -> None:
+        """Take in one number."""
+        self.total += value
+        self.count += 1
+
+    def __float__(self) -> float:
+        return self.total / self.count
+
+
+class History:
+    """Sink that adds up the events of a run.
+
+    Work is wasted where an order failed, also after a part of it, where its update was rejected,
+    and where its update was aggregated with weight 0. Updates that wait in the buffer when the run
+    ends, and orders still under way, are neither used nor wasted.
+
+    Args:
+        joules: energy of the first ``elapsed`` seconds of an order, by (client, sequence, start,
+            elapsed); None = unknown (`fl_app.devices.Fleet.joules`).
+        keep_orders: whether `orders` is filled; a long run has too many to keep them for nothing.
+
+    Attributes:
+        t: time of the last event, seconds.
+        version: of the global model.
+        evaluations: all of them.
+        client_updates: arrivals.
+        failures: orders that failed.
+        rejected: replies that were rejected.
+        ages: how many aggregated updates were of each age.
+        participation: client -> how many of its updates were used.
+        bytes_down: sent to clients.
+        bytes_up: received in updates that arrived.
+        seconds_used: of orders whose updates were used, also for forming clusters.
+        seconds_wasted: of orders whose work was wasted.
+        orders_wasted: how many.
+        sequences: client -> how many orders it was given.
+        reported: name -> mean of a number that the strategy reports of its aggregations.
+        current: client -> its last order, until its update arrives.
+        waiting: number -> order whose update is in the buffer.
+        aggregated: the orders whose updates the last aggregation used, in its order.
+        orders: every order, in the sequence in which they were given, if they are kept.
+    """
+
+    def __init__(self, *, joules: Joules | None = None, keep_orders: bool = False) -> None:
+        self.t = 0.0
+        self.version = 0
+        self.evaluations: list[Evaluation] = []
+        self.client_updates = 0
+        self.failures = 0
+        self.rejected = 0
+        self.ages: Counter[int] = Counter()
+        self.participation: Counter[int] = Counter()
+        self.bytes_down = 0
+        self.bytes_up = 0
+        self.seconds_used = 0.0
+        self.seconds_wasted = 0.0
+        self.orders_wasted = 0
+        self.sequences: Counter[int] = Counter()
+        self.reported: dict[str, Mean] = defaultdict(Mean)
+        self.current: dict[int, OrderRecord] = {}
+        self.waiting: dict[int, OrderRecord] = {}
+        self.aggregated: list[OrderRecord] = []
+        self.orders: list[OrderRecord] = []
+        self._keep_orders = keep_orders
+        self._joules = joules if joules and joules(0, 0, 0.0, 0.0) is not None else None
+        self._joules_spent = 0.0
+
+    @property
+    def joules(self) -> float | None:
+        """Spent on all orders that ended, wasted or not; None if that is unknown."""
+        return None if self._joules is None else self._joules_spent
+
+    def emit(self, event: Event) -> None:
+        """Take in one event."""
+        self.t = event.t
+        match event:
+            case Dispatched():
+                self._dispatch(event)
+            case Arrived():
+                self._arrive(event)
+            case Aggregated():
+                self._aggregate(event)
+            case Failed():
+                self.failures += 1
+                self._lose(event, event.client)
+            case Rejected():
+                self.rejected += 1
+                if event.client is not None:
+                    self._lose(event, event.client)
+            case Evaluated():
+                self.evaluations.append(
+                    Evaluation(event.version, event.t, self.client_updates, event.metrics)
+                )
+            case Refreshed():
+                self.bytes_down += event.bytes
+            case Clustered():
+                for number in event.order:  # the clusters were formed of what they trained
+                    self.seconds_used += self.waiting.pop(number).seconds
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+    def _dispatch(self, event: Dispatched) -> None:
+        client = event.client
+        order = OrderRecord(
+            event.order, client, self.sequences[client], event.version, event.t, event.bytes
+        )
+        self.sequences[client] += 1
+        self.bytes_down += event.bytes
+        self.current[client] = order
+        if self._keep_orders:
+            self.orders.append(order)
+
+    def _arrive(self, event: Arrived) -> None:
+        order = self.current.pop(event.client)
+        order.end, order.ended = event.t, event.kind
+        order.base_version, order.age, order.loss = event.base_version, event.age, event.loss
+        order.bytes_up = event.bytes
+        self._spend(order, event.t)
+        self.waiting[event.order] = order
+        self.client_updates += 1
+        self.bytes_up += event.bytes
+
+    def _lose(self, event: Failed | Rejected, client: int) -> None:
+        order = self.current.get(client)
+        if order is None or order.number != event.order:
+            return  # a reply to an order that had arrived: its work is counted
+        if order.ended:
+            # Its deadline had passed, and its client went on. The time that it took is known now.
+            order.late = event.reason
+        else:
+            order.end, order.ended, order.reason = event.t, event.kind, event.reason
+            self.orders_wasted += 1
+        self.seconds_wasted += self._spend(order, event.t)
+
+    def _aggregate(self, event: Aggregated) -> None:
+        self.version = event.version
+        self.ages.update(event.age)
+        self.aggregated = [self.waiting.pop(number) for number in event.order]
+        weights = event.report.get("weight") or [1.0] * len(event.order)
+        for order, weight in zip(self.aggregated, weights, strict=False):
+            if weight == 0:
+                self.orders_wasted += 1
+                self.seconds_wasted += order.seconds
+            else:
+                self.participation[order.client] += 1
+                self.seconds_used += order.seconds
+        for name, value in event.report.items():
+            if isinstance(value, int | float):
+                self.reported[name].add(value)
+
+    def _spend(self, order: OrderRecord, now: float) -> float:
+        """Account for an order up to `now`; the seconds that were not accounted for before."""
+        elapsed = now - order.start
+        seconds, order.seconds = elapsed - order.seconds, elapsed
+        if self._joules is not None:
+            joules = self._joules(order.client, order.sequence, order.start, elapsed) or 0.0
+            self._joules_spent += joules - order.joules
+            order.joules = joules
+        return seconds
