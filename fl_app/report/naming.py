@@ -17,9 +17,9 @@ def name_jobs(jobs: Sequence[Cell]) -> None:
     """Give the jobs of a sweep their names and labels, such as ``fedasync local_lr=0.1``.
 
     They begin with the algorithm or, where each job is an experiment, with the cell. A name tells
-    every key that was varied, by its shortest unambiguous end. A label leaves out the
-    seed, so that jobs that differ in nothing else share it. Jobs that nothing tells apart, or whose
-    overrides are lost, are numbered.
+    every key that was varied, by its shortest unambiguous end. A label leaves out the seed, so that
+    jobs that differ in nothing else share it. Jobs that nothing tells apart, or whose overrides are
+    lost, are numbered.
 
     Args:
         jobs: all that the sweep left; the folder of each is the job's number, or that and the
