@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any
 
 import matplotlib
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -70,7 +71,8 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        axes.imshow(rows, origin="lower", aspect="auto", cmap="cividis")
+        edges = (np.arange(len(places) + 1) - 0.5 for places in (across, up))
+        axes.pcolormesh(*edges, rows, cmap="cividis")  # in a PDF an image would be blurred
         axes.set_xticks(range(len(across)), below, rotation=90 if crowded else 0)
         axes.set_yticks(range(len(up)), beside)
         axes.set_xlabel(shortest(keys[0], known))

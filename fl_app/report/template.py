@@ -48,13 +48,13 @@ section { padding: 16px 18px; margin-top: 16px; }
 .figures.wide { grid-template-columns: minmax(0, 1fr); }
 .figure { min-width: 0; }
 .scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: 13.5px; }
+table { border-collapse: collapse; width: 100%; font-size: 13px; }
 table { font-variant-numeric: tabular-nums; }
 th { font-weight: 500; color: var(--soft); text-align: right;
   border-bottom: 1px solid var(--rule); }
 th { vertical-align: bottom; }
 td { text-align: right; border-bottom: 1px solid var(--faint); vertical-align: top; }
-th, td { padding: 4px 10px; white-space: nowrap; }
+th, td { padding: 4px 7px; white-space: nowrap; }
 th.text, td.text { text-align: left; }
 td.wrap { white-space: normal; overflow-wrap: anywhere; min-width: 260px; }
 details { margin-top: 8px; }
@@ -70,7 +70,6 @@ td pre { white-space: pre-wrap; max-height: 220px; }
   main { padding: 16px 10px 40px; }
   section { padding: 12px 10px; }
   h1 { font-size: 22px; }
-  th, td { padding: 4px 7px; }
   /* The names stay while the numbers scroll by. */
   .cells td:first-child, .cells th:first-child { position: sticky; left: 0;
     background: var(--paper); white-space: normal; min-width: 130px; max-width: 150px;
