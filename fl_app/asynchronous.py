@@ -25,9 +25,9 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, MultiKrum
 from flwr.supercore.task_identity import TaskIdentity
 
 from fl_app import wire
-from fl_app.core.errors import RunError, require
+from fl_app.core.errors import RunError, require, require_at_least, require_count
 from fl_app.core.layout import Layout
-from fl_app.core.types import Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 
@@ -78,6 +78,7 @@ class Asynchronous(AsyncStrategy):
 
     # What was learned, and `_config` where it was changed, are in `state`.
     transient: ClassVar[Collection[str]] = ("inner", "_layout", "_config", "_begun", "_metrics")
+    takes: ClassVar[Sequence[str]] = TRAINED
 
     def __init__(
         self, inner: FedAvg, *, rebase: bool = True, schedule: Schedule | None = None
@@ -108,6 +109,11 @@ class Asynchronous(AsyncStrategy):
             "above 0",
             "no client would train",
         )
+        for key in ("server_learning_rate", "server_momentum", "num_malicious_nodes"):
+            number = getattr(inner, key, 0)  # Flower's classes check none of them
+            require_at_least(f"inner.{key}", number, 0, "its equations would turn round")
+        selected = getattr(inner, "num_nodes_to_select", 1)
+        require_count("inner.num_nodes_to_select", selected, "no upload would be left")
         self.inner = inner
         self.rebase = rebase
         if schedule is not None:

@@ -36,6 +36,10 @@ class BoundedStaleness(Schedule):
         self.staleness_bound = staleness_bound
         self._awaited: set[int] = set()  # at work, and too old at the last aggregation
 
+    @property
+    def buffer_size(self) -> int:
+        return self._buffered.buffer_size
+
     def start(
         self,
         idle: ClientPool,

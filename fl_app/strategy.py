@@ -21,7 +21,7 @@ from fl_app.core.events import Aggregated, Arrived, Clustered, Event, Failed, Re
 from fl_app.core.files import explained
 from fl_app.core.layout import Layout, check_returned, check_vector
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import Config, Extra, GlobalModel, Scalar, Update, Vector
+from fl_app.core.types import KINDS, Config, Extra, GlobalModel, Scalar, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.engine.clock import WallClock
 from fl_app.engine.engine import Engine, Stop
@@ -50,6 +50,7 @@ class AsyncStrategy(Strategy):
             models will do.
         cites_forgotten: whether its clients may say that they started from a version that no order
             under way cites, and no model is kept of: their displacements are all it looks at.
+        takes: kinds of uploads that its equations can use.
         transient: names of attributes that may change during a run, since they can be computed
             again. Any other change is learning that no checkpoint holds: no run goes on from one.
         order_extra: names of the vectors, of the model's shape, that every order carries beside the
@@ -72,6 +73,7 @@ class AsyncStrategy(Strategy):
     schedule: ClassVar[Schedule] = Buffered(concurrency=None, buffer_size=1)
     needs: ClassVar[str] = ""
     cites_forgotten: ClassVar[bool] = False
+    takes: ClassVar[Sequence[str]] = KINDS
     transient: ClassVar[Collection[str]] = ()
     order_extra: ClassVar[tuple[str, ...]] = ()
     upload_extra: ClassVar[tuple[str, ...]] = ()

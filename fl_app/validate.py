@@ -5,8 +5,11 @@ A value that is refused must not cost the seconds that importing torch takes.
 
 import importlib
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any, cast
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -46,7 +49,11 @@ def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more
         str(key): instantiate(DictConfig(value)) if _has_target(value) else value
         for key, value in settings.items()
     }
-    signature = inspect.signature(function)
+    signature = _signature(function)
+    for key, value in keywords.items():
+        if key in signature.parameters:
+            full = str(node._get_full_key(key))
+            _check_type(full, value, signature.parameters[key].annotation)
     more |= {key: fact for key, fact in (facts or {}).items() if key in signature.parameters}
     try:
         signature.bind(**keywords, **more)
@@ -134,10 +141,18 @@ def check(config: DictConfig) -> None:
         "waits for anybody",
     )
     _check_runtime(config.runtime)
-    build_strategy(config).check(config.num_versions, build_schedule(config))
+    _check_client(config.algorithm.client)
+    strategy = build_strategy(config)
+    strategy.check(config.num_versions, build_schedule(config))
+    upload = config.algorithm.client.upload
+    require(
+        upload in strategy.takes,
+        "algorithm.client.upload",
+        upload,
+        f"one of {', '.join(strategy.takes)} with {type(strategy).__name__}",
+        "its equations have no use for another upload",
+    )
     build_guard(config)
-    known = inspect.signature(check_training).parameters
-    check_training(**{str(key): v for key, v in config.algorithm.client.items() if key in known})
     parts = [part for part in PARTS if part in config.devices]
     if parts and isinstance(build_schedule(config), RandomK):
         raise ValueError(
@@ -146,6 +161,14 @@ def check(config: DictConfig) -> None:
         )
     if config.runtime.name != "deployment":  # how many nodes there will be, nobody knows
         build_schedule(config).check(config.num_clients)
+
+
+def _check_client(client: DictConfig) -> None:
+    known = _signature(check_training).parameters
+    values = {str(key): value for key, value in client.items() if key in known}
+    for key, value in values.items():
+        _check_type(f"algorithm.client.{key}", value, known[key].annotation)
+    check_training(**values)
 
 
 def _check_runtime(runtime: DictConfig) -> None:
@@ -191,6 +214,42 @@ def build_schedule(config: DictConfig) -> Schedule:
 def build_guard(config: DictConfig) -> Guard:
     """What keeps bad uploads out."""
     return Guard(**cast(dict[str, Any], OmegaConf.to_container(config.guard)))
+
+
+# Of types that are checked: what a message calls them, and what fits.
+TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("an integer", lambda value: _is_a(value, Integral)),
+    float: ("a number", lambda value: _is_a(value, Real) and not math.isnan(value)),
+    str: ("a text", lambda value: isinstance(value, str)),
+    type(None): ("null", lambda value: value is None),
+}
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function, eval_str=True)
+    except (NameError, AttributeError):  # somebody else's, annotated for type checkers alone
+        return inspect.signature(function)
+
+
+def _check_type(key: str, value: Any, annotation: Any) -> None:
+    """Refuse a value that is none of the plain types that a parameter is annotated with."""
+    union = get_origin(annotation) in (Union, UnionType)
+    kinds = get_args(annotation) if union else (annotation,)
+    if not all(isinstance(kind, type) and kind in TYPES for kind in kinds):
+        return
+    require(
+        any(TYPES[kind][1](value) for kind in kinds),
+        key,
+        value,
+        " or ".join(TYPES[kind][0] for kind in kinds),
+        "nothing else can be worked with",
+    )
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _has_target(value: object) -> bool:

@@ -110,6 +110,24 @@ class Quadratic:
         return {"accuracy": 1.0 / (1.0 + distance), "loss": 0.5 * distance**2}
 
 
+class Headed(nn.Module):
+    """A point w, as the weights of a linear layer, which MOON looks for; maps x to w - x."""
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(1, dim, bias=False)
+        nn.init.zeros_(self.head.weight)
+
+    def forward(self, points: Tensor) -> Tensor:
+        position: Tensor = self.head(points.new_ones(len(points), 1))
+        return position - points
+
+
+class HeadedQuadratic(Quadratic):
+    def model(self) -> nn.Module:
+        return Headed(self.dim)
+
+
 # -- clients, devices, a strategy, a sink ---------------------------------------------------------
 
 

@@ -35,7 +35,7 @@ from torch import Tensor
 
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import require, require_at_least, require_count
-from fl_app.core.types import Config, GlobalModel, Order, Update, Upload, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy import AsyncStrategy
@@ -54,6 +54,7 @@ class ASOFed(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.aso_fed.ASOFedTrainer"
 
     def __init__(

@@ -33,7 +33,7 @@ from flwr.serverapp import (
 )
 
 from fl_app.core import staleness
-from fl_app.core.errors import RunError, require, require_positive
+from fl_app.core.errors import RunError, require, require_at_least, require_positive
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
@@ -80,6 +80,8 @@ class DPFedBuff(AsyncStrategy):
         require(0 < delta < 1, "strategy.delta", delta, "in (0, 1)", "it is a probability")
         if max_epsilon is not None:
             require_positive("strategy.max_epsilon", max_epsilon, "no version would be paid for")
+        if noise_seed is not None:
+            require_at_least("strategy.noise_seed", noise_seed, 0, "no noise could be drawn")
         self.server_lr = server_lr
         self.bound = clip_norm
         self.noise_multiplier = noise_multiplier

@@ -49,6 +49,7 @@ from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import cosines
+from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 
 BLOCK = 1 << 13  # entries of every gradient that are multiplied at a time, as doubles
@@ -100,6 +101,14 @@ class EAFL(AsyncStrategy):
             num_clusters, participation, recluster_every, synchronous, recluster
         )
         self.state = {"clusters": {}, "examples": {}}  # by client
+
+    def check(self, num_versions: int, schedule: Schedule) -> None:
+        del num_versions
+        if not schedule.surveys:
+            raise ValueError(
+                "EAFL needs algorithm/schedule=clustered_quorum: no other schedule has it form "
+                "clusters, and without them it is algorithm=safl"
+            )
 
     def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
         gradients = {u.client_id: model.gradient(u)[: model.num_trainable] for u in updates}

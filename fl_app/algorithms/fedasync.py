@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from fl_app.core import staleness
 from fl_app.core.errors import require, require_at_least
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy import AsyncStrategy
@@ -45,6 +45,7 @@ class FedAsync(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
@@ -29,6 +29,7 @@ class FedAvg(AsyncStrategy):
     """Average of the local models, weighted by the number of examples."""
 
     schedule: ClassVar[Schedule] = synchronous(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
 
     def __init__(self) -> None:
         super().__init__()  # it averages models: there is no gradient to clip and no rate to decay

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import require_count, require_positive
-from fl_app.core.types import Config, GlobalModel, Order, Update, Upload, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
@@ -54,6 +54,7 @@ class FedDyn(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.feddyn.FedDynTrainer"
 
     def __init__(self, *, regularisation: float = 0.01, num_clients: int | None = None) -> None:

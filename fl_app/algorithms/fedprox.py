@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl_app.core.errors import require_at_least
-from fl_app.core.types import Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
@@ -41,6 +41,7 @@ class FedProx(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
 
     def __init__(self, *, proximal: float = 0.01) -> None:
         super().__init__()

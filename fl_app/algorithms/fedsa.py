@@ -30,7 +30,7 @@ import numpy as np
 
 from fl_app.core import staleness
 from fl_app.core.errors import require, require_at_least, require_count
-from fl_app.core.types import Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy import AsyncStrategy
@@ -56,6 +56,7 @@ class FedSA(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ from torch.nn import functional as F
 
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.core.errors import require_at_least, require_positive
-from fl_app.core.types import Config, GlobalModel, Order, Update, Upload, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.flat import FlatModel
 from fl_app.schedule import Schedule, synchronous
@@ -52,6 +52,7 @@ class MOON(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.moon.MOONTrainer"
 
     def __init__(self, *, contrast: float = 5.0, temperature: float = 0.5) -> None:

@@ -62,6 +62,7 @@ class OverlapFedAvg(AsyncStrategy):
     schedule: ClassVar[Schedule] = synchronous(10)
     needs: ClassVar[str] = "fl_app.algorithms.overlap_fedavg.OverlapTrainer"
     cites_forgotten: ClassVar[bool] = True  # displacements from the version before
+    takes: ClassVar[Sequence[str]] = ("delta", "pseudo")  # whose model is known no more
 
     def __init__(
         self,
@@ -84,6 +85,15 @@ class OverlapFedAvg(AsyncStrategy):
         self.compensation = compensation
         self.momentum = momentum
         self.max_local_epochs = max_local_epochs
+
+    def check(self, num_versions: int, schedule: Schedule) -> None:
+        del num_versions
+        size = getattr(schedule, "buffer_size", 1)
+        if schedule != synchronous(size):
+            raise ValueError(
+                "OverlapFedAvg needs algorithm/schedule=full_participation (or synchronous): its "
+                "displacements are one version old only where all that started report together"
+            )
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         del client_id

@@ -40,7 +40,16 @@ from torch import Tensor
 
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.core.errors import require, require_count, require_positive
-from fl_app.core.types import Config, Extra, GlobalModel, Order, Update, Upload, Vector
+from fl_app.core.types import (
+    TRAINED,
+    Config,
+    Extra,
+    GlobalModel,
+    Order,
+    Update,
+    Upload,
+    Vector,
+)
 from fl_app.core.vector import read_only, weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
@@ -60,6 +69,7 @@ class SCAFFOLD(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.scaffold.SCAFFOLDTrainer"
     order_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c
     upload_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c_i+ - c_i

@@ -20,6 +20,7 @@ Extra: TypeAlias = Mapping[str, Vector]
 Kind: TypeAlias = Literal["gradient", "pseudo", "delta", "model"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
+TRAINED: tuple[str, ...] = ("model", "delta", "pseudo")  # of a client that took steps
 NO_EXTRA: Extra = {}  # one for all that have none; nobody writes to it
 
 

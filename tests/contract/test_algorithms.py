@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from configs import ALGORITHMS, composed
-from helpers import Flat, Quadratic, Recorder, Run, run
+from helpers import Flat, HeadedQuadratic, Recorder, Run, run
 from hydra.utils import get_class
 from omegaconf import DictConfig
-from torch import Tensor, nn
+from torch import nn
 
 from fl_app.cli import CONF
 from fl_app.client import LocalTrainer, initial_vector
@@ -37,24 +37,6 @@ NAMES = sorted(
     if "algorithms" in path.read_text().partition("_target_: ")[2].partition("\n")[0]
 )
 CLIENTS = 20
-
-
-class Headed(nn.Module):
-    """A point w, as the weights of a linear layer, which MOON looks for; maps x to w - x."""
-
-    def __init__(self, dim: int) -> None:
-        super().__init__()
-        self.head = nn.Linear(1, dim, bias=False)
-        nn.init.zeros_(self.head.weight)
-
-    def forward(self, points: Tensor) -> Tensor:
-        position: Tensor = self.head(points.new_ones(len(points), 1))
-        return position - points
-
-
-class HeadedQuadratic(Quadratic):
-    def model(self) -> nn.Module:
-        return Headed(self.dim)
 
 
 TASK = HeadedQuadratic.scattered(CLIENTS)

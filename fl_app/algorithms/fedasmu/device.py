@@ -49,8 +49,8 @@ class FedASMUTrainer(LocalTrainer):
     Args:
         task: data, model and loss of every client.
         merge_scale: mu_b > 0.
-        gamma0: first gamma_i.
-        upsilon0: first upsilon_i.
+        gamma0: first gamma_i, >= 0.
+        upsilon0: first upsilon_i, >= 0.
         gamma_lr: eta_gamma >= 0.
         upsilon_lr: eta_upsilon >= 0.
         slot: ``"learned"``, or always ``"first"`` (H1), ``"middle"`` (H2, L_max / 2 rounded down),
@@ -83,6 +83,8 @@ class FedASMUTrainer(LocalTrainer):
         require_positive("client.merge_scale", merge_scale, "no model would ever be merged")
         for key, value in (("gamma_lr", gamma_lr), ("upsilon_lr", upsilon_lr)):
             require_at_least(f"client.{key}", value, 0, "it would climb the loss")
+        for key, value in (("gamma0", gamma0), ("upsilon0", upsilon0)):
+            require_at_least(f"client.{key}", value, 0, "merging weights could be negative")
         require(
             slot == "learned" or slot in FIXED,
             "client.slot",

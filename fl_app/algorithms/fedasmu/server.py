@@ -10,10 +10,10 @@ import numpy as np
 from fl_app.algorithms.fedasmu.slots import MetaModel
 from fl_app.core import staleness
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
-from fl_app.core.types import Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.periodic import Periodic
-from fl_app.schedule import Schedule
+from fl_app.schedule import RandomK, Schedule
 from fl_app.strategy import AsyncStrategy
 
 STATIC_MIXING, STATIC_EXPONENT = 0.6, 0.5  # FedAsync's, of the ablations without dynamic weights
@@ -74,6 +74,7 @@ class FedASMU(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = Periodic()
+    takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.fedasmu.FedASMUTrainer"
 
     def __init__(
@@ -113,6 +114,7 @@ class FedASMU(AsyncStrategy):
             ("rl_lr", rl_lr),
         ):
             require_at_least(f"strategy.{key}", value, 0, "it would climb the loss")
+        require_at_least("strategy.seed", seed, 0, "no random numbers could be drawn")
         require_count("strategy.max_staleness", max_staleness, "every upload would be refused")
         require(
             local_epochs >= 2 or not refresh,
@@ -145,6 +147,14 @@ class FedASMU(AsyncStrategy):
             "chosen": {},  # client -> slot of its first order, until its reward is known
             "fresh": {},  # client -> version g of its last fresh model, if that counts
         }
+
+    def check(self, num_versions: int, schedule: Schedule) -> None:
+        del num_versions
+        if isinstance(schedule, RandomK):
+            raise ValueError(
+                "FedASMU cannot go by algorithm/schedule=random_k: it knows how long an order "
+                "takes, and not when its client would pause"
+            )
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         if not self.num_slots:

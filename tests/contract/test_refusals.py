@@ -1,0 +1,173 @@
+"""What no algorithm accepts: bad values, and schedules and uploads that it has no use for."""
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+from configs import ALGORITHMS, composed
+from helpers import HeadedQuadratic, Recorder
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.cli import CONF
+from fl_app.core.types import KINDS
+from fl_app.factory import build_devices, build_engine, build_trainer
+from fl_app.validate import build_strategy, check
+
+TASK = HeadedQuadratic.scattered(12)
+SCHEDULES = sorted(path.stem for path in (CONF / "algorithm" / "schedule").glob("*.yaml"))
+
+every_algorithm = pytest.mark.parametrize("name", ALGORITHMS)
+
+
+def configuration(name: str, *overrides: str) -> DictConfig:
+    return composed(f"algorithm={name}", "num_clients=12", "runtime.workers=0", *overrides)
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+# -1 is a cosine.
+MEANT = {("strategy.similarity_threshold", -1), ("strategy.min_similarity", -1)}
+
+# The client's goes by the strategy's.
+TOLD_AS = {"strategy.max_local_epochs": "client.local_epochs"}
+
+
+def keys(node: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+    for key, value in node.items():
+        if isinstance(value, dict):
+            yield from keys(value, f"{above}{key}.")
+        elif key != "_target_":
+            yield f"{above}{key}"
+
+
+@every_algorithm
+def test_bad_values_are_refused_by_the_name_of_their_key(name: str) -> None:
+    config = configuration(name)
+    algorithm = OmegaConf.to_container(config.algorithm, resolve=True)
+    assert isinstance(algorithm, dict)
+    missed = []
+    for key in keys({part: algorithm[part] for part in ("strategy", "schedule", "client")}):
+        for bad in (float("nan"), -1, "x"):
+            if (key, bad) in MEANT:
+                continue
+            wrong = deepcopy(config)
+            OmegaConf.update(wrong.algorithm, key, bad)
+            try:
+                check(wrong)
+                if key.startswith("client."):  # those of its own class
+                    build_trainer(wrong, TASK)
+                told = "nothing"
+            except ValueError as error:
+                told = str(error)
+            if TOLD_AS.get(key, key.rpartition(".")[2]) not in told:
+                missed.append((key, bad, told))
+    assert missed == []
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("strategy.clip_norm=x", "algorithm.strategy.clip_norm=x must be a number or null: "),
+        ("strategy.clip_norm=true", "algorithm.strategy.clip_norm=True must be a number or null"),
+        ("strategy.select=1", "algorithm.strategy.select=1 must be true or false: "),
+        ("strategy.stage_two_at=1.5", "algorithm.strategy.stage_two_at=1.5 must be an integer: "),
+        ("client.lr_decay=x", "algorithm.client.lr_decay=x must be a number: "),
+        ("client.upload=3", "algorithm.client.upload=3 must be a text: "),
+    ],
+)
+def test_a_value_of_another_type_is_told(override: str, told: str) -> None:
+    with pytest.raises(ValueError, match=told.replace(".", r"\.")):
+        check(configuration("wkafl", f"algorithm.{override}"))
+
+
+# -- schedules and uploads ------------------------------------------------------------------------
+
+
+def run(config: DictConfig) -> tuple[str, np.ndarray, list[str]]:
+    """How it ended, the model, and what went wrong on the way."""
+    trainer, recorder = build_trainer(config, TASK), Recorder()
+    engine, _ = build_engine(config, trainer, build_devices(config, trainer), sinks=[recorder])
+    outcome = engine.run()
+    wrong = [event["reason"] for event in recorder.events if "reason" in event]
+    return outcome.stopped, outcome.params, wrong
+
+
+SMALL = ["num_versions=4", "eval_every=4", "algorithm.client.local_epochs=2"]
+REFUSED = {
+    ("eafl", "any but clustered_quorum"): "EAFL needs algorithm/schedule=clustered_quorum",
+    ("overlap_fedavg", "any but full_participation, synchronous"): (
+        "OverlapFedAvg needs algorithm/schedule=full_participation"
+    ),
+    ("fedasmu", "random_k"): "FedASMU cannot go by algorithm/schedule=random_k",
+    ("krum", "fully_async, periodic, clustered_quorum"): r"schedule\.buffer_size=1 must be above",
+    (
+        "multi_krum",
+        "fully_async, periodic, clustered_quorum",
+    ): r"schedule\.buffer_size=1 must be above",
+}
+
+
+def refusal(name: str, schedule: str) -> str | None:
+    for (algorithm, which), told in REFUSED.items():
+        listed = schedule in which.removeprefix("any but ").split(", ")
+        if algorithm == name and listed != which.startswith("any but "):
+            return told
+    return None
+
+
+PAIRS = [(name, schedule) for name in ALGORITHMS for schedule in SCHEDULES]
+
+
+@pytest.mark.parametrize(("name", "schedule"), [pair for pair in PAIRS if refusal(*pair)])
+def test_a_schedule_of_no_use_is_refused_in_one_sentence(name: str, schedule: str) -> None:
+    with pytest.raises(ValueError, match=f"^{refusal(name, schedule)}[^\n]*$"):
+        check(configuration(name, f"algorithm/schedule={schedule}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "schedule"), [pair for pair in PAIRS if not refusal(*pair)])
+def test_any_other_schedule_works(name: str, schedule: str) -> None:
+    config = configuration(name, f"algorithm/schedule={schedule}", *SMALL)
+    check(config)
+    stopped, params, wrong = run(config)
+    assert (stopped, wrong) == ("num_versions", [])
+    assert np.isfinite(params).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("upload", KINDS)
+@every_algorithm
+def test_an_upload_is_refused_in_one_sentence_or_works(name: str, upload: str) -> None:
+    config = configuration(name, f"algorithm.client.upload={upload}", *SMALL)
+    if upload not in build_strategy(config).takes:
+        told = rf"^algorithm\.client\.upload={upload} must be one of .*delta.* with \w+: [^\n]*$"
+        with pytest.raises(ValueError, match=told):
+            check(config)
+        return
+    check(config)
+    stopped, params, wrong = run(config)
+    assert (stopped, wrong) == ("num_versions", [])
+    assert np.isfinite(params).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "upload"), [("fedavg", "gradient"), ("overlap_fedavg", "model"), ("krum", "gradient")]
+)
+def test_an_upload_of_no_use_is_refused(name: str, upload: str) -> None:
+    told = rf"^algorithm\.client\.upload={upload} must be one of .*delta.* with \w+: its equations"
+    with pytest.raises(ValueError, match=told):
+        check(configuration(name, f"algorithm.client.upload={upload}"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedhist", "fedavg"])
+def test_models_displacements_and_their_means_are_converted(name: str) -> None:
+    """Up to rounding it is all one, whatever travels."""
+    finals = [
+        run(configuration(name, f"algorithm.client.upload={kind}", "num_versions=30"))[1]
+        for kind in ("model", "delta", "pseudo")
+    ]
+    np.testing.assert_allclose(finals[0], finals[1], atol=1e-3)
+    np.testing.assert_allclose(finals[2], finals[1], atol=1e-3)
