@@ -46,6 +46,7 @@ _COLOURS = {
     "multi_krum": _ORANGE,
     "median": _BLUE,
     "trimmed_mean": _PINK,
+    "scaffold": _GREY,
 }
 ALGORITHMS = tuple(_COLOURS)
 _PALETTE = tuple(dict.fromkeys(_COLOURS.values()))
