@@ -67,7 +67,7 @@ def refuse_dots(overrides: Sequence[str]) -> None:
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
         group = key.replace(".", "/")
-        if group != key and group in _groups() and not value.startswith("{"):
+        if group != key and group in groups() and not value.startswith("{"):
             raise ValueError(
                 f"{override} must be {group}={value}: a slash chooses a group, and with a dot the "
                 f"word would take the place of all keys below {key}"
@@ -76,9 +76,9 @@ def refuse_dots(overrides: Sequence[str]) -> None:
 
 def known_keys(overrides: Sequence[str]) -> list[str]:
     """Every key, dotted, of the groups that the overrides choose, and the groups."""
-    groups = _groups()
+    names = groups()
     pairs = [override.lstrip("+").partition("=") for override in overrides]
-    chosen = [f"{key}={value.split(',')[0]}" for key, _, value in pairs if key in groups]
+    chosen = [f"{key}={value.split(',')[0]}" for key, _, value in pairs if key in names]
     own = re.findall(r"(?:--config-dir|-cd)[= ](\S+)", " ".join(overrides))
     path = [f"hydra.searchpath=[{','.join(f'file://{Path(d).resolve()}' for d in own)}]"]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
@@ -86,10 +86,11 @@ def known_keys(overrides: Sequence[str]) -> list[str]:
             config = hydra.compose("config", overrides=[*path, *chosen])
         except HydraException:  # a choice is at fault, too
             config = hydra.compose("config")
-    return sorted({*_dotted(OmegaConf.to_container(config)), *groups})
+    return sorted({*_dotted(OmegaConf.to_container(config)), *names})
 
 
-def _groups() -> set[str]:
+def groups() -> set[str]:
+    """Names of the groups of options, such as ``algorithm`` and ``algorithm/schedule``."""
     return {p.relative_to(CONF).as_posix() for p in CONF.rglob("*") if p.is_dir()}
 
 

@@ -1,14 +1,73 @@
-"""Ctrl-C and SIGTERM: first politely, between two events, and soon after at any moment."""
+"""Ctrl-C and SIGTERM: at once where nothing is to be saved, and else politely, between two events.
 
+This module needs the standard library only: `fl_app.__main__` uses it before all other imports.
+"""
+
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 
 PATIENCE = 1.0  # seconds
+HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 Undisturbed = Callable[[], AbstractContextManager[None]]
+
+received: int | None = None  # the last signal that arrived here, for the exit status
+noted = False  # in a process of a parallel sweep: that a signal came there
+
+
+def exit_status() -> int:
+    """What a shell reports for a command that the last signal ended: 130 for Ctrl-C."""
+    return 128 + (received or signal.SIGINT)
+
+
+@contextmanager
+def ending_at_once(jobs: Callable[[], list[int]] = list) -> Iterator[None]:
+    """Within it, Ctrl-C and SIGTERM end this process with one line, whatever it is doing.
+
+    An exception would not do: imports and callbacks of libraries swallow it or print a traceback.
+    Files are never half written, for all are put in place when they are whole.
+
+    Args:
+        jobs: ids of the processes that carry out a sweep's jobs. If there are any, the first signal
+            is passed on to them, and this process goes on until they have ended.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        global received
+        first, received = received is None, number
+        if first and (running := jobs()):
+            # The other signal: this one they may have had, too, from the terminal or the batch
+            # system, and the same one twice would not let them write a checkpoint.
+            other = signal.SIGTERM if number == signal.SIGINT else signal.SIGINT
+            for process in running:
+                with suppress(ProcessLookupError):
+                    os.kill(process, other)
+            return
+        with suppress(OSError, RuntimeError, ValueError):  # closed, or in the middle of a write
+            sys.stdout.flush()
+        with suppress(OSError):
+            os.write(2, b"\ninterrupted\n" if os.isatty(2) else b"interrupted\n")
+        os._exit(exit_status())
+
+    with _handled_by(end):
+        yield
+
+
+def note() -> None:
+    """From here on Ctrl-C and SIGTERM are only `noted` here, but for within `interruptible`."""
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        global noted
+        noted = True
+
+    if threading.current_thread() is threading.main_thread():
+        for number in HANDLED:
+            signal.signal(number, remember)
 
 
 @contextmanager
@@ -25,14 +84,19 @@ def interruptible(stop: Callable[[], None]) -> Iterator[Undisturbed]:
         yield nullcontext
         return
     main = threading.get_ident()
-    handled = (signal.SIGINT, signal.SIGTERM)
+    seen: set[int] = set()
     patience: threading.Timer | None = None
-    patient = False
+    patient = impatient = False
 
-    def first(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         nonlocal patience
-        for number in handled:
-            signal.signal(number, at_once)
+        global received
+        if impatient or number in seen:
+            raise KeyboardInterrupt
+        seen.add(number)
+        if len(seen) > 1:  # Ctrl-C and SIGTERM: a sweep's main process passed it on
+            return
+        received = number
         if not patient:
             patience = threading.Timer(PATIENCE, insist)
             patience.daemon = True
@@ -40,11 +104,10 @@ def interruptible(stop: Callable[[], None]) -> Iterator[Undisturbed]:
         stop()
 
     def insist() -> None:
+        nonlocal impatient
+        impatient = True
         # To the thread itself, or a call that it is blocked in would not end.
         signal.pthread_kill(main, signal.SIGINT)
-
-    def at_once(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
 
     def cancel() -> None:
         if patience is not None:
@@ -60,10 +123,20 @@ def interruptible(stop: Callable[[], None]) -> Iterator[Undisturbed]:
         finally:
             patient = False
 
-    before = [signal.signal(number, first) for number in handled]
+    with _handled_by(handle):
+        if noted:
+            stop()
+        try:
+            yield undisturbed
+        finally:
+            cancel()
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before = [signal.signal(number, handler) for number in HANDLED]
     try:
-        yield undisturbed
+        yield
     finally:
-        cancel()
-        for number, handler in zip(handled, before, strict=True):
-            signal.signal(number, handler)
+        for number, previous in zip(HANDLED, before, strict=True):
+            signal.signal(number, previous)

@@ -1,0 +1,191 @@
+"""The command line's jobs: one run, an experiment, or a sweep; and how a command ends."""
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from hydra.experimental.callback import Callback
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from fl_app import signals
+from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
+from fl_app.core.errors import Interrupted, RunError
+from fl_app.help import help_on, version
+
+BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
+PIPE_CLOSED = 141  # what a shell reports for a command that writes to a closed pipe
+PRINTS = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i"}  # and runs nothing
+
+_failures: list[int] = []  # exit status of each job of a sweep that failed
+_hydra: Any = None  # Hydra's own configuration: of the sweep, or of the job that began last
+
+
+class Ended(BaseException):
+    """A job ended the command, as its cause says.
+
+    Not an `Exception`: Hydra would print lines of its own and begin the next job of a sweep.
+    """
+
+
+class SweepBegins(Callback):
+    """Hydra's hook by which the process that begins a sweep learns where it goes."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        global _hydra
+        _hydra = config.hydra
+
+
+@hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
+def app(config: DictConfig) -> float | None:
+    """One job: a run, or the cells of an experiment. Returns the last accuracy, for sweepers.
+
+    Of a sweep that Hydra itself carries out, jobs that fail are told of at once, and the others are
+    run. Other sweepers and launchers are given the exception.
+    """
+    global _hydra
+    _hydra = job = HydraConfig.get()
+    sweeps = job.mode == RunMode.MULTIRUN
+    parallel = _parallel()
+    if parallel:
+        if signals.noted:
+            return None  # the sweep was interrupted
+        signals.note()
+    try:
+        return _run(config)
+    except Interrupted as error:
+        if parallel:
+            signals.noted = True
+            return None
+        raise Ended from error
+    except (ValueError, RunError, BrokenPipeError) as error:
+        if not sweeps:
+            raise Ended from error
+        if parallel or not job.sweeper._target_.startswith(BASIC):
+            raise
+        words = " ".join(job.overrides.task)
+        print(f"error: job {job.job.num} ({words}): {_sentence(error)}", file=sys.stderr)
+        _failures.append(_status(error))
+        return None
+
+
+def _run(config: DictConfig) -> float | None:
+    refuse_surplus(config)
+    if config.runtime.name == "deployment":
+        raise ValueError(
+            "runtime=deployment needs Flower's nodes: start it with `flwr run`, "
+            "or use runtime=inprocess"
+        )
+    from fl_app.validate import checked_cells  # after what needs less was found good
+
+    job = HydraConfig.get()
+    folder = Path(job.runtime.output_dir)
+    overrides = list(job.overrides.task)
+    cells = checked_cells(config, overrides)
+    # The pages of a sweep's jobs share one plotting library: 24 of them would take 124 MB.
+    shared = Path(job.sweep.dir) if job.mode == RunMode.MULTIRUN else None
+    if config.runtime.name == "flower":
+        from fl_app.simulation import run_in_flower
+
+        summaries = run_in_flower(config, overrides, folder, shared, cells)
+    else:
+        from fl_app.run import run  # only now, for torch takes seconds
+
+        summaries = run(config, overrides, folder, shared=shared, cells=cells)
+    accuracy: float | None = summaries[-1]["final_accuracy"]
+    return accuracy
+
+
+def command(words: Sequence[str]) -> int:
+    """Do what the words after the command's name say; its exit status."""
+    try:
+        status = _command(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as of `| head`, when it has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0 if PRINTS & set(words) else PIPE_CLOSED
+    return status
+
+
+def _command(words: Sequence[str]) -> int:
+    # Hydra prints errors of its own as it likes; with this it raises them.
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    _failures.clear()
+    if "--version" in words:
+        print(f"fl-app {version()}")
+        return 0
+    try:
+        if "--help" in words or "-h" in words:
+            print(help_on([word for word in words if not word.startswith("-")]))
+            return 0
+        refuse_dots(words)
+        with signals.ending_at_once(_processes):
+            app()
+    except Ended as ended:
+        if isinstance(ended.__cause__, Interrupted):
+            return _interrupted(words)
+        return _failed(ended.__cause__, words)
+    except (HydraException, ValueError, RunError) as error:
+        return _failed(error, words)
+    if signals.received is not None:  # and the jobs, other processes, have ended
+        return _interrupted(words)
+    if _failures:
+        print(f"error: {len(_failures)} of the sweep's jobs failed", file=sys.stderr)
+    return max(_failures, default=0)
+
+
+def _failed(error: BaseException | None, words: Sequence[str]) -> int:
+    if isinstance(error, BrokenPipeError):
+        raise error
+    if signals.received is not None:  # whatever a sweeper makes of jobs that were interrupted
+        return _interrupted(words)
+    text = explain(error, words) if isinstance(error, HydraException) else _sentence(error)
+    print(f"error: {text}", file=sys.stderr)
+    return _status(error)
+
+
+def _sentence(error: BaseException | None) -> str:
+    return f"{type(error).__name__}: {error}" if isinstance(error, RunError) else str(error)
+
+
+def _status(error: BaseException | None) -> int:
+    return 1 if isinstance(error, RunError) else 2
+
+
+def _interrupted(words: Sequence[str]) -> int:
+    print(f"interrupted; to go on: {_again(words)}", file=sys.stderr)
+    return signals.exit_status()
+
+
+def _again(words: Sequence[str]) -> str:
+    """The command that goes on with what was interrupted."""
+    sweeps = _hydra.mode == RunMode.MULTIRUN
+    key = "sweep" if sweeps else "run"
+    folder = Path(_hydra.sweep.dir if sweeps else _hydra.runtime.output_dir).resolve()
+    if folder.is_relative_to(Path.cwd()):
+        folder = folder.relative_to(Path.cwd())
+    anew = ("hydra.run.dir=", "hydra.sweep.dir=", "resume=", "overwrite=")
+    kept = [word for word in words if not word.startswith(anew)]
+    program = ["fl-app"] if Path(sys.argv[0]).name == "fl-app" else ["python", "-m", "fl_app"]
+    return shlex.join([*program, *kept, f"hydra.{key}.dir={folder}", "resume=auto"])
+
+
+def _parallel() -> bool:
+    """Whether the jobs are processes of their own."""
+    sweeps = _hydra is not None and _hydra.mode == RunMode.MULTIRUN
+    return sweeps and not _hydra.launcher._target_.startswith(BASIC)
+
+
+def _processes() -> list[int]:
+    """The processes that carry out a sweep's jobs, where this one does not."""
+    if not _parallel():
+        return []
+    import psutil
+
+    return [child.pid for child in psutil.Process().children()]

@@ -1,0 +1,118 @@
+"""Ctrl-C and SIGTERM at any moment of a command: one line, the expected status, no loss."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+SWEEP = ["-m", "seed=0,1,2", "num_versions=40", "eval_every=1", "runtime.workers=0"]
+STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+@contextmanager
+def started(*words: str, options: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, *options, "-m", "fl_app", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def wait_for_rows(process: subprocess.Popen[str], metrics: Path) -> None:
+    while not (metrics.exists() and metrics.read_text().count("\n") > 2):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+def stopped(folder: Path) -> list[str]:
+    return [json.loads((folder / str(n) / "summary.json").read_text())["stopped"] for n in range(3)]
+
+
+@pytest.mark.parametrize("number", STATUS)
+@pytest.mark.parametrize(
+    "module",
+    [
+        "hydra.errors",
+        "numpy",
+        "flwr.app",
+        pytest.param("torch._C", marks=pytest.mark.slow),
+        pytest.param("sklearn", marks=pytest.mark.slow),
+    ],
+)
+def test_one_line_while_modules_are_imported(
+    tmp_path: Path, module: str, number: signal.Signals
+) -> None:
+    with started(f"hydra.run.dir={tmp_path}", options=("-X", "importtime")) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if line.startswith("import time:") and line.split("|")[-1].strip() == module:
+                process.send_signal(number)
+                break
+        _, rest = process.communicate(timeout=30)
+    assert [line for line in rest.splitlines() if not line.startswith("import time:")] == [
+        "interrupted"
+    ]
+    assert process.returncode == STATUS[number]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", STATUS)
+def test_a_sweep_ends_at_once_and_one_command_goes_on(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    with started(*SWEEP, f"hydra.sweep.dir={tmp_path}") as process:
+        wait_for_rows(process, tmp_path / "1" / "metrics.csv")
+        os.killpg(process.pid, number)
+        out, err = process.communicate(timeout=30)
+    again = f"{' '.join(SWEEP)} hydra.sweep.dir={tmp_path} resume=auto"
+    assert err.splitlines() == [f"interrupted; to go on: python -m fl_app {again}"]
+    assert process.returncode == STATUS[number]
+    assert not (tmp_path / "2").exists()
+    finished = (tmp_path / "0" / "summary.json").stat().st_mtime_ns
+    with started(*again.split()) as process:
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert stopped(tmp_path) == ["num_versions"] * 3
+    assert (tmp_path / "0" / "summary.json").stat().st_mtime_ns == finished
+    assert out.count("goes on from version") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "batch system"])
+def test_a_parallel_sweep_ends_at_once_and_one_command_goes_on(
+    tmp_path: Path, whole_group: bool
+) -> None:
+    words = [*SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    with started(*words, f"hydra.sweep.dir={tmp_path}") as process:
+        wait_for_rows(process, tmp_path / "0" / "metrics.csv")
+        wait_for_rows(process, tmp_path / "1" / "metrics.csv")
+        if whole_group:
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert "Traceback" not in err
+    assert "Error executing job" not in err
+    assert err.count("interrupted; to go on: ") == 1
+    assert process.returncode == 130
+    assert not (tmp_path / "2" / "events.jsonl").exists()
+    with started(*words, f"hydra.sweep.dir={tmp_path}", "resume=auto") as process:
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert stopped(tmp_path) == ["num_versions"] * 3
