@@ -87,13 +87,13 @@ def _run(
 ) -> list[dict[str, Any]]:
     summaries = []
     problem: RunError | None = None
-    for name, cell in cells.items():
+    for number, (name, cell) in enumerate(cells.items(), 1):
         where = folder / name if name else folder
         done = finished(cell, where)
         if done is not None:
             summaries.append(done)
             continue
-        label = name or cell.algorithm.name
+        label = f"{name}, cell {number} of {len(cells)}" if name else cell.algorithm.name
         outcome, summary = run_cell(cell, where, label=label, grid=grid, overrides=overrides)
         summaries.append(summary)
         problem, stopped = outcome.error or problem, outcome.stopped
@@ -110,6 +110,8 @@ def _run(
     print(f"Report, to open in a browser: {folder / report.PAGE}")
     if problem is not None:
         raise problem
+    if "" not in cells:
+        print(f"All {len(cells)} cells are done")
     return summaries
 
 

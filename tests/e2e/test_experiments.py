@@ -103,7 +103,7 @@ def test_small_scale_keeps_what_the_user_sets():
     assert cell.algorithm.strategy.server_lr == 0.005
 
 
-def test_small_scale_on_the_command_line(monkeypatch, tmp_path):
+def test_small_scale_on_the_command_line(monkeypatch, capsys, tmp_path):
     overrides = ["experiment=quickstart", "experiment.scale=smoke", f"hydra.run.dir={tmp_path}"]
     monkeypatch.setattr(sys, "argv", ["fl_app", *overrides])
     assert main() == 0
@@ -112,6 +112,9 @@ def test_small_scale_on_the_command_line(monkeypatch, tmp_path):
     assert cells == ["fedavg", "fedavg_k", "fedasync", "fedbuff"]
     versions = [json.loads((tmp_path / c / "summary.json").read_text()) for c in cells]
     assert [summary["num_versions"] for summary in versions] == [2, 2, 2, 2]
+    out = capsys.readouterr().out
+    assert "fedasync, cell 3 of 4: 2/2 versions" in out
+    assert out.endswith("All 4 cells are done\n")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,105 @@
+"""``--help``, ``--version`` and completion, and what is left where no more is read."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fl_app.__main__ import console, main
+from fl_app.cli import CONF, groups
+from fl_app.help import help_on
+
+COMMAND = [sys.executable, "-m", "fl_app"]
+
+
+def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["fl-app", *words])
+    assert main() == 0
+    return capsys.readouterr().out
+
+
+def test_help_tells_examples_groups_and_keys(monkeypatch, capsys) -> None:
+    text = said(monkeypatch, capsys, "--help")
+    assert "fl-app experiment=quickstart" in text
+    for group in groups():
+        assert f"  {group}= " in text
+    comment = "published model versions after which a run ends"
+    assert comment in (CONF / "config.yaml").read_text()
+    assert comment in text
+    assert "hydra:" not in text
+
+
+@pytest.mark.parametrize("group", sorted(groups()))
+def test_every_option_says_what_it_is(group: str) -> None:
+    lines = help_on([group]).splitlines()[2:]
+    starts = [line.split(maxsplit=1) for line in lines if line[2] != " "]
+    assert sorted(start[0] for start in starts) == sorted(
+        path.stem for path in (CONF / group).glob("*.yaml")
+    )
+    assert [start for start in starts if len(start) < 2] == []
+
+
+def test_help_on_an_option_is_its_file() -> None:
+    text = help_on(["devices=two_speed"])
+    for line in (CONF / "devices" / "two_speed.yaml").read_text().splitlines():
+        assert line in text
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"), [("device", "devices"), ("task=digit", "did you mean digits")]
+)
+def test_help_on_nothing_known(monkeypatch, capsys, word: str, meant: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["fl-app", "--help", word])
+    assert main() == 2
+    assert meant in capsys.readouterr().err
+
+
+def test_version(monkeypatch, capsys) -> None:
+    assert said(monkeypatch, capsys, "--version").startswith("fl-app ")
+
+
+def test_the_console_command_exits(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(sys, "argv", ["fl-app", "--version"])
+    with pytest.raises(SystemExit, match="0"):
+        console()
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"]], ids=" ".join)
+def test_a_reader_that_has_seen_enough(words: list[str]) -> None:
+    with subprocess.Popen(
+        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [("fl-app algorithm=fedb", "algorithm=fedbuff"), ("fl-app num_v", "num_versions=")],
+)
+def test_bash_completes_groups_and_keys(tmp_path: Path, line: str, offered: str) -> None:
+    program = tmp_path / "fl-app"
+    program.write_text(f"#!{sys.executable}\nfrom fl_app.__main__ import console\nconsole()\n")
+    program.chmod(0o755)
+    script = """
+        eval "$(fl-app --shell-completion install=bash)"
+        complete -p fl-app
+        COMP_WORDS=($COMP_LINE) COMP_CWORD=1
+        hydra_bash_completion
+        echo "${COMPREPLY[@]}"
+    """
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "COMP_LINE": line},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    declared, replies = done.stdout.splitlines()
+    assert "-F hydra_bash_completion fl-app" in declared
+    assert offered in replies.split()
