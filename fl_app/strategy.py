@@ -386,10 +386,10 @@ class AsyncStrategy(Strategy):
             ValueError: the algorithm sends more than a model.
         """
         if self.order_extra or self.upload_extra:
+            names = dict.fromkeys([*self.order_extra, *self.upload_extra])
             raise ValueError(
-                f"{type(self).__name__} exchanges more than models "
-                f"({', '.join({*self.order_extra, *self.upload_extra})}), which Flower's own round "
-                "loop would drop: call start"
+                f"{type(self).__name__} exchanges more than models ({', '.join(names)}), which "
+                "Flower's own round loop would drop: call start"
             )
         self._round = arrays
         config["server-round"] = server_round

@@ -567,7 +567,7 @@ def pack_upload(
     )
     if state:
         content[STATE] = state_record(state)
-    if extra:
+    if extra and arrays:  # upon a pause nothing but its progress is wanted
         dtype = next(a.dtype for a, e in zip(arrays, layout.entries, strict=True) if e.trainable)
         content[EXTRA] = extra_record(extra, layout, dtype, sparse=metrics.get(ENCODING) == TOP_K)
     return Message(content, reply_to=message)

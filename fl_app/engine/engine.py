@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fl_app.core.errors import Diverged, RunError, Stalled, is_number, require_at_least
+from fl_app.core.errors import Diverged, RunError, Stalled, is_number, require, require_at_least
 from fl_app.core.events import (
     Aggregated,
     Checkpointed,
@@ -211,6 +211,15 @@ class Engine:
         problem = check_vector(initial, initial.size)
         if problem:
             raise ValueError(f"initial model: {problem}")
+        for key in ("order_extra", "upload_extra"):
+            names = getattr(strategy, key)
+            require(
+                not isinstance(names, str),
+                key,
+                repr(names),
+                "a tuple of names",
+                "each of its letters would name a vector",
+            )
         self._strategy = strategy
         self._schedule = schedule
         self._clock = clock

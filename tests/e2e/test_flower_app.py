@@ -20,6 +20,7 @@ from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
+from fl_app.core.types import Extra, GlobalModel
 from fl_app.schedule import Buffered, synchronous
 
 NUM_ROUNDS = 20
@@ -72,6 +73,25 @@ def test_start_trains_an_unmodified_client_app(strategy: Any, settings: dict[str
     assert list(result.train_metrics_clientapp) == list(range(1, NUM_ROUNDS + 1))
     assert all(math.isfinite(m["train_loss"]) for m in result.train_metrics_clientapp.values())
     assert len(grid.received) >= NUM_ROUNDS
+
+
+class Hinting(FedBuff):
+    """Sends a vector that no client of another project has heard of."""
+
+    order_extra = ("hint",)
+
+    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+        return {"hint": model.params}
+
+
+def test_an_unmodified_client_app_leaves_vectors_beside_the_model_alone() -> None:
+    grid = FakeGrid(foreign_app.app, 2)
+    result = Hinting().start(
+        grid, initial(), num_rounds=2, train_config=ConfigRecord({"lr": 0.1}), evaluate_fn=evaluate
+    )
+    assert len(result.train_metrics_clientapp) == 2
+    assert grid.received
+    assert all({"arrays", "extra"} <= message.content.keys() for message in grid.received)
 
 
 def test_clients_without_the_algorithms_own_equations_are_told_of(
