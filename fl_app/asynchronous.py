@@ -49,7 +49,7 @@ REFUSED = {
 # Keys of an order's config that the wrapper sets itself.
 RESERVED = (wire.VERSION, wire.CLIENT_ID, wire.SEQUENCE, wire.PACKED)
 # Keys of an aggregation's event that it has already.
-TAKEN = ("kind", "t", "version", "client", "age", "weight")
+TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
 LOOKS = 10  # at who is connected, in one call of `configure_train`
 
 
@@ -195,10 +195,10 @@ class Asynchronous(AsyncStrategy):
             ) from error
 
     @property
-    def label(self) -> str:
+    def _label(self) -> str:
         return type(self.inner).__name__
 
-    def train_metrics(self) -> MetricRecord | None:
+    def _train_metrics(self) -> MetricRecord | None:
         return self._metrics
 
     # -- what the inner strategy tells clients ----------------------------------------------------

@@ -101,8 +101,8 @@ class RunFolder:
         settings: of the run, for ``config.yaml``.
 
     Raises:
-        OSError: the files cannot be written.
-        RunError: another process writes to them.
+        ValueError: the folder cannot be made.
+        RunError: another process writes to its files.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
@@ -111,7 +111,10 @@ class RunFolder:
         self._began = time.monotonic()
         self._origin = provenance([])
         self._history = History()
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(f"output={folder} cannot be made: {error}") from error
         with ExitStack() as stack:
             lines = JsonLines(folder / EVENTS)
             stack.callback(lines.close)

@@ -161,7 +161,7 @@ class AsyncStrategy(Strategy):
         """What ``summary.json`` is to say of the run as a whole, such as the privacy it cost."""
         return {}
 
-    def train_metrics(self) -> MetricRecord | None:
+    def _train_metrics(self) -> MetricRecord | None:
         """What Flower's result says of the last aggregation; None = the clients' mean loss."""
         return None
 
@@ -330,7 +330,7 @@ class AsyncStrategy(Strategy):
             if output is not None:  # nothing can be refused any more
                 settings = {
                     "algorithm": {
-                        "name": self.label,
+                        "name": self._label,
                         "strategy": self._settings(),
                         "schedule": described(schedule),
                     },
@@ -353,7 +353,7 @@ class AsyncStrategy(Strategy):
             return result
 
     @property
-    def label(self) -> str:
+    def _label(self) -> str:
         """Name of the algorithm in files and reports: for one of this project, as configured."""
         package, _, file = type(self).__module__.rpartition(".")
         return file if package == "fl_app.algorithms" else type(self).__name__
@@ -485,7 +485,7 @@ class _Results:
                     self._losses.pop(order, None)
             case Aggregated():
                 losses = [self._losses.pop(n) for n in event.order if n in self._losses]
-                record = self._strategy.train_metrics()
+                record = self._strategy._train_metrics()
                 if record is None and losses:
                     record = MetricRecord({"train_loss": float(np.mean(losses))})
                 if record is not None:
