@@ -21,7 +21,7 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
-from helpers import Quadratic, run
+from helpers import Quadratic, Recorder, run
 
 from fl_app.asynchronous import Asynchronous
 from fl_app.client import LocalTrainer
@@ -208,22 +208,18 @@ def test_what_cannot_be_had_says_why(name: str) -> None:
         Asynchronous(make())  # type: ignore[arg-type]
 
 
-class Sink(list[dict[str, Any]]):
-    def emit(self, event: dict[str, Any]) -> None:
-        self.append(event)
-
-
 def test_aggregated_metrics_are_in_the_event() -> None:
-    events = Sink()
+    recorder = Recorder()
     Asynchronous(flower.FedAvg()).start(
         FakeGrid(client, CLIENTS),
         initial(),
         2,
         train_config=ConfigRecord({"lr": LR}),
         schedule=Buffered(CLIENTS, 2),
-        sinks=[events],
+        sinks=[recorder],
     )
-    aggregations = [event for event in events if event["kind"] == "aggregate"]
+    aggregations = [event for event in recorder.events if event["kind"] == "aggregate"]
+    assert len(aggregations) == 2
     for event in aggregations:
         assert event["train_loss"] > 0
         assert event["num-correct"] >= 1

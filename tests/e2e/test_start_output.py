@@ -22,7 +22,8 @@ from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.asynchronous import Asynchronous
 from fl_app.cli import CONF
 from fl_app.core.errors import RunError
-from fl_app.core.types import Event, GlobalModel, Update, Vector
+from fl_app.core.events import Checkpointed
+from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.factory import build_strategy
 from fl_app.schedule import Buffered
 from fl_app.strategy import AsyncStrategy
@@ -153,7 +154,7 @@ def test_the_callers_sinks_are_closed_however_a_run_ends(
     path = tmp_path / "events.jsonl"
     strategy = FedBuff() if error is None else Raises(error)
     with pytest.raises(RuntimeError) if isinstance(error, RuntimeError) else nullcontext():
-        start(strategy, sinks=[JsonLines(path), Listens()])
+        start(strategy, sinks=[JsonLines(path)])
     assert aggregations(path) == (4 if error is None else 2)
 
 
@@ -170,17 +171,10 @@ def aggregations(path: Path) -> int:
 
 def test_a_refused_argument_closes_the_callers_sinks(tmp_path: Path) -> None:
     lines = JsonLines(tmp_path / "events.jsonl")
-    lines.emit({"kind": "before", "t": 0.0})
+    lines.emit(Checkpointed(t=0.0, version=1))
     with pytest.raises(ValueError, match="num_rounds=0"):
         start(FedBuff(), sinks=[lines], num_rounds=0)
-    assert (tmp_path / "events.jsonl").read_text() == '{"kind":"before","t":0.0}\n'
-
-
-class Listens:
-    """A sink with nothing to close."""
-
-    def emit(self, event: Event) -> None:
-        pass
+    assert (tmp_path / "events.jsonl").read_text() == '{"kind":"checkpoint","t":0.0,"version":1}\n'
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
