@@ -23,6 +23,7 @@ BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
 PIPE_CLOSED = 141  # what a shell reports for a command that writes to a closed pipe
 PRINTS = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i"}  # and runs nothing
 
+_sweep: list[str] = []  # folder of the sweep whose jobs this process carried out
 _failures: list[int] = []  # exit status of each job of a sweep that failed
 _hydra: Any = None  # Hydra's own configuration: of the sweep, or of the job that began last
 
@@ -52,6 +53,7 @@ def app(config: DictConfig) -> float | None:
     global _hydra
     _hydra = job = HydraConfig.get()
     sweeps = job.mode == RunMode.MULTIRUN
+    _sweep[:] = [job.sweep.dir] if sweeps else []
     parallel = _parallel()
     if parallel:
         if signals.noted:
@@ -116,6 +118,7 @@ def command(words: Sequence[str]) -> int:
 def _command(words: Sequence[str]) -> int:
     # Hydra prints errors of its own as it likes; with this it raises them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
+    _sweep.clear()
     _failures.clear()
     if "--version" in words:
         print(f"fl-app {version()}")
@@ -135,9 +138,19 @@ def _command(words: Sequence[str]) -> int:
         return _failed(error, words)
     if signals.received is not None:  # and the jobs, other processes, have ended
         return _interrupted(words)
+    if not PRINTS & set(words):
+        _tell_of_report()
     if _failures:
         print(f"error: {len(_failures)} of the sweep's jobs failed", file=sys.stderr)
     return max(_failures, default=0)
+
+
+def _tell_of_report() -> None:
+    """Print the command that reports all jobs of a sweep; each has reported itself alone."""
+    # Hydra forgets its configuration where this process carried out the jobs, and only there.
+    parallel = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
+    for folder in [HydraConfig.get().sweep.dir] if parallel else _sweep:
+        print(f"All jobs in one report: python -m fl_app.report {shlex.quote(folder)}")
 
 
 def _failed(error: BaseException | None, words: Sequence[str]) -> int:
