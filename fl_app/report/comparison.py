@@ -77,9 +77,10 @@ def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:
 
     The seeds of a cell share a row: mean and population standard deviation; the accuracy of every
     seed; the standard deviation between the evaluations of one run, averaged over the seeds;
-    seconds, client updates and versions by which `target` was first evaluated, for every seed; and
-    means over the seeds of seconds, client updates, 10^6 bytes and effective clients (the median
-    over a run's aggregations). "-" is unknown.
+    seconds, client updates and versions by which `target` was first evaluated, and seconds from
+    which the mean of five evaluations stays there, for every seed; means over the seeds of
+    seconds, client updates, 10^6 bytes and effective clients (the median over a run's
+    aggregations). "-" is unknown.
 
     Args:
         cells: of a run.
@@ -95,11 +96,12 @@ def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:
         "accuracy",
         "by seed",
         "within a run",
-        f"seconds to {target:.0%}",
-        "updates to it",
-        "versions to it",
-        "seconds",
+        f"first at {target:.0%}: seconds",
         "updates",
+        "versions",
+        f"stays at {target:.0%}: seconds",
+        "seconds in all",
+        "updates in all",
         "MB",
         "effective clients",
     ):
@@ -117,6 +119,7 @@ def _row(series: Series, choice: Choice, target: float) -> tuple[float, list[str
     accuracies = [fmean(run) for run in runs if run]
     mean = fmean(accuracies) if accuracies else -1.0
     reached = [cell.first_at(target) for cell in cells]
+    stays = [cell.stays_at(target) for cell in cells]
     return mean, [
         series.name,
         f"{mean:.1f} ± {pstdev(accuracies):.1f}" if accuracies else "-",
@@ -126,6 +129,7 @@ def _row(series: Series, choice: Choice, target: float) -> tuple[float, list[str
             ", ".join("never" if e is None else f"{getattr(e, field):,.0f}" for e in reached)
             for field in FIELDS
         ),
+        ", ".join("never" if e is None else f"{e.t:,.0f}" for e in stays),
         _mean([cell.seconds for cell in cells]),
         _mean([cell.client_updates for cell in cells]),
         _mean([both for cell in cells if (both := _megabytes(cell)) is not None]),
