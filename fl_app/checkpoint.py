@@ -14,7 +14,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.files import whole
 from fl_app.core.snapshot import Array, Freezer, thaw
 
-FORMAT = "3"
+FORMAT = "4"
 KEPT = 2
 ASIDE = ".torn"
 PATTERN = "version-*.safetensors"
@@ -126,7 +126,8 @@ class Checkpoints:
         if differences:
             raise ValueError(
                 f"{path} is of another configuration ({', '.join(differences[:5])}): "
-                "the run that goes on would be neither; start anew with resume=null"
+                "the run that goes on would be neither; give another folder, or overwrite=true to "
+                "replace it"
             )
         structure = json.loads(arrays.pop(STRUCTURE).tobytes())
         return thaw(structure, [arrays[str(place)] for place in range(len(arrays))])

@@ -5,6 +5,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import hydra
@@ -17,6 +18,7 @@ from omegaconf import DictConfig
 from fl_app import signals
 from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
 from fl_app.core.errors import Interrupted, RunError
+from fl_app.core.files import unwritable
 from fl_app.help import help_on, version
 
 BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
@@ -134,6 +136,11 @@ def _command(words: Sequence[str]) -> int:
         if isinstance(ended.__cause__, Interrupted):
             return _interrupted(words)
         return _failed(ended.__cause__, words)
+    except OSError as error:
+        if any(frame.f_code is _run.__code__ for frame, _ in walk_tb(error.__traceback__)):
+            raise
+        # Else it was Hydra, which makes the folder for a job's files.
+        return _failed(ValueError(unwritable(error.filename, error)), words)
     except (HydraException, ValueError, RunError) as error:
         return _failed(error, words)
     if signals.received is not None:  # and the jobs, other processes, have ended

@@ -126,7 +126,7 @@ def build_engine(
         config: as composed from ``conf/``, and found good by `check`.
         trainer: of the task; does the training where no Flower nodes do.
         devices: of all clients, as `build_devices` gives them.
-        sinks: receive the events.
+        sinks: receive the events; the list may grow until the engine runs.
         checkpoint: called with the version when it is time for one.
         grid: of the ServerApp, for the runtimes that need one.
         run: letters and digits by which real nodes know it when it goes on; "" = Flower's run id.
@@ -144,9 +144,10 @@ def build_engine(
         initial=initial,
         num_trainable=layout.num_trainable,
         stop=Stop(
-            num_versions=config.num_versions,
+            num_versions=_unlimited(config.num_versions),
             seconds=_unlimited(config.max_seconds),
             target_accuracy=_unlimited(config.target_accuracy),
+            updates=_unlimited(config.max_updates),
         ),
         evaluate=_evaluation(trainer, config.metrics),
         eval_every=config.eval_every,
@@ -154,6 +155,7 @@ def build_engine(
         upload_bytes=build_sizes(config, trainer).upload,
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
+        checkpoint_final=config.checkpoint_final,
         sinks=sinks,
         seed=config.seed,
         learning_rates={

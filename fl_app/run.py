@@ -1,7 +1,7 @@
 """One run, or the cells of an experiment, from configuration to files."""
 
 import gc
-import json
+import math
 import secrets
 import time
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app import metrics, report, results
-from fl_app.checkpoint import Checkpoints, different
+from fl_app import earlier, metrics, report, results
+from fl_app.checkpoint import Checkpoints
 from fl_app.client import TrainingTask
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.events import Sink
-from fl_app.core.files import explained
+from fl_app.core.files import behind, explained, require_writable, whole
 from fl_app.devices import Recorder
 from fl_app.engine.engine import Outcome, check_complete
 from fl_app.factory import (
@@ -32,7 +32,6 @@ from fl_app.factory import (
 from fl_app.provenance import provenance
 from fl_app.record.history import History
 from fl_app.record.log import read_events
-from fl_app.report.cells import ENDS
 from fl_app.signals import interruptible
 from fl_app.tasks.task import Task
 from fl_app.telemetry import JsonLines, Metrics, Progress
@@ -73,12 +72,15 @@ def run(
     """
     if cells is None:
         cells = checked_cells(config, overrides)
+    earlier.refuse_held(folder, cells)
+    done = {name: earlier.finished(cell, folder / name) for name, cell in cells.items()}
     with explained(folder):
-        return _run(cells, overrides, folder, config.experiment.report_accuracy, grid, shared)
+        return _run(cells, done, overrides, folder, config.experiment.report_accuracy, grid, shared)
 
 
 def _run(
     cells: Mapping[str, DictConfig],
+    done: Mapping[str, dict[str, Any] | None],
     overrides: Sequence[str],
     folder: Path,
     target: float | None,
@@ -88,13 +90,18 @@ def _run(
     summaries = []
     problem: RunError | None = None
     for number, (name, cell) in enumerate(cells.items(), 1):
-        where = folder / name if name else folder
-        done = finished(cell, where)
-        if done is not None:
-            summaries.append(done)
+        before = done[name]
+        if before is not None:
+            summaries.append(before)
             continue
-        label = f"{name}, cell {number} of {len(cells)}" if name else cell.algorithm.name
-        outcome, summary = run_cell(cell, where, label=label, grid=grid, overrides=overrides)
+        outcome, summary = run_cell(
+            cell,
+            folder / name,
+            label=f"{name}, cell {number} of {len(cells)}" if name else cell.algorithm.name,
+            grid=grid,
+            overrides=overrides,
+            experiment=folder if name else None,
+        )
         summaries.append(summary)
         problem, stopped = outcome.error or problem, outcome.stopped
         # Engine and what it calls back refer to each other, and keep all of the run's vectors.
@@ -122,14 +129,24 @@ def run_cell(
     label: str,
     grid: "Grid | None" = None,
     overrides: Sequence[str] = (),
+    experiment: Path | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """One run; writes its five files into `folder`, also when it ends early.
+
+    Args:
+        config: found good by `check`.
+        folder: for the files.
+        label: what runs, for the console.
+        grid: of the ServerApp, for the runtimes that need one.
+        overrides: the user's.
+        experiment: folder of the experiment whose cell this is.
 
     Returns:
         What the engine reports, and the contents of ``summary.json``.
 
     Raises:
-        ValueError: the configuration is refused, or a checkpoint that is to be gone on with.
+        ValueError: the configuration is refused, or a checkpoint that is to be gone on with; no
+            file has changed.
     """
     asked = deepcopy(config)  # devices tell it how many local epochs a transfer takes
     if config.runtime.name != "deployment":
@@ -144,38 +161,22 @@ def run_cell(
     trainer = build_trainer(config, task)
     devices = build_devices(config, trainer)
     real = config.runtime.name == "deployment"
-    checkpoints = Checkpoints(folder, settings(asked))
+    checkpoints = Checkpoints(folder, earlier.settings(asked))
     kept = checkpoints.load() if config.resume == "auto" else None
     if kept is not None:
         check_complete(kept["engine"])
+        earlier.refuse_lower(earlier.limits(config), kept["limits"], kept["reached"], folder)
     origin = provenance(overrides, kept and kept.get("provenance"))
-    folder.mkdir(parents=True, exist_ok=True)
-    history = History(joules=None if devices is None else devices.joules)
-    # Before the file is locked: a process loses its lock when it closes any handle of the file.
-    for event in read_events(folder / "events.jsonl", kept["lines"] if kept else 0):
-        history.emit(event)
-    # First of the sinks, for it refuses a folder in which another process runs.
-    lines = JsonLines(folder / "events.jsonl", keep=kept and kept["lines"])
-    if kept is None:
-        checkpoints.clear()  # of an earlier run in this folder
-    # Of the run before: if this one is killed, it must not be taken for the end of this one.
-    (folder / "summary.json").unlink(missing_ok=True)
-    OmegaConf.save(asked, folder / "config.yaml", resolve=True)
-    num_clients = None if real else config.num_clients  # on nodes, as many as join
-    columns = partial(metrics.columns, history, num_clients)
-    table = Metrics(folder / "metrics.csv", columns, keep=kept and kept["table"])
-    # The others read the history, so it takes in every event first.
-    sinks: list[Sink] = [history, lines, table, Progress(history, config.num_versions, label)]
-    recorder: Recorder | None = None
-    if real:
-        recorder = Recorder(folder / "devices.csv", history, keep=kept and kept["devices"])
-        sinks.append(recorder)
-    if config.tensorboard is True or (config.tensorboard == "auto" and real):
-        board = TensorBoard(folder / "tensorboard", history, lambda: engine.clients, columns)
-        sinks.append(board)
-        print(f"To watch: tensorboard --logdir {folder}")
     token = kept["token"] if kept else secrets.token_hex(8)
     began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
+    history = History(joules=None if devices is None else devices.joules)
+    # Before the file is locked: a process loses its lock when it closes any handle of the file.
+    for event in read_events(folder / earlier.EVENTS, kept["lines"] if kept else 0):
+        history.emit(event)
+    num_clients = None if real else config.num_clients  # on nodes, as many as join
+    columns = partial(metrics.columns, history, num_clients)
+    # The others read the history, so it takes in every event first.
+    sinks: list[Sink] = [history]
 
     def checkpoint(version: int) -> None:
         with undisturbed():
@@ -187,56 +188,80 @@ def run_cell(
                 "provenance": origin,
                 "devices": recorder and recorder.position(),
                 "wall_seconds": time.monotonic() - began,
+                "limits": earlier.limits(config),
+                "reached": engine.reached,
             }
-            checkpoints.save(version, state)
+            try:
+                checkpoints.save(version, state)
+            except (RunError, TypeError) as error:
+                if not engine.outcome.stopped:
+                    raise
+                # What the run came to is not given up for what may never be asked for.
+                print(f"{label}: left no checkpoint, so it cannot be extended: {error}")
 
     with ExitStack() as stack:
-        for sink in reversed(sinks):
-            stack.callback(sink.close)  # also if another one cannot be closed
+        # Whatever may refuse the configuration does so before a file is opened.
         engine, layout = build_engine(
             config, trainer, devices, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token
         )
-        with closing(engine):
-            if kept is not None:
-                engine.restore(kept["engine"])
-                print(f"{label}: goes on from version {engine.version}")
-            with interruptible(engine.stop) as undisturbed:
-                outcome = engine.run()
+        stack.enter_context(closing(engine))
+        if kept is not None:
+            engine.restore(kept["engine"])
+            print(f"{label}: goes on from version {engine.version}")
+        with require_writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            # First, for it refuses a folder in which another process runs.
+            lines = JsonLines(folder / earlier.EVENTS, keep=kept and kept["lines"])
+        stack.callback(lines.close)  # each of them, also if another one cannot be closed
+        if experiment is not None and config.overwrite:
+            _replace_run(experiment)
+        if kept is None:
+            earlier.clear(folder)
+        # Of the run before: if this one is killed, it must not be taken for the end of this one.
+        (folder / "summary.json").unlink(missing_ok=True)
+        with whole(folder / "config.yaml") as file:
+            file.write(OmegaConf.to_yaml(asked, resolve=True).encode())
+        if experiment is None:  # a sweep's report names its jobs after them
+            with whole(folder / "overrides.yaml") as file:
+                file.write(OmegaConf.to_yaml(OmegaConf.create(list(overrides))).encode())
+        table = Metrics(folder / "metrics.csv", columns, keep=kept and kept["table"])
+        stack.callback(table.close)
+        progress = Progress(
+            history,
+            _unlimited(config.num_versions),
+            label,
+            updates=_unlimited(config.max_updates),
+            seconds=_unlimited(config.max_seconds),
+        )
+        stack.callback(progress.close)
+        sinks += [lines, table, progress]
+        recorder: Recorder | None = None
+        if real:
+            recorder = Recorder(folder / "devices.csv", history, keep=kept and kept["devices"])
+            stack.callback(recorder.close)
+            sinks.append(recorder)
+        if config.tensorboard is True or (config.tensorboard == "auto" and real):
+            board = TensorBoard(folder / "tensorboard", history, lambda: engine.clients, columns)
+            stack.callback(board.close)
+            sinks.append(board)
+            print(f"To watch: tensorboard --logdir {folder}")
+        with interruptible(engine.stop) as undisturbed:
+            outcome = engine.run()
     wall_seconds = time.monotonic() - began
     summary = summarise(config, trainer.task, outcome, history, num_clients, wall_seconds) | origin
     results.write(folder, layout.named(outcome.params), summary)
     return outcome, summary
 
 
-def settings(config: DictConfig) -> dict[str, Any]:
-    """What must be the same for a run to go on: all but how it is carried out and watched."""
-    plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    same = {str(k): v for k, v in plain.items() if k not in ("resume", "runtime", "tensorboard")}
-    return {**same, "virtual": config.runtime.name != "deployment"}
-
-
-def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
-    """The summary of a cell that was run to its end before; None if it is to be run.
-
-    Raises:
-        ValueError: what was run there had another configuration.
-    """
-    path = folder / "summary.json"
-    if config.resume != "auto" or not path.exists():
-        return None
-    summary: dict[str, Any] = json.loads(path.read_text())
-    if summary["stopped"] not in ENDS:
-        return None
-    before = OmegaConf.load(folder / "config.yaml")
-    assert isinstance(before, DictConfig)
-    differences = different(settings(before), settings(config))
-    if differences:
-        raise ValueError(
-            f"resume=auto: {folder} holds a run of another configuration "
-            f"({', '.join(differences[:5])}); choose another folder, or resume=null to replace it"
-        )
-    return summary
+def _replace_run(folder: Path) -> None:
+    """Remove the run that lies in the folder of an experiment: the report would be of it alone."""
+    events = folder / earlier.EVENTS
+    if events.exists():
+        with behind(events, 0):  # refused where somebody writes to it
+            earlier.clear(folder)
+            events.unlink()
+    else:
+        earlier.clear(folder)
 
 
 def summarise(
@@ -261,3 +286,7 @@ def summarise(
             outcome, history, num_clients, wall_seconds, config.experiment.report_accuracy
         ),
     }
+
+
+def _unlimited(value: float | None) -> float:
+    return math.inf if value is None else value

@@ -165,8 +165,8 @@ class AsyncStrategy(Strategy):
         """What Flower's result says of the last aggregation; None = the clients' mean loss."""
         return None
 
-    def check(self, num_versions: int, schedule: Schedule) -> None:
-        """Refuse a run of so many versions under this schedule.
+    def check(self, num_versions: float, schedule: Schedule) -> None:
+        """Refuse a run of so many versions at most, inf = nobody knows, under this schedule.
 
         Raises:
             ValueError: naming the key, its bound and what would happen.

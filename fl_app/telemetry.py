@@ -144,6 +144,8 @@ class Progress:
         history: of the run; takes in every event before this sink does.
         total_versions: versions to publish; inf where something else ends the run.
         label: what runs, such as the cell's name.
+        updates: client updates after which the run ends; inf = never.
+        seconds: on the run's clock, after which it ends; inf = never.
         console: where to; default standard output.
         wall: seconds of the wall clock.
     """
@@ -154,11 +156,15 @@ class Progress:
         total_versions: float,
         label: str,
         *,
+        updates: float = math.inf,
+        seconds: float = math.inf,
         console: Console | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
         self._history = history
         self._total = total_versions
+        self._total_updates = updates
+        self._total_seconds = seconds
         self._label = label
         self._console = console or Console()
         self._wall = wall
@@ -178,8 +184,10 @@ class Progress:
                 auto_refresh=False,
                 get_time=wall,
             )
-            total = int(total_versions) if math.isfinite(total_versions) else None
-            self._task = self._bar.add_task(label, total=total, status=self._status())
+            ends = any(map(math.isfinite, (total_versions, updates, seconds)))
+            self._task = self._bar.add_task(
+                label, total=1.0 if ends else None, status=self._status()
+            )
             self._bar.start()
         self._due = wall() + self._every
 
@@ -199,22 +207,31 @@ class Progress:
     def _show(self) -> None:
         if self._bar is not None:
             self._bar.update(
-                self._task, completed=self._history.version, status=self._status(), refresh=True
+                self._task, completed=self._share(), status=self._status(), refresh=True
             )
         else:
             line = " ".join(f"{self._label}: {self._status()}".split())
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
+    def _share(self) -> float:
+        """Of the way to that end of the run which is nearest."""
+        return max(
+            self._history.version / self._total,
+            self._history.client_updates / self._total_updates,
+            self._history.t / self._total_seconds,
+        )
+
     def _status(self) -> str:
-        total = f"/{self._total:.0f}" if math.isfinite(self._total) else ""
         history = self._history
         updates = history.client_updates
         rate = (updates - self._before) / max(self._wall() - self._began, 1e-9)
         last = history.evaluations[-1].accuracy if history.evaluations else math.nan
         accuracy = f"{last:.1%}" if math.isfinite(last) else "-"
-        done = f"{history.version}{total}"
-        work = f"{updates:,} updates at {rate:,.0f}/s"
-        return f"{done:>9} versions {work:>24}  acc {accuracy:>6}"
+        done = f"{history.version}{_of(self._total, '.0f')}"
+        work = f"{updates:,}{_of(self._total_updates, ',.0f')} updates at {rate:,.0f}/s"
+        limit = _of(self._total_seconds, ",.1f")
+        time = f"  {history.t:,.1f}{limit} s" if limit else ""
+        return f"{done:>9} versions {work:>24}{time}  acc {accuracy:>6}"
 
 
 def _plain(value: object) -> object:
@@ -235,6 +252,11 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def _of(total: float, form: str) -> str:
+    """A total to be written after what is done; nothing if there is none."""
+    return f"/{total:{form}}" if math.isfinite(total) else ""
 
 
 def _further(row: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.bounds import check_training
 from fl_app.cells import compose_cells
-from fl_app.core.errors import require, require_at_least, require_positive
+from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.guard import Guard
 from fl_app.metrics import PER_CLASS
 from fl_app.schedule import RandomK, Schedule
@@ -87,14 +87,18 @@ def check(config: DictConfig) -> None:
         "an integer >= 0",
         "random streams could not be made from it",
     )
-    for key in ("num_clients", "num_versions", "eval_every"):
-        require(
-            isinstance(config[key], int) and config[key] >= 1,
-            key,
-            config[key],
-            "an integer >= 1",
-            "there would be nothing to run",
-        )
+    for key in ("num_clients", "eval_every"):
+        require_count(key, config[key], "there would be nothing to run")
+    for key in ("num_versions", "max_updates"):
+        if config[key] is not None:
+            require_count(key, config[key], "there would be nothing to run")
+    require(
+        not (config.num_versions is config.max_updates is config.max_seconds is None),
+        "num_versions",
+        "null",
+        "an integer >= 1 without max_updates and max_seconds",
+        "the run would never end",
+    )
     if config.max_seconds is not None:
         require_positive("max_seconds", config.max_seconds, "the run would end before it began")
     if config.deadline is not None:
@@ -116,12 +120,21 @@ def check(config: DictConfig) -> None:
             "an integer >= 1 or null",
             "it counts versions",
         )
+    for key in ("checkpoint_final", "overwrite"):
+        require(isinstance(config[key], bool), key, config[key], "true or false", "it is a switch")
     require(
         config.resume in (None, "auto"),
         "resume",
         config.resume,
         "auto or null",
         "a run goes on in its own folder or begins anew",
+    )
+    require(
+        not (config.overwrite and config.resume == "auto"),
+        "overwrite",
+        "true",
+        "left out with resume=auto",
+        "a run is replaced or goes on",
     )
     require(
         isinstance(config.tensorboard, bool) or config.tensorboard == "auto",
@@ -143,7 +156,10 @@ def check(config: DictConfig) -> None:
     _check_runtime(config.runtime)
     _check_client(config.algorithm.client)
     strategy = build_strategy(config)
-    strategy.check(config.num_versions, build_schedule(config))
+    # Each version takes an update at least, so there are no more versions than updates.
+    limits = (config.num_versions, config.max_updates)
+    most = min((limit for limit in limits if limit is not None), default=math.inf)
+    strategy.check(most, build_schedule(config))
     upload = config.algorithm.client.upload
     require(
         upload in strategy.takes,

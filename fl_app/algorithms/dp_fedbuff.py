@@ -19,6 +19,7 @@ Symbols: eta_g server_lr, K schedule.buffer_size, C clip_norm, z noise_multiplie
 What it does not hide: who takes part and when, and the clients' mean losses in the event log.
 """
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import ClassVar
@@ -93,11 +94,18 @@ class DPFedBuff(AsyncStrategy):
             "participation": Counter(),  # client -> versions that it moved
         }
 
-    def check(self, num_versions: int, schedule: Schedule) -> None:
+    def check(self, num_versions: float, schedule: Schedule) -> None:
         del schedule
         if self.max_epsilon is None:
             return
-        epsilon = self.epsilon(num_versions)
+        require(
+            math.isfinite(num_versions),
+            "strategy.max_epsilon",
+            self.max_epsilon,
+            "null with num_versions=null and max_updates=null",
+            "nobody could say what the run will spend",
+        )
+        epsilon = self.epsilon(int(num_versions))
         require(
             epsilon <= self.max_epsilon,
             "strategy.max_epsilon",

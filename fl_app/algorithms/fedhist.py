@@ -143,10 +143,11 @@ class FedHist(AsyncStrategy):
         # L without its first, which nobody needs after its judgement; U; G's rows come in turn
         self.state = {"local": [], "num_global": 0, "utility": {}}
 
-    def check(self, num_versions: int, schedule: Schedule) -> None:
+    def check(self, num_versions: float, schedule: Schedule) -> None:
         del schedule
+        harmless = not self.ina or self.norm_floor is not None or self.norm_decay == 0
         require(
-            not self.ina or self.norm_floor is not None or self.norm_decay * num_versions < 1,
+            harmless or self.norm_decay * num_versions < 1,
             "strategy.norm_decay",
             self.norm_decay,
             f"below 1 / num_versions={1 / num_versions:g}, or strategy.norm_floor be set",

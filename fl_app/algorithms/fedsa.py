@@ -70,7 +70,11 @@ class FedSA(AsyncStrategy):
         require(0 < mixing <= 1, "strategy.mixing", mixing, "in (0, 1]", "it is a mixing weight")
         require_at_least("strategy.exponent", exponent, 0, "staler updates would count more")
         require_count("strategy.local_epochs", local_epochs, "nothing would be trained")
-        require_count("strategy.num_versions", num_versions, "there would be nothing to run")
+        require_count(
+            "strategy.num_versions",
+            num_versions,
+            "the stages are shares of them (with num_versions=null it must be given)",
+        )
         self.mixing = mixing
         self.exponent = exponent
         self.local_epochs = local_epochs

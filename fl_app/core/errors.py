@@ -38,14 +38,14 @@ def require_at_least(key: str, value: float, bound: float, consequence: str) -> 
     )
 
 
-def require_count(key: str, value: float, consequence: str) -> None:
+def require_count(key: str, value: float | None, consequence: str) -> None:
     """Refuse a value that is not a whole number of at least 1.
 
     Raises:
         ValueError: as `require`.
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
-    require(whole and value >= 1, key, value, "an integer >= 1", consequence)
+    require(whole and value is not None and value >= 1, key, value, "an integer >= 1", consequence)
 
 
 def is_number(value: object) -> bool:

@@ -39,6 +39,32 @@ def explained(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def require_writable(folder: Path) -> Iterator[None]:
+    """Have one sentence say that a folder cannot be made or written to.
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        ValueError: it lies below a file, or where nobody or somebody else may write.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL + FAILING:
+            raise
+        raise ValueError(unwritable(folder, error)) from None
+
+
+def unwritable(folder: object, error: OSError) -> str:
+    """Why a run cannot have its files in a folder."""
+    return (
+        f"{folder} cannot be written to ({error.strerror}): give another folder "
+        "(hydra.run.dir=..., of a sweep hydra.sweep.dir=...)"
+    )
+
+
+@contextmanager
 def whole(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
     """A file to write to, which takes its name, and the place of an older one, once it is on disk.
 

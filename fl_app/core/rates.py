@@ -11,19 +11,26 @@ class LinearDecay:
 
     Attributes:
         to: fraction that is left at the end, in [0, 1]; 1 = constant.
-        versions: length of the fall, usually that of the run, >= 1.
+        versions: length of the fall, usually that of the run, >= 1; None where nothing falls.
 
     Raises:
         ValueError: a value is out of its bounds.
     """
 
     to: float = 1.0
-    versions: int = 1
+    versions: int | None = 1
 
     def __post_init__(self) -> None:
         require(0 <= self.to <= 1, "lr_schedule.to", self.to, "in [0, 1]", "it is a fraction")
-        require_count("lr_schedule.versions", self.versions, "there would be nothing to fall over")
+        if self.to < 1 or self.versions is not None:
+            require_count(
+                "lr_schedule.versions",
+                self.versions,
+                "the rate falls over so many (with num_versions=null it must be given)",
+            )
 
     def factor(self, version: int) -> float:
         """What the rate is multiplied by in the update of this version, in [0, 1]."""
+        if self.versions is None:
+            return 1.0
         return 1.0 - (1.0 - self.to) * min(version / self.versions, 1.0)

@@ -87,6 +87,8 @@ KEPT = (
     "_orders",
     "_failures_in_a_row",
     "_checkpointed",
+    "_updates",
+    "_ended",
     "_evaluated",
     "_guard",
 )
@@ -128,19 +130,24 @@ class Stop:
         num_versions: published model versions, >= 1.
         seconds: time on the run's clock.
         target_accuracy: of an evaluation, in [0, 1].
+        updates: client updates that arrived and were accepted, >= 1.
     """
 
     num_versions: float = math.inf
     seconds: float = math.inf
     target_accuracy: float = math.inf
+    updates: float = math.inf
 
     def __post_init__(self) -> None:
-        for key, bound in (("num_versions", 1), ("seconds", 0), ("target_accuracy", 0)):
+        bounds = {"num_versions": 1, "seconds": 0, "target_accuracy": 0, "updates": 1}
+        for key, bound in bounds.items():
             value = getattr(self, key)
             if value != math.inf:
                 require_at_least(key, value, bound, "there would be nothing to run")
-        if self.num_versions == math.inf and self.seconds == math.inf:
-            raise ValueError("num_versions and seconds are both unlimited: the run would never end")
+        if self.num_versions == self.seconds == self.updates == math.inf:
+            raise ValueError(
+                "num_versions, seconds and updates are all unlimited: the run would never end"
+            )
 
 
 @dataclass
@@ -151,7 +158,8 @@ class Outcome:
         params: the model that the strategy wants tested and saved, shape ``(d,)``.
         version: of the global model.
         seconds: on the run's clock.
-        stopped: "num_versions", "seconds", "target_accuracy", "interrupted", or what went wrong.
+        stopped: "num_versions", "seconds", "updates", "target_accuracy", "interrupted", or what
+            went wrong.
         error: what went wrong, if the run could not go on.
         totals: what the strategy says of the run as a whole.
     """
@@ -180,7 +188,9 @@ class Engine:
         upload_bytes: size of an upload with its extra vectors; default that of as many models.
         checkpoint: called with the version when it is time for a `snapshot`.
         checkpoint_every: versions between checkpoints; None = only when asked to `stop`.
-        sinks: receive the events.
+        checkpoint_final: whether there is a checkpoint at the end, before the last evaluation, from
+            which a run with a later end can go on.
+        sinks: receive the events; the list may grow until `run`.
         seed: of the schedule's draws.
         learning_rates: by key, to be named where training diverges.
 
@@ -203,6 +213,7 @@ class Engine:
         upload_bytes: int | None = None,
         checkpoint: Callable[[int], None] | None = None,
         checkpoint_every: int | None = None,
+        checkpoint_final: bool = False,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
         learning_rates: Mapping[str, float] = MappingProxyType({}),
@@ -233,6 +244,7 @@ class Engine:
         self._guard = Guard() if guard is None else guard
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
+        self._checkpoint_final = checkpoint_final
         self._sinks = sinks
         self._rng = np.random.default_rng((seed, 0x5C4E))
         self._learning_rates = learning_rates
@@ -251,8 +263,11 @@ class Engine:
         self._orders = 0
         self._failures_in_a_row = 0
         self._checkpointed = 0  # version
+        self._updates = 0  # that arrived and were accepted
+        self._ended = ""  # what had ended the run, in the checkpoint of its end
         self._evaluated: int | None = None  # version
         self._asked_to_stop = False
+        self._lost: list[Order] = []  # under way when the server before this one ended
         self.outcome = Outcome(params=initial)
 
     @property
@@ -264,16 +279,19 @@ class Engine:
         """Run to the end; Ctrl-C and errors of the run end it early with what was done so far."""
         outcome = self.outcome
         try:
+            waits = self._take_up()
             if self._evaluated is None:
                 self._evaluate()
             while not outcome.stopped:
-                self._keep()
-                if self._asked_to_stop:
-                    outcome.stopped = "interrupted"
-                    return outcome
-                self._start()
-                if self._settle():  # the others may have waited for somebody who left
-                    continue
+                if not waits:
+                    self._keep()
+                    if self._asked_to_stop:
+                        outcome.stopped = "interrupted"
+                        return outcome
+                    self._start()
+                    if self._settle():  # the others may have waited for somebody who left
+                        continue
+                waits = False
                 event = self._clock.next(self._stop.seconds)
                 if event is not None:
                     self._handle(event)
@@ -284,6 +302,9 @@ class Engine:
                         "nothing is under way and the schedule starts no client: "
                         f"{len(self._idle)} idle, {len(self._buffer)} updates waiting"
                     )
+            self._ended = outcome.stopped
+            if self._checkpoint is not None and self._checkpoint_final:
+                self._checkpoint(self._version)
             self._evaluate(final=True)
         except KeyboardInterrupt:
             outcome.stopped = "interrupted"
@@ -302,6 +323,15 @@ class Engine:
     def version(self) -> int:
         """Of the global model."""
         return self._version
+
+    @property
+    def reached(self) -> dict[str, float]:
+        """How far the run is, by the keys that limit it."""
+        return {
+            "num_versions": self._version,
+            "max_seconds": self._clock.now,
+            "max_updates": self._updates,
+        }
 
     def stop(self) -> None:
         """End at the next moment between two events, after a checkpoint; from any thread."""
@@ -358,8 +388,28 @@ class Engine:
         orders = {order.number: order for order in self._busy.values()}
         if not self._clock.restore(state["clock"], orders):
             self._idle, self._busy = ClientPool(self._clock.clients()), {}
-            for order in orders.values():
-                self._fail(order, "the server was started anew")
+            self._lost = list(orders.values())
+
+    def _take_up(self) -> bool:
+        """Go on where the restored run stood; whether that is the moment before the next event.
+
+        A run that had ended is, with a later end, to be as if it had never stopped. If its end was
+        a number of versions, more may be due at that moment; if it was a time, clients were started
+        already, and a second call could draw other ones.
+        """
+        outcome = self.outcome
+        ended, self._ended = self._ended, ""
+        lost, self._lost = self._lost, []
+        for order in lost:
+            self._fail(order, "the server was started anew")
+        if ended == "target_accuracy":
+            outcome.stopped = ended
+        elif self._version >= self._stop.num_versions:
+            outcome.stopped = "num_versions"
+        elif ended == "num_versions":
+            self._settle()
+        self._count_updates()
+        return ended == "seconds" and not lost
 
     def _attributes(self) -> dict[str, Any]:
         """Of the strategy, what must not change: a checkpoint holds none of it."""
@@ -521,6 +571,7 @@ class Engine:
         self._failures_in_a_row = 0
         self._cited[base_version] += 1
         self._release(order.base_version)
+        self._updates += 1
         self._emit(
             UpdateArrived(
                 self._clock.now,
@@ -538,6 +589,12 @@ class Engine:
             gradient = model.gradient(update)
             self._latest[update.client_id] = replace(update, vector=gradient, kind="gradient")
         self._settle()
+        self._count_updates()
+
+    def _count_updates(self) -> None:
+        """End the run if enough updates arrived, all of which may have become versions by now."""
+        if self._updates >= self._stop.updates:
+            self.outcome.stopped = self.outcome.stopped or "updates"
 
     def _malformed(self, order: Order, upload: Upload) -> str:
         if not upload.done:
@@ -730,7 +787,8 @@ class Engine:
         self._evaluated = self._version
         self._emit(Evaluated(self._clock.now, self._version, metrics))
         if metrics.get("accuracy", -math.inf) >= self._stop.target_accuracy:
-            self.outcome.stopped = "target_accuracy"
+            # What ended the run before its last evaluation goes before.
+            self.outcome.stopped = self.outcome.stopped or "target_accuracy"
 
     def _emit(self, event: Event) -> None:
         for sink in self._sinks:

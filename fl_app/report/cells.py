@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from fl_app.core.targets import first_at, stays_at
 
 MAX_TROUBLES = 200  # told one by one, the latest; all are counted
-ENDS = ("num_versions", "seconds", "target_accuracy")  # of a run that is not to go on
+ENDS = ("num_versions", "seconds", "updates", "target_accuracy")  # of a run that is not to go on
 
 
 class Evaluation(NamedTuple):

@@ -57,9 +57,8 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         folder: of the cell.
         name: default the folder's.
     """
-    # Hydra writes its copy first, and a job may end before the run writes its own.
-    paths = (folder / "config.yaml", folder / ".hydra" / "config.yaml")
-    text = next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), "")
+    path = folder / "config.yaml"
+    text = path.read_text(encoding="utf-8") if path.is_file() else ""
     config = OmegaConf.create(text)
     algorithm = OmegaConf.select(config, "algorithm.name") or folder.name
     if name is None:
@@ -75,7 +74,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         task=_task(config),
         experiment=OmegaConf.select(config, "experiment.name") or "",
         config=text,
-        overrides=_overrides(folder / ".hydra" / "overrides.yaml"),
+        overrides=_overrides(folder / "overrides.yaml"),
         metrics=_metrics(folder / "metrics.csv"),
     )
     _Replay(cell).run(_events(folder / "events.jsonl"))
@@ -111,7 +110,7 @@ def _read_below(folder: Path, path: Path) -> Cell:
 
 
 def _overrides(path: Path) -> dict[str, Any]:
-    """What the user gave to a job of Hydra's; nothing if it is no such job."""
+    """What the user gave; nothing if nobody knows."""
     if not path.is_file():
         return {}
     given = OverridesParser.create().parse_overrides(list(OmegaConf.load(path)))

@@ -5,6 +5,8 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -13,8 +15,10 @@ import numpy as np
 import pytest
 from configs import composed
 
+from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.cli import CONF
 from fl_app.core.errors import RunError
+from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.engine.engine import Engine
 from fl_app.provenance import provenance
 from fl_app.run import run, run_cell
@@ -45,12 +49,16 @@ CASES = {
     "fedavgm": ["algorithm.schedule.buffer_size=4"],
     "dp_fedbuff": [*FEW, "algorithm.schedule.concurrency=6", "guard.max_norm_ratio=1.2"],
 }
+MORE = {
+    "fedasync": ["algorithm.schedule.concurrency=6"],
+    "fedsa": ["algorithm.strategy.num_versions=12"],  # that its stages are shares of
+}
 CASES["dp_fedbuff"] += ["algorithm.client.top_k=0.1", "guard.min_interval=1.2"]
 CASES["port"] += ["algorithm.client.local_epochs=3", "algorithm.strategy.staleness_bound=2"]
 
 
 def federation(name: str, folder: Path, *more: str) -> dict[str, Any]:
-    overrides = [f"algorithm={name}", *SMALL, *CASES[name], *more]
+    overrides = [f"algorithm={name}", *SMALL, *CASES.get(name, []), *more]
     return run_cell(composed(*overrides), folder, label=name)[1]
 
 
@@ -254,3 +262,112 @@ def test_a_kill_while_results_are_written(file: str, tmp_path: Path) -> None:
     assert outcome(folder) == outcome(whole)
     with np.load(folder / "model.npz") as there, np.load(whole / "model.npz") as expected:
         assert all(np.array_equal(there[key], expected[key]) for key in expected)
+
+
+def results(folder: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
+    """All that a run came to, apart from what depends on the host and the moment."""
+    files = ("events.jsonl", "metrics.csv", "model.npz")
+    summary = json.loads((folder / "summary.json").read_text())
+    for key in ("wall_seconds", "updates_per_second", *provenance([]), "began_with"):
+        summary.pop(key, None)
+    return {name: (folder / name).read_bytes() for name in files}, summary
+
+
+def extended(name: str, folder: Path, *limits: str, workers: tuple[int, ...] = (0, 2, 0)) -> None:
+    """A run that ends at one limit after the other is as if it had ended at the last alone."""
+    mine = [*MORE.get(name, []), "checkpoint_every=null"]
+    for limit, number in zip(limits, workers, strict=True):
+        words = (*mine, *limit.split(), f"runtime.workers={number}")
+        federation(name, folder / "extended", *words, "resume=auto")
+    federation(name, folder / "whole", *mine, *limits[-1].split())
+    assert results(folder / "extended") == results(folder / "whole"), limits
+
+
+LONGER = {
+    "num_versions": ["num_versions=5", "num_versions=6", "num_versions=11"],
+    "max_seconds": [f"max_seconds={t} num_versions=null" for t in (4.3, 4.4, 9.1)],
+    "max_updates": [f"max_updates={n} num_versions=null" for n in (13, 14, 31)],
+}
+
+
+@pytest.mark.parametrize("limit", LONGER)
+@pytest.mark.parametrize("name", ["fedbuff", "fedasync", "wkafl", "fedasmu"])
+def test_a_run_that_is_extended_ends_as_one_that_was_longer_from_the_start(
+    name: str, limit: str, tmp_path: Path
+) -> None:
+    extended(name, tmp_path, *LONGER[limit])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", CASES)
+def test_ten_extensions(name: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(12)
+    for number in range(10):
+        short, long = sorted(rng.choice(np.arange(3, 40), 2, replace=False))
+        versions = f"num_versions={short // 3} num_versions={long // 3}".split()
+        seconds = [f"max_seconds={n / 4} num_versions=null" for n in (short, long)]
+        updates = [f"max_updates={n} num_versions=null" for n in (short, long)]
+        limits = (versions, seconds, updates)[number % 3]
+        extended(name, tmp_path / str(number), *limits, workers=(0, 0))
+
+
+def test_a_limit_that_changes_is_another_limit(tmp_path: Path) -> None:
+    """One that ended the run is lifted, and another one takes its place."""
+    federation("fedbuff", tmp_path / "whole", "max_updates=33", "num_versions=null")
+    for limits in (["num_versions=4"], ["max_seconds=8"], ["num_versions=null", "max_updates=33"]):
+        federation("fedbuff", tmp_path / "extended", "resume=auto", *limits)
+    assert results(tmp_path / "extended") == results(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("limit", ["num_versions=3", "max_seconds=2", "max_updates=9"])
+def test_a_limit_that_was_passed_is_refused(limit: str, tmp_path: Path) -> None:
+    federation("fedbuff", tmp_path, "num_versions=7")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=f"{limit} must be above .*, which the run in .* reached"):
+        federation("fedbuff", tmp_path, limit, "resume=auto")
+    killed("fedbuff", tmp_path / "killed", 60)
+    with pytest.raises(ValueError, match=f"{limit} must be above .*, which the run in .* reached"):
+        federation("fedbuff", tmp_path / "killed", limit, "resume=auto")
+    assert contents(tmp_path).items() >= before.items()
+
+
+def test_a_rate_that_falls_over_the_run_ties_its_length(tmp_path: Path) -> None:
+    decay = "algorithm.strategy.lr_schedule.to=0.5"
+    federation("fedbuff", tmp_path, decay, "num_versions=4")
+    with pytest.raises(ValueError, match=r"lr_schedule\.versions=4 instead of 6"):
+        federation("fedbuff", tmp_path, decay, "num_versions=6", "resume=auto")
+    fixed = "algorithm.strategy.lr_schedule.versions=4"
+    assert federation("fedbuff", tmp_path, decay, fixed, "num_versions=6", "resume=auto")
+
+
+def test_a_run_without_a_checkpoint_at_its_end_is_not_extended(tmp_path: Path) -> None:
+    words = ["checkpoint_final=false", "checkpoint_every=null"]
+    federation("fedbuff", tmp_path, *words, "num_versions=4")
+    assert not (tmp_path / "checkpoints").exists()
+    overrides = ["algorithm=fedbuff", *SMALL, *CASES["fedbuff"], *words, "resume=auto"]
+    with (
+        hydra.initialize_config_dir(str(CONF), version_base="1.3"),
+        pytest.raises(ValueError, match="left no checkpoint from which a later end could be"),
+    ):
+        run(hydra.compose("config", overrides=overrides), overrides, tmp_path)
+
+
+def test_a_state_that_cannot_be_kept_costs_only_the_extension(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Odd(FedBuff):
+        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+            self.state["odd"] = object()
+            return super().aggregate(model, updates)
+
+    config = composed("algorithm=fedbuff", *SMALL, *CASES["fedbuff"], "checkpoint_every=null")
+    vars(sys.modules[__name__])["Odd"] = Odd
+    config.algorithm.strategy._target_ = f"{__name__}.Odd"
+    summary = run_cell(config, tmp_path, label="odd")[1]
+    assert summary["stopped"] == "num_versions"
+    assert "odd: left no checkpoint, so it cannot be extended" in capsys.readouterr().out
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

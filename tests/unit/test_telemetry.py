@@ -248,3 +248,19 @@ def test_progress_starts_no_thread():
     assert threading.enumerate() == before
     sink.close()
     assert "1 versions" in console.file.getvalue()
+
+
+def test_progress_is_towards_the_end_that_is_nearest():
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    sink, tell = watched(40, "fedbuff", updates=200, seconds=60.0, console=console, wall=Wall())
+    for number in range(3):
+        for event in work(number, 1):
+            tell(event)
+    tell(evaluation(1, 45.0, accuracy=0.5))
+    assert sink._share() == 0.75
+    sink.close()
+    last = out.getvalue().splitlines()[-2]
+    assert "1/40 versions" in last
+    assert "3/200 updates at" in last
+    assert "45.0/60.0 s" in last

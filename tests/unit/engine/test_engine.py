@@ -691,6 +691,7 @@ def test_a_server_that_is_started_anew_outlives_the_orders_of_many_nodes() -> No
     recorder = Recorder()
     after = on_nodes([], recorder)
     after.restore(deepcopy(before.snapshot()))
+    after.run()
     assert recorder.history.failures == 300
 
 
@@ -1010,10 +1011,11 @@ def test_evaluation_does_not_disturb_training() -> None:
     ("settings", "text"),
     [
         ({"num_versions": 0}, "num_versions=0 must be a finite number >= 1"),
+        ({"updates": 0}, "updates=0 must be a finite number >= 1"),
         ({"seconds": -1.0}, "seconds=-1.0 must be a finite number >= 0"),
         ({"seconds": math.nan}, "seconds=nan must be a finite number >= 0"),
         ({"num_versions": 1, "target_accuracy": -0.5}, "target_accuracy=-0.5 must be"),
-        ({"target_accuracy": 0.5}, "num_versions and seconds are both unlimited"),
+        ({"target_accuracy": 0.5}, "num_versions, seconds and updates are all unlimited"),
     ],
 )
 def test_ends_that_are_refused(settings: dict[str, float], text: str) -> None:

@@ -124,16 +124,14 @@ def test_jobs_whose_overrides_are_lost_are_numbered():
     assert named(job(3), job(12)) == [("fedasync 3", "fedasync 3"), ("fedasync 12", "fedasync 12")]
 
 
-def write_job(sweep, number, *overrides, own=True, **files):
-    """A job as Hydra and the run leave it; without its `own` files, one that had just begun."""
+def write_job(sweep, number, *overrides, **files):
+    """A job as the run leaves it."""
     folder = sweep / str(number)
-    (folder / ".hydra").mkdir(parents=True)
+    folder.mkdir(parents=True)
     config = {"algorithm": {"name": "fedbuff", "client": {"local_lr": 0.1}}, "seed": 0}
     config = OmegaConf.merge(config, OmegaConf.from_dotlist(list(overrides)))
-    OmegaConf.save(config, folder / ".hydra" / "config.yaml")
-    OmegaConf.save(OmegaConf.create(list(overrides)), folder / ".hydra" / "overrides.yaml")
-    if own:
-        OmegaConf.save(config, folder / "config.yaml")
+    OmegaConf.save(config, folder / "config.yaml")
+    OmegaConf.save(OmegaConf.create(list(overrides)), folder / "overrides.yaml")
     write_cell(folder, events=ROUNDS, **files)
 
 
@@ -151,11 +149,10 @@ def test_a_sweeps_folder_is_read_in_the_order_of_its_jobs(tmp_path):
 
 
 def test_an_interrupted_sweep_is_named_like_a_whole_one(tmp_path):
-    """The second job had only opened its log, the third not even that."""
+    """The second job had only begun, the third not even that."""
     write_job(tmp_path, 0, "algorithm.client.local_lr=0.05", summary={"stopped": "num_versions"})
-    write_job(tmp_path, 1, "algorithm.client.local_lr=0.1", own=False)
-    write_job(tmp_path, 2, "algorithm.client.local_lr=1", own=False)
-    (tmp_path / "2" / "events.jsonl").unlink()
+    write_job(tmp_path, 1, "algorithm.client.local_lr=0.1")
+    (tmp_path / "2").mkdir()
     assert [(cell.name, cell.stopped) for cell in read_run(tmp_path)] == [
         ("fedbuff local_lr=0.05", "num_versions"),
         ("fedbuff local_lr=0.1", ""),
