@@ -154,9 +154,7 @@ def _command(words: Sequence[str]) -> int:
 
 def _tell_of_report() -> None:
     """Print the command that reports all jobs of a sweep; each has reported itself alone."""
-    # Hydra forgets its configuration where this process carried out the jobs, and only there.
-    parallel = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-    for folder in [HydraConfig.get().sweep.dir] if parallel else _sweep:
+    for folder in _sweep:
         print(f"All jobs in one report: python -m fl_app.report {shlex.quote(folder)}")
 
 
