@@ -17,14 +17,13 @@ class Guard:
     """Bounds on uploads; None is no bound. That uploads are finite is checked in any case.
 
     The length of an upload is ||Delta_i||, or ||g_i|| of one that is a gradient, over the trainable
-    part; extra vectors are not bounded. The median is that of the last 100 finite uploads, those
-    refused for their length among them: so it cannot be moved by fewer than half of the clients,
-    and follows where all go.
+    part. The median is that of the last 100 finite uploads, those refused for their length among
+    them: so it cannot be moved by fewer than half of the clients, and follows where all go.
 
     Args:
         max_norm: longest upload, > 0.
         max_norm_ratio: longest upload as a multiple of the running median, > 1; compares nothing
-            before ten uploads have come.
+            before ten uploads have come. Holds for each of the extra vectors, too.
         max_age: most versions published since the client's model was, >= 0.
         min_interval: least time between two uploads of one client that are let in, on the run's
             clock, seconds, > 0. Who answers faster than anybody could train would otherwise have
@@ -66,7 +65,7 @@ class Guard:
         self.max_age = max_age
         self.min_interval = min_interval
         self.max_examples = max_examples
-        self._lengths: deque[float] = deque(maxlen=WINDOW)
+        self._lengths: dict[str, deque[float]] = {}  # by name of the vector, "" = the upload's own
         self._let_in: dict[int, float] = {}  # client -> when last
 
     def refuse(self, model: GlobalModel, update: Update, now: float) -> str:
@@ -111,16 +110,23 @@ class Guard:
             return ""
         vector = model.delta(update) if update.kind == "model" else update.vector
         with np.errstate(over="ignore"):  # too long for its length to be a number is too long
-            length = norm(vector[: model.num_trainable])
-        if self.max_norm is not None and length > self.max_norm:
-            return f"norm={length:.3g} is above guard.max_norm={self.max_norm:g}"
+            lengths = {
+                name: norm(each[: model.num_trainable])
+                for name, each in {"": vector, **update.extra}.items()
+            }
+        if self.max_norm is not None and lengths[""] > self.max_norm:
+            return f"norm={lengths['']:.3g} is above guard.max_norm={self.max_norm:g}"
         if self.max_norm_ratio is None:
             return ""
-        median = statistics.median(self._lengths) if len(self._lengths) >= FEW else None
-        self._lengths.append(length)
-        if median is not None and length > self.max_norm_ratio * median:
-            return (
-                f"norm={length:.3g} is above guard.max_norm_ratio={self.max_norm_ratio:g} times "
-                f"the running median {median:.3g}"
-            )
-        return ""
+        reasons = []
+        for name, length in lengths.items():
+            before = self._lengths.setdefault(name, deque(maxlen=WINDOW))
+            median = statistics.median(before) if len(before) >= FEW else None
+            before.append(length)
+            if median is not None and length > self.max_norm_ratio * median:
+                reasons.append(
+                    f"norm={length:.3g}{name and f' of extra vector {name!r}'} is above "
+                    f"guard.max_norm_ratio={self.max_norm_ratio:g} times the running median "
+                    f"{median:.3g}"
+                )
+        return reasons[0] if reasons else ""

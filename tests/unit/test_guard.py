@@ -143,3 +143,20 @@ def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(
     assert used.count(9) == 2
     assert result.outcome.stopped == "num_versions"
     assert np.abs(result.outcome.params).max() < 10
+
+
+def test_extra_vectors_are_compared_with_those_of_their_name() -> None:
+    """Lengths 1 and 100, ten times; then one of them is four times as long."""
+
+    def sent(a: float, b: float) -> Update:
+        return replace(update(1, 0, 0), extra={"a": vec(a, 0, 9), "b": vec(b, 0, 9)})
+
+    guard = Guard(max_norm_ratio=3, max_norm=2)
+    for _ in range(10):
+        assert guard.refuse(MODEL, sent(1, 100), 0.0) == ""
+    reason = guard.refuse(MODEL, sent(4, 100), 0.0)
+    assert reason == (
+        "norm=4 of extra vector 'a' is above guard.max_norm_ratio=3 times the running median 1"
+    )
+    assert guard.refuse(MODEL, sent(1, 290), 0.0) == ""
+    assert "of extra vector 'b'" in guard.refuse(MODEL, sent(1, 310), 0.0)
