@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from bench.workloads import LOCAL_LR, Workload
 from fl_app.flat import FlatModel
-from fl_app.tasks import Task
+from fl_app.tasks.task import Task
 
 Counters = ctypes.Array[ctypes.c_ulonglong]
 

@@ -11,9 +11,9 @@ from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.workers import Workers
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy import AsyncStrategy
-from fl_app.tasks import Task
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.synthetic import synthetic
+from fl_app.tasks.task import Task
 
 # Small steps and loud noise: no loss comes near 0 however long the measurement takes, for numbers
 # next to 0 (denormal ones) would slow down whoever trained more.

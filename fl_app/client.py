@@ -28,7 +28,7 @@ PAUSED_EXTRA = "paused_extra."
 
 
 class TrainingTask(Protocol):
-    """What local training needs to know of a task (`fl_app.tasks.Task`)."""
+    """What local training needs to know of a task (`fl_app.tasks.task.Task`)."""
 
     @property
     def name(self) -> str: ...

@@ -178,7 +178,7 @@ def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
 
 
 class ClassTask(Protocol):
-    """A task whose test set has classes (`fl_app.tasks.Task`)."""
+    """A task whose test set has classes (`fl_app.tasks.task.Task`)."""
 
     @property
     def num_classes(self) -> int: ...

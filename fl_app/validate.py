@@ -40,11 +40,7 @@ def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more
     settings = OmegaConf.to_container(node, resolve=True)
     assert isinstance(settings, dict)
     target = str(settings.pop("_target_"))
-    module, _, name = target.rpartition(".")
-    try:
-        function = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"_target_={target} cannot be imported: {error}") from error
+    function = _locate(target)
     keywords = {
         str(key): instantiate(DictConfig(value)) if _has_target(value) else value
         for key, value in settings.items()
@@ -60,6 +56,14 @@ def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more
     except TypeError as error:
         raise ValueError(f"{target}: {error}, got {', '.join(keywords) or 'none'}") from error
     return function(**keywords, **more)
+
+
+def _locate(target: str) -> Any:
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"_target_={target} cannot be imported: {error}") from error
 
 
 def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
@@ -169,6 +173,9 @@ def check(config: DictConfig) -> None:
         "its equations have no use for another upload",
     )
     build_guard(config)
+    instantiate(config.partition)
+    if config.runtime.name != "deployment":
+        _check_devices(config)
     parts = [part for part in PARTS if part in config.devices]
     if parts and isinstance(build_schedule(config), RandomK):
         raise ValueError(
@@ -177,6 +184,20 @@ def check(config: DictConfig) -> None:
         )
     if config.runtime.name != "deployment":  # how many nodes there will be, nobody knows
         build_schedule(config).check(config.num_clients)
+
+
+def _check_devices(config: DictConfig) -> None:
+    """Make those parts of the devices that need no facts about model and data."""
+    own = [key for key in config.devices if key not in PARTS]
+    parts = [OmegaConf.masked_copy(config.devices, own)]
+    parts += [config.devices[part] for part in PARTS if config.devices.get(part) is not None]
+    facts = {"num_clients": config.num_clients, "seed": config.seed}
+    later = {"num_bytes", "upload_share", "num_examples", "mean_seconds"}
+    for part in parts:
+        if "_target_" in part and later.isdisjoint(
+            inspect.signature(_locate(part["_target_"])).parameters
+        ):
+            instantiate(part, facts)
 
 
 def _check_client(client: DictConfig) -> None:

@@ -1,5 +1,4 @@
-"""Tasks: what is learned, from which data, split over which clients."""
+"""Tasks: what is learned, from which data, split over which clients.
 
-from fl_app.tasks.task import Task
-
-__all__ = ["Task"]
+Nothing is imported here: partitions are checked before torch is there.
+"""

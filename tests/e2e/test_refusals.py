@@ -28,6 +28,8 @@ print(status, *(name for name in {HEAVY} if name in sys.modules))
         ["algorithm.strategy.server_lr=-1"],
         ["algorithm.schedule.concurrency=51"],
         ["algorithm.client.local_lr=fast"],
+        ["partition.alpha=-1"],
+        ["devices.ratio=-1"],
         ["experiment=quickstart", "algorithm.client.top_k=2"],
     ],
     ids=" ".join,

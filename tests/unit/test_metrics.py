@@ -25,7 +25,7 @@ from fl_app.metrics import (
 )
 from fl_app.record.history import Evaluation, History
 from fl_app.record.log import events_of
-from fl_app.tasks import Task
+from fl_app.tasks.task import Task
 
 # -- numbers --------------------------------------------------------------------------------------
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import Image
 
-from fl_app.tasks import Task
 from fl_app.tasks.image_sets import IMAGE_SETS
 from fl_app.tasks.images import image_task
 from fl_app.tasks.partition import Iid, LabelQuantity, Natural
 from fl_app.tasks.sources import Hub
+from fl_app.tasks.task import Task
 
 RNG = np.random.default_rng(0)
 

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fl_app.tasks import Task
-from fl_app.tasks.task import CHUNK
+from fl_app.tasks.task import CHUNK, Task
 
 
 class Logits(nn.Module):
