@@ -22,8 +22,8 @@ aggregated together, c and c_i control variates.
 
 Deviations: the paper has rounds. In a schedule without them an update displaces from the version
 that its client received, x_o, and its c_i+ is made with the c of that version, c_o; neither is
-discounted by age. c still is the mean of all c_i, since every change of a c_i is added once,
-however old. An upload that is lost or refused is the exception: its client remembers the change.
+discounted by age. c is the sum of all changes of the c_i over N: the mean of the c_i, however old
+updates are. An upload that is lost or refused is the exception: its client remembers the change.
 N is num_clients, or the number of clients heard so far where that is larger or num_clients is not
 given. Where the rate changes within an order, K eta_l is the sum of its rates. Momentum, weight
 decay and client.max_grad_norm change the steps and so what (x - y_i) / (K eta_l) estimates. Buffers
@@ -81,30 +81,31 @@ class SCAFFOLD(AsyncStrategy):
             require_count("strategy.num_clients", num_clients, "there would be nobody to train")
         self.server_lr = server_lr
         self.num_clients = num_clients
-        self.state: dict[str, Any] = {"control": None, "heard": set()}
+        self.state: dict[str, Any] = {
+            "control": None,  # c
+            "changes": None,  # sum of all c_i+ - c_i
+            "heard": set(),  # clients
+        }
 
     def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
         del client_id
-        return {CONTROL: self._control(model)}
+        if self.state["control"] is None:
+            self.state["control"] = read_only(np.zeros_like(model.params))
+        return {CONTROL: self.state["control"]}
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         heard = self.state["heard"]
         heard.update(update.client_id for update in updates)
         known = max(self.num_clients or 0, len(heard))
-        changes = [update.extra[CONTROL] for update in updates]
-        control = self._control(model) + weighted_sum([1 / known] * len(updates), changes)
+        changes = weighted_sum([1.0] * len(updates), [u.extra[CONTROL] for u in updates])
+        if self.state["changes"] is not None:
+            changes += self.state["changes"]
+        control = changes / np.float32(known)
         control.flags.writeable = False
-        self.state["control"] = control
+        self.state["changes"], self.state["control"] = changes, control
         weights = [1 / len(updates)] * len(updates)
         mean = self.average(model, weights, [model.delta(update) for update in updates])
         return self.step(model, -mean, self.server_lr)
-
-    def _control(self, model: GlobalModel) -> Vector:
-        """c, shape ``(d,)``, 0 at the buffers."""
-        if self.state["control"] is None:
-            self.state["control"] = read_only(np.zeros_like(model.params))
-        control: Vector = self.state["control"]
-        return control
 
 
 class SCAFFOLDTrainer(LocalTrainer):

@@ -78,12 +78,12 @@ def test_an_update_that_is_late_counts_as_it_is() -> None:
 
 
 def test_without_a_number_the_clients_are_those_heard() -> None:
-    """c = 6 / 1; then a second one is heard: c = 6 + 3 / 2."""
+    """c = 6 / 1; then a second one is heard: c = (6 + 3) / 2, the mean of their c_i."""
     strategy = SCAFFOLD()
     strategy.aggregate(GlobalModel(vec(0), 0), [change(5, 0, 0, 6)])
     assert strategy.state["control"].tolist() == [6.0]
     strategy.aggregate(GlobalModel(vec(0), 1), [change(6, 1, 0, 3)])
-    assert strategy.state["control"].tolist() == [7.5]
+    assert strategy.state["control"].tolist() == [4.5]
 
 
 def test_more_clients_than_were_announced_are_counted() -> None:
