@@ -136,13 +136,15 @@ def _command(words: Sequence[str]) -> int:
         if isinstance(ended.__cause__, Interrupted):
             return _interrupted(words)
         return _failed(ended.__cause__, words)
+    except (HydraException, ValueError, RunError) as error:  # some of Hydra's are OSErrors, too
+        return _failed(error, words)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         if any(frame.f_code is _run.__code__ for frame, _ in walk_tb(error.__traceback__)):
             raise
         # Else it was Hydra, which makes the folder for a job's files.
         return _failed(ValueError(unwritable(error.filename, error)), words)
-    except (HydraException, ValueError, RunError) as error:
-        return _failed(error, words)
     if signals.received is not None:  # and the jobs, other processes, have ended
         return _interrupted(words)
     if not PRINTS & set(words):
