@@ -221,9 +221,8 @@ def run_cell(
         (folder / "summary.json").unlink(missing_ok=True)
         with whole(folder / "config.yaml") as file:
             file.write(OmegaConf.to_yaml(asked, resolve=True).encode())
-        if experiment is None:  # a sweep's report names its jobs after them
-            with whole(folder / "overrides.yaml") as file:
-                file.write(OmegaConf.to_yaml(OmegaConf.create(list(overrides))).encode())
+        with whole(folder / "overrides.yaml") as file:  # a sweep's report names its jobs after them
+            file.write(OmegaConf.to_yaml(OmegaConf.create(list(overrides))).encode())
         table = Metrics(folder / "metrics.csv", columns, keep=kept and kept["table"])
         stack.callback(table.close)
         progress = Progress(

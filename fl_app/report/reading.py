@@ -74,7 +74,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         task=_task(config),
         experiment=OmegaConf.select(config, "experiment.name") or "",
         config=text,
-        overrides=_overrides(folder / "overrides.yaml"),
+        overrides=_overrides(folder),
         metrics=_metrics(folder / "metrics.csv"),
     )
     _Replay(cell).run(_events(folder / "events.jsonl"))
@@ -104,16 +104,15 @@ def _cells_below(folder: Path) -> Iterator[Path]:
 def _read_below(folder: Path, path: Path) -> Cell:
     cell = read_cell(path)
     cell.folder = path.relative_to(folder).as_posix()
-    if path.parent != folder:
-        cell.overrides = _overrides(path.parent / ".hydra" / "overrides.yaml")
     return cell
 
 
-def _overrides(path: Path) -> dict[str, Any]:
+def _overrides(folder: Path) -> dict[str, Any]:
     """What the user gave; nothing if nobody knows."""
-    if not path.is_file():
-        return {}
-    given = OverridesParser.create().parse_overrides(list(OmegaConf.load(path)))
+    # Hydra's is of runs that were made before the run wrote its own.
+    paths = (folder / "overrides.yaml", folder / ".hydra" / "overrides.yaml")
+    text = next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), "[]")
+    given = OverridesParser.create().parse_overrides(list(OmegaConf.create(text)))
     return {each.key_or_group.replace("/", "."): each.value() for each in given}
 
 

@@ -167,11 +167,11 @@ def test_runs_that_the_user_named_keep_their_names(tmp_path):
 
 def test_cells_of_experiments_in_a_sweep_have_what_was_varied_behind_their_names(tmp_path):
     for number, alpha in enumerate(("0.1", "1")):
-        write_job(tmp_path, number, f"partition.alpha={alpha}", "experiment=quickstart", own=False)
-        (tmp_path / str(number) / "events.jsonl").unlink()
         for name in ("fast-seed0", "fast-seed3", "slow"):
             folder = tmp_path / str(number) / name
             write_cell(folder, events=ROUNDS, algorithm="fedbuff")
+            given = ["experiment=quickstart", f"partition.alpha={alpha}"]
+            OmegaConf.save(OmegaConf.create(given), folder / "overrides.yaml")
             with (folder / "config.yaml").open("a") as file:
                 file.write(f"seed: {name[-1] if name[-1].isdigit() else 0}\n")
     assert [(cell.name, cell.label, cell.folder) for cell in read_run(tmp_path)] == [
@@ -182,3 +182,13 @@ def test_cells_of_experiments_in_a_sweep_have_what_was_varied_behind_their_names
         ("fast alpha=1 seed=3", "fast alpha=1", "1/fast-seed3"),
         ("slow alpha=1", "slow alpha=1", "1/slow"),
     ]
+
+
+def test_jobs_whose_overrides_hydra_alone_wrote_are_named(tmp_path):
+    for number in range(2):
+        write_job(tmp_path, number, f"algorithm.client.local_lr={number}")
+        hydra = tmp_path / str(number) / ".hydra"
+        hydra.mkdir()
+        (tmp_path / str(number) / "overrides.yaml").rename(hydra / "overrides.yaml")
+    names = [cell.name for cell in read_run(tmp_path)]
+    assert names == ["fedbuff local_lr=0", "fedbuff local_lr=1"]

@@ -50,6 +50,14 @@ MINUTE, HOUR = "max_seconds: 60", "max_seconds: 3600"
             "Every cell ended at its target accuracy, after different work: 100 to 1,000 client "
             "updates a cell.",
         ),
+        (
+            [
+                cell(100, "target_accuracy", "max_updates: 9"),
+                cell(1000, "updates", "max_updates: 9"),
+            ],
+            "Every cell had max_updates=9, and did different work: 100 to 1,000 client updates a "
+            "cell.",
+        ),
         ([cell(0), cell(1000)], UNEQUAL.replace("100 to", "0 to")),
         ([cell(3, "interrupted"), cell(1000), cell(2, None)], ""),
     ],
