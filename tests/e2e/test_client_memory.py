@@ -12,6 +12,7 @@ from flwr.app import Context, Message
 
 from fl_app import client_app
 from fl_app.core.errors import Interrupted
+from fl_app.core.events import Aggregated
 from fl_app.memory import Memory
 from fl_app.orders import Desk
 from fl_app.run import run
@@ -75,7 +76,7 @@ def test_any_node_serves_any_client_and_time_is_virtual(name: str, tmp_path: Pat
     if name == "fedasmu":
         assert {"pause", "refresh"} <= kinds
     if name == "port":
-        assert "notice" in kinds
+        assert "recall" in kinds
     if name == "top_k":
         whole = federation(tmp_path / "whole", [*CASES[name][:4], "runtime.workers=0"])
         assert whole != inline
@@ -110,7 +111,7 @@ def test_on_real_nodes_it_is_there_when_a_run_goes_on(
 
     def interrupt(self: JsonLines, event: Any) -> None:
         emit(self, event)
-        if event["kind"] == "aggregate" and event["version"] == 4:
+        if isinstance(event, Aggregated) and event.version == 4:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
