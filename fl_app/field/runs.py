@@ -14,6 +14,7 @@ from fl_app.field.supervise import delays
 POLL = 5.0  # seconds
 ATTEMPTS = 3  # in a row that come to nothing, after which there is no other
 RESUME = "resume=auto"
+OVERWRITE = "overwrite=true"
 EVENTS = "events.jsonl"
 CHECKPOINTS = "checkpoints/version-*.safetensors"
 
@@ -70,9 +71,17 @@ class Supervisor:
 
         Raises:
             ValueError: there is a run in `output` that has ended, and `overrides` do not say that
-                it is to go on, or one that is under way with other overrides.
+                it is to go on, or one that is under way with other overrides, or `overrides` would
+                replace what there is.
             RunError: the run was stopped, ended early, or does not get anywhere.
         """
+        require(
+            OVERWRITE not in overrides,
+            "overwrite",
+            "true",
+            "left out here",
+            "whenever the run died, it would begin anew",
+        )
         require(
             _ending(output) is None or RESUME in overrides,
             "--output",

@@ -133,6 +133,13 @@ def test_what_the_user_says_about_resuming_stands(tmp_path):
     assert link.submitted == [["resume=null"]] * 2
 
 
+def test_a_run_is_not_replaced_whenever_it_died(tmp_path):
+    link = Scripted(tmp_path / "run", DONE)
+    with pytest.raises(ValueError, match="overwrite=true must be left out here: whenever the run"):
+        link.see_through("overwrite=true")
+    assert link.submitted == []
+
+
 def test_an_interrupted_run_is_resumed(tmp_path):
     """A ServerApp that is asked to end writes a summary, and has not ended of its own."""
     link = Scripted(tmp_path / "run", (ends("interrupted"), "running", "finished:failed"), DONE)
