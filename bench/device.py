@@ -7,7 +7,7 @@ A SuperLink and one SuperNode run on loopback, with LeNet and made-up data.
   next, of a ClientApp that does nothing, of ours, and of ours with a resident process. Orders are
   one at a time.
 - ``warm-executor``, ``warm-node``, ``warm``: the same with a resident process under
-  `fl_app.warm`, one half of it at a time and both.
+  `fl_app.node.warm`, one half of it at a time and both.
 - ``fedavg``, ``overlap_fedavg``: the share of time in which the device trains, over a link so slow
   that a model takes one local epoch down and one up. Both with a resident process.
 
@@ -83,7 +83,7 @@ def train(message, context):
 }
 
 
-WARM = [sys.executable, "-m", "fl_app.warm"]
+WARM = [sys.executable, "-m", "fl_app.node.warm"]
 NODES = {
     "warm-executor": [*WARM, "--only", "executor"],
     "warm-node": [*WARM, "--only", "node"],

@@ -10,8 +10,8 @@ from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Upload, Vector
 from fl_app.devices import Fleet, UniformRatio
-from fl_app.engine.clock import VirtualClock
 from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline
 from fl_app.record.history import History
 from fl_app.schedule import k_async

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from bench.workloads import LOCAL_LR, Workload
-from fl_app.flat import FlatModel
+from fl_app.client.flat import FlatModel
 from fl_app.tasks.task import Task
 
 Counters = ctypes.Array[ctypes.c_ulonglong]

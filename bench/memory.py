@@ -11,8 +11,8 @@ from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Event
 from fl_app.engine.engine import Stop
 from fl_app.engine.workers import Workers
-from fl_app.factory import prepare_process
 from fl_app.record.history import History
+from fl_app.run.factory import prepare_process
 from fl_app.schedule import Buffered
 
 SAMPLE_EVERY = 20  # versions

@@ -19,8 +19,8 @@ from bench.workloads import Workload
 from fl_app.core.errors import RunError
 from fl_app.core.types import Reply
 from fl_app.engine.workers import Trainer, Workers
-from fl_app.factory import prepare_process
 from fl_app.record.history import History
+from fl_app.run.factory import prepare_process
 
 TURN = 0.5  # seconds
 
@@ -168,7 +168,7 @@ def measure(
         repeats: paired measurements.
         seconds: of each side in one of them.
         same_allocator: give the limit the allocator settings of a run, too; a run's own setting of
-            them (`fl_app.factory.prepare_process`) then counts for nothing.
+            them (`fl_app.run.factory.prepare_process`) then counts for nothing.
     """
     cores = len(os.sched_getaffinity(0))
     race = Race(workload, repeats, seconds, same_allocator=same_allocator)

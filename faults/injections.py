@@ -215,7 +215,7 @@ def resident_killed(node: int) -> Injection:
 
     def inject(run: Run) -> Seen:
         field, where = run.field, f"node-{node}"
-        (process,) = field.processes(where, "fl_app.resident")
+        (process,) = field.processes(where, "fl_app.node.resident")
         last = _last(run, node)
         process.kill()
         run.until(lambda: _last(run, node) > last + 1, "the node is given orders again")
@@ -227,7 +227,7 @@ def resident_killed(node: int) -> Injection:
         last = _last(run, node)
 
         def lost() -> list[OrderRecord]:
-            for process in field.processes(where, "fl_app.resident"):
+            for process in field.processes(where, "fl_app.node.resident"):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
             told = [o for o in orders(run.events(), node) if o.sequence >= last]

@@ -7,8 +7,9 @@ or FL_APP_RESIDENT=1 in its environment, that process only passes messages on, t
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fl_app import resident, wire
-from fl_app.orders import Desk
+from fl_app.flower import wire
+from fl_app.node import resident
+from fl_app.node.handler import Desk
 
 app = ClientApp()
 desk = Desk()

@@ -15,11 +15,11 @@ from hydra.experimental.callback import Callback
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from fl_app import signals
 from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import unwritable
 from fl_app.help import help_on, version
+from fl_app.run import signals
 
 BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
 PIPE_CLOSED = 141  # what a shell reports for a command that writes to a closed pipe
@@ -86,7 +86,7 @@ def _run(config: DictConfig) -> float | None:
             "runtime=deployment needs Flower's nodes: start it with `flwr run`, "
             "or use runtime=inprocess"
         )
-    from fl_app.validate import checked_cells  # after what needs less was found good
+    from fl_app.run.validate import checked_cells  # after what needs less was found good
 
     job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)
@@ -99,7 +99,7 @@ def _run(config: DictConfig) -> float | None:
 
         summaries = run_in_flower(config, overrides, folder, shared, cells)
     else:
-        from fl_app.run import run  # only now, for torch takes seconds
+        from fl_app.run.run import run
 
         summaries = run(config, overrides, folder, shared=shared, cells=cells)
     accuracy: float | None = summaries[-1]["final_accuracy"]

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from fl_app.client_app import app as client_app
 from fl_app.core.errors import RunError
-from fl_app.run import run
+from fl_app.run.run import run
 
 
 def run_in_flower(

@@ -16,10 +16,12 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from helpers import MeanDelta, Recorder
 
-from fl_app import wire
-from fl_app.engine.clock import Clock, VirtualClock, WallClock
+from fl_app.engine.clock import Clock
 from fl_app.engine.engine import Engine, Stop
-from fl_app.engine.grid import AnyNode, GridMailbox
+from fl_app.engine.virtual import VirtualClock
+from fl_app.engine.wall import WallClock
+from fl_app.flower import wire
+from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.schedule import Buffered
 
 NUM_CLIENTS = 10

@@ -25,8 +25,8 @@ from fl_app.core.types import (
 )
 from fl_app.core.vector import weighted_sum
 from fl_app.devices import Fleet, UniformRatio
-from fl_app.engine.clock import VirtualClock
 from fl_app.engine.engine import Engine, Outcome, Stop
+from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline, Trainer, Workers
 from fl_app.record.history import History
 from fl_app.schedule import Schedule

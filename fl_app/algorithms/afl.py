@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.types import GlobalModel, Update
-from fl_app.weighted import WeightedGradients
+from fl_app.strategy.weighted import WeightedGradients
 
 
 class AFL(WeightedGradients):

@@ -31,7 +31,7 @@ staleness, so eta is to be chosen several times larger than that of an average, 
 ``normalise=True`` divides by the sum. Clusters have no heads, through which traffic would go, and
 collecting the gradients for later clusters takes no time. A client whose gradient is 0, or that
 comes after the clusters were formed, belongs to the largest. Who is waited for is up to the
-schedule (`fl_app.clustered.ClusteredQuorum`).
+schedule (`fl_app.schedule.clustered_quorum.ClusteredQuorum`).
 """
 
 import warnings
@@ -43,13 +43,13 @@ from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
-from fl_app.clustered import ClusteredQuorum
 from fl_app.core.errors import require_positive
 from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import cosines
 from fl_app.schedule import Schedule
+from fl_app.schedule.clustered_quorum import ClusteredQuorum
 from fl_app.strategy import AsyncStrategy
 
 BLOCK = 1 << 13  # entries of every gradient that are multiplied at a time, as doubles

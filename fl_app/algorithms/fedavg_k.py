@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update
-from fl_app.weighted import WeightedGradients
+from fl_app.strategy.weighted import WeightedGradients
 
 
 class FedAvgK(WeightedGradients):

@@ -32,10 +32,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.client.flat import FlatModel
 from fl_app.core.errors import require_at_least, require_positive
 from fl_app.core.types import TRAINED, Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.flat import FlatModel
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 

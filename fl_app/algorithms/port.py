@@ -10,7 +10,7 @@ Server, once K updates Delta_k = w_k - w_o of ages t - o_k have arrived:
     w_{t+1} = w_t + sum_k p_k Delta_k
 
 A client whose model is Omega versions old gets an urgent notice and sends what it has at the end of
-its local epoch; no version is made without it (`fl_app.bounded.BoundedStaleness`).
+its local epoch; no version is made without it (`BoundedStaleness`).
 
 Symbols: a staleness_weight, b similarity_weight, Omega staleness_bound, K schedule.buffer_size.
 
@@ -23,11 +23,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fl_app.bounded import BoundedStaleness
 from fl_app.core.errors import require, require_at_least, require_positive
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import cosines, norm
+from fl_app.schedule.bounded_staleness import BoundedStaleness
 from fl_app.strategy import AsyncStrategy
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
-from fl_app.weighted import WeightedGradients
+from fl_app.strategy.weighted import WeightedGradients
 
 
 class SAFL(WeightedGradients):

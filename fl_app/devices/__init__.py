@@ -10,7 +10,8 @@ from fl_app.devices.fleet import Compute, Energy, Fleet, Network
 from fl_app.devices.measured import MeasuredLinks, MeasuredPhones
 from fl_app.devices.network import Link, Relative
 from fl_app.devices.overlap import OverlapCompute, OverlapNetwork, Overlapping
-from fl_app.devices.replay import Recorder, Replay
+from fl_app.devices.replay import Replay
+from fl_app.record.durations import Recorder
 
 __all__ = [
     "Churn",

@@ -20,47 +20,9 @@ from statistics import fmean
 from typing import Any
 
 from fl_app.core.errors import is_number, require
-from fl_app.core.events import Arrived, Event
-from fl_app.core.files import behind, on_disk
-from fl_app.record.history import History
-
-COLUMNS = ("client", "order", "start", "seconds", "bytes_down", "bytes_up")
+from fl_app.record.durations import COLUMNS
 
 log = logging.getLogger(__name__)
-
-
-class Recorder:
-    """Sink that writes the file from a run's events, every row at once.
-
-    Args:
-        path: the file, overwritten.
-        history: of the run; takes in every event before this sink does.
-        keep: bytes of the file that is there to go on behind; None = begin a new file.
-    """
-
-    def __init__(self, path: Path, history: History, *, keep: int | None = None) -> None:
-        self._file = behind(path, keep)
-        self._writer = csv.writer(self._file, lineterminator="\n")
-        self._history = history
-        if keep is None:
-            self._writer.writerow(COLUMNS)
-
-    def emit(self, event: Event) -> None:
-        """Write a row for an update that arrived."""
-        if isinstance(event, Arrived):
-            order = self._history.waiting[event.order]
-            seconds = event.t - order.start
-            sizes = order.bytes_down, order.bytes_up
-            self._writer.writerow((order.client, order.sequence, order.start, seconds, *sizes))
-            self._file.flush()
-
-    def position(self) -> int:
-        """Bytes written, all on disk."""
-        return on_disk(self._file)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
 
 class Replay:

@@ -61,7 +61,7 @@ from fl_app.engine.clock import (
     Returned,
     Stray,
 )
-from fl_app.guard import Guard
+from fl_app.engine.guard import Guard
 from fl_app.schedule import Schedule
 
 log = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from fl_app import warm
+from fl_app.node import warm
 
 
 def serve(node: Callable[[], None]) -> NoReturn:
@@ -31,7 +31,7 @@ def serve(node: Callable[[], None]) -> NoReturn:
 
 
 def main() -> NoReturn:
-    """The command; with WARM=1 in the environment a warm one, see `fl_app.warm`."""
+    """The command; with WARM=1 in the environment a warm one, see `fl_app.node.warm`."""
     from flwr.supernode.cli import flower_supernode
 
     serve(warm.main if os.environ.get("WARM") == "1" else flower_supernode)

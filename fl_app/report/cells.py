@@ -4,7 +4,7 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fl_app.core.targets import first_at, stays_at
+from fl_app.record.targets import first_at, stays_at
 
 MAX_TROUBLES = 200  # told one by one, the latest; all are counted
 ENDS = ("num_versions", "seconds", "updates", "target_accuracy")  # of a run that is not to go on

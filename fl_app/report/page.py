@@ -13,7 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
-from fl_app.core.targets import WINDOW
+from fl_app.record.targets import WINDOW
 from fl_app.report import plots
 from fl_app.report.cells import Cell, mean_age
 from fl_app.report.charts import Figure

@@ -17,18 +17,18 @@ from torch import nn
 from fl_app.cli import CONF
 from fl_app.client import LocalTrainer, initial_vector
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.factory import (
+from fl_app.record.history import History
+from fl_app.record.log import events_of
+from fl_app.run.factory import (
     build_devices,
     build_engine,
     build_schedule,
     build_strategy,
     build_trainer,
 )
-from fl_app.record.history import History
-from fl_app.record.log import events_of
+from fl_app.run.validate import check
 from fl_app.schedule import RandomK, synchronous
 from fl_app.strategy import AsyncStrategy
-from fl_app.validate import check
 
 # Flower's own strategies are not ours to prove (tests/contract/test_robust.py).
 NAMES = sorted(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fl_app.client import TrainingTask
 from fl_app.core.types import GlobalModel
-from fl_app.factory import build_strategy, build_task, build_trainer
+from fl_app.run.factory import build_strategy, build_task, build_trainer
 
 # Of the trainer's own terms, all at once.
 TERMS = [

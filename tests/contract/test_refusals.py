@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import CONF
 from fl_app.core.types import KINDS
-from fl_app.factory import build_devices, build_engine, build_trainer
-from fl_app.validate import build_strategy, check
+from fl_app.run.factory import build_devices, build_engine, build_trainer
+from fl_app.run.validate import build_strategy, check
 
 TASK = HeadedQuadratic.scattered(12)
 SCHEDULES = sorted(path.stem for path in (CONF / "algorithm" / "schedule").glob("*.yaml"))

@@ -14,9 +14,9 @@ from helpers import Quadratic, Run, run
 from fl_app.asynchronous import Asynchronous
 from fl_app.client import LocalTrainer
 from fl_app.core.types import Order, Upload, Vector
-from fl_app.factory import build_schedule, build_strategy, build_trainer
+from fl_app.run.factory import build_schedule, build_strategy, build_trainer
+from fl_app.run.validate import check
 from fl_app.schedule import Buffered
-from fl_app.validate import check
 
 CLIENTS = 20
 LIARS = (3, 11)

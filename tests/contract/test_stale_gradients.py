@@ -11,8 +11,8 @@ import pytest
 from helpers import MeanDelta, Quadratic, Scripted, Times, order_for, run, vec
 
 from fl_app.client import LocalTrainer
+from fl_app.client.flat import FlatModel
 from fl_app.core.types import GlobalModel, Update, Upload, Vector
-from fl_app.flat import FlatModel
 from fl_app.schedule import k_async
 
 

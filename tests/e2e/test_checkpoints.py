@@ -20,9 +20,9 @@ from fl_app.cli import CONF
 from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.engine.engine import Engine
-from fl_app.provenance import provenance
-from fl_app.run import run, run_cell
-from fl_app.telemetry import JsonLines
+from fl_app.record.files import JsonLines
+from fl_app.record.provenance import provenance
+from fl_app.run.run import run, run_cell
 
 SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
 SMALL += ["runtime.workers=0", "algorithm.client.batch_size=64"]

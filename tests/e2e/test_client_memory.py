@@ -13,10 +13,10 @@ from flwr.app import Context, Message
 from fl_app import client_app
 from fl_app.core.errors import Interrupted
 from fl_app.core.events import Aggregated
-from fl_app.memory import Memory
-from fl_app.orders import Desk
-from fl_app.run import run
-from fl_app.telemetry import JsonLines
+from fl_app.node.handler import Desk
+from fl_app.node.memory import Memory
+from fl_app.record.files import JsonLines
+from fl_app.run.run import run
 
 CONF = Path(__file__).resolve().parents[2] / "conf"
 SMALL = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]

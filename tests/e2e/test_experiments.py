@@ -12,11 +12,11 @@ from omegaconf import DictConfig
 
 from fl_app import run as run_module
 from fl_app.__main__ import main
-from fl_app.cells import compose_cells, shrink
 from fl_app.cli import CONF, refuse_surplus
 from fl_app.engine.arena import Arena
-from fl_app.run import run_cell
-from fl_app.validate import check
+from fl_app.run.cells import compose_cells, shrink
+from fl_app.run.run import run_cell
+from fl_app.run.validate import check
 
 NAMES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 LARGE = re.compile("alexnet|vgg11|resnet|transformer|celeba")  # a step of 0.1 s and more

@@ -14,13 +14,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricR
 from flwr.serverapp.strategy import FedAdam
 from helpers import Quadratic, vec
 
-from fl_app import wire
 from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
 from fl_app.core.types import Extra, GlobalModel
+from fl_app.flower import wire
 from fl_app.schedule import Buffered, synchronous
 
 NUM_ROUNDS = 20

@@ -14,9 +14,9 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fl_app import resident
 from fl_app.field.demo import demo
 from fl_app.field.loopback import Federation
+from fl_app.node import resident
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -29,7 +29,7 @@ def processes(folder: Path) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             if (
-                "fl_app.resident" in process.cmdline()
+                "fl_app.node.resident" in process.cmdline()
                 and process.environ().get("FL_APP_STATE_DIR") == str(folder)
                 and process.status() != psutil.STATUS_ZOMBIE
             ):
@@ -90,7 +90,7 @@ def test_it_stays_is_replaced_and_leaves_on_request(folder: Path) -> None:
 CLIENT_APP = """
 from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from fl_app import resident
+from fl_app.node import resident
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 message = Message(RecordDict(), dst_node_id=17, message_type="train")
 print(resident.ask(message, Context(1, 17, {}, RecordDict(), {})).error.reason, flush=True)
@@ -122,7 +122,8 @@ WAITING = """
 import os
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from fl_app import resident, wire
+from fl_app.node import resident
+from fl_app.flower import wire
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 config = ConfigRecord({"app-config": "seed: 1"})  # torch is imported to find that it is too little
 message = Message(RecordDict({"config": config}), dst_node_id=17, message_type="train")

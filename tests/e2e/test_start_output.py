@@ -24,10 +24,10 @@ from fl_app.cli import CONF
 from fl_app.core.errors import RunError
 from fl_app.core.events import Checkpointed
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.factory import build_strategy
+from fl_app.record.files import JsonLines
+from fl_app.run.factory import build_strategy
 from fl_app.schedule import Buffered
 from fl_app.strategy import AsyncStrategy
-from fl_app.telemetry import JsonLines
 
 ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
 

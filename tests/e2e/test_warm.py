@@ -43,7 +43,7 @@ def test_warm_nodes_serve_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     overrides += ["algorithm.schedule.buffer_size=2"]
     federation = Watched(tmp_path / "federation")
     federation.folder = tmp_path
-    warm = [sys.executable, "-m", "fl_app.warm"]
+    warm = [sys.executable, "-m", "fl_app.node.warm"]
     try:
         federation.start(2, "resident=true", supernode=warm)
         summary = demo(federation, tmp_path / "run", overrides, versions=6)
@@ -51,7 +51,7 @@ def test_warm_nodes_serve_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert federation.stop()
     assert (summary["num_versions"], summary["failures"]) == (6, 0)
     assert with_state_in(tmp_path) == []
-    assert any("fl_app.warm flower-superexec" in command for command in federation.seen)
+    assert any("fl_app.node.warm flower-superexec" in command for command in federation.seen)
     # What was forked still bears the name of what it was forked from.
     assert not any("flwr-clientapp" in command for command in federation.seen)
     for i in range(2):

@@ -14,11 +14,12 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from helpers import order_for
 from omegaconf import OmegaConf
 
-from fl_app import client_app, wire
+from fl_app import client_app
 from fl_app.core.types import Order, Vector
 from fl_app.engine.clock import NO_VECTOR
-from fl_app.factory import build_trainer
-from fl_app.orders import Desk
+from fl_app.flower import wire
+from fl_app.node.handler import Desk
+from fl_app.run.factory import build_trainer
 
 CONFIG = """
 seed: 3

@@ -12,8 +12,8 @@ from fl_app.core import staleness
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.periodic import Periodic
 from fl_app.schedule import RandomK, Schedule
+from fl_app.schedule.periodic import Periodic
 from fl_app.strategy import AsyncStrategy
 
 STATIC_MIXING, STATIC_EXPONENT = 0.6, 0.5  # FedAsync's, of the ablations without dynamic weights

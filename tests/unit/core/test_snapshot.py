@@ -11,7 +11,8 @@ from helpers import vec
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import Freezer, fingerprints, thaw
 from fl_app.core.types import Order, Update
-from fl_app.engine.clock import Parts, _Kind
+from fl_app.engine.clock import Parts
+from fl_app.engine.virtual import _Kind
 
 
 def again(value: Any) -> Any:

@@ -9,8 +9,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app import devices
 from fl_app.devices import Fleet, MeasuredLinks, MeasuredPhones
-from fl_app.factory import PARTS, build_devices, build_trainer, instantiate
-from fl_app.validate import check
+from fl_app.run.factory import PARTS, build_devices, build_trainer, instantiate
+from fl_app.run.validate import check
 
 CONF = Path(__file__).parents[3] / "conf"
 PROFILES = sorted(path.stem for path in (CONF / "devices").glob("*.yaml"))

@@ -11,10 +11,9 @@ import pytest
 from helpers import MeanDelta, Recorder, Times, vec
 
 from fl_app.core.types import Order, Reply, Upload, Vector
-from fl_app.engine import clock as clock_module
+from fl_app.engine import wall as clock_module
 from fl_app.engine.clock import (
     NO_VECTOR,
-    READY_LIMIT,
     Alarm,
     Arrived,
     Expired,
@@ -23,10 +22,10 @@ from fl_app.engine.clock import (
     Parts,
     Returned,
     Stray,
-    VirtualClock,
-    WallClock,
 )
 from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.virtual import READY_LIMIT, VirtualClock
+from fl_app.engine.wall import WallClock
 from fl_app.schedule import Buffered
 
 UPLOAD = Upload(vec(1, 1), "delta", 10, 0.5)

@@ -29,16 +29,18 @@ from helpers import (
 
 from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
 from fl_app.client import LocalTrainer
-from fl_app.clustered import ClusteredQuorum
 from fl_app.core.errors import Diverged, RunError, Stalled
 from fl_app.core.events import Sink
 from fl_app.core.types import Config, GlobalModel, Order, Reply, Update, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.devices import UniformRatio
-from fl_app.engine.clock import Joined, Left, VirtualClock, WallClock
+from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.virtual import VirtualClock
+from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline
 from fl_app.schedule import Buffered, RandomK, Schedule, fully_async, k_async, synchronous
+from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
 SCHEDULE = Buffered(concurrency=5, buffer_size=3)
 

@@ -13,8 +13,8 @@ from fl_app.core.events import Event, to_json
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Update
 from fl_app.devices import Fleet, UniformRatio
-from fl_app.engine.clock import VirtualClock
 from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline
 from fl_app.schedule import Schedule
 

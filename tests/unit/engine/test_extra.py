@@ -11,7 +11,8 @@ from helpers import MeanDelta, Times, run, vec
 from fl_app.core.errors import Diverged
 from fl_app.core.types import Config, Extra, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.engine.clock import Parts, VirtualClock
+from fl_app.engine.clock import Parts
+from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.schedule import Buffered
 

@@ -9,9 +9,10 @@ from helpers import Stays
 
 from fl_app.core.types import Order
 from fl_app.devices import Churn
-from fl_app.engine.clock import Arrived, Expired, Joined, Left, Returned, VirtualClock
+from fl_app.engine.clock import Arrived, Expired, Joined, Left, Returned
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.presence import Presence
+from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline
 from fl_app.schedule import Buffered, k_async
 

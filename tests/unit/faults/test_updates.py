@@ -15,10 +15,10 @@ from faults.injections import UPDATES
 from faults.story import never_arrived, orders
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.core.layout import Layout
-from fl_app.engine.clock import WallClock
 from fl_app.engine.engine import Engine, Stop
-from fl_app.engine.grid import GridMailbox
-from fl_app.guard import Guard
+from fl_app.engine.guard import Guard
+from fl_app.engine.wall import WallClock
+from fl_app.flower.grid import GridMailbox
 from fl_app.record.log import events_of
 from fl_app.schedule import Buffered
 

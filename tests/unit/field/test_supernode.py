@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from flwr.supernode.cli import flower_supernode
 
-from fl_app import warm
 from fl_app.field import supernode
+from fl_app.node import warm
 
 THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobody would end
 

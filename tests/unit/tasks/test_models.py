@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fl_app.flat import FlatModel
+from fl_app.client.flat import FlatModel
 from fl_app.tasks.models import MODELS, QUIRKS, Shape, architecture
 
 DIGIT, GREY, COLOUR, FACE, TINY = (1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 84, 84), (3, 64, 64)

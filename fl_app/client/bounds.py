@@ -1,0 +1,44 @@
+"""Bounds of the values that local training takes, apart from it: to check them needs no torch."""
+
+from fl_app.client.compression import Compression
+from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.types import KINDS
+
+
+def check_training(
+    *,
+    upload: str,
+    local_lr: float,
+    batch_size: int,
+    local_epochs: int,
+    local_steps: int | None,
+    momentum: float,
+    weight_decay: float,
+    proximal: float,
+    lr_decay: float,
+    max_grad_norm: float | None,
+    upload_dtype: str,
+    top_k: float | None,
+) -> Compression:
+    """Refuse values with which `fl_app.client.LocalTrainer` could not train; they are its own.
+
+    Returns:
+        How uploads travel.
+
+    Raises:
+        ValueError: naming key, value, bound and consequence.
+    """
+    require(upload in KINDS, "client.upload", upload, f"one of {', '.join(KINDS)}", "unknown")
+    require_positive("client.local_lr", local_lr, "training would not move")
+    require_count("client.batch_size", batch_size, "a batch would be empty")
+    require_count("client.local_epochs", local_epochs, "nothing would be trained")
+    if local_steps is not None:
+        require_count("client.local_steps", local_steps, "nothing would be trained")
+    require_at_least("client.momentum", momentum, 0, "steps would oscillate")
+    require(momentum < 1, "client.momentum", momentum, "below 1", "steps would grow for ever")
+    require_at_least("client.weight_decay", weight_decay, 0, "weights would grow for ever")
+    require_at_least("client.proximal", proximal, 0, "training would flee the received model")
+    require(0 < lr_decay <= 1, "client.lr_decay", lr_decay, "in (0, 1]", "rates would grow")
+    if max_grad_norm is not None:
+        require_positive("client.max_grad_norm", max_grad_norm, "nothing would be trained")
+    return Compression(dtype=upload_dtype, top_k=top_k, kind=upload)

@@ -1,0 +1,536 @@
+"""The client: local training as a Flower NumPyClient.
+
+`LocalTrainer.train` is what every runtime ends in: worker processes call it on vectors in shared
+memory, Flower's ClientApp through `LocalTrainer.fit` with a list of arrays.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import torch
+from flwr.client import NumPyClient
+from flwr.common import Scalar
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fl_app.client.bounds import check_training
+from fl_app.client.compression import Compressed
+from fl_app.client.compression import Trainer as Sender
+from fl_app.client.flat import FlatModel
+from fl_app.core.layout import Layout
+from fl_app.core.types import NO_EXTRA, Config, Extra, Order, Upload, Vector
+
+NOTHING: Vector = np.empty(0, np.float32)
+PAUSED_EXTRA = "paused_extra."
+
+
+class TrainingTask(Protocol):
+    """What local training needs to know of a task (`fl_app.tasks.task.Task`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def source(self) -> str:
+        """Where the data are from; ``"stand-in"`` = made up in place of the real ones."""
+        ...
+
+    @property
+    def num_clients(self) -> int: ...
+
+    def model(self) -> nn.Module:
+        """A new model; its initial weights follow torch's global random state."""
+        ...
+
+    def train_indices(self, client_id: int) -> NDArray[np.int64]:
+        """The client's training examples, shape ``(n_i,)``, n_i >= 1."""
+        ...
+
+    def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of training examples."""
+        ...
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean loss over a batch, a scalar."""
+        ...
+
+    def test(self, model: nn.Module) -> Mapping[str, float]:
+        """Metrics of a model on the task's test set, ``"accuracy"`` and ``"loss"`` among them."""
+        ...
+
+
+class LocalTrainer(NumPyClient):
+    """Mini-batch SGD on one client's data, from the received model.
+
+    A step is ``w <- w - lr * v``, ``v <- momentum * v + g``,
+    ``g = grad f(w; batch) + weight_decay * w + proximal * (w - w_received)``, with epochs over
+    freshly permuted data. Subclasses change it through `penalty` and `correct`, keep what they need
+    between a client's orders in `state`, and pause through `should_pause` and `merge`.
+
+    Args:
+        task: data, model and loss of every client.
+        upload: ``"gradient"`` (of one mini-batch, no step), ``"pseudo"`` ((w_o - w_end) / sum of
+            learning rates), ``"delta"`` (w_end - w_o) or ``"model"`` (w_end).
+        local_lr: eta_l > 0.
+        batch_size: m >= 1; a client with fewer examples uses all of them.
+        local_epochs: passes over the data, >= 1, unless `local_steps` is given.
+        local_steps: number of mini-batches, >= 1.
+        momentum: in [0, 1), starting from zero with every order.
+        weight_decay: >= 0.
+        proximal: mu >= 0, pulls towards the received model (Li et al. 2020, FedProx).
+        lr_decay: in (0, 1], what eta_l is multiplied by for every version of the global model.
+        max_grad_norm: longest gradient of a batch, with penalty and correction, > 0; None = any.
+        upload_dtype: of the entries that travel, ``"float32"`` or ``"float16"``.
+        top_k: share of an upload's entries that travels, in (0, 1]; the others are added to the
+            client's next upload (`fl_app.client.compression`); None = all.
+        seed: of the run; an order's randomness comes from (seed, client, order number).
+        device: torch device; ``"auto"`` takes a GPU if there is one.
+
+    Attributes:
+        sender: trains likewise, and its uploads are what arrives of them.
+        client_id: whose order is being carried out.
+        state: what this client keeps between its orders, arrays by name; they are replaced, never
+            changed in place.
+        extra: vectors that came with the order beside the model, by name, shape ``(d,)``.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        task: TrainingTask,
+        *,
+        upload: str = "model",
+        local_lr: float = 0.05,
+        batch_size: int = 32,
+        local_epochs: int = 1,
+        local_steps: int | None = None,
+        momentum: float = 0.0,
+        weight_decay: float = 0.0,
+        proximal: float = 0.0,
+        lr_decay: float = 1.0,
+        max_grad_norm: float | None = None,
+        upload_dtype: str = "float32",
+        top_k: float | None = None,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        self.compression = check_training(
+            upload=upload,
+            local_lr=local_lr,
+            batch_size=batch_size,
+            local_epochs=local_epochs,
+            local_steps=local_steps,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            proximal=proximal,
+            lr_decay=lr_decay,
+            max_grad_norm=max_grad_norm,
+            upload_dtype=upload_dtype,
+            top_k=top_k,
+        )
+        self.task = task
+        self.upload = upload
+        self.local_lr = local_lr
+        self.batch_size = batch_size
+        self.local_epochs = local_epochs
+        self.local_steps = local_steps
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.proximal = self._proximal = proximal
+        self.lr_decay = lr_decay
+        self.max_grad_norm = max_grad_norm
+        self.seed = seed
+        self.client_id = 0
+        self.state: dict[str, NDArray[Any]] = {}
+        self.extra: Extra = NO_EXTRA
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.model = FlatModel(task.model(), device)
+        self.device = torch.device(device)
+        small = top_k is not None or upload_dtype != "float32"
+        self.sender: Sender = (
+            Compressed(self, self.compression, self.model.layout) if small else self
+        )
+        cls = type(self)
+        self._penalised = cls.penalty is not LocalTrainer.penalty
+        self._corrected = cls.correct is not LocalTrainer.correct
+        self._pauses = cls.should_pause is not LocalTrainer.should_pause
+
+    overlaps: ClassVar[bool] = False  # whether it trains while models travel
+
+    @property
+    def epochs(self) -> int:
+        """Equal parts of an order, at whose ends a client can pause or stop early."""
+        return 1 if self.local_steps is not None else self.local_epochs
+
+    @property
+    def pauses(self) -> bool:
+        """Whether a client may pause in the middle of an order."""
+        return self._pauses
+
+    # -- hooks ------------------------------------------------------------------------------------
+
+    def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
+        """Scalar added to the loss of every batch; `params` and `received` match in shape."""
+        raise NotImplementedError
+
+    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
+        """The gradient to step along, from the batch's gradient; shapes are kept."""
+        raise NotImplementedError
+
+    def begin(self, config: Config, rng: np.random.Generator) -> None:
+        """Whatever is to be done before an order's first batch."""
+
+    def should_pause(self, epoch: int) -> bool:
+        """Whether to ask for a fresh model after so many local epochs, once an order."""
+        raise NotImplementedError
+
+    def should_stop(self, epoch: int) -> bool:
+        """Whether so many local epochs were enough for an order that has more."""
+        return False
+
+    def work_ahead(self, until: Callable[[], bool]) -> None:
+        """Train before the next order comes, of those that train while models travel.
+
+        Args:
+            until: asked after every local epoch; True ends it.
+        """
+        raise NotImplementedError
+
+    def merge(self, fresh: Vector, config: Config, rng: np.random.Generator) -> dict[str, float]:
+        """Take the fresh model in that came upon a pause; metrics of that for the upload.
+
+        Args:
+            fresh: w_g, shape ``(d,)``.
+            config: of the order, with ``version`` o and ``fresh_version`` g > o.
+            rng: of the order.
+        """
+        raise NotImplementedError
+
+    # -- training ---------------------------------------------------------------------------------
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        """Carry out one order, or the rest of one that paused.
+
+        Args:
+            order: what to do. Its vector, w_o, is left alone; after a pause it is the fresh model,
+                or nothing, shape ``(0,)``. Of its config these are known here: ``version`` (of
+                w_o), ``local_epochs``, ``local_lr_factor`` and ``proximal-mu``, which go before
+                the trainer's own, and ``resume``.
+            out: where to write the upload's vector, shape ``(d,)``; default a new one.
+
+        Raises:
+            ValueError: the client has no training data, or did not pause.
+        """
+        client_id, received, config = order.client_id, order.vector, order.config
+        indices = self.task.train_indices(client_id)
+        if indices.size == 0:
+            raise ValueError(f"client {client_id} has no training examples")
+        self.client_id = client_id
+        self.state = dict(order.state)
+        self.extra = order.extra
+        self._proximal = float(config.get("proximal-mu", self.proximal))
+        resumes = bool(config.get("resume", False))
+        entropy = (self.seed, client_id, order.sequence)
+        rng = np.random.default_rng((*entropy, 1) if resumes else entropy)
+        _seed_torch(int(rng.integers(1 << 62)), self.device)
+        if not self.model.module.training:  # setting it on every submodule takes 0.1 ms
+            self.model.module.train()
+        if resumes:
+            return self._go_on(indices, rng, received, config, out)
+        # An order that paused and was never answered is over.
+        self.state = {k: v for k, v in self.state.items() if not k.startswith("paused")}
+        self.model.load(received)
+        self.begin(config, rng)
+        if self.upload == "gradient":
+            return self._gradient(indices, rng, received, out)
+        return self._descend(indices, rng, received, config, out, _Course())
+
+    def _gradient(
+        self,
+        indices: NDArray[np.int64],
+        rng: np.random.Generator,
+        received: Vector,
+        out: Vector | None,
+    ) -> Upload:
+        chosen = rng.permutation(indices)[: self.batch_size]
+        loss, grad = self._loss_and_grad(chosen, self._anchor(), step=0)
+        vector = np.empty(self.model.layout.size, np.float32) if out is None else out
+        split = self.model.layout.num_trainable
+        flat = [g.reshape(-1) for g in grad]
+        if self.device.type == "cpu":
+            torch.cat(flat, out=torch.from_numpy(vector[:split]))
+        else:
+            vector[:split] = torch.cat(flat).cpu().numpy()
+        if split < vector.size:
+            np.subtract(received[split:], self.model.read(start=split), out=vector[split:])
+        return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)
+
+    def _descend(
+        self,
+        indices: NDArray[np.int64],
+        rng: np.random.Generator,
+        received: Vector,
+        config: Config,
+        out: Vector | None,
+        course: "_Course",
+    ) -> Upload:
+        """Local SGD from where `course` is to the end, or to a pause."""
+        params: list[Tensor] = self.model.params  # type: ignore[assignment]
+        anchor = course.anchor or self._anchor()
+        velocity = course.velocity
+        version = float(config.get("version", 0))
+        lr = self.local_lr * self.lr_decay**version * float(config.get("local_lr_factor", 1.0))
+        per_epoch = math.ceil(indices.size / self.batch_size)
+        epochs = int(config.get("local_epochs", self.local_epochs))
+        steps = self.local_steps or epochs * per_epoch
+        pauses = self._pauses and not course.steps
+        losses = []
+        for step, chosen in enumerate(
+            self._batches(indices, rng, course.steps, steps), course.steps
+        ):
+            loss, grad = self._loss_and_grad(chosen, anchor, step)
+            with torch.no_grad():
+                if self.momentum:
+                    if velocity is None:
+                        velocity = [g.clone() for g in grad]
+                    else:
+                        torch._foreach_mul_(velocity, self.momentum)
+                        torch._foreach_add_(velocity, grad)
+                    grad = velocity
+                torch._foreach_add_(params, grad, alpha=-lr)
+            losses.append(loss)
+            done = step + 1
+            at_epochs_end = done % per_epoch == 0 and done < steps
+            if pauses and at_epochs_end and self.should_pause(done // per_epoch):
+                course = _Course(done, float(torch.stack(losses).sum()), anchor, velocity)
+                return self._pause(course, received, done / steps, int(indices.size))
+            if at_epochs_end and self.should_stop(done // per_epoch):
+                steps = done
+                break
+        vector = self.model.read(out)
+        rate_sum = lr * steps
+        if self.upload != "model":
+            np.subtract(vector, received, out=vector)
+        if self.upload == "pseudo":
+            split = self.model.layout.num_trainable
+            vector[:split] *= np.float32(-1.0 / rate_sum)
+            vector[split:] *= np.float32(-1.0)
+        mean_loss = float(torch.stack(losses).mean())
+        if course.steps:
+            mean_loss = (course.loss + mean_loss * len(losses)) / steps
+        return Upload(vector, self.upload, int(indices.size), mean_loss, rate_sum, state=self.state)
+
+    def _pause(
+        self, course: "_Course", received: Vector, progress: float, num_examples: int
+    ) -> Upload:
+        """Put everything aside that the rest of the order needs, and ask."""
+        self.state["paused"] = self.model.read()
+        self.state["paused_at"] = np.array([course.steps, course.loss])
+        if self.upload != "model":
+            self.state["paused_received"] = received.copy()
+        self.state |= {PAUSED_EXTRA + name: vector for name, vector in self.extra.items()}
+        for name, tensors in (("anchor", course.anchor), ("velocity", course.velocity)):
+            if tensors is not None:
+                flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+                self.state[f"paused_{name}"] = flat.cpu().numpy()
+        return Upload(
+            NOTHING,
+            self.upload,
+            num_examples,
+            course.loss / course.steps,
+            done=False,
+            progress=progress,
+            state=self.state,
+        )
+
+    def _go_on(
+        self,
+        indices: NDArray[np.int64],
+        rng: np.random.Generator,
+        fresh: Vector,
+        config: Config,
+        out: Vector | None,
+    ) -> Upload:
+        """The rest of an order that paused, with what was put aside."""
+        if "paused" not in self.state:
+            raise ValueError(f"client {self.client_id} is to go on, but has nothing put aside")
+        aside = {key: self.state.pop(key) for key in list(self.state) if key.startswith("paused")}
+        self.extra = self.extra or {
+            key.removeprefix(PAUSED_EXTRA): vector
+            for key, vector in aside.items()
+            if key.startswith(PAUSED_EXTRA)
+        }
+        self.model.load(aside["paused"])
+        metrics = self.merge(fresh, config, rng) if fresh.size else {}
+        course = _Course(
+            int(aside["paused_at"][0]),
+            float(aside["paused_at"][1]),
+            self._like_params(aside.get("paused_anchor")),
+            self._like_params(aside.get("paused_velocity")),
+        )
+        received = aside.get("paused_received", aside["paused"])
+        upload = self._descend(indices, rng, received, config, out, course)
+        return replace(upload, metrics=metrics)
+
+    def _like_params(self, flat: NDArray[Any] | None) -> list[Tensor] | None:
+        if flat is None:
+            return None
+        sizes = [parameter.numel() for parameter in self.model.params]
+        # A copy: what a client kept may be asked for again, and steps change velocities in place.
+        parts = torch.split(torch.tensor(flat, device=self.device), sizes)
+        return [part.view(p.shape) for part, p in zip(parts, self.model.params, strict=True)]
+
+    def _anchor(self) -> list[Tensor] | None:
+        """The received parameters, for those who compare with them."""
+        if not (self._proximal or self._penalised):
+            return None
+        return [p.detach().clone() for p in self.model.params]
+
+    def _loss(self, chosen: NDArray[np.int64]) -> Tensor:
+        """A batch's loss, without penalty."""
+        inputs, target = self.task.batch(chosen)
+        if self.device.type != "cpu":
+            inputs, target = inputs.to(self.device), target.to(self.device)
+        return self.task.loss(self.model.module(inputs), target)
+
+    def _loss_and_grad(
+        self, chosen: NDArray[np.int64], anchor: list[Tensor] | None, step: int
+    ) -> tuple[Tensor, list[Tensor]]:
+        """A batch's loss without penalty, and g with all its terms."""
+        params: list[Tensor] = self.model.params  # type: ignore[assignment]
+        total = loss = self._loss(chosen)
+        if self._penalised and anchor is not None:
+            total = loss + self.penalty(params, anchor)
+        grad = list(torch.autograd.grad(total, params))
+        # Nothing is added in place: two parameters' gradients may be one and the same tensor.
+        with torch.no_grad():
+            if self._corrected:
+                grad = self.correct(grad, step)
+            if self.max_grad_norm is not None:
+                length = torch.nn.utils.get_total_norm(grad).item()
+                if length > self.max_grad_norm:
+                    grad = list(torch._foreach_mul(grad, self.max_grad_norm / length))
+            if self.weight_decay:
+                grad = list(torch._foreach_add(grad, params, alpha=self.weight_decay))
+            if self._proximal and anchor is not None:
+                pull = torch._foreach_sub(params, anchor)
+                grad = list(torch._foreach_add(grad, pull, alpha=self._proximal))
+        return loss.detach(), grad
+
+    def _batches(
+        self, indices: NDArray[np.int64], rng: np.random.Generator, first: int, steps: int
+    ) -> Iterator[NDArray[np.int64]]:
+        """Mini-batches of freshly permuted data: numbers `first` to `steps`; epochs are whole."""
+        per_epoch = math.ceil(indices.size / self.batch_size)
+        for step in range(first, steps):
+            place = step % per_epoch * self.batch_size
+            if place == 0:
+                order = rng.permutation(indices)
+            yield order[place : place + self.batch_size]
+
+    # -- Flower -----------------------------------------------------------------------------------
+
+    def get_parameters(self, config: dict[str, Scalar]) -> list[NDArray[Any]]:
+        """The model's arrays in the layout's order (before training: the initial ones)."""
+        del config
+        return self.model.layout.unflatten(self.model.read())
+
+    def fit(
+        self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
+    ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
+        """Train as ordered, by client ``config["client-id"]`` as its order ``config["sequence"]``.
+
+        `state` is what this client kept from its order before, and afterwards what it keeps;
+        `extra` is what came with the order, and afterwards what goes with the upload.
+
+        Returns:
+            The upload as arrays in the layout's order (none upon a pause), the number of examples,
+            and metrics ``loss``, ``rate-sum`` and ``kind``; where they say something, also
+            ``encoding`` (``"top-k"``: all but k trainable entries are 0), ``done``, ``progress``,
+            ``base-version``, and ``trainer``, the classes between this one and `LocalTrainer`.
+        """
+        received = self.model.layout.flatten(parameters) if parameters else NOTHING
+        settings = {k: v for k, v in config.items() if not isinstance(v, bytes)}
+        order = Order(
+            number=0,  # the server's to know, as is when it was given
+            client_id=int(config.get("client-id", 0)),
+            sequence=int(config.get("sequence", 0)),
+            base_version=int(config.get("version", 0)),
+            vector=received,
+            config=settings,
+            sent_at=0.0,
+            state=self.state,
+            extra=self.extra,
+        )
+        upload = self.sender.train(order)
+        self.state, self.extra = dict(upload.state), upload.extra
+        metrics: dict[str, Scalar] = {
+            **upload.metrics,
+            "loss": upload.loss,
+            "rate-sum": upload.rate_sum,
+            "kind": upload.kind,
+        }
+        own = [c.__name__ for c in type(self).__mro__ if issubclass(c, LocalTrainer)][:-1]
+        if own:
+            metrics["trainer"] = " ".join(own)
+        if upload.base_version is not None:
+            metrics["base-version"] = upload.base_version
+        if not upload.done:
+            metrics |= {"done": 0, "progress": upload.progress}
+            return [], upload.num_examples, metrics
+        if self.compression.top_k is not None:
+            metrics["encoding"] = "top-k"
+        arrays = self.model.layout.unflatten(upload.vector)
+        with np.errstate(over="ignore"):  # of what is not finite and travels as it is
+            for place, entry in enumerate(self.model.layout.entries):
+                if entry.trainable:  # as they are after rounding
+                    arrays[place] = arrays[place].astype(self.compression.dtype, copy=False)
+        return arrays, upload.num_examples, metrics
+
+    def evaluate(
+        self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
+    ) -> tuple[float, int, dict[str, Scalar]]:
+        """Loss and accuracy of a model on the client's own training data."""
+        indices = self.task.train_indices(int(config.get("client-id", 0)))
+        self.model.load(self.model.layout.flatten(parameters))
+        self.model.module.eval()
+        inputs, target = self.task.batch(indices)
+        with torch.inference_mode():
+            output = self.model.module(inputs.to(self.device))
+            loss = self.task.loss(output, target.to(self.device)).item()
+            accuracy = (output.argmax(-1).cpu() == target).float().mean().item()
+        return loss, int(indices.size), {"accuracy": accuracy}
+
+
+@dataclass(frozen=True)
+class _Course:
+    """How far an order is: steps, their summed loss, what penalties compare with, momentum."""
+
+    steps: int = 0
+    loss: float = 0.0
+    anchor: list[Tensor] | None = None
+    velocity: list[Tensor] | None = None
+
+
+def initial_vector(task: TrainingTask, seed: int) -> tuple[Vector, Layout]:
+    """w_0 and the layout of a task's model; the same for every algorithm with the same seed."""
+    torch.manual_seed(seed)
+    model = FlatModel(task.model())
+    return model.read(), model.layout
+
+
+def _seed_torch(seed: int, device: torch.device) -> None:
+    """Seed what draws on `device`: dropout and the like.
+
+    `torch.manual_seed` seeds every backend there might be; for a CUDA that is built in but not in
+    use it formats a stack trace each time, which takes 0.3 ms.
+    """
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)

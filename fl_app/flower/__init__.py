@@ -1,0 +1,1 @@
+"""Flower's messages and grids, in the vocabulary of this project."""

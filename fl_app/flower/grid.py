@@ -1,0 +1,370 @@
+"""Mailboxes over any Flower Grid: real nodes on the wall clock, or any node under virtual time."""
+
+import logging
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from queue import Empty, SimpleQueue
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fl_app.core.errors import RunError
+from fl_app.core.layout import Layout
+from fl_app.core.types import Order, Reply, Vector
+from fl_app.core.vector import read_only
+from fl_app.engine.clock import Joined, Left
+from fl_app.flower import wire
+
+log = logging.getLogger(__name__)
+
+INTRODUCTION_SECONDS = 60.0
+REFRESH_SECONDS = 1.0
+HEED_SECONDS = 1.0
+NO_NODES = (
+    "no node connected within {:g} s: start some with `flower-supernode`, or set num-supernodes "
+    "of the simulation's federation above 0"
+)
+
+
+class AnyNode:
+    """Mailbox for virtual time: any free node serves any client, one order at a time.
+
+    Args:
+        grid: reaches the nodes, such as those of Flower's simulation engine.
+        layout: of the model.
+        train_config: sent with every order.
+        ttl: seconds of real time that an order may take; None = Flower's default, 12 hours.
+        patience: seconds to wait for the first node.
+
+    Raises:
+        RunError: no node came.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        layout: Layout,
+        *,
+        train_config: Mapping[str, object] | None = None,
+        ttl: float | None = None,
+        patience: float = 60.0,
+    ) -> None:
+        self._grid = grid
+        self._layout = layout
+        self._packer = wire.OrderPacker(layout, {**(train_config or {}), wire.ANY_NODE: True})
+        self._ttl = ttl
+        self._free: dict[int, None] = {}  # nodes; a dict keeps their order
+        self._patience = patience
+        self._under_way: dict[str, tuple[Order, int]] = {}  # message id -> order, node
+        self._refreshed = -math.inf
+        began = time.monotonic()
+        while not self._free:
+            self._refresh()
+            waited = time.monotonic() - began
+            if not self._free and waited >= patience:
+                raise RunError(NO_NODES.format(patience))
+            if not self._free:
+                time.sleep(_pause(waited, 0.02, 1.0))
+
+    def share(self, vector: Vector) -> Vector:
+        return read_only(vector)
+
+    def capacity(self) -> int:
+        if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
+            self._refresh()
+        return len(self._free)
+
+    def push(self, order: Order) -> None:
+        content = self._packer.pack(order)
+        while self._free:
+            node, _ = self._free.popitem()
+            message_id = _push(self._grid, content, node, MessageType.TRAIN, self._ttl)
+            if message_id:
+                self._under_way[message_id] = order, node
+                return
+        raise RunError("no node accepts an order: are any still connected?")
+
+    def pull(self, timeout: float | None) -> Iterable[Reply]:
+        began = time.monotonic()
+        while True:
+            replies = []
+            for message in self._grid.pull_messages(list(self._under_way)):
+                # A reply that comes twice finds nothing under way.
+                known = self._under_way.pop(message.metadata.reply_to_message_id, None)
+                if known is not None:
+                    order, node = known
+                    self._free[node] = None
+                    replies.append(_reply(message, order, self._layout))
+            waited = time.monotonic() - began
+            if replies or (timeout is not None and waited >= timeout):
+                return replies
+            if not self._under_way:
+                if self.capacity() > 0:
+                    return replies
+                if waited >= self._patience:
+                    raise RunError("every node is gone: are any still connected?")
+            time.sleep(_pause(waited, 0.002, 0.02))
+
+    def close(self) -> None:
+        self._under_way.clear()
+
+    def _refresh(self) -> None:
+        """Use nodes that came, forget those that went; the orders of these end as errors."""
+        self._refreshed = time.monotonic()
+        busy = {node for _, node in self._under_way.values()}
+        self._free = dict.fromkeys(n for n in self._grid.get_node_ids() if n not in busy)
+
+
+class GridMailbox:
+    """Mailbox for the wall clock: every node is a client, known by its partition id or its node id.
+
+    Every order is sent and awaited in a thread of its own. One thread for all would stand still
+    while one node uploads, since a Grid hands a reply out only when all of it is there.
+
+    Args:
+        grid: reaches the nodes; used from several threads.
+        layout: of the model.
+        train_config: sent with every order.
+        deadline: seconds that an order may take. Its message lives twice as long, so that the end
+            of work that comes late is noticed; what has not come by then is lost, also where only
+            its upload was interrupted, for which a Grid would wait three minutes.
+        introduce: ask every new node for its partition id, which becomes its client id. A node
+            that gives none is known by its node id.
+        needs: full name of the class that must train, or the run ends; "" = any will do.
+        patience: seconds to wait for the first node, and for an end of errors while looking who is
+            there.
+        poll_seconds: how often to look who is there.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        layout: Layout,
+        *,
+        train_config: Mapping[str, object] | None = None,
+        deadline: float = math.inf,
+        introduce: bool = True,
+        needs: str = "",
+        patience: float = 60.0,
+        poll_seconds: float = 3.0,
+    ) -> None:
+        self._grid = grid
+        self._layout = layout
+        self._packer = wire.OrderPacker(layout, train_config or {})
+        self._ttl = 2.0 * deadline if math.isfinite(deadline) else None
+        self._introduces = introduce
+        self._needs = needs
+        self._patience = patience
+        self._poll_seconds = poll_seconds
+        self._inbox: SimpleQueue[Reply | Joined | Left | RunError] = SimpleQueue()
+        self._closed = threading.Event()
+        self._packs: set[int] = set()  # nodes that take models packed; known before they join
+        # Guards the four below, and the order of events in the inbox.
+        self._lock = threading.Lock()
+        self._present: set[int] = set()  # nodes
+        self._nodes: dict[int, int] = {}  # client -> node
+        self._leaving: Counter[int] = Counter()  # client -> how many `Left` are in the inbox
+        # Number of an order -> client, and when its message comes to its end.
+        self._awaited: dict[int, tuple[int, float]] = {}
+        self._thread(self._watch)
+
+    def share(self, vector: Vector) -> Vector:
+        return read_only(vector)
+
+    def capacity(self) -> int:
+        with self._lock:
+            return len(self._nodes.keys() - {client_id for client_id, _ in self._awaited.values()})
+
+    def push(self, order: Order) -> None:
+        with self._lock:
+            node = self._nodes.get(order.client_id)
+            if node is None or self._leaving[order.client_id]:
+                return  # its `Left` is in the inbox, and takes this order along
+            until = time.monotonic() + (self._ttl or math.inf)
+            self._awaited[order.number] = order.client_id, until
+        self._thread(self._exchange, order, node)
+
+    def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            left = until - time.monotonic()
+            # In short waits: Flower ends a ServerApp without a SuperLink by a signal that it raises
+            # in a thread of its own, which the main thread notices only when it wakes.
+            event = self._arrived(min(max(left, 0.0), HEED_SECONDS))
+            if event is not None:
+                return [event]  # and no second: what is done upon this one may depend on it
+            if left <= 0.0:
+                return []
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed.set()
+            self._present.clear()
+            self._awaited.clear()
+
+    def _arrived(self, timeout: float) -> Reply | Joined | Left | None:
+        """The first in the inbox; waits for one."""
+        try:
+            event = self._inbox.get(timeout=timeout)
+        except Empty:
+            return None
+        if isinstance(event, RunError):
+            raise event
+        if isinstance(event, Left):
+            with self._lock:
+                self._leaving[event.client_id] -= 1
+        return event
+
+    # -- who is there -----------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        began, anybody = time.monotonic(), False
+        seen = began
+        while not self._closed.is_set():
+            try:
+                present = set(self._grid.get_node_ids())
+            except Exception as error:
+                # A Grid tries again by itself, but not after every error that passes.
+                if time.monotonic() - seen >= self._patience:
+                    self._inbox.put(RunError(f"cannot see who is connected: {error!r}"))
+                    return
+                log.warning("cannot see who is connected: %r", error)
+                self._closed.wait(self._poll_seconds)
+                continue
+            seen = time.monotonic()
+            with self._lock:
+                gone, come = self._present - present, present - self._present
+                self._present = present
+                for node in gone:
+                    self._leave(node)
+            for node in sorted(come):
+                if self._introduces:
+                    self._thread(self._introduce, node)
+                else:
+                    self._join(node, client_id=node)
+            self._give_up()
+            waited = time.monotonic() - began
+            anybody = anybody or bool(present)  # who was there once may come back
+            if not anybody and waited > self._patience:
+                self._inbox.put(RunError(NO_NODES.format(self._patience)))
+                return
+            # Until somebody is there, look more often: the run has not begun.
+            self._closed.wait(self._poll_seconds if present else _pause(waited, 0.02, 1.0))
+
+    def _give_up(self) -> None:
+        """Report orders whose messages have come to their ends as lost, so that others can come."""
+        with self._lock:
+            now = time.monotonic()
+            for number in [n for n, (_, until) in self._awaited.items() if until <= now]:
+                del self._awaited[number]
+                self._inbox.put(Reply(number, error="lost: no reply within twice its deadline"))
+
+    def _introduce(self, node: int) -> None:
+        client_id = None
+        try:
+            message_id = _push(
+                self._grid, wire.query_record(), node, MessageType.QUERY, INTRODUCTION_SECONDS
+            )
+            for reply in self._await(message_id, lambda: node in self._present):
+                if reply.has_content():
+                    client_id = wire.partition_of(reply)
+                    if wire.takes_packed(reply):
+                        self._packs.add(node)
+                elif wire.unheard(reply):  # to be asked again when it is next seen
+                    with self._lock:
+                        self._present.discard(node)
+                    return
+        except Exception as error:  # it may still train
+            log.warning("node %d could not be asked who it is: %r", node, error)
+        self._join(node, node if client_id is None else client_id)
+
+    def _join(self, node: int, client_id: int) -> None:
+        with self._lock:
+            if node not in self._present:
+                return
+            if client_id in self._nodes:
+                # A SuperNode that restarts without its key comes back under a new node id, a
+                # minute before the old one is missed.
+                log.warning(
+                    "node %d takes over client %d from node %d",
+                    node,
+                    client_id,
+                    self._nodes[client_id],
+                )
+                self._leave(self._nodes[client_id])
+            self._nodes[client_id] = node
+            self._inbox.put(Joined(client_id))
+
+    def _leave(self, node: int) -> None:
+        for client_id in [c for c, n in self._nodes.items() if n == node]:
+            del self._nodes[client_id]
+            for number in [n for n, (c, _) in self._awaited.items() if c == client_id]:
+                del self._awaited[number]
+            self._leaving[client_id] += 1
+            self._inbox.put(Left(client_id))
+
+    # -- orders -----------------------------------------------------------------------------------
+
+    def _exchange(self, order: Order, node: int) -> None:
+        try:
+            replies = self._ask(order, node)
+        except RunError as error:
+            self._inbox.put(error)
+            return
+        except Exception as error:  # else the order would be lost with its thread
+            replies = [Reply(order.number, error=f"grid: {error!r}")]
+        with self._lock:
+            if self._awaited.pop(order.number, None) is not None:
+                for reply in replies:
+                    self._inbox.put(reply)
+
+    def _ask(self, order: Order, node: int) -> list[Reply]:
+        # The packed order is not kept in a variable: it would hold a copy of the model meanwhile.
+        message_id = _push(
+            self._grid,
+            self._packer.pack(order, packed=node in self._packs),
+            node,
+            MessageType.TRAIN,
+            self._ttl,
+        )
+        if not message_id:
+            return [Reply(order.number, error=f"node {node} was not given the order")]
+        messages = self._await(message_id, lambda: order.number in self._awaited)
+        return [_reply(message, order, self._layout, self._needs) for message in messages]
+
+    def _await(self, message_id: str, wanted: Callable[[], bool]) -> list[Message]:
+        """The replies to a message; none if nobody wants them any longer."""
+        began = time.monotonic()
+        while message_id and wanted():
+            messages = list(self._grid.pull_messages([message_id]))
+            if messages:
+                return messages
+            self._closed.wait(_pause(time.monotonic() - began, 0.02, 1.0))
+        return []
+
+    def _thread(self, target: Callable[..., None], *args: object) -> None:
+        # A thread may hang in the grid for hours, so nobody waits for it.
+        threading.Thread(target=target, args=args, daemon=True).start()
+
+
+def _push(grid: Grid, content: RecordDict, node: int, message_type: str, ttl: float | None) -> str:
+    """The id under which the reply will come, or "" if the node cannot be reached."""
+    message = Message(content, dst_node_id=node, message_type=message_type, ttl=ttl)
+    return next(iter(grid.push_messages([message])), "") or ""
+
+
+def _reply(message: Message, order: Order, layout: Layout, needs: str = "") -> Reply:
+    if message.has_error():
+        return Reply(order.number, error=wire.error_of(message))
+    try:
+        return Reply(order.number, wire.unpack_reply(message, layout, order.base_version, needs))
+    except ValueError as error:
+        return Reply(order.number, error=f"malformed reply: {error}")
+
+
+def _pause(waited: float, least: float, most: float) -> float:
+    """Seconds until the next look: a tenth of what was waited, so little is lost at any scale."""
+    return min(max(0.1 * waited, least), most)

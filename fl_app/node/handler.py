@@ -1,0 +1,131 @@
+"""Orders carried out on a device: a message in, its reply out, wherever the training happens."""
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from flwr.app import Context, Message, MessageType
+from flwr.common import Scalar
+
+from fl_app.core.vector import all_finite
+from fl_app.flower import wire
+from fl_app.node.memory import Memory
+
+if TYPE_CHECKING:
+    from fl_app.client import LocalTrainer
+
+log = logging.getLogger("flwr")
+
+
+class Desk:
+    """Carries out one order after the other; keeps data, model and what the client remembers.
+
+    On a real node the partition is the one in the node's own configuration. Under virtual time any
+    node works for any client, and the order says for which.
+    """
+
+    def __init__(self) -> None:
+        self._trainer: LocalTrainer | None = None
+        self._built_from = ("", False)
+        self._memory: Memory | None = None
+
+    def answer(self, message: Message, context: Context) -> Message:
+        """The reply to a `train` or `evaluate` message.
+
+        What goes wrong is in the reply, in the words of the other runtimes.
+        """
+        try:
+            config = _own_config(message, context)
+            trainer = self._prepare(config)
+            if message.metadata.message_type == MessageType.EVALUATE:
+                return _evaluate(trainer, message, config)
+            return self._train(trainer, message, context, config)
+        except Exception as error:
+            log.exception("the order could not be carried out")
+            return wire.pack_error(message, error)
+
+    def work_ahead(self, until: Callable[[], bool]) -> None:
+        """Train for the next order before it comes, if that is the algorithm's way.
+
+        Args:
+            until: asked after every local epoch; True ends it.
+        """
+        if self._trainer is None or not self._trainer.overlaps:
+            return
+        try:
+            self._trainer.work_ahead(until)
+        except Exception:  # the next order trains as if there had been no time
+            log.exception("training ahead of the next order failed")
+
+    def _train(
+        self,
+        trainer: "LocalTrainer",
+        message: Message,
+        context: Context,
+        config: dict[str, Scalar],
+    ) -> Message:
+        any_node = wire.ANY_NODE in config
+        memory = None if any_node else self._memory_of(context, config)
+        trainer.state = wire.state_of(message) if memory is None else memory.load()
+        layout = trainer.model.layout
+        trainer.extra = wire.extra_of(message, layout)
+        upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
+        # Who diverged keeps what it had: with what it has now it would diverge for ever. But what
+        # was put aside in a pause is asked for again.
+        if memory is not None and (not upload or all_finite(trainer.state.values())):
+            memory.save(trainer.state)
+        kept = trainer.state if any_node else None
+        return wire.pack_upload(message, layout, upload, num_examples, metrics, kept, trainer.extra)
+
+    def _memory_of(self, context: Context, config: dict[str, Scalar]) -> Memory:
+        run = str(config.get(wire.RUN, context.run_id))
+        memory = Memory.of(context, run, int(config[wire.CLIENT_ID]))
+        if self._memory is None or self._memory.path != memory.path:
+            self._memory = memory
+        return self._memory
+
+    def _prepare(self, config: dict[str, Scalar]) -> "LocalTrainer":
+        """The trainer of the order's configuration, with its data; the last one is kept."""
+        wanted = str(config.get(wire.APP_CONFIG, "")), wire.ANY_NODE in config
+        if not wanted[0]:
+            raise ValueError(
+                f"the order carries no {wire.APP_CONFIG}: the server must send its configuration"
+            )
+        if self._trainer is None or self._built_from != wanted:
+            self._trainer = None  # its data make room
+            self._trainer, self._built_from = _build(*wanted), wanted
+        return self._trainer
+
+
+def _build(app_config: str, any_node: bool) -> "LocalTrainer":
+    # Imported here so that nobody waits for torch who does not train: seconds on a small device.
+    from omegaconf import DictConfig, OmegaConf
+
+    from fl_app.run.factory import build_trainer, prepare_process
+
+    if any_node:
+        prepare_process()
+    config = OmegaConf.create(app_config)
+    assert isinstance(config, DictConfig)
+    return build_trainer(config)
+
+
+def _evaluate(trainer: "LocalTrainer", message: Message, config: dict[str, Scalar]) -> Message:
+    """Loss and accuracy of a model on the client's own training data."""
+    arrays = wire.order_arrays(message, trainer.model.layout)
+    loss, num_examples, metrics = trainer.evaluate(arrays, config)
+    return wire.pack_metrics(message, num_examples, {**metrics, wire.LOSS: loss})
+
+
+def _own_config(message: Message, context: Context) -> dict[str, Scalar]:
+    """The order's settings, with the client id for which this node works."""
+    config = wire.order_config(message)
+    if wire.ANY_NODE in config:
+        return config
+    partition = context.node_config.get(wire.PARTITION_ID)
+    if partition is None:
+        raise ValueError(
+            f"this node has no {wire.PARTITION_ID}: start it with "
+            '--node-config "partition-id=0 num-partitions=10", or nobody knows whose data it has'
+        )
+    return {**config, wire.CLIENT_ID: int(partition)}

@@ -1,0 +1,181 @@
+"""What a run is judged by, beside accuracy and loss.
+
+Pure functions of numbers and of a run's `History`, and `PerClass`, which tests a model class by
+class. Nothing here is fed back into the run.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fl_app.record import targets
+from fl_app.record.history import Evaluation, History
+
+Floats = NDArray[np.float64]
+
+PER_CLASS = ("recall", "clients")
+COLLAPSED_AT = 0.99  # of the test examples put into one class
+STABILITY_WINDOW = 10  # evaluations
+
+
+def gini(counts: ArrayLike) -> float:
+    """Gini coefficient of non-negative counts: 0 = all equal, 1 - 1/n = one has everything.
+
+    Args:
+        counts: shape ``(n,)``, n >= 1. If all are 0, they are equal.
+    """
+    ascending = np.sort(np.asarray(counts, float))
+    total = ascending.sum()
+    if total == 0:
+        return 0.0
+    n = ascending.size
+    ranks = np.arange(1, n + 1)
+    return float(2 * (ranks * ascending).sum() / (n * total) - (n + 1) / n)
+
+
+def stability(accuracies: Sequence[float]) -> tuple[float, float]:
+    """How much the last ten accuracies scatter; the smaller, the steadier the training.
+
+    Returns:
+        Population standard deviation of log10(accuracy), which is WKAFL's measure (its Table 3),
+        and of the accuracy itself. NaN for fewer than two accuracies; the former also if one is 0.
+    """
+    last = np.array(accuracies[-STABILITY_WINDOW:], float)
+    if last.size < 2:
+        return math.nan, math.nan
+    log = float(np.log10(last).std()) if (last > 0).all() else math.nan
+    return log, float(last.std())
+
+
+def worst_decile(values: ArrayLike) -> float:
+    """Mean of the lowest tenth of the values, rounded up: of 25 values the lowest three."""
+    ascending = np.sort(np.asarray(values, float))
+    return float(ascending[: math.ceil(ascending.size / 10)].mean())
+
+
+def expected_accuracy(label_mix: Floats, recall: Floats) -> Floats:
+    """Accuracy of every client on fresh examples of its own classes.
+
+    Args:
+        label_mix: share of every class in the client's data, shape ``(N, C)``, rows sum to 1.
+        recall: share of every class's test examples that the model gets right, shape ``(C,)``.
+
+    Returns:
+        Shape ``(N,)``: recall averaged with the client's shares.
+    """
+    return label_mix @ recall
+
+
+def first_at(
+    evaluations: Sequence[Evaluation], accuracy: float, window: int = 1
+) -> Evaluation | None:
+    """The first evaluation at which the mean of the last `window` accuracies reaches `accuracy`."""
+    number = targets.first_at([e.accuracy for e in evaluations], accuracy, window)
+    return None if number is None else evaluations[number]
+
+
+def stays_at(evaluations: Sequence[Evaluation], accuracy: float) -> Evaluation | None:
+    """The evaluation from which the mean of the last five accuracies stays at `accuracy`."""
+    number = targets.stays_at([e.accuracy for e in evaluations], accuracy)
+    return None if number is None else evaluations[number]
+
+
+def participation_gini(history: History, num_clients: int | None) -> float:
+    """Spread of the used updates over the clients (`gini`).
+
+    Args:
+        history: of the run.
+        num_clients: N, of which all count; None = as many as were given orders.
+    """
+    used = history.participation
+    idle = (num_clients or len(history.sequences)) - len(used)
+    return gini([*used.values(), *[0] * max(idle, 0)] or [0])
+
+
+def columns(history: History, num_clients: int | None) -> dict[str, float]:
+    """What has come together so far, as further columns of ``metrics.csv``."""
+    columns: dict[str, float] = {
+        "client_updates": history.client_updates,
+        "bytes_down": history.bytes_down,
+        "bytes_up": history.bytes_up,
+        "orders_wasted": history.orders_wasted,
+        "seconds_wasted": history.seconds_wasted,
+        "participation_gini": participation_gini(history, num_clients),
+    }
+    if history.joules is not None:
+        columns["joules"] = history.joules
+    return columns
+
+
+def of_run(history: History, num_clients: int | None, target_accuracy: float) -> dict[str, Any]:
+    """What ``summary.json`` says beside the engine's own counts; None is unknown or never happened.
+
+    Args:
+        history: of the whole run.
+        num_clients: as of `participation_gini`.
+        target_accuracy: to which time and updates are counted, in [0, 1].
+
+    Returns:
+        ``last10_log10_accuracy_std`` and ``last10_accuracy_std`` (`stability`); ``report_accuracy``
+        (the target) with ``seconds_to_target``, ``updates_to_target``, ``versions_to_target`` (of
+        the first evaluation there) and ``versions_to_target_smoothed`` (of the first mean of five
+        evaluations there); ``seconds_to_stay_at_target`` and so on (`stays_at`); ``joules``;
+        ``orders_wasted``, ``seconds_wasted`` and ``wasted_share`` of all seconds that ended used or
+        wasted; ``participation_gini``; ``aggregation``, by name the mean of every number that the
+        strategy reported of its aggregations.
+    """
+    log, plain = stability([e.accuracy for e in history.evaluations])
+    reached = first_at(history.evaluations, target_accuracy)
+    smoothed = first_at(history.evaluations, target_accuracy, targets.WINDOW)
+    stays = stays_at(history.evaluations, target_accuracy)
+    ended = history.seconds_used + history.seconds_wasted
+    return {
+        "last10_log10_accuracy_std": _known(log),
+        "last10_accuracy_std": _known(plain),
+        "report_accuracy": target_accuracy,
+        "seconds_to_target": reached and reached.t,
+        "updates_to_target": reached and reached.client_updates,
+        "versions_to_target": reached and reached.version,
+        "versions_to_target_smoothed": smoothed and smoothed.version,
+        "seconds_to_stay_at_target": stays and stays.t,
+        "updates_to_stay_at_target": stays and stays.client_updates,
+        "versions_to_stay_at_target": stays and stays.version,
+        "joules": history.joules,
+        "orders_wasted": history.orders_wasted,
+        "seconds_wasted": history.seconds_wasted,
+        "wasted_share": history.seconds_wasted / ended if ended else None,
+        "participation_gini": participation_gini(history, num_clients),
+        "aggregation": {name: float(mean) for name, mean in history.reported.items()},
+    }
+
+
+def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """What ``summary.json`` says of an evaluation where its metrics hold it.
+
+    Returns:
+        ``collapsed``, whether the model's weights are finite and yet it answers (nearly) always the
+        same class, which no check of numbers sees; ``final_perplexity``; ``recall``, a list over
+        the classes; ``client_accuracy_mean`` and ``client_accuracy_worst_decile``.
+    """
+    summary: dict[str, Any] = {}
+    if "commonest_prediction" in metrics:
+        summary["collapsed"] = metrics["commonest_prediction"] >= COLLAPSED_AT and math.isfinite(
+            metrics["loss"]
+        )
+    if "perplexity" in metrics:
+        summary["final_perplexity"] = _known(metrics["perplexity"])
+    recall = [_known(value) for key, value in metrics.items() if key.startswith("recall_")]
+    if recall:
+        summary["recall"] = recall
+    for key in ("client_accuracy_mean", "client_accuracy_worst_decile"):
+        if key in metrics:
+            summary[key] = _known(metrics[key])
+    return summary
+
+
+def _known(value: float) -> float | None:
+    """None for what is not finite, since JSON knows no NaN."""
+    return value if math.isfinite(value) else None

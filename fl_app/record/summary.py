@@ -1,0 +1,60 @@
+"""The contents of ``summary.json``."""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fl_app.record import measures as metrics
+from fl_app.record.history import History
+
+if TYPE_CHECKING:
+    from fl_app.engine.engine import Outcome
+
+
+def of_outcome(
+    outcome: "Outcome",
+    history: History,
+    num_clients: int | None,
+    wall_seconds: float,
+    report_accuracy: float,
+) -> dict[str, Any]:
+    """What ``summary.json`` says a run came to.
+
+    To the keys below come those of `metrics.of_run`, and of `metrics.of_last_evaluation` where the
+    task and the configured ``metrics`` give them.
+    """
+    measured = [evaluation.metrics for evaluation in history.evaluations]
+    accuracies = [numbers["accuracy"] for numbers in measured if "accuracy" in numbers]
+    losses = [numbers["loss"] for numbers in measured if "loss" in numbers]
+    used = history.ages.total()
+    return {
+        "num_versions": outcome.version,
+        "client_updates": history.client_updates,
+        "virtual_seconds": outcome.seconds,
+        "wall_seconds": wall_seconds,
+        "updates_per_second": history.client_updates / wall_seconds,
+        "final_accuracy": _finite(accuracies[-1:]),
+        "best_accuracy": max(accuracies, default=None),
+        "last10_accuracy": _finite(accuracies[-10:]),
+        "final_loss": _finite(losses[-1:]),
+        "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
+        "mean_staleness": sum(a * n for a, n in history.ages.items()) / used if used else None,
+        "max_staleness": max(history.ages, default=None),
+        "bytes_up": history.bytes_up,
+        "bytes_down": history.bytes_down,
+        "failures": history.failures,
+        "rejected": history.rejected,
+        "stopped": outcome.stopped,
+        **outcome.totals,
+        **metrics.of_run(history, num_clients, report_accuracy),
+        **metrics.of_last_evaluation(measured[-1] if measured else {}),
+    }
+
+
+def _finite(values: Sequence[float]) -> float | None:
+    """Mean of the values; None if there is none or it is not finite, for JSON knows no NaN."""
+    mean = float(np.mean(values)) if values else math.nan
+    return mean if math.isfinite(mean) else None

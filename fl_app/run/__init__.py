@@ -1,0 +1,1 @@
+"""One run, or the cells of an experiment, from configuration to files."""

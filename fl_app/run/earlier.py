@@ -1,0 +1,155 @@
+"""What an earlier run left in a folder: it is gone on with, extended, replaced, or not touched."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.report.cells import ENDS
+from fl_app.run.checkpoint import PATTERN, different
+
+EVENTS = "events.jsonl"
+FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
+# Of a run, beside its event log, which is locked and emptied by who writes it.
+STALE = (
+    *("summary.json", "config.yaml", "metrics.csv", "model.npz", "devices.csv"),
+    *("table.csv", "report.html", "figures/*.png", "figures/*.pdf"),
+    *("checkpoints/version-*", "tensorboard/events.out.tfevents.*"),
+)
+# A run may go on with others of these.
+CARRYING_OUT = ("resume", "overwrite", "runtime", "tensorboard", "checkpoint_final")
+LIMITS = ("num_versions", "max_seconds", "max_updates")  # and with larger ones of these
+
+
+def settings(config: DictConfig) -> dict[str, Any]:
+    """What must be the same for a run to go on."""
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    same = {str(k): v for k, v in plain.items() if k not in (*CARRYING_OUT, *LIMITS)}
+    # A cell is the same run whatever other cells there are.
+    same["experiment"] = {key: config.experiment[key] for key in ("scale", "report_accuracy")}
+    decay = config.algorithm.strategy.get("lr_schedule")
+    if decay is not None and decay.get("to") == 1:  # however long a rate takes that does not fall
+        same["algorithm"]["strategy"]["lr_schedule"]["versions"] = None
+    return {**same, "virtual": config.runtime.name != "deployment"}
+
+
+def limits(config: DictConfig) -> dict[str, float | None]:
+    """When the run ends, by key; None = this does not end it."""
+    return {key: config.get(key) for key in LIMITS}
+
+
+def refuse_held(folder: Path, cells: Mapping[str, DictConfig]) -> None:
+    """Refuse a folder with a run that would be destroyed.
+
+    Args:
+        folder: of the run, or of the experiment.
+        cells: configurations by the names of their folders in it; "" is the folder itself.
+
+    Raises:
+        ValueError: naming the ways on.
+    """
+    config = next(iter(cells.values()))
+    if config.overwrite:
+        return
+    goes_on = config.resume == "auto"
+    if _holds(folder):
+        held, own = folder, "" in cells
+    else:
+        below = sorted(folder.iterdir()) if folder.is_dir() else []
+        found = next((path for path in below if _is_cell(path)), None)
+        if found is None:
+            return
+        held, own = found, "" not in cells
+    if own and goes_on:
+        return
+    raise ValueError(
+        f"{held} holds a run, whose files would be lost: give "
+        + ("resume=auto to go on with it, " if own else "")
+        + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=...), or overwrite=true "
+        "to replace it"
+    )
+
+
+def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
+    """The summary of a run that has reached its end before; None if there is something to run.
+
+    Raises:
+        ValueError: what was run there had another configuration, or cannot be extended.
+    """
+    if config.resume != "auto" or not (folder / "config.yaml").exists():
+        return None
+    before = OmegaConf.load(folder / "config.yaml")
+    assert isinstance(before, DictConfig)
+    differences = different(settings(before), settings(config))
+    if differences:
+        raise ValueError(
+            f"resume=auto: {folder} holds a run of another configuration "
+            f"({', '.join(differences[:5])}): give another folder, or overwrite=true to replace it"
+        )
+    path = folder / "summary.json"
+    summary: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    if summary.get("stopped") not in ENDS:
+        return None
+    if limits(before) == limits(config) or summary["stopped"] == "target_accuracy":
+        return summary
+    reached = {
+        "num_versions": summary["num_versions"],
+        "max_seconds": summary["virtual_seconds"],
+        "max_updates": summary["client_updates"],
+    }
+    refuse_lower(limits(config), limits(before), reached, folder)
+    if not any((folder / "checkpoints").glob(PATTERN)):
+        raise ValueError(
+            f"resume=auto: the run in {folder} has ended and left no checkpoint from which a later "
+            "end could be reached (checkpoint_final): give another folder, or overwrite=true to "
+            "replace it"
+        )
+    return None
+
+
+def refuse_lower(
+    now: Mapping[str, float | None],
+    before: Mapping[str, float | None],
+    reached: Mapping[str, float],
+    folder: Path,
+) -> None:
+    """Refuse to go on with a run that is past one of its new limits.
+
+    Args:
+        now: the new limits.
+        before: those that it has observed so far.
+        reached: how far it is, by the same keys.
+        folder: of the run.
+
+    Raises:
+        ValueError: naming the limit and how far the run is.
+    """
+    for key, limit in now.items():
+        then = before[key]
+        if limit is None or (then is not None and limit >= then):
+            continue
+        if limit <= reached[key]:
+            raise ValueError(
+                f"{key}={limit} must be above {reached[key]:g}, which the run in {folder} has "
+                "reached: what was done cannot be undone; give another folder, or overwrite=true "
+                "to replace it"
+            )
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier run left, except its event log: none of it is of the next run."""
+    for pattern in STALE:
+        for path in folder.glob(pattern):
+            path.unlink()
+
+
+def _holds(folder: Path) -> bool:
+    return any((folder / name).exists() for name in FILES)
+
+
+def _is_cell(folder: Path) -> bool:
+    """Less may be in a folder below the run's, such as a config.yaml of somebody else."""
+    return (folder / EVENTS).is_file() or (folder / "summary.json").is_file()

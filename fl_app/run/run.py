@@ -1,0 +1,296 @@
+"""One run, or the cells of an experiment, from configuration to files."""
+
+import gc
+import math
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app import report
+from fl_app.client import TrainingTask
+from fl_app.core.errors import Interrupted, RunError
+from fl_app.core.events import Sink
+from fl_app.core.files import behind, explained, require_writable, whole
+from fl_app.devices import Recorder
+from fl_app.engine.engine import Outcome, check_complete
+from fl_app.record import measures as metrics
+from fl_app.record.files import JsonLines, Metrics
+from fl_app.record.folder import write_results
+from fl_app.record.history import History
+from fl_app.record.log import read_events
+from fl_app.record.progress import Progress
+from fl_app.record.provenance import provenance
+from fl_app.record.summary import of_outcome
+from fl_app.record.tensorboard import TensorBoard
+from fl_app.run import earlier
+from fl_app.run.checkpoint import Checkpoints
+from fl_app.run.factory import (
+    build_devices,
+    build_engine,
+    build_task,
+    build_trainer,
+    prepare_process,
+)
+from fl_app.run.signals import interruptible
+from fl_app.run.validate import checked_cells
+from fl_app.tasks.task import Task
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+SMOKE_TESTS = 20  # test examples
+
+
+def run(
+    config: DictConfig,
+    overrides: Sequence[str],
+    folder: Path,
+    grid: "Grid | None" = None,
+    shared: Path | None = None,
+    cells: Mapping[str, DictConfig] | None = None,
+) -> list[dict[str, Any]]:
+    """Run what the configuration says: one run, or every cell of its experiment.
+
+    Args:
+        config: composed from ``conf/``.
+        overrides: the user's own; they win over those of an experiment's cells.
+        folder: where files go; cells get folders of their own in it.
+        grid: of the ServerApp, for the runtimes that need one.
+        shared: as of `fl_app.report.write_report`.
+        cells: as `fl_app.run.validate.checked_cells` gives them, if that was asked before.
+
+    Returns:
+        The summaries, one a cell.
+
+    Raises:
+        ValueError: the configuration is refused; nothing was run.
+        RunError: a run could not go on or was interrupted; its files and the report are written,
+            unless the disk is full.
+    """
+    if cells is None:
+        cells = checked_cells(config, overrides)
+    earlier.refuse_held(folder, cells)
+    done = {name: earlier.finished(cell, folder / name) for name, cell in cells.items()}
+    with explained(folder):
+        return _run(cells, done, overrides, folder, config.experiment.report_accuracy, grid, shared)
+
+
+def _run(
+    cells: Mapping[str, DictConfig],
+    done: Mapping[str, dict[str, Any] | None],
+    overrides: Sequence[str],
+    folder: Path,
+    target: float | None,
+    grid: "Grid | None",
+    shared: Path | None,
+) -> list[dict[str, Any]]:
+    summaries = []
+    problem: RunError | None = None
+    for number, (name, cell) in enumerate(cells.items(), 1):
+        before = done[name]
+        if before is not None:
+            summaries.append(before)
+            continue
+        outcome, summary = run_cell(
+            cell,
+            folder / name,
+            label=f"{name}, cell {number} of {len(cells)}" if name else cell.algorithm.name,
+            grid=grid,
+            overrides=overrides,
+            experiment=folder if name else None,
+        )
+        summaries.append(summary)
+        problem, stopped = outcome.error or problem, outcome.stopped
+        # Engine and what it calls back refer to each other, and keep all of the run's vectors.
+        del outcome
+        gc.collect()
+        if stopped == "interrupted":
+            problem = Interrupted(f"interrupted; what was done so far lies in {folder}")
+            break
+    figures = not isinstance(problem, Interrupted)  # who pressed Ctrl-C does not wait for them
+    table = report.write_report(folder, target, figures=figures, shared=shared)
+    report.print_table(table)
+    print(f"Files{', table and figures' if figures else ' and table'}: {folder}")
+    print(f"Report, to open in a browser: {folder / report.PAGE}")
+    if problem is not None:
+        raise problem
+    if "" not in cells:
+        print(f"All {len(cells)} cells are done")
+    return summaries
+
+
+def run_cell(
+    config: DictConfig,
+    folder: Path,
+    *,
+    label: str,
+    grid: "Grid | None" = None,
+    overrides: Sequence[str] = (),
+    experiment: Path | None = None,
+) -> tuple[Outcome, dict[str, Any]]:
+    """One run; writes its five files into `folder`, also when it ends early.
+
+    Args:
+        config: found good by `check`.
+        folder: for the files.
+        label: what runs, for the console.
+        grid: of the ServerApp, for the runtimes that need one.
+        overrides: the user's.
+        experiment: folder of the experiment whose cell this is.
+
+    Returns:
+        What the engine reports, and the contents of ``summary.json``.
+
+    Raises:
+        ValueError: the configuration is refused, or a checkpoint that is to be gone on with; no
+            file has changed.
+    """
+    asked = deepcopy(config)  # devices tell it how many local epochs a transfer takes
+    if config.runtime.name != "deployment":
+        prepare_process()
+    task = build_task(config)
+    if config.experiment.scale == "smoke" and isinstance(task, Task):
+        task = replace(
+            task,
+            test_inputs=task.test_inputs[:SMOKE_TESTS],
+            test_targets=task.test_targets[:SMOKE_TESTS],
+        )
+    trainer = build_trainer(config, task)
+    devices = build_devices(config, trainer)
+    real = config.runtime.name == "deployment"
+    checkpoints = Checkpoints(folder, earlier.settings(asked))
+    kept = checkpoints.load() if config.resume == "auto" else None
+    if kept is not None:
+        check_complete(kept["engine"])
+        earlier.refuse_lower(earlier.limits(config), kept["limits"], kept["reached"], folder)
+    origin = provenance(overrides, kept and kept.get("provenance"))
+    token = kept["token"] if kept else secrets.token_hex(8)
+    began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
+    history = History(joules=None if devices is None else devices.joules)
+    # Before the file is locked: a process loses its lock when it closes any handle of the file.
+    for event in read_events(folder / earlier.EVENTS, kept["lines"] if kept else 0):
+        history.emit(event)
+    num_clients = None if real else config.num_clients  # on nodes, as many as join
+    columns = partial(metrics.columns, history, num_clients)
+    # The others read the history, so it takes in every event first.
+    sinks: list[Sink] = [history]
+
+    def checkpoint(version: int) -> None:
+        with undisturbed():
+            state = {
+                "engine": engine.snapshot(),
+                "lines": lines.position(),
+                "table": table.position(),
+                "token": token,
+                "provenance": origin,
+                "devices": recorder and recorder.position(),
+                "wall_seconds": time.monotonic() - began,
+                "limits": earlier.limits(config),
+                "reached": engine.reached,
+            }
+            try:
+                checkpoints.save(version, state)
+            except (RunError, TypeError) as error:
+                if not engine.outcome.stopped:
+                    raise
+                # What the run came to is not given up for what may never be asked for.
+                print(f"{label}: left no checkpoint, so it cannot be extended: {error}")
+
+    with ExitStack() as stack:
+        # Whatever may refuse the configuration does so before a file is opened.
+        engine, layout = build_engine(
+            config, trainer, devices, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token
+        )
+        stack.enter_context(closing(engine))
+        if kept is not None:
+            engine.restore(kept["engine"])
+            print(f"{label}: goes on from version {engine.version}")
+        with require_writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            # First, for it refuses a folder in which another process runs.
+            lines = JsonLines(folder / earlier.EVENTS, keep=kept and kept["lines"])
+        stack.callback(lines.close)  # each of them, also if another one cannot be closed
+        if experiment is not None and config.overwrite:
+            _replace_run(experiment)
+        if kept is None:
+            earlier.clear(folder)
+        # Of the run before: if this one is killed, it must not be taken for the end of this one.
+        (folder / "summary.json").unlink(missing_ok=True)
+        with whole(folder / "config.yaml") as file:
+            file.write(OmegaConf.to_yaml(asked, resolve=True).encode())
+        with whole(folder / "overrides.yaml") as file:  # a sweep's report names its jobs after them
+            file.write(OmegaConf.to_yaml(OmegaConf.create(list(overrides))).encode())
+        table = Metrics(folder / "metrics.csv", columns, keep=kept and kept["table"])
+        stack.callback(table.close)
+        progress = Progress(
+            history,
+            _unlimited(config.num_versions),
+            label,
+            updates=_unlimited(config.max_updates),
+            seconds=_unlimited(config.max_seconds),
+        )
+        stack.callback(progress.close)
+        sinks += [lines, table, progress]
+        recorder: Recorder | None = None
+        if real:
+            recorder = Recorder(folder / "devices.csv", history, keep=kept and kept["devices"])
+            stack.callback(recorder.close)
+            sinks.append(recorder)
+        if config.tensorboard is True or (config.tensorboard == "auto" and real):
+            board = TensorBoard(folder / "tensorboard", history, lambda: engine.clients, columns)
+            stack.callback(board.close)
+            sinks.append(board)
+            print(f"To watch: tensorboard --logdir {folder}")
+        with interruptible(engine.stop) as undisturbed:
+            outcome = engine.run()
+    wall_seconds = time.monotonic() - began
+    summary = summarise(config, trainer.task, outcome, history, num_clients, wall_seconds) | origin
+    write_results(folder, layout.named(outcome.params), summary)
+    return outcome, summary
+
+
+def _replace_run(folder: Path) -> None:
+    """Remove the run that lies in the folder of an experiment: the report would be of it alone."""
+    events = folder / earlier.EVENTS
+    if events.exists():
+        with behind(events, 0):  # refused where somebody writes to it
+            earlier.clear(folder)
+            events.unlink()
+    else:
+        earlier.clear(folder)
+
+
+def summarise(
+    config: DictConfig,
+    task: TrainingTask,
+    outcome: Outcome,
+    history: History,
+    num_clients: int | None,
+    wall_seconds: float,
+) -> dict[str, Any]:
+    """The contents of ``summary.json``: what was run, and what it came to.
+
+    To the keys below come those of `fl_app.record.summary.of_outcome`.
+    """
+    return {
+        "algorithm": config.algorithm.name,
+        "task": task.name,
+        "data": task.source,
+        "seed": config.seed,
+        "num_clients": config.num_clients,
+        **of_outcome(
+            outcome, history, num_clients, wall_seconds, config.experiment.report_accuracy
+        ),
+    }
+
+
+def _unlimited(value: float | None) -> float:
+    return math.inf if value is None else value

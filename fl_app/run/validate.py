@@ -1,0 +1,293 @@
+"""Configuration -> what needs neither torch nor data: strategy, schedule, guard, and the checks.
+
+A value that is refused must not cost the seconds that importing torch takes.
+"""
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, Union, cast, get_args, get_origin
+
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.client.bounds import check_training
+from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.engine.guard import Guard
+from fl_app.record.measures import PER_CLASS
+from fl_app.run.cells import compose_cells
+from fl_app.schedule import RandomK, Schedule
+from fl_app.strategy import AsyncStrategy
+
+PARTS = ("network", "availability", "energy")  # of devices, each with a target of its own
+
+
+def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """Call what ``node._target_`` names with the node's other keys and `more`.
+
+    A key that holds a node with a target of its own is given what that one makes.
+
+    Args:
+        node: of the configuration.
+        facts: about the run, of which the target is told those that it has a parameter for.
+        more: further arguments.
+
+    Raises:
+        ValueError: the target does not exist, does not know a key, or refuses a value.
+    """
+    settings = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(settings, dict)
+    target = str(settings.pop("_target_"))
+    function = _locate(target)
+    keywords = {
+        str(key): instantiate(DictConfig(value)) if _has_target(value) else value
+        for key, value in settings.items()
+    }
+    signature = _signature(function)
+    for key, value in keywords.items():
+        if key in signature.parameters:
+            full = str(node._get_full_key(key))
+            _check_type(full, value, signature.parameters[key].annotation)
+    more |= {key: fact for key, fact in (facts or {}).items() if key in signature.parameters}
+    try:
+        signature.bind(**keywords, **more)
+    except TypeError as error:
+        raise ValueError(f"{target}: {error}, got {', '.join(keywords) or 'none'}") from error
+    return function(**keywords, **more)
+
+
+def _locate(target: str) -> Any:
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"_target_={target} cannot be imported: {error}") from error
+
+
+def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
+    """The cells of a run or an experiment as `compose_cells` gives them, each found good.
+
+    Raises:
+        ValueError: as `compose_cells` and `check`.
+    """
+    cells = compose_cells(config, overrides)
+    for cell in cells.values():
+        check(cell)
+    return cells
+
+
+def check(config: DictConfig) -> None:
+    """Refuse a configuration with which no run could begin, before anything is loaded.
+
+    Raises:
+        ValueError: naming key, value, bound and consequence.
+    """
+    require(
+        isinstance(config.seed, int) and config.seed >= 0,
+        "seed",
+        config.seed,
+        "an integer >= 0",
+        "random streams could not be made from it",
+    )
+    for key in ("num_clients", "eval_every"):
+        require_count(key, config[key], "there would be nothing to run")
+    for key in ("num_versions", "max_updates"):
+        if config[key] is not None:
+            require_count(key, config[key], "there would be nothing to run")
+    require(
+        not (config.num_versions is config.max_updates is config.max_seconds is None),
+        "num_versions",
+        "null",
+        "an integer >= 1 without max_updates and max_seconds",
+        "the run would never end",
+    )
+    if config.max_seconds is not None:
+        require_positive("max_seconds", config.max_seconds, "the run would end before it began")
+    if config.deadline is not None:
+        require_positive("deadline", config.deadline, "every order would be late")
+    if config.target_accuracy is not None:
+        require_at_least("target_accuracy", config.target_accuracy, 0, "it is a share of 1")
+        require(
+            config.target_accuracy <= 1,
+            "target_accuracy",
+            config.target_accuracy,
+            "at most 1",
+            "it is a share of 1, not a percentage",
+        )
+    if config.checkpoint_every is not None:
+        require(
+            isinstance(config.checkpoint_every, int) and config.checkpoint_every >= 1,
+            "checkpoint_every",
+            config.checkpoint_every,
+            "an integer >= 1 or null",
+            "it counts versions",
+        )
+    for key in ("checkpoint_final", "overwrite"):
+        require(isinstance(config[key], bool), key, config[key], "true or false", "it is a switch")
+    require(
+        config.resume in (None, "auto"),
+        "resume",
+        config.resume,
+        "auto or null",
+        "a run goes on in its own folder or begins anew",
+    )
+    require(
+        not (config.overwrite and config.resume == "auto"),
+        "overwrite",
+        "true",
+        "left out with resume=auto",
+        "a run is replaced or goes on",
+    )
+    require(
+        isinstance(config.tensorboard, bool) or config.tensorboard == "auto",
+        "tensorboard",
+        config.tensorboard,
+        "true, false or auto",
+        "nobody could say whether to write its files",
+    )
+    for name in config.metrics:
+        require(name in PER_CLASS, "metrics", name, f"one of {', '.join(PER_CLASS)}", "unknown")
+    require(
+        config.secure_aggregation is False,
+        "secure_aggregation",
+        config.secure_aggregation,
+        "false",
+        "SecAgg+ needs rounds, in which a cohort answers several times together, and here nobody "
+        "waits for anybody",
+    )
+    _check_runtime(config.runtime)
+    _check_client(config.algorithm.client)
+    strategy = build_strategy(config)
+    # Each version takes an update at least, so there are no more versions than updates.
+    limits = (config.num_versions, config.max_updates)
+    most = min((limit for limit in limits if limit is not None), default=math.inf)
+    strategy.check(most, build_schedule(config))
+    upload = config.algorithm.client.upload
+    require(
+        upload in strategy.takes,
+        "algorithm.client.upload",
+        upload,
+        f"one of {', '.join(strategy.takes)} with {type(strategy).__name__}",
+        "its equations have no use for another upload",
+    )
+    build_guard(config)
+    instantiate(config.partition)
+    if config.runtime.name != "deployment":
+        _check_devices(config)
+    parts = [part for part in PARTS if part in config.devices]
+    if parts and isinstance(build_schedule(config), RandomK):
+        raise ValueError(
+            f"algorithm/schedule=random_k decides by its draws how long orders take, so that "
+            f"devices/{parts[0]} has no effect: leave it out with '~devices/{parts[0]}'"
+        )
+    if config.runtime.name != "deployment":  # how many nodes there will be, nobody knows
+        build_schedule(config).check(config.num_clients)
+
+
+def _check_devices(config: DictConfig) -> None:
+    """Make those parts of the devices that need no facts about model and data."""
+    own = [key for key in config.devices if key not in PARTS]
+    parts = [OmegaConf.masked_copy(config.devices, own)]
+    parts += [config.devices[part] for part in PARTS if config.devices.get(part) is not None]
+    facts = {"num_clients": config.num_clients, "seed": config.seed}
+    later = {"num_bytes", "upload_share", "num_examples", "mean_seconds"}
+    for part in parts:
+        if "_target_" in part and later.isdisjoint(
+            inspect.signature(_locate(part["_target_"])).parameters
+        ):
+            instantiate(part, facts)
+
+
+def _check_client(client: DictConfig) -> None:
+    known = _signature(check_training).parameters
+    values = {str(key): value for key, value in client.items() if key in known}
+    for key, value in values.items():
+        _check_type(f"algorithm.client.{key}", value, known[key].annotation)
+    check_training(**values)
+
+
+def _check_runtime(runtime: DictConfig) -> None:
+    if runtime.name == "inprocess":
+        workers = runtime.workers
+        require(
+            workers == "auto" or (isinstance(workers, int) and workers >= 0),
+            "runtime.workers",
+            workers,
+            "auto or an integer >= 0",
+            "0 trains in the main process",
+        )
+        require_positive("runtime.patience", runtime.patience, "every worker would be replaced")
+    if runtime.device not in ("auto", "cpu"):
+        _check_device(runtime.device)
+
+
+def _check_device(device: Any) -> None:
+    import torch  # takes seconds, and only other devices need it
+
+    try:
+        torch.empty(0, device=torch.device(device))
+    except (RuntimeError, AssertionError, TypeError) as error:  # torch asserts that it knows CUDA
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        raise ValueError(
+            f"runtime.device={device} must be cpu, a device that torch can use here, or auto, "
+            f"which takes a GPU if there is one: {reason}"
+        ) from None
+
+
+def build_strategy(config: DictConfig) -> AsyncStrategy:
+    """The server half of the configured algorithm."""
+    strategy: AsyncStrategy = instantiate(config.algorithm.strategy)
+    return strategy
+
+
+def build_schedule(config: DictConfig) -> Schedule:
+    """When clients start and updates are aggregated."""
+    schedule: Schedule = instantiate(config.algorithm.schedule)
+    return schedule
+
+
+def build_guard(config: DictConfig) -> Guard:
+    """What keeps bad uploads out."""
+    return Guard(**cast(dict[str, Any], OmegaConf.to_container(config.guard)))
+
+
+# Of types that are checked: what a message calls them, and what fits.
+TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("an integer", lambda value: _is_a(value, Integral)),
+    float: ("a number", lambda value: _is_a(value, Real) and not math.isnan(value)),
+    str: ("a text", lambda value: isinstance(value, str)),
+    type(None): ("null", lambda value: value is None),
+}
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function, eval_str=True)
+    except (NameError, AttributeError):  # somebody else's, annotated for type checkers alone
+        return inspect.signature(function)
+
+
+def _check_type(key: str, value: Any, annotation: Any) -> None:
+    """Refuse a value that is none of the plain types that a parameter is annotated with."""
+    union = get_origin(annotation) in (Union, UnionType)
+    kinds = get_args(annotation) if union else (annotation,)
+    if not all(isinstance(kind, type) and kind in TYPES for kind in kinds):
+        return
+    require(
+        any(TYPES[kind][1](value) for kind in kinds),
+        key,
+        value,
+        " or ".join(TYPES[kind][0] for kind in kinds),
+        "nothing else can be worked with",
+    )
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _has_target(value: object) -> bool:
+    return isinstance(value, dict) and "_target_" in value

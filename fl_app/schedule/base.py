@@ -1,0 +1,113 @@
+"""When: which idle clients start now, and which buffered updates are aggregated now.
+
+One class covers the classic regimes. With M_c clients at work and a buffer of K updates:
+
+| regime | K | freed places are refilled |
+|---|---|---|
+| synchronous | K = M_c (the cohort) | after the aggregation |
+| K-asynchronous | K < M_c | after the aggregation; where all clients take part: by the same K |
+| buffered (FedBuff) | K <= M_c | at once |
+| fully asynchronous (FedAsync) | 1 | at once |
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal, Protocol
+
+import numpy as np
+
+from fl_app.core.pool import ClientPool
+from fl_app.core.types import Order, Update
+
+Refill = Literal["at_once", "after_aggregation"]
+
+
+class Schedule(Protocol):
+    """Decides when clients start and when updates are aggregated; never how.
+
+    Schedules subclass it, for the defaults of what few of them need.
+    """
+
+    def start(
+        self,
+        idle: ClientPool,
+        busy: Collection[int],
+        buffer: Sequence[Update],
+        rng: np.random.Generator,
+    ) -> Sequence[int]:
+        """Clients that begin now, out of `idle`.
+
+        Args:
+            idle: clients with nothing to do; those whose update waits in `buffer` are among them.
+            busy: clients at work on an order.
+            buffer: updates that arrived and are not aggregated yet, oldest first.
+            rng: the run's random generator for this purpose.
+        """
+        ...
+
+    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+        """Updates to aggregate now, exactly those; empty = wait for more."""
+        ...
+
+    def check(self, num_clients: int) -> None:
+        """Refuse a federation that this schedule can never serve.
+
+        Raises:
+            ValueError: naming the key, its bound and what would happen.
+        """
+        ...
+
+    def wake(self, now: float) -> float:
+        """When to be asked again, should nothing happen before; inf = never.
+
+        If nothing is under way then, and nobody starts, the run has stalled.
+
+        Args:
+            now: seconds on the run's clock, at which `start` is asked next.
+        """
+        del now
+        return math.inf
+
+    def urgent(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
+        """Clients that shall send what they have at the end of their local epoch.
+
+        Asked after every aggregation; on real nodes, which hear nothing while they train, without
+        effect.
+
+        Args:
+            busy: clients at work, with their orders.
+            version: of the global model.
+        """
+        del busy, version
+        return ()
+
+    @property
+    def surveys(self) -> bool:
+        """Whether `survey` may yet say yes: every client's latest upload is kept until then."""
+        return False
+
+    def survey(self, version: int, buffer: Sequence[Update]) -> bool:
+        """Whether clusters of clients are to be formed now, before anything else is taken."""
+        del version, buffer
+        return False
+
+    def regroup(self, clusters: Mapping[int, int], buffer: Sequence[Update]) -> Sequence[Update]:
+        """Go by these clusters from now on; `survey` asked for them.
+
+        Args:
+            clusters: client -> cluster, numbered from 0 by falling size.
+            buffer: updates that wait.
+
+        Returns:
+            Those of `buffer` that were ordered for the clusters alone; they are dropped.
+        """
+        del clusters, buffer
+        return ()
+
+
+def not_waiting(idle: ClientPool, buffer: Sequence[Update]) -> Sequence[int]:
+    """Idle clients without an update in the buffer, who may be offline and idle no more."""
+    if not idle:
+        return ()
+    waiting = {update.client_id for update in buffer}
+    return [client_id for client_id in idle if client_id not in waiting]

@@ -1,0 +1,113 @@
+"""Schedules that aggregate whenever a buffer is full."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import numpy as np
+
+from fl_app.core.errors import require, require_count
+from fl_app.core.pool import ClientPool
+from fl_app.core.types import Update
+from fl_app.schedule.base import Refill, Schedule
+
+
+@dataclass(frozen=True)
+class Buffered(Schedule):
+    """Keep `concurrency` clients at work; aggregate every `buffer_size` updates.
+
+    Attributes:
+        concurrency: M_c, clients at work at a time; None = every registered client.
+        buffer_size: K, updates per aggregation, 1 <= K <= M_c.
+        refill: when a place that an arrival freed is given to a random idle client: ``"at_once"``,
+            or ``"after_aggregation"`` (where all clients take part: to those just aggregated).
+
+    Raises:
+        ValueError: a bound is violated.
+    """
+
+    concurrency: int | None = 10
+    buffer_size: int = 10
+    refill: Refill = "at_once"
+
+    def __post_init__(self) -> None:
+        require_count(
+            "schedule.buffer_size",
+            self.buffer_size,
+            "the server would publish versions out of nothing",
+        )
+        if self.concurrency is not None:
+            require_count("schedule.concurrency", self.concurrency, "no client would ever start")
+            require(
+                self.buffer_size <= self.concurrency,
+                "schedule.buffer_size",
+                self.buffer_size,
+                f"between 1 and schedule.concurrency={self.concurrency}",
+                "the server would wait for ever",
+            )
+        require(
+            self.refill in get_args(Refill),
+            "schedule.refill",
+            self.refill,
+            f"one of {', '.join(get_args(Refill))}",
+            "no other moment is known",
+        )
+
+    def start(
+        self,
+        idle: ClientPool,
+        busy: Collection[int],
+        buffer: Sequence[Update],
+        rng: np.random.Generator,
+    ) -> Sequence[int]:
+        if not idle:
+            return ()
+        if self.refill == "at_once":
+            free = len(idle) if self.concurrency is None else self.concurrency - len(busy)
+            return idle.draw(free, rng) if free > 0 else ()
+        waiting = {update.client_id for update in buffer}
+        if self.concurrency is None:
+            # Those who wait may be offline and keep nobody else from starting.
+            free = len(idle) - sum(client_id in idle for client_id in waiting)
+        else:
+            free = self.concurrency - len(busy) - len(buffer)
+        return idle.draw(free, rng, exclude=waiting) if free > 0 else ()
+
+    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+        return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
+
+    def check(self, num_clients: int) -> None:
+        concurrency = num_clients if self.concurrency is None else self.concurrency
+        require(
+            concurrency <= num_clients,
+            "schedule.concurrency",
+            concurrency,
+            f"at most num_clients={num_clients}",
+            "so many clients can never be at work",
+        )
+        require(
+            self.buffer_size <= num_clients,
+            "schedule.buffer_size",
+            self.buffer_size,
+            f"at most num_clients={num_clients}",
+            "the server would wait for ever",
+        )
+
+
+def synchronous(buffer_size: int = 10) -> Buffered:
+    """Rounds: a cohort of K random clients starts together, the server waits for all of them."""
+    return Buffered(buffer_size, buffer_size, "after_aggregation")
+
+
+def k_async(buffer_size: int = 10, concurrency: int | None = None) -> Buffered:
+    """All (or `concurrency`) clients at work; the first K are aggregated, then K start.
+
+    Where all take part, those who start are those who were aggregated; else they are drawn at
+    random from those who do nothing.
+    """
+    return Buffered(concurrency, buffer_size, "after_aggregation")
+
+
+def fully_async(concurrency: int | None = 10) -> Buffered:
+    """Every arrival makes a version, and its place is refilled at once."""
+    return Buffered(concurrency, 1)

@@ -1,0 +1,140 @@
+"""When, with clusters of clients: the fastest of every cluster, and what forming clusters takes."""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fl_app.core.errors import require, require_count
+from fl_app.core.pool import ClientPool
+from fl_app.core.types import Update
+from fl_app.schedule.base import Schedule, not_waiting
+
+
+@dataclass
+class ClusteredQuorum(Schedule):
+    """Everybody at work; of each cluster X_n the first max(1, round(phi |X_n|)) are aggregated.
+
+    EAFL's schedule. Only those who were aggregated restart; who arrives beyond its cluster's quorum
+    waits for the next aggregation. What everybody first trains only serves to form clusters: it is
+    dropped, and all train again. Later clusters are formed of the latest uploads, and cost no time.
+
+    Nobody waits for a client that is not there, or whose last order brought nothing.
+
+    Attributes:
+        num_clusters: N >= 1; the first clusters wait for at least so many clients.
+        participation: phi in (0, 1].
+        recluster_every: R >= 1 iterations between clusterings.
+        synchronous: whether an aggregation, one iteration, waits for the quorums of all clusters;
+            else each cluster is aggregated by itself, and as many as there are make an iteration.
+        recluster: False keeps the first clusters for good.
+
+    Raises:
+        ValueError: a bound is violated.
+    """
+
+    num_clusters: int = 5
+    participation: float = 0.1
+    recluster_every: int = 100
+    synchronous: bool = True
+    recluster: bool = True
+
+    def __post_init__(self) -> None:
+        require_count("schedule.num_clusters", self.num_clusters, "clients belong to a cluster")
+        require(
+            0 < self.participation <= 1,
+            "schedule.participation",
+            self.participation,
+            "in (0, 1]",
+            "it is the share of a cluster that is waited for",
+        )
+        require_count(
+            "schedule.recluster_every", self.recluster_every, "nothing else would be done"
+        )
+        self._clusters: Mapping[int, int] | None = None
+        self._due = 0  # version at which clusters are formed next
+        self._ordered: set[int] = set()  # clients whose order has brought nothing so far
+        self._failed: set[int] = set()  # those of them who were given another
+        self._expected: set[int] = set()  # clients that are waited for
+        self._counted: set[int] = set()  # those and whose updates wait
+        self._quorums: dict[int, int] = {}  # of the clusters of these
+
+    def start(
+        self,
+        idle: ClientPool,
+        busy: Collection[int],
+        buffer: Sequence[Update],
+        rng: np.random.Generator,
+    ) -> Sequence[int]:
+        """Whoever is idle and not waiting for the aggregation."""
+        del rng
+        starting = not_waiting(idle, buffer)
+        self._failed |= self._ordered.intersection(starting)
+        self._ordered.update(starting)
+        self._expected = {*idle, *busy} - self._failed
+        return starting
+
+    def survey(self, version: int, buffer: Sequence[Update]) -> bool:
+        if self._clusters is None:
+            reported = {update.client_id for update in buffer}
+            return len(reported) >= self.num_clusters and reported >= self._expected
+        return self.recluster and version >= self._due
+
+    @property
+    def surveys(self) -> bool:
+        return self._clusters is None or self.recluster
+
+    def regroup(self, clusters: Mapping[int, int], buffer: Sequence[Update]) -> Sequence[Update]:
+        first = self._clusters is None
+        self._clusters = dict(clusters)
+        self._counted = set()
+        versions = 1 if self.synchronous else 1 + max(clusters.values(), default=0)
+        self._due += versions * self.recluster_every
+        return self._release(buffer) if first else ()
+
+    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+        """Every cluster's quorum, or one cluster's where they do not wait for each other."""
+        if self._clusters is None or not buffer:
+            return ()
+        arrived: dict[int, list[Update]] = defaultdict(list)
+        for update in buffer:
+            arrived[self._cluster_of(update.client_id)].append(update)
+        # Who left while its update waits is still one of its cluster.
+        quorums = self._quorums_of(self._expected.union(update.client_id for update in buffer))
+        complete = sorted(n for n, quorum in quorums.items() if len(arrived[n]) >= quorum)
+        if self.synchronous and len(complete) < len(quorums):
+            return ()
+        chosen = complete if self.synchronous else complete[:1]
+        first = {id(update) for n in chosen for update in arrived[n][: quorums[n]]}
+        return self._release([update for update in buffer if id(update) in first])
+
+    def check(self, num_clients: int) -> None:
+        require(
+            self.num_clusters <= num_clients,
+            "schedule.num_clusters",
+            self.num_clusters,
+            f"at most num_clients={num_clients}",
+            "the server would wait for ever for a client in each cluster",
+        )
+
+    def _quorums_of(self, clients: set[int]) -> Mapping[int, int]:
+        """How many of each cluster are waited for; most often as the time before."""
+        if clients != self._counted:
+            self._counted = clients
+            sizes = Counter(map(self._cluster_of, clients))
+            share = self.participation
+            self._quorums = {n: max(1, math.floor(share * sizes[n] + 0.5)) for n in sizes}
+        return self._quorums
+
+    def _cluster_of(self, client_id: int) -> int:
+        # Who came after the clusters were formed belongs to the largest.
+        assert self._clusters is not None
+        return self._clusters.get(client_id, 0)
+
+    def _release(self, updates: Sequence[Update]) -> Sequence[Update]:
+        delivered = {update.client_id for update in updates}
+        self._ordered -= delivered
+        self._failed -= delivered
+        return updates

@@ -1,0 +1,82 @@
+"""In every iteration K random clients answer: WKAFL's own simulation."""
+
+from collections import defaultdict, deque
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from fl_app.core.errors import require, require_count
+from fl_app.core.pool import ClientPool
+from fl_app.core.types import Update
+from fl_app.schedule.base import Schedule, not_waiting
+
+
+class RandomK(Schedule):
+    """Every iteration, K of P clients drawn uniformly without replacement report.
+
+    The speed model of WKAFL's published code: all clients are at work on the model they received
+    when they last reported, and iteration j falls on second j of virtual time. The draw decides
+    how long each order takes (`seconds`), so this schedule is also the run's device profile.
+
+    Args:
+        buffer_size: K.
+        num_clients: P.
+        seed: of the draws.
+
+    Raises:
+        ValueError: not 1 <= K <= P.
+    """
+
+    def __init__(self, buffer_size: int, num_clients: int, seed: int) -> None:
+        require_count(
+            "schedule.buffer_size", buffer_size, "the server would publish versions out of nothing"
+        )
+        require(
+            buffer_size <= num_clients,
+            "schedule.buffer_size",
+            buffer_size,
+            f"between 1 and num_clients={num_clients}",
+            "so many clients cannot be drawn without replacement",
+        )
+        self.buffer_size = buffer_size
+        self.num_clients = num_clients
+        self._rng = np.random.default_rng((seed, 0x5A4D))
+        self._iteration = 0
+        self._draws: dict[int, deque[int]] = defaultdict(deque)
+
+    def start(
+        self,
+        idle: ClientPool,
+        busy: Collection[int],
+        buffer: Sequence[Update],
+        rng: np.random.Generator,
+    ) -> Sequence[int]:
+        """Whoever is idle and not waiting for the aggregation."""
+        del busy, rng
+        return not_waiting(idle, buffer)
+
+    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+        return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
+
+    def check(self, num_clients: int) -> None:
+        require(
+            num_clients == self.num_clients,
+            "schedule.num_clients",
+            self.num_clients,
+            f"num_clients={num_clients}",
+            "draws would name clients that do not exist",
+        )
+
+    def seconds(self, client_id: int, sequence: int, now: float) -> float:
+        """Virtual seconds from `now` to the next iteration that draws this client."""
+        del sequence
+        upcoming = self._draws[client_id]
+        while upcoming and upcoming[0] <= now:
+            upcoming.popleft()
+        while not upcoming:
+            self._iteration += 1
+            for drawn in self._rng.choice(self.num_clients, self.buffer_size, replace=False):
+                self._draws[int(drawn)].append(self._iteration)
+            while upcoming and upcoming[0] <= now:
+                upcoming.popleft()
+        return upcoming.popleft() - now

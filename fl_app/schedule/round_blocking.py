@@ -1,0 +1,83 @@
+"""Rounds that stragglers of earlier rounds may join late."""
+
+import math
+from collections.abc import Collection, Sequence
+
+import numpy as np
+
+from fl_app.core.errors import require, require_count
+from fl_app.core.pool import ClientPool
+from fl_app.core.types import Update
+from fl_app.schedule.base import Schedule, not_waiting
+
+
+class RoundBlocking(Schedule):
+    """K-asynchronous in rounds: every client's update is taken once before any is taken again.
+
+    GSGM's schedule (Li et al. 2019). All clients are at work, participants restart after the
+    aggregation. Who reports again in the same round waits for the next one, and so do fewer than K
+    updates unless nobody else is left in the round. No round waits for a client that is not there,
+    or whose last order brought nothing.
+
+    Args:
+        buffer_size: K.
+
+    Raises:
+        ValueError: K < 1.
+    """
+
+    def __init__(self, buffer_size: int = 10) -> None:
+        require_count(
+            "schedule.buffer_size", buffer_size, "the server would publish versions out of nothing"
+        )
+        self.buffer_size = buffer_size
+        self._used: set[int] = set()  # in this round
+        self._present: float = math.inf  # clients that are idle or at work
+        self._ordered: set[int] = set()  # clients whose order has brought nothing so far
+        self._failed: set[int] = set()  # those of them who are there and were given another
+
+    def start(
+        self,
+        idle: ClientPool,
+        busy: Collection[int],
+        buffer: Sequence[Update],
+        rng: np.random.Generator,
+    ) -> Sequence[int]:
+        """Whoever is idle and not waiting for the aggregation."""
+        del rng
+        starting = not_waiting(idle, buffer)
+        self._present = len(idle) + len(busy)
+        self._failed = {c for c in self._failed if c in idle or c in busy}
+        self._failed |= self._ordered.intersection(starting)
+        self._ordered.update(starting)
+        return starting
+
+    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+        """The first K updates of clients not taken in this round, which counts them as taken."""
+        arrived = {update.client_id for update in buffer}
+        if self._left(arrived) <= 0:
+            self._used = set()
+        eligible = [update for update in buffer if update.client_id not in self._used]
+        if len(eligible) < min(self.buffer_size, self._left(arrived)):
+            return ()
+        taken = eligible[: self.buffer_size]
+        delivered = {update.client_id for update in taken}
+        self._used |= delivered
+        self._ordered -= delivered
+        self._failed -= delivered
+        return taken
+
+    def check(self, num_clients: int) -> None:
+        require(
+            self.buffer_size <= num_clients,
+            "schedule.buffer_size",
+            self.buffer_size,
+            f"at most num_clients={num_clients}",
+            "the server would wait for ever",
+        )
+
+    def _left(self, arrived: set[int]) -> float:
+        """How many clients' turns are still to come in this round."""
+        # Who left after its turn is counted as used and not as present: the round then ends
+        # without somebody who is still at work, rather than never.
+        return self._present - len(self._used) - len(self._failed - self._used - arrived)

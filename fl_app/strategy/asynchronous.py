@@ -1,0 +1,446 @@
+"""Flower's own strategies, asynchronously: K arrivals at a time instead of rounds."""
+
+import logging
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, ClassVar, NoReturn
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Message,
+    MessageType,
+    Metadata,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.app.exception import AppExitException
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Bulyan, FedAvg, MultiKrum
+from flwr.supercore.task_identity import TaskIdentity
+
+from fl_app.core.errors import RunError, require, require_at_least, require_count
+from fl_app.core.layout import Layout
+from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
+from fl_app.flower import wire
+from fl_app.schedule import Schedule
+from fl_app.strategy.strategy import AsyncStrategy
+
+NAME = "model"  # of the one array that the inner strategy sees where the model's are not known
+
+# Of Flower's classes, by a part of their names, why they cannot be had here.
+REFUSED = {
+    "SecAgg": "SecAgg+ needs rounds, in which a cohort answers several times together",
+    "DifferentialPrivacy": (
+        "Flower's wrapper adds noise for rounds, in which each of num_sampled_clients uploads "
+        "once; a buffer may hold two uploads of one client, so that its privacy would be less than "
+        "promised; use algorithm=dp_fedbuff"
+    ),
+    "FedXgb": (
+        "its models are trees, which grow and cannot be added: no displacement of a stale one can "
+        "be put on the current one"
+    ),
+}
+# Keys of an order's config that the wrapper sets itself.
+RESERVED = (wire.VERSION, wire.CLIENT_ID, wire.SEQUENCE, wire.PACKED)
+# Keys of an aggregation's event that it has already.
+TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
+LOOKS = 10  # at who is connected, in one call of `configure_train`
+
+
+class Asynchronous(AsyncStrategy):
+    """Runs a strategy of Flower (FedAvg, FedAdam, FedYogi, FedMedian, Krum, ...) on K arrivals.
+
+    The inner strategy sees K replies of one round: the current model plus each client's own
+    displacement, ``w_t + (w_i - w_o)``. Flower's strategies replace the global model by what they
+    aggregate, so with the clients' stale models themselves (``rebase=False``) a version would undo
+    what was published since they started. The two agree when no update is stale.
+
+    Its `configure_train` and `aggregate_train` are called once a version, as in Flower's loop: what
+    it puts into config and arrays reaches every client that starts from the version, and replies
+    come with all their metrics and records. A class that is not Flower's own may tell each client
+    something else, so it is asked again for every further order of a version; what it changes in
+    itself meanwhile (a rate that falls, a counter) is undone.
+
+    Args:
+        inner: its sampling of nodes is not used.
+        rebase: put displacements on the current model.
+        schedule: instead of the default, K = 1.
+
+    Raises:
+        ValueError: `inner` is not based on Flower's FedAvg, or needs what cannot be had here.
+    """
+
+    # What was learned, and `_config` where it was changed, are in `state`.
+    transient: ClassVar[Collection[str]] = ("inner", "_layout", "_config", "_begun", "_metrics")
+    takes: ClassVar[Sequence[str]] = TRAINED
+
+    def __init__(
+        self, inner: FedAvg, *, rebase: bool = True, schedule: Schedule | None = None
+    ) -> None:
+        super().__init__()
+        name = type(inner).__name__
+        bases = " ".join(base.__name__ for base in type(inner).__mro__)
+        why = next((why for part, why in REFUSED.items() if part in bases), "")
+        if why:
+            raise ValueError(f"inner={name} cannot be run asynchronously: {why}")
+        if not isinstance(inner, FedAvg):
+            raise ValueError(
+                f"inner={name} must be based on flwr.serverapp.strategy.FedAvg: "
+                "its aggregation could not be called"
+            )
+        for key, value in (("arrayrecord_key", wire.ARRAYS), ("configrecord_key", wire.CONFIG)):
+            require(
+                getattr(inner, key) == value,
+                f"inner.{key}",
+                getattr(inner, key),
+                repr(value),
+                "orders carry the records of Flower's convention, and clients would miss this one",
+            )
+        require(
+            inner.fraction_train > 0,
+            "inner.fraction_train",
+            inner.fraction_train,
+            "above 0",
+            "no client would train",
+        )
+        for key in ("server_learning_rate", "server_momentum", "num_malicious_nodes"):
+            number = getattr(inner, key, 0)  # Flower's classes check none of them
+            require_at_least(f"inner.{key}", number, 0, "its equations would turn round")
+        selected = getattr(inner, "num_nodes_to_select", 1)
+        require_count("inner.num_nodes_to_select", selected, "no upload would be left")
+        self.inner = inner
+        self.rebase = rebase
+        if schedule is not None:
+            self.schedule = schedule  # type: ignore[misc]
+        self._layout: Layout | None = None
+        self._config: dict[str, Any] = {}  # of the user; a strategy may change it for good
+        self._begun: _Round | None = None
+        self._metrics: MetricRecord | None = None
+
+    def check(self, num_versions: float, schedule: Schedule) -> None:
+        del num_versions
+        size = getattr(schedule, "buffer_size", 1)
+        if isinstance(self.inner, MultiKrum):  # and Krum, which is based on it
+            least = 2 * self.inner.num_malicious_nodes + 2
+            require(
+                size > least,
+                "schedule.buffer_size",
+                size,
+                f"above 2 x num_malicious_nodes + 2={least}",
+                "so many bad uploads that agree could lie closer to each other than the good ones",
+            )
+        if isinstance(self.inner, Bulyan):
+            least = 4 * self.inner.num_malicious_nodes + 3
+            require(
+                size >= least,
+                "schedule.buffer_size",
+                size,
+                f"at least 4 x num_malicious_nodes + 3={least}",
+                "Bulyan would skip every aggregation, and the model would stay as it is",
+            )
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        begun = self._begun
+        if begun is None or not begun.of(model):
+            return self._begin_round(model, client_id).order
+        if type(self.inner).__module__.startswith("flwr."):  # tells all clients the same
+            return begun.order
+        return self._configure(_copied(begun.inner), _copied(begun.config), begun, client_id)
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        begun = self._begun
+        if begun is None or not begun.of(model):
+            begun = self._begin_round(model, updates[0].client_id)
+        self._begun = None
+        if self.state.get("changes_arrays"):
+            for update in updates:
+                require(
+                    update.kind == "model",
+                    "client.upload",
+                    update.kind,
+                    "model",
+                    f"{type(self.inner).__name__} changes the arrays that it sends, and "
+                    "displacements would be taken from others",
+                )
+        server_round = model.version + 1
+        replies = []
+        for update in updates:
+            vector = model.params + model.delta(update) if self.rebase else model.local(update)
+            replies.append(_reply(update, server_round, self._arrays(vector)))
+        try:
+            with _warnings_only():
+                arrays, self._metrics = self.inner.aggregate_train(server_round, replies)
+        except AppExitException as error:
+            raise RunError(
+                f"{type(self.inner).__name__} cannot aggregate version {server_round}: {error}"
+            ) from error
+        self.state["inner"] = {k: _copied(v) for k, v in vars(self.inner).items() if _is_plain(v)}
+        self.state["config"] = dict(self._config)
+        for name, value in (self._metrics or {}).items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                self.report[f"train_{name}" if name in TAKEN else name] = value
+        if arrays is None:
+            return model.params
+        try:
+            return self._vector(arrays)
+        except (KeyError, ValueError) as error:
+            raise RunError(
+                f"{type(self.inner).__name__} aggregated arrays that do not fit the model: {error}"
+            ) from error
+
+    @property
+    def _label(self) -> str:
+        return type(self.inner).__name__
+
+    def _train_metrics(self) -> MetricRecord | None:
+        return self._metrics
+
+    # -- what the inner strategy tells clients ----------------------------------------------------
+
+    def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> dict[str, Any]:
+        self._layout, self._begun = layout, None
+        self._config = dict(train_config or {})
+        self.state.pop("config", None)
+        return {}  # it travels with what the inner strategy makes of it
+
+    def _begin_round(self, model: GlobalModel, client_id: int) -> "_Round":
+        """Call `configure_train` as Flower's loop does between two aggregations."""
+        vars(self.inner).update(_copied(self.state.get("inner", {})))
+        self._config = dict(self.state.get("config", self._config))
+        begun = _Round(
+            model.params,
+            model.version,
+            dict(self._arrays(model.params).items()),
+            _copied(self.inner),
+            dict(self._config),
+        )
+        begun.order = self._configure(self.inner, self._config, begun, client_id)
+        self._begun = begun
+        return begun
+
+    def _configure(
+        self, inner: FedAvg, config: dict[str, Any], begun: "_Round", client_id: int
+    ) -> tuple[Vector, Config]:
+        """What `inner` sends to a client; changes `inner` and `config` as it does."""
+        arrays, record, server_round = ArrayRecord(), ConfigRecord(config), begun.version + 1
+        for name, array in begun.arrays.items():
+            arrays[name] = array
+        _identify()
+        with _sampling_all(inner), _warnings_only():
+            messages = list(
+                inner.configure_train(server_round, arrays, record, _OneNode(client_id))
+            )
+        config.clear()
+        config.update(record)
+        sent, told = self._contents(messages, server_round, client_id)
+        told.pop(wire.SERVER_ROUND, None)  # every order carries it
+        same = sent.keys() == begun.arrays.keys() and all(
+            array.data is begun.arrays[name].data for name, array in sent.items()
+        )
+        if same:
+            return begun.params, told
+        self.state["changes_arrays"] = True
+        try:
+            return self._vector(sent), told
+        except (KeyError, ValueError) as error:
+            self._refuse(f"sends arrays that do not fit the model ({error})")
+
+    def _contents(
+        self, messages: Sequence[Message], server_round: int, client_id: int
+    ) -> tuple[ArrayRecord, dict[str, Any]]:
+        """Arrays and config of the one message that can be sent as an order."""
+        to = [message.metadata.dst_node_id for message in messages]
+        if to != [client_id]:
+            self._refuse(f"sends {len(to)} messages where one client, {client_id}, is to train")
+        kind, content = messages[0].metadata.message_type, messages[0].content
+        if kind != MessageType.TRAIN:
+            self._refuse(f"sends a message of type {kind!r} instead of {MessageType.TRAIN!r}")
+        if content.keys() != {wire.ARRAYS, wire.CONFIG}:
+            self._refuse(
+                f"sends the records {', '.join(content)}, and an order holds "
+                f"{wire.ARRAYS} and {wire.CONFIG}"
+            )
+        told = dict(content.config_records[wire.CONFIG])
+        if told.get(wire.SERVER_ROUND, server_round) != server_round:
+            self._refuse(f"sets {wire.SERVER_ROUND} to another number than the round's")
+        for key in RESERVED:
+            if key in told:
+                self._refuse(f"sets config[{key!r}], which asynchronous orders use themselves")
+        return content.array_records[wire.ARRAYS], told
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise ValueError(
+            f"inner={type(self.inner).__name__} cannot be run asynchronously: its configure_train "
+            + what
+        )
+
+    # -- models as the inner strategy sees them ---------------------------------------------------
+
+    def _arrays(self, vector: Vector) -> ArrayRecord:
+        if self._layout is None:
+            return ArrayRecord({NAME: Array(vector)})
+        return wire.to_arrays(vector, self._layout)
+
+    def _vector(self, arrays: ArrayRecord) -> Vector:
+        if self._layout is None:
+            return np.asarray(arrays[NAME].numpy(), np.float32)
+        # Averages of integers, such as BatchNorm's counters, are floats.
+        return self._layout.flatten([arrays[name].numpy() for name in self._layout.names])
+
+
+@dataclass
+class _Round:
+    """A version of which the inner strategy was told.
+
+    Attributes:
+        params: of the version, shape ``(d,)``.
+        arrays: the same, serialised once.
+        inner: the inner strategy as it was before it was told.
+        config: of the user, likewise.
+        order: its answer.
+    """
+
+    params: Vector
+    version: int
+    arrays: dict[str, Array]
+    inner: FedAvg
+    config: dict[str, Any]
+    order: tuple[Vector, Config] = (np.empty(0, np.float32), {})
+
+    def of(self, model: GlobalModel) -> bool:
+        return self.version == model.version and self.params is model.params
+
+
+class _OneNode(Grid):
+    """What an inner strategy sees of the nodes: the one that is to train now."""
+
+    def __init__(self, node_id: int) -> None:
+        self._node_id = node_id
+        self._looks = 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        self._looks += 1
+        if self._looks > LOOKS:
+            raise ValueError(
+                "the inner strategy's configure_train waits for more nodes than the one that is "
+                "to train: asynchronously, clients start one by one"
+            )
+        return [self._node_id]
+
+    @property
+    def run(self) -> NoReturn:
+        self._refuse()
+
+    def set_run(self, run: object) -> NoReturn:
+        self._refuse()
+
+    def create_message(self, *args: object, **kwargs: object) -> NoReturn:
+        self._refuse()
+
+    def push_messages(self, messages: object) -> NoReturn:
+        self._refuse()
+
+    def pull_messages(self, message_ids: object) -> NoReturn:
+        self._refuse()
+
+    def send_and_receive(self, messages: object, *, timeout: object = None) -> NoReturn:
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ValueError(
+            "the inner strategy's configure_train talks to nodes itself: asynchronously, it can "
+            "only return the message for the node that it is shown"
+        )
+
+
+@contextmanager
+def _sampling_all(inner: FedAvg) -> Iterator[None]:
+    """With a sample that is the one node there is."""
+    all_nodes = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
+    own = {name: getattr(inner, name) for name in all_nodes}
+    vars(inner).update(all_nodes)
+    try:
+        yield
+    finally:
+        vars(inner).update(own)
+
+
+def _identify() -> None:
+    """A Message takes its origin from the identity of its process, which only ServerApps have."""
+    try:
+        _ = TaskIdentity.run_id
+    except RuntimeError:
+        TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 0
+
+
+@contextmanager
+def _warnings_only() -> Iterator[None]:
+    """Without the line in which Flower says that all replies came: the event log says more."""
+    log = logging.getLogger("flwr")
+    level = log.level
+    log.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
+
+
+def _is_plain(value: object) -> bool:
+    """Whether a checkpoint can hold an attribute of a strategy: a momentum, a counter."""
+    if isinstance(value, dict):
+        return _is_plain(list(value)) and _is_plain(list(value.values()))
+    if isinstance(value, list | tuple):
+        return all(_is_plain(item) for item in value)
+    return isinstance(value, None | bool | int | float | str | np.ndarray | np.generic)
+
+
+def _copied(value: Any) -> Any:
+    """The same with containers of its own; arrays are shared, since nobody writes to them."""
+    if isinstance(value, FedAvg):
+        twin = copy(value)
+        vars(twin).update(_copied(vars(value)))
+        return twin
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) in (list, set, tuple):
+        return type(value)(_copied(item) for item in value)
+    return value
+
+
+def _reply(update: Update, server_round: int, arrays: ArrayRecord) -> Message:
+    """The message with which a client of Flower's round loop would have sent `arrays`."""
+    records: Mapping[str, Mapping[str, Mapping[str, Any]]] = update.records or {
+        wire.METRICS: {
+            wire.METRICS: {
+                **update.metrics,
+                wire.NUM_EXAMPLES: update.num_examples,
+                wire.LOSS: update.loss,
+            }
+        }
+    }
+    content = RecordDict({name: arrays for name in records.get(wire.ARRAYS, (wire.ARRAYS,))})
+    for name, numbers in records[wire.METRICS].items():
+        content[name] = MetricRecord(dict(numbers))
+    for name, values in records.get(wire.CONFIG, {}).items():
+        content[name] = ConfigRecord(dict(values))
+    message: Message = Message(  # type: ignore[call-overload]  # Flower's overloads hide `metadata`
+        content,
+        metadata=Metadata(
+            run_id=0,
+            message_id="",
+            src_node_id=update.client_id,
+            dst_node_id=0,
+            reply_to_message_id="",
+            group_id=str(server_round),
+            created_at=0.0,
+            ttl=1.0,
+            message_type=MessageType.TRAIN,
+        ),
+    )
+    return message

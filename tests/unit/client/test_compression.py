@@ -1,0 +1,207 @@
+"""Smaller uploads, by hand: what travels, what stays for the next time, and how many bytes.
+
+Six trainable entries and a buffer; k = 2 of them (a third).
+
+    u1 = (5, -4, 3, 0, 0, 1)                   sent (5, -4, 0, 0, 0, 0)   e = (0, 0, 3, 0, 0, 1)
+    u2 = (1, 0, 3, 0, -3, 1), p = (1, 0, 6, 0, -3, 2)
+                                               sent (0, 0, 6, 0, -3, 0)   e = (1, 0, 0, 0, 0, 2)
+"""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Quadratic, Scripted, order_for, run, vec
+
+from fl_app.client import LocalTrainer
+from fl_app.client.compression import Compressed, Compression
+from fl_app.core.layout import Layout, check_vector
+from fl_app.core.types import Upload, Vector
+from fl_app.schedule import Buffered
+
+LAYOUT = Layout.of_arrays(
+    {"w": np.zeros((2, 3), np.float32), "running_mean": np.zeros(1, np.float32)}
+)
+
+
+def test_what_is_left_out_is_sent_later() -> None:
+    compression = Compression(dtype="float32", top_k=1 / 3, kind="delta")
+    first = vec(5, -4, 3, 0, 0, 1, 9).copy()
+    residual = compression.apply(first, LAYOUT, None)
+    assert first.tolist() == [5, -4, 0, 0, 0, 0, 9]
+    assert residual is not None
+    assert residual.tolist() == [0, 0, 3, 0, 0, 1]
+    second = vec(1, 0, 3, 0, -3, 1, 8).copy()
+    residual = compression.apply(second, LAYOUT, residual)
+    assert second.tolist() == [0, 0, 6, 0, -3, 0, 8]
+    assert residual is not None
+    assert residual.tolist() == [1, 0, 0, 0, 0, 2]
+
+
+def test_nothing_is_ever_lost() -> None:
+    rng = np.random.default_rng(0)
+    compression = Compression(dtype="float16", top_k=0.2, kind="gradient")
+    layout = Layout.of_arrays({"w": np.zeros(50, np.float32)})
+    sent, wanted, residual = np.zeros(50), np.zeros(50), None
+    for _ in range(30):
+        upload = rng.standard_normal(50).astype(np.float32)
+        wanted += upload
+        residual = compression.apply(upload, layout, residual)
+        assert np.count_nonzero(upload) == 10
+        assert (upload == upload.astype(np.float16)).all()
+        sent += upload
+    assert residual is not None
+    np.testing.assert_allclose(sent + residual, wanted, atol=1e-4)
+    assert np.abs(residual).max() < 10
+
+
+def test_half_precision_alone_keeps_nothing() -> None:
+    vector = vec(1 / 3, 1e6, -1e6, 1e-9, 2, 0, 1 / 3).copy()
+    assert (
+        Compression(dtype="float16", top_k=None, kind="model").apply(vector, LAYOUT, None) is None
+    )
+    third = float(np.float16(1 / 3))
+    # Too large a number is the largest there is; the buffer stays as it is.
+    assert vector.tolist() == [third, 65504, -65504, 0, 2, 0, np.float32(1 / 3)]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("dtype", "top_k"), [("float16", None), ("float32", 0.5), ("float16", 0.5)]
+)
+def test_an_upload_that_is_not_finite_stays_so_and_leaves_the_residual_alone(
+    dtype: str, top_k: float | None, bad: float
+) -> None:
+    compression = Compression(dtype=dtype, top_k=top_k, kind="delta")
+    healthy = vec(6, 5, 4, 3, 2, 1, 9)
+    before = compression.apply(healthy.copy(), LAYOUT, None)
+    spoiled = vec(6, 5, 1e6, bad, 2, 1, 9).copy()
+    after = compression.apply(spoiled, LAYOUT, before)
+    assert check_vector(spoiled, LAYOUT.size) == "payload has non-finite entries"
+    assert after is before
+    again = healthy.copy()
+    compression.apply(again, LAYOUT, after)
+    assert check_vector(again, LAYOUT.size) == ""
+
+
+@pytest.mark.parametrize("top_k", [None, 0.5])
+def test_half_precision_says_so_too_of_what_is_not_finite(top_k: float | None) -> None:
+    """As arrays of a Flower client."""
+    trainer = LocalTrainer(
+        Quadratic([[[3.0, 0.0]]]), upload="delta", upload_dtype="float16", top_k=top_k
+    )
+    (position,), _, _ = trainer.fit([np.array([np.nan, -1e9], np.float32)], {})
+    assert position.dtype == np.float16
+    assert not np.isfinite(position).all()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "top_k", "num_bytes"),
+    [
+        ("float32", None, 6 * 4 + 4),
+        ("float16", None, 6 * 2 + 4),
+        ("float32", 1 / 3, 2 * (4 + 4) + 4),
+        ("float16", 1 / 3, 2 * (2 + 4) + 4),
+        ("float16", 0.001, 1 * (2 + 4) + 4),  # at least one entry
+    ],
+)
+def test_sizes(dtype: str, top_k: float | None, num_bytes: int) -> None:
+    assert Compression(dtype=dtype, top_k=top_k, kind="delta").num_bytes(LAYOUT) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"upload_dtype": "int8"}, "client.upload_dtype=int8 must be one of float32, float16: nob"),
+        ({"top_k": 0}, "client.top_k=0 must be in (0, 1]: it is a share of entries"),
+        ({"top_k": 1.5}, "client.top_k=1.5 must be in (0, 1]"),
+        ({"top_k": 0.5, "upload": "model"}, "client.top_k=0.5 must be null with client.upload=mod"),
+    ],
+)
+def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+        LocalTrainer(Quadratic([[[3.0]]]), **{"upload": "delta", **settings})
+
+
+# -- a trainer whose uploads are compressed ------------------------------------------------------
+
+LINE = Layout.of_arrays({"w": np.zeros(4, np.float32)})
+HALF = Compression(dtype="float32", top_k=0.5, kind="delta")
+
+
+def counting(client_id: int, sequence: int, received: Vector) -> Upload:
+    return Upload(vec(4, 3, 2, 1).copy(), "delta", 10, 0.5, state={"orders": np.array(sequence)})
+
+
+def test_the_residual_is_kept_beside_what_the_trainer_keeps() -> None:
+    compressed = Compressed(Scripted(counting), HALF, LINE)
+    first = compressed.train(order_for(0, 0, vec(0, 0, 0, 0), {}))
+    assert first.vector.tolist() == [4, 3, 0, 0]
+    assert first.state.keys() == {"orders", "residual"}
+    assert first.state["residual"].tolist() == [0, 0, 2, 1]
+    second = compressed.train(order_for(0, 1, vec(0, 0, 0, 0), {}, first.state))
+    assert second.vector.tolist() == [4, 0, 4, 0]  # of (4, 3, 4, 2)
+    assert second.state["residual"].tolist() == [0, 3, 0, 2]
+
+
+def test_a_pause_leaves_the_residual_alone() -> None:
+    def pausing(client_id: int, sequence: int, received: Vector) -> Upload:
+        upload = counting(client_id, sequence, received)
+        return replace(upload, vector=vec(), done=False, progress=0.5)
+
+    paused = Compressed(Scripted(pausing), HALF, LINE).train(
+        order_for(0, 0, vec(0, 0, 0, 0), {}, {"residual": vec(0, 0, 2, 1)})
+    )
+    assert paused.vector.size == 0
+    assert paused.state["residual"].tolist() == [0, 0, 2, 1]
+
+
+def test_training_gets_there_with_a_third_of_the_entries() -> None:
+    """As near to the optimum as with all, which error feedback promises."""
+    task = Quadratic.scattered(10)
+
+    def distance(**settings: Any) -> float:
+        trainer = LocalTrainer(task, upload="delta", local_lr=0.1, local_steps=3, **settings)
+        result = run(
+            Buffered(5, 5),
+            trainer.sender,
+            num_versions=80,
+            initial=np.zeros(task.dim, np.float32),
+            upload_bytes=trainer.compression.num_bytes(trainer.model.layout),
+        )
+        assert result.history.bytes_up == result.history.client_updates * (
+            4 * task.dim if not settings else (2 + 4)
+        )
+        return float(np.linalg.norm(result.outcome.params - task.optimum))
+
+    assert task.dim == 3
+    assert distance(top_k=1 / 3, upload_dtype="float16") < max(3 * distance(), 0.3)
+
+
+def test_extra_vectors_have_residuals_of_their_own_and_what_is_kept_stays_whole() -> None:
+    def training(client_id: int, sequence: int, received: Vector) -> Upload:
+        upload = counting(client_id, sequence, received)
+        control = vec(1, 2, 3, 4)
+        return replace(upload, extra={"c": control}, state={"control": control})
+
+    compressed = Compressed(Scripted(training), HALF, LINE)
+    first = compressed.train(order_for(0, 0, vec(0, 0, 0, 0), {}))
+    assert first.extra["c"].tolist() == [0, 0, 3, 4]
+    assert first.state["control"].tolist() == [1, 2, 3, 4]
+    assert first.state["residual.c"].tolist() == [1, 2, 0, 0]
+    assert first.state["residual"].tolist() == [0, 0, 2, 1]
+    second = compressed.train(order_for(0, 1, vec(0, 0, 0, 0), {}, first.state))
+    assert second.extra["c"].tolist() == [0, 4, 0, 4]  # of (2, 4, 3, 4)
+    assert second.state["residual.c"].tolist() == [2, 0, 3, 0]
+
+
+def test_extra_vectors_travel_in_half_precision_too() -> None:
+    def training(client_id: int, sequence: int, received: Vector) -> Upload:
+        return replace(counting(client_id, sequence, received), extra={"c": vec(1 / 3, 1e6, 0, 1)})
+
+    half = Compression(dtype="float16", top_k=None, kind="delta")
+    upload = Compressed(Scripted(training), half, LINE).train(order_for(0, 0, vec(0, 0, 0, 0), {}))
+    assert upload.extra["c"].tolist() == [float(np.float16(1 / 3)), 65504, 0, 1]
+    assert upload.state.keys() == {"orders"}

@@ -1,0 +1,162 @@
+"""Bounds on uploads, one by one and in a run with a client that misbehaves."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Scripted, Times, run, toward_own_number, vec
+
+from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.engine.guard import Guard
+from fl_app.schedule import Buffered
+
+MODEL = GlobalModel(vec(1, 1, 7), version=5, history={3: vec(0, 0, 9)}, num_trainable=2)
+
+
+def update(*vector: float, client: int = 0, base: int = 5, **more: Any) -> Update:
+    settings: dict[str, Any] = {"kind": "delta", "num_examples": 10, "loss": 0.5} | more
+    return Update(client, base, vec(*vector), **settings)
+
+
+def test_without_bounds_everything_comes_in() -> None:
+    assert Guard().refuse(MODEL, update(1e30, 0, 0, num_examples=10**9), 0.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "length"),
+    [
+        (update(3, 4, 99), 5),  # buffers do not count
+        (update(3, 4, 99, kind="gradient"), 5),
+        (update(3, 4, 99, kind="pseudo", rate_sum=0.1), 5),
+        (update(4, 5, 9, kind="model"), 5),  # from the current (1, 1)
+        (update(3, 4, 9, kind="model", base=3), 5),  # from (0, 0)
+    ],
+)
+def test_the_length_of_an_upload(given: Update, length: float) -> None:
+    assert Guard(max_norm=length).refuse(MODEL, given, 0.0) == ""
+    reason = Guard(max_norm=length - 0.01).refuse(MODEL, given, 0.0)
+    assert reason == "norm=5 is above guard.max_norm=4.99"
+
+
+def test_lengths_are_compared_with_the_median_of_those_before() -> None:
+    guard = Guard(max_norm_ratio=3)
+    for length in (*[1.0] * 4, *[2.0] * 5):
+        assert guard.refuse(MODEL, update(length, 0, 0), 0.0) == ""
+    assert guard.refuse(MODEL, update(1000, 0, 0), 0.0) == ""  # nine are too few to judge by
+    assert guard.refuse(MODEL, update(6, 0, 0), 0.0) == ""  # of ten the median is 2
+    reason = guard.refuse(MODEL, update(6.1, 0, 0), 0.0)
+    assert reason == "norm=6.1 is above guard.max_norm_ratio=3 times the running median 2"
+
+
+def test_the_median_follows_where_all_go() -> None:
+    guard = Guard(max_norm_ratio=2)
+    for _ in range(100):
+        assert guard.refuse(MODEL, update(1, 0, 0), 0.0) == ""
+    refused = [bool(guard.refuse(MODEL, update(5, 0, 0), 0.0)) for _ in range(60)]
+    assert refused == [True] * 50 + [False] * 10
+
+
+def test_age_and_number_of_examples() -> None:
+    guard = Guard(max_age=1, max_examples=10)
+    assert guard.refuse(MODEL, update(1, 1, 1, base=4), 0.0) == ""
+    reason = guard.refuse(MODEL, update(1, 1, 1, base=3), 0.0)
+    assert reason == "age=2 is above guard.max_age=1"
+    reason = guard.refuse(MODEL, update(1, 1, 1, num_examples=11), 0.0)
+    assert reason == "num_examples=11 is above guard.max_examples=10"
+
+
+def test_one_client_is_slowed_down_and_others_are_not() -> None:
+    guard = Guard(min_interval=10)
+    assert guard.refuse(MODEL, update(1, 1, 1), 100.0) == ""
+    assert guard.refuse(MODEL, update(1, 1, 1, client=1), 101.0) == ""
+    reason = guard.refuse(MODEL, update(1, 1, 1), 109.0)
+    assert reason == "9 s after the client's last upload, less than guard.min_interval=10"
+    assert guard.refuse(MODEL, update(1, 1, 1), 110.0) == ""  # what was refused does not count
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"max_norm": 0}, "guard.max_norm=0 must be a finite number above 0: every upload"),
+        ({"max_norm_ratio": 1.0}, "guard.max_norm_ratio=1.0 must be above 1: half of all"),
+        ({"max_norm_ratio": "a"}, "guard.max_norm_ratio=a must be a finite number above 0"),
+        ({"max_age": -1}, "guard.max_age=-1 must be a finite number >= 0: every upload"),
+        ({"min_interval": 0}, "guard.min_interval=0 must be a finite number above 0"),
+        ({"max_examples": 0}, "guard.max_examples=0 must be an integer >= 1: every upload"),
+    ],
+)
+def test_bad_bounds_are_refused(settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+        Guard(**settings)
+
+
+# -- in a run -------------------------------------------------------------------------------------
+
+
+def huge(upload: Upload) -> Upload:
+    return replace(upload, vector=np.full_like(upload.vector, 1e30))
+
+
+def greedy(upload: Upload) -> Upload:
+    return replace(upload, num_examples=10**9)
+
+
+def lying(upload: Upload) -> Upload:
+    return replace(upload, kind="model", base_version=0)
+
+
+def outdated(upload: Upload) -> Upload:
+    return replace(upload, base_version=0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "guard", "reason"),
+    [
+        (huge, {"max_norm_ratio": 10}, "running median"),
+        (greedy, {"max_examples": 1000}, "guard.max_examples"),
+        (lying, {}, "base_version=0 is one that no order under way cites"),
+        (outdated, {}, "base_version=0 is one that no order under way cites"),
+    ],
+)
+def test_a_client_that_misbehaves_is_kept_out_and_the_others_go_on(
+    fault: Callable[[Upload], Upload], guard: dict[str, Any], reason: str
+) -> None:
+    def script(client_id: int, sequence: int, received: Vector) -> Upload:
+        upload = toward_own_number(client_id, sequence, received)
+        return fault(upload) if client_id == 9 and sequence >= 2 else upload
+
+    result = run(
+        Buffered(10, 5),
+        Scripted(script),
+        devices=Times(lambda client, _: 1.0 + client / 10),
+        num_versions=30,
+        guard=Guard(**guard),
+    )
+    rejects = result.kind("reject")
+    assert {event["client"] for event in rejects} == {9}
+    assert len(rejects) > 3
+    assert all(reason in event["reason"] for event in rejects)
+    used = [client for event in result.kind("aggregate") for client in event["client"]]
+    assert used.count(9) == 2
+    assert result.outcome.stopped == "num_versions"
+    assert np.abs(result.outcome.params).max() < 10
+
+
+def test_extra_vectors_are_compared_with_those_of_their_name() -> None:
+    """Lengths 1 and 100, ten times; then one of them is four times as long."""
+
+    def sent(a: float, b: float) -> Update:
+        return replace(update(1, 0, 0), extra={"a": vec(a, 0, 9), "b": vec(b, 0, 9)})
+
+    guard = Guard(max_norm_ratio=3, max_norm=2)
+    for _ in range(10):
+        assert guard.refuse(MODEL, sent(1, 100), 0.0) == ""
+    reason = guard.refuse(MODEL, sent(4, 100), 0.0)
+    assert reason == (
+        "norm=4 of extra vector 'a' is above guard.max_norm_ratio=3 times the running median 1"
+    )
+    assert guard.refuse(MODEL, sent(1, 290), 0.0) == ""
+    assert "of extra vector 'b'" in guard.refuse(MODEL, sent(1, 310), 0.0)

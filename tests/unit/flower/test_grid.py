@@ -1,0 +1,605 @@
+"""Mailboxes over a Flower Grid: real nodes, and any node under virtual time."""
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import foreign_app
+import numpy as np
+import pytest
+import torch
+from fake_grid import FakeGrid
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from helpers import MeanDelta, Recorder
+
+from fl_app.core.errors import RunError
+from fl_app.core.layout import Layout
+from fl_app.core.types import Order, Reply, Vector
+from fl_app.engine.clock import Expired, Joined, Left, Returned
+from fl_app.engine.engine import Engine, Outcome, Stop
+from fl_app.engine.virtual import VirtualClock
+from fl_app.engine.wall import WallClock
+from fl_app.flower import wire
+from fl_app.flower.grid import AnyNode, GridMailbox
+from fl_app.schedule import Buffered
+
+LAYOUT = Layout.of_arrays({"w": np.zeros(2, np.float32)})
+VECTOR = np.array([1.0, 2.0], np.float32)
+
+
+def plus_one(message: Message, context: Context) -> Message:
+    """A foreign client that adds 1 to the model, and cannot be asked anything."""
+    if message.metadata.message_type != "train":
+        raise ValueError("no such function")
+    arrays = wire.to_arrays(wire.from_arrays(message.content["arrays"], LAYOUT) + 1, LAYOUT)
+    metrics = MetricRecord({"num-examples": 10 + context.node_config.get("partition-id", 0)})
+    return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+
+def ours(message: Message, context: Context) -> Message:
+    """As `plus_one`, but speaks as our ClientApp does."""
+    if message.metadata.message_type == "query":
+        return wire.pack_introduction(message, context)
+    arrays = [array + 1 for array in wire.order_arrays(message, LAYOUT)]
+    num_examples = 10 + int(context.node_config.get("partition-id", 0))
+    return wire.pack_upload(message, LAYOUT, arrays, num_examples, {"kind": "model"})
+
+
+def order(number: int, client_id: int, version: int = 0) -> Order:
+    return Order(number, client_id, 0, version, VECTOR, {}, 0.0)
+
+
+Events = list[Reply | Joined | Left]
+
+
+def pull(mailbox: GridMailbox, count: int) -> Events:
+    """Exactly `count` events; fails rather than wait for ever."""
+    events: Events = []
+    while len(events) < count:
+        more = mailbox.pull(timeout=5.0)
+        assert more, f"waited in vain after {events}"
+        events.extend(more)
+    assert len(events) == count, events
+    return events
+
+
+@pytest.fixture
+def open_mailbox() -> Iterator[Callable[..., GridMailbox]]:
+    opened: list[GridMailbox] = []
+
+    def open_one(grid: FakeGrid, **settings: Any) -> GridMailbox:
+        settings = {"poll_seconds": 0.01, "introduce": False, **settings}
+        opened.append(GridMailbox(grid, LAYOUT, **settings))
+        return opened[-1]
+
+    yield open_one
+    for mailbox in opened:
+        mailbox.close()
+
+
+# -- real nodes -----------------------------------------------------------------------------------
+
+
+def test_nodes_join_under_their_ids_and_answer(open_mailbox: Any) -> None:
+    grid = FakeGrid(plus_one, 2)
+    mailbox = open_mailbox(grid, train_config={"lr": 0.5})
+    assert set(pull(mailbox, 2)) == {Joined(node) for node in grid.node_ids}
+    assert mailbox.capacity() == 2
+    for number, node in enumerate(grid.node_ids):
+        mailbox.push(order(number, node))
+    replies = {reply.number: reply for reply in pull(mailbox, 2)}
+    for number in range(2):
+        assert replies[number].upload.vector.tolist() == [2.0, 3.0]
+        assert replies[number].upload.num_examples == 10 + number
+    assert {m.content["config"]["lr"] for m in grid.received} == {0.5}
+    assert mailbox.capacity() == 2
+
+
+def test_introduction_gives_the_partition_id(open_mailbox: Any) -> None:
+    grid = FakeGrid(ours, 2, node_configs=[{"partition-id": 7}, {"partition-id": 3}])
+    mailbox = open_mailbox(grid, introduce=True)
+    assert set(pull(mailbox, 2)) == {Joined(7), Joined(3)}
+    mailbox.push(order(0, 3))
+    upload = pull(mailbox, 1)[0].upload
+    assert upload.num_examples == 13
+    assert upload.vector.tolist() == [2.0, 3.0]
+    assert grid.received[-1].metadata.dst_node_id == grid.node_ids[1]
+    assert list(grid.received[-1].content["arrays"]) == ["packed"]
+
+
+def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox: Any) -> None:
+    grid = FakeGrid(plus_one, 1)
+    assert pull(open_mailbox(grid, introduce=True), 1) == [Joined(grid.node_ids[0])]
+    silent = FakeGrid(ours, 0)
+    node = silent.connect({})  # our ClientApp, on a node without --node-config
+    assert pull(open_mailbox(silent, introduce=True), 1) == [Joined(node)]
+
+
+def test_introductions_wait_for_nobody(open_mailbox: Any) -> None:
+    grid = FakeGrid(ours, 2)
+    first, _ = grid.node_ids
+    grid.held.add(first)
+    mailbox = open_mailbox(grid, introduce=True)
+    assert pull(mailbox, 1) == [Joined(1)]
+    grid.release(first)
+    assert pull(mailbox, 1) == [Joined(0)]
+
+
+def test_a_node_that_vanishes_before_it_introduced_itself_never_joins(open_mailbox: Any) -> None:
+    grid = FakeGrid(ours, 1)
+    (node,) = grid.node_ids
+    grid.held.add(node)
+    threads = set(threading.enumerate())
+    mailbox = open_mailbox(grid, introduce=True)
+    assert mailbox.pull(timeout=0.05) == []
+    (introducing,) = (t for t in threading.enumerate() if "_introduce" in t.name)
+    assert introducing not in threads
+    grid.node_ids.remove(node)
+    introducing.join(timeout=5.0)
+    assert mailbox.pull(timeout=0.0) == []
+
+
+def test_a_node_that_did_not_hear_the_question_is_asked_again(open_mailbox: Any) -> None:
+    """As one that still counts as online after the SuperLink died, and is away."""
+    grid = FakeGrid(ours, 1)
+    (node,) = grid.node_ids
+    grid.held.add(node)
+    mailbox = open_mailbox(grid, introduce=True, poll_seconds=0.2)
+    assert mailbox.pull(timeout=0.05) == []
+    grid.held.discard(node)
+    grid.vanish(node)
+    grid.node_ids.append(node)
+    assert pull(mailbox, 1) == [Joined(0)]
+    assert len(grid.received) == 2
+
+
+def test_a_node_that_did_not_hear_the_question_does_not_join_by_its_node_id(
+    open_mailbox: Any,
+) -> None:
+    """Though it was seen again at once."""
+
+    class SeenAgain(set[int]):
+        def discard(self, node: int) -> None:
+            pass
+
+    grid = FakeGrid(ours, 1)
+    (node,) = grid.node_ids
+    grid.held.add(node)
+    mailbox = open_mailbox(grid, introduce=True, poll_seconds=60.0)
+    assert mailbox.pull(timeout=0.05) == []
+    mailbox._present = SeenAgain({node})
+    grid.vanish(node)
+    assert mailbox.pull(timeout=0.1) == []
+
+
+def test_late_nodes_are_used_and_vanished_ones_reported(open_mailbox: Any) -> None:
+    grid = FakeGrid(plus_one, 1)
+    (first,) = grid.node_ids
+    mailbox = open_mailbox(grid)
+    assert pull(mailbox, 1) == [Joined(first)]
+    second = grid.connect()
+    assert pull(mailbox, 1) == [Joined(second)]
+    mailbox.push(order(0, second))
+    assert pull(mailbox, 1)[0].number == 0
+    grid.vanish(first)
+    assert pull(mailbox, 1) == [Left(first)]
+    assert mailbox.capacity() == 1
+
+
+def test_a_vanished_node_takes_its_orders_along(open_mailbox: Any) -> None:
+    grid = FakeGrid(plus_one, 1)
+    (node,) = grid.node_ids
+    grid.held.add(node)
+    mailbox = open_mailbox(grid)
+    clock = WallClock(mailbox)
+    assert clock.next(math.inf) == Joined(node)
+    clock.dispatch(order(0, node))
+    grid.node_ids.remove(node)
+    assert clock.next(math.inf) == Left(node, (order(0, node),))
+    mailbox.push(order(1, node))  # the engine had not seen `Left` yet
+    grid.node_ids.append(node)
+    assert clock.next(math.inf) == Joined(node)
+    grid.release(node)  # what it did for order 0 is of no use to anybody
+    clock.dispatch(order(2, node))
+    assert clock.next(math.inf).reply.number == 2
+    assert clock.next(clock.now + 0.1) is None
+
+
+def test_a_restarted_node_takes_its_client_over(
+    open_mailbox: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = FakeGrid(ours, 1)
+    (old,) = grid.node_ids
+    mailbox = open_mailbox(grid, introduce=True)
+    assert pull(mailbox, 1) == [Joined(0)]
+    new = grid.connect({"partition-id": 0})
+    assert pull(mailbox, 2) == [Left(0), Joined(0)]
+    assert f"node {new} takes over client 0 from node {old}" in caplog.text
+    mailbox.push(order(0, 0))
+    assert pull(mailbox, 1)[0].number == 0
+    assert grid.received[-1].metadata.dst_node_id == new
+    grid.vanish(old)
+    assert mailbox.pull(timeout=0.1) == []
+
+
+def test_an_order_given_while_a_client_is_taken_over_goes_with_the_old_node(
+    open_mailbox: Any,
+) -> None:
+    """The engine does not know yet; else the order would fail, and its reply be a duplicate."""
+    grid = FakeGrid(ours, 1)
+    mailbox = open_mailbox(grid, introduce=True)
+    clock = WallClock(mailbox)
+    assert clock.next(math.inf) == Joined(0)
+    (old,) = grid.node_ids
+    grid.held.add(old)
+    clock.dispatch(order(0, 0))
+    new = grid.connect({"partition-id": 0})
+    while mailbox._nodes.get(0) != new:
+        time.sleep(0.001)
+    grid.held.add(new)
+    clock.dispatch(order(1, 0))
+    assert clock.next(math.inf) == Left(0, (order(0, 0), order(1, 0)))
+    assert clock.next(math.inf) == Joined(0)
+    grid.release(new)
+    clock.dispatch(order(2, 0))
+    assert clock.next(math.inf).reply.number == 2
+    assert clock.next(clock.now + 0.1) is None
+
+
+def test_what_is_told_together_happens_one_after_the_other(open_mailbox: Any) -> None:
+    """An order that is given upon the first event still is one for the node before the second."""
+    grid = FakeGrid(ours, 2)
+    mailbox = open_mailbox(grid, introduce=True)
+    pull(mailbox, 2)
+    mailbox.push(order(0, 1))
+    new = grid.connect({"partition-id": 0})
+    while mailbox._nodes.get(0) != new:
+        time.sleep(0.001)
+    assert [event.number for event in mailbox.pull(5.0)] == [0]
+    mailbox.push(order(1, 0))
+    assert pull(mailbox, 2) == [Left(0), Joined(0)]
+    assert mailbox.pull(0.1) == []
+
+
+def test_a_slow_uplink_blocks_nobody_else(open_mailbox: Any) -> None:
+    grid = FakeGrid(plus_one, 2)
+    slow, fast = grid.node_ids
+    grid.uploading[slow] = threading.Event()
+    mailbox = open_mailbox(grid)
+    pull(mailbox, 2)
+    mailbox.push(order(0, slow))
+    for number in range(1, 6):
+        mailbox.push(order(number, fast))
+        assert pull(mailbox, 1)[0].number == number
+    grid.uploading[slow].set()
+    assert pull(mailbox, 1)[0].number == 0
+
+
+def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_message(
+    open_mailbox: Any,
+) -> None:
+    grid = FakeGrid(plus_one, 1)
+    (node,) = grid.node_ids
+    grid.uploading[node] = threading.Event()
+    mailbox = open_mailbox(grid, deadline=0.05)
+    clock = WallClock(mailbox, deadline=0.05)
+    assert clock.next(math.inf) == Joined(node)
+    clock.dispatch(order(0, node))
+    assert clock.next(math.inf) == Expired(order(0, node))
+    assert clock.next(math.inf) == Returned(order(0, node))
+    assert mailbox.capacity() == 1
+    clock.dispatch(order(1, node))
+    grid.uploading[node].set()
+    assert clock.next(math.inf).reply.number == 1
+    assert clock.next(clock.now + 0.1) is None, "the first reply is of no use to anybody"
+
+
+def test_errors_become_replies_that_say_why(open_mailbox: Any) -> None:
+    def app(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] == 0:
+            raise RuntimeError("out of memory")
+        return Message(RecordDict(), reply_to=message)
+
+    grid = FakeGrid(app, 3)
+    raising, empty, refused = grid.node_ids
+    grid.refused.add(refused)
+    mailbox = open_mailbox(grid)
+    pull(mailbox, 3)
+    for number, node in enumerate([raising, empty, refused]):
+        mailbox.push(order(number, node))
+    errors = {reply.number: reply.error for reply in pull(mailbox, 3)}
+    assert errors[0] == "<class 'RuntimeError'>:<'out of memory'>"
+    assert errors[1] == "malformed reply: reply holds 0 ArrayRecords, expected exactly one"
+    assert errors[2] == f"node {refused} was not given the order"
+
+
+def test_a_grid_that_raises_loses_no_order(
+    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = FakeGrid(plus_one, 1)
+    (node,) = grid.node_ids
+    mailbox = open_mailbox(grid)
+    pull(mailbox, 1)
+
+    def broken(message_ids: object) -> list[Message]:
+        raise ConnectionError("refused")
+
+    monkeypatch.setattr(grid, "pull_messages", broken)
+    mailbox.push(order(0, node))
+    assert pull(mailbox, 1) == [Reply(0, error="grid: ConnectionError('refused')")]
+
+
+def test_who_is_connected_may_be_unknown_for_a_while(
+    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while the SuperLink, or what stands before it, is restarted."""
+    grid = FakeGrid(plus_one, 1)
+    errors = [ConnectionError("refused"), RuntimeError("500 Internal Server Error")]
+
+    def nodes() -> list[int]:
+        if errors:
+            raise errors.pop()
+        return grid.node_ids
+
+    monkeypatch.setattr(grid, "get_node_ids", nodes)
+    mailbox = open_mailbox(grid)
+    assert pull(mailbox, 1) == [Joined(grid.node_ids[0])]
+    errors += [ConnectionError("refused"), ConnectionError("refused")]
+    late = grid.connect()
+    assert pull(mailbox, 1) == [Joined(late)]
+
+
+def test_a_run_that_cannot_see_anybody_for_too_long_ends(
+    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grid = FakeGrid(plus_one, 1)
+    mailbox = open_mailbox(grid, patience=0.1)
+    pull(mailbox, 1)
+
+    def broken() -> list[int]:
+        raise ConnectionError("refused")
+
+    monkeypatch.setattr(grid, "get_node_ids", broken)
+    with pytest.raises(RunError, match=r"cannot see who is connected: ConnectionError"):
+        mailbox.pull(timeout=5.0)
+
+
+def test_duplicates_are_passed_on(open_mailbox: Any) -> None:
+    grid = FakeGrid(plus_one, 1)
+    (node,) = grid.node_ids
+    grid.copies[node] = 2
+    mailbox = open_mailbox(grid)
+    pull(mailbox, 1)
+    mailbox.push(order(0, node))
+    assert [reply.number for reply in pull(mailbox, 2)] == [0, 0]
+
+
+def test_messages_live_twice_as_long_as_the_deadline(open_mailbox: Any) -> None:
+    for deadline, ttl in [(30.0, 60.0), (math.inf, 43200.0)]:
+        grid = FakeGrid(plus_one, 1)
+        mailbox = open_mailbox(grid, deadline=deadline)
+        pull(mailbox, 1)
+        mailbox.push(order(0, grid.node_ids[0]))
+        pull(mailbox, 1)
+        assert grid.received[0].metadata.ttl == ttl
+
+
+def test_without_nodes_the_run_ends_with_advice(open_mailbox: Any) -> None:
+    mailbox = open_mailbox(FakeGrid(plus_one, 0), patience=0.05)
+    with pytest.raises(RunError, match=r"no node connected within 0\.05 s: start some with"):
+        mailbox.pull(timeout=None)
+
+
+def test_nodes_that_are_all_gone_are_waited_for(open_mailbox: Any) -> None:
+    grid = FakeGrid(plus_one, 1)
+    (node,) = grid.node_ids
+    mailbox = open_mailbox(grid, patience=0.05)
+    assert pull(mailbox, 1) == [Joined(node)]
+    grid.vanish(node)
+    assert pull(mailbox, 1) == [Left(node)]
+    assert mailbox.pull(timeout=0.1) == []
+    grid.node_ids.append(node)
+    assert pull(mailbox, 1) == [Joined(node)]
+
+
+def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(
+    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So Flower ends a ServerApp whose SuperLink is gone; it does not wake the main thread."""
+    monkeypatch.setattr("fl_app.flower.grid.HEED_SECONDS", 0.01)
+    grid = FakeGrid(plus_one, 0)
+    mailbox = open_mailbox(grid, patience=math.inf)
+    default = signal.signal(signal.SIGUSR1, lambda *_: grid.connect())
+    try:
+        threading.Timer(0.1, signal.raise_signal, [signal.SIGUSR1]).start()
+        assert mailbox.pull(timeout=None) == [Joined(grid.node_ids[0])]
+    finally:
+        signal.signal(signal.SIGUSR1, default)
+
+
+def test_close_ends_all_threads(open_mailbox: Any) -> None:
+    before = set(threading.enumerate())
+    grid = FakeGrid(ours, 2)
+    grid.held.add(grid.node_ids[0])
+    mailbox = open_mailbox(grid, introduce=True, poll_seconds=60.0)
+    pull(mailbox, 1)
+    grid.held.add(grid.node_ids[1])
+    mailbox.push(order(0, 1))
+    ours_alone = set(threading.enumerate()) - before
+    assert len(ours_alone) == 3  # who watches, who introduces, who awaits the order
+    mailbox.close()
+    for thread in ours_alone:
+        thread.join(timeout=1.0)
+        assert not thread.is_alive()
+
+
+# -- any node, virtual time -----------------------------------------------------------------------
+
+
+def test_any_node_serves_any_client_one_order_at_a_time() -> None:
+    grid = FakeGrid(plus_one, 2)
+    mailbox = AnyNode(grid, LAYOUT, train_config={"lr": 0.5})
+    assert mailbox.capacity() == 2
+    mailbox.push(order(0, client_id=41))
+    mailbox.push(order(1, client_id=42))
+    assert mailbox.capacity() == 0
+    assert {m.metadata.dst_node_id for m in grid.received} == set(grid.node_ids)
+    configs = [dict(m.content["config"]) for m in grid.received]
+    assert [c["client-id"] for c in configs] == [41, 42]
+    assert all(c["any-node"] is True and c["lr"] == 0.5 for c in configs)
+    assert {reply.number for reply in mailbox.pull(None)} == {0, 1}
+    assert mailbox.capacity() == 2
+
+
+def test_pull_returns_what_is_there_and_waits_no_longer_than_asked() -> None:
+    grid = FakeGrid(plus_one, 2)
+    slow, _ = grid.node_ids
+    grid.held.add(slow)
+    mailbox = AnyNode(grid, LAYOUT)
+    mailbox.push(order(0, 0))
+    mailbox.push(order(1, 1))
+    held = next(m for m in grid.received if m.metadata.dst_node_id == slow)
+    (reply,) = mailbox.pull(None)
+    assert reply.number == 1 - held.content["config"]["client-id"]
+    assert mailbox.pull(0.0) == []
+    assert mailbox.pull(0.01) == []
+    grid.release(slow)
+    assert len(list(mailbox.pull(0.0))) == 1
+    assert mailbox.pull(None) == [], "nothing is under way, so nothing would ever come"
+
+
+def test_duplicates_are_dropped_since_virtual_time_knows_none() -> None:
+    grid = FakeGrid(plus_one, 1)
+    grid.copies[grid.node_ids[0]] = 2
+    mailbox = AnyNode(grid, LAYOUT)
+    mailbox.push(order(0, 0))
+    assert [reply.number for reply in mailbox.pull(None)] == [0]
+    assert mailbox.capacity() == 1
+
+
+def test_errors_are_replies_and_free_the_node() -> None:
+    def app(message: Message, context: Context) -> Message:
+        raise RuntimeError("broken")
+
+    mailbox = AnyNode(FakeGrid(app, 1), LAYOUT)
+    mailbox.push(order(0, 0))
+    (reply,) = mailbox.pull(None)
+    assert reply.error == "<class 'RuntimeError'>:<'broken'>"
+    assert mailbox.capacity() == 1
+
+
+def test_a_node_that_takes_no_order_is_passed_over() -> None:
+    grid = FakeGrid(plus_one, 2)
+    mailbox = AnyNode(grid, LAYOUT)
+    grid.refused.add(grid.node_ids[1])
+    mailbox.push(order(0, 0))
+    assert grid.received[0].metadata.dst_node_id == grid.node_ids[0]
+    grid.refused.add(grid.node_ids[0])
+    list(mailbox.pull(None))
+    with pytest.raises(RunError, match="no node accepts an order"):
+        mailbox.push(order(1, 1))
+
+
+def test_a_simulation_whose_nodes_are_all_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = FakeGrid(plus_one, 1)
+    mailbox = AnyNode(grid, LAYOUT, patience=0.0)
+    monkeypatch.setattr("fl_app.flower.grid.REFRESH_SECONDS", 0.0)
+    monkeypatch.setattr(grid, "get_node_ids", list)
+    with pytest.raises(RunError, match="every node is gone"):
+        mailbox.pull(None)
+
+
+def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = FakeGrid(plus_one, 0)
+    looks = iter([[], []])
+    monkeypatch.setattr(grid, "get_node_ids", lambda: next(looks, list(grid.node_ids)))
+    node = grid.connect()
+    mailbox = AnyNode(grid, LAYOUT)
+    assert mailbox.capacity() == 1
+    mailbox.push(order(0, 0))
+    grid.connect()
+    monkeypatch.setattr("fl_app.flower.grid.REFRESH_SECONDS", 0.0)
+    assert mailbox.capacity() == 1, "one new, one at work"
+    assert grid.received[0].metadata.dst_node_id == node
+
+
+def test_no_node_at_all() -> None:
+    with pytest.raises(RunError, match=r"no node connected within 0\.03 s: .* num-supernodes"):
+        AnyNode(FakeGrid(plus_one, 0), LAYOUT, patience=0.03)
+
+
+# -- with an engine -------------------------------------------------------------------------------
+
+
+class Primes:
+    """Devices of unequal speed."""
+
+    def seconds(self, client_id: int, sequence: int, now: float) -> float:
+        return (2.0, 3.0, 5.0, 7.0)[client_id % 4]
+
+
+def foreign_model() -> tuple[Layout, Vector]:
+    torch.manual_seed(0)
+    record = ArrayRecord(foreign_app.Net().state_dict())
+    layout = wire.layout_of(record)
+    return layout, wire.from_arrays(record, layout)
+
+
+def train_foreign(clock: WallClock | VirtualClock, num_versions: int) -> tuple[Outcome, Recorder]:
+    layout, initial = foreign_model()
+    recorder = Recorder()
+    engine = Engine(
+        strategy=MeanDelta(),
+        schedule=Buffered(concurrency=3, buffer_size=2),
+        clock=clock,
+        initial=initial,
+        num_trainable=layout.num_trainable,
+        stop=Stop(num_versions=num_versions),
+        sinks=[recorder],
+    )
+    return engine.run(), recorder
+
+
+def test_a_client_app_that_never_heard_of_us_learns_on_the_wall_clock() -> None:
+    grid = FakeGrid(foreign_app.app, 4)
+    mailbox = GridMailbox(grid, foreign_model()[0], train_config={"lr": 0.1}, introduce=False)
+    outcome, recorder = train_foreign(WallClock(mailbox, deadline=30.0), num_versions=30)
+    assert (outcome.stopped, outcome.version, recorder.history.failures) == ("num_versions", 30, 0)
+    assert recorder.history.rejected == 0
+    weight, bias, batches = outcome.params
+    assert weight == pytest.approx(2.0, abs=0.1)
+    assert bias == pytest.approx(1.0, abs=0.1)
+    assert batches > 0
+    losses = [event["loss"] for event in recorder.events if event["kind"] == "arrival"]
+    assert losses[-1] < 0.1 * losses[0]
+    assert all(event["client"] in grid.node_ids for event in recorder.events if "loss" in event)
+
+
+def test_virtual_time_is_the_same_for_any_number_of_nodes() -> None:
+    runs = []
+    for num_nodes in (1, 3):
+        grid = FakeGrid(foreign_app.app, num_nodes, [{"partition-id": 0}] * num_nodes)
+        mailbox = AnyNode(grid, foreign_model()[0], train_config={"lr": 0.1})
+        outcome, recorder = train_foreign(VirtualClock(mailbox, Primes(), 4), num_versions=10)
+        assert (outcome.version, recorder.history.failures) == (10, 0)
+        runs.append((outcome.params.tobytes(), recorder.events))
+    assert runs[0] == runs[1]
+
+
+def test_failures_on_the_wall_clock_do_not_stop_the_run() -> None:
+    def app(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] == 0:
+            raise RuntimeError("broken")
+        return foreign_app.app(message, context)
+
+    grid = FakeGrid(app, 3)
+    mailbox = GridMailbox(grid, foreign_model()[0], train_config={"lr": 0.1}, introduce=False)
+    began = time.monotonic()
+    outcome, recorder = train_foreign(WallClock(mailbox, deadline=30.0), num_versions=5)
+    assert outcome.version == 5
+    assert recorder.history.failures > 0
+    assert np.isfinite(outcome.params).all()
+    assert time.monotonic() - began < 10.0

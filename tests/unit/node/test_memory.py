@@ -1,0 +1,116 @@
+"""What a device keeps between its orders."""
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from fl_app.node.memory import Memory
+
+
+def context(**node_config: str) -> Context:
+    return Context(1, 5, dict(node_config), RecordDict(), {})
+
+
+def test_what_was_saved_is_loaded_and_replaced_as_a_whole(tmp_path: Path) -> None:
+    memory = Memory.of(context(**{"state-dir": str(tmp_path)}), "7", client_id=3)
+    assert memory.load() == {}
+    memory.save({"slot": np.array(2), "model": np.arange(3.0)})
+    memory.save({"slot": np.array(4)})
+    again = Memory.of(context(**{"state-dir": str(tmp_path)}), "7", client_id=3)
+    assert {name: int(array) for name, array in again.load().items()} == {"slot": 4}
+    folder = tmp_path / "run-7"
+    assert [path.name for path in folder.iterdir()] == ["client-3.npz"]
+    memory.save({})
+    assert list(folder.iterdir()) == []
+
+
+def test_every_client_and_every_run_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
+    Memory.of(context(), "7", 0).save({"slot": np.array(1)})
+    assert Memory.of(context(), "7", 1).load() == {}
+    assert Memory.of(context(), "8", 0).load() == {}
+    assert Memory.of(context(), "7", 0).load().keys() == {"slot"}
+
+
+def test_it_lies_in_the_users_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("FL_APP_STATE_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    Memory.of(context(), "7", 0).save({"slot": np.array(1)})
+    assert (tmp_path / "fl_app" / "run-7" / "client-0.npz").exists()
+
+
+def test_a_run_does_not_name_a_folder_elsewhere() -> None:
+    with pytest.raises(ValueError, match=r"run=\.\./\.\. must be letters and digits"):
+        Memory.of(context(), "../..", 0)
+
+
+def test_what_was_kept_of_old_runs_goes_when_a_new_one_comes(tmp_path: Path) -> None:
+    there = context(**{"state-dir": str(tmp_path)})
+
+    def save(run: str, age: float) -> Path:
+        memory = Memory.of(there, run, 0)
+        memory.save({"slot": np.array(1)})
+        (memory.path.parent / "client-0.npz.123").touch()  # whoever wrote it was killed
+        os.utime(memory.path.parent, (time.time() - age,) * 2)
+        return memory.path.parent
+
+    old, recent = save("1", 8 * 86400.0), save("2", 6 * 86400.0)
+    own = tmp_path / "run-results"  # the user's
+    own.mkdir()
+    (own / "table.csv").touch()
+    os.utime(own, (0, 0))
+    new = save("3", 0.0)
+    assert {path for path in tmp_path.iterdir()} == {recent, own, new}
+    assert (own / "table.csv").exists()
+    assert not old.exists()
+
+
+def test_a_torn_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "client-0.npz"
+    memory = Memory(path)
+    memory.save({"model": np.arange(100.0)})
+    path.write_bytes(path.read_bytes()[:150])
+    memory = Memory(path)
+    assert memory.load() == {}
+    assert "starts without memory" in caplog.text
+    assert (tmp_path / "client-0.unreadable").exists()
+    memory.save({"slot": np.array(1)})
+    assert memory.load().keys() == {"slot"}
+
+
+def test_who_saved_it_need_not_read_it(tmp_path: Path) -> None:
+    path = tmp_path / "client-0.npz"
+    memory = Memory(path)
+    memory.save({"slot": np.array(1)})
+    path.unlink()
+    assert memory.load().keys() == {"slot"}
+
+
+def test_an_order_that_failed_changes_nothing(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "client-0.npz")
+    memory.save({"model": np.zeros(2)})
+    memory.load()["model"] += 1  # and is never saved
+    assert memory.load()["model"].tolist() == [0, 0]
+
+
+def test_what_cannot_be_saved_leaves_nothing_behind(tmp_path: Path) -> None:
+    memory = Memory(tmp_path / "client-0.npz")
+    memory.save({"slot": np.array(1)})
+    with pytest.raises(ValueError, match="allow_pickle=False"):
+        memory.save({"slot": np.array(2), "evil": np.array([print], dtype=object)})
+    assert [path.name for path in tmp_path.iterdir()] == ["client-0.npz"]
+    assert memory.load()["slot"] == 1
+
+
+def test_a_pickle_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "client-0.npz"
+    np.savez(path, evil=np.array([print], dtype=object), allow_pickle=True)
+    assert Memory(path).load() == {}
+    path.write_bytes(b"")
+    assert Memory(path).load() == {}

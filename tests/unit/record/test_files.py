@@ -1,0 +1,267 @@
+import errno
+import io
+import json
+import math
+import re
+import threading
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from fl_app.core.events import Aggregated, Arrived, Checkpointed, Dispatched, Evaluated
+from fl_app.record.files import FLUSH_EVERY, MAX_LINES, JsonLines, Metrics
+from fl_app.record.history import History
+from fl_app.record.progress import LINE_EVERY, Progress
+
+
+class Wall:
+    """A wall clock that a test turns by hand."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+def dispatch(t, client=3):
+    return Dispatched(t, client, order=0, version=0, bytes=8)
+
+
+def arrival(t=0.5, order=0):
+    return Arrived(t, 3, order, base_version=0, age=0)
+
+
+def aggregate(t, version=1, **report):
+    return Aggregated(t, version, client=[], order=[], age=[], report=report)
+
+
+def evaluation(version, t, **metrics):
+    return Evaluated(t, version, metrics)
+
+
+def test_event_is_one_compact_line_in_the_order_of_its_keys(tmp_path):
+    sink = JsonLines(tmp_path / "events.jsonl")
+    sink.emit(dispatch(0.0))
+    sink.emit(Aggregated(1.2, 1, client=[3, 7], order=[0, 4], age=[0, 1], report={"kept": 2}))
+    sink.close()
+    assert (tmp_path / "events.jsonl").read_text() == (
+        '{"kind":"dispatch","t":0.0,"client":3,"order":0,"version":0,"bytes":8}\n'
+        '{"kind":"aggregate","t":1.2,"version":1,"client":[3,7],"order":[0,4],"age":[0,1],'
+        '"kept":2}\n'
+    )
+
+
+class FullOnce:
+    """A file that has room for so many characters, and then, for a while, for none."""
+
+    def __init__(self, file, room):
+        self._file, self._room = file, room
+
+    def write(self, text):
+        if self._room is not None and len(text) > self._room:
+            self._file.write(text[: self._room])
+            self._room = None
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return self._file.write(text)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+
+def test_no_line_is_written_twice_if_there_is_room_again_before_the_log_is_closed(tmp_path):
+    path = tmp_path / "events.jsonl"
+    sink = JsonLines(path)
+    for t in range(5):
+        sink.emit(Checkpointed(t, 0))
+    sink._file = FullOnce(sink._file, 40)
+    with pytest.raises(OSError, match="No space left"):
+        sink.position()
+    sink.emit(Checkpointed(5, 0))
+    sink.close()
+    sink.close()
+    assert re.findall(r'"t":(\d)', path.read_text()) == ["0", "5"]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (math.nan, None),
+        (-math.inf, None),
+        (np.float32("nan"), None),
+        (np.array([0.5, np.inf]), [0.5, None]),
+        ({"deep": [1, (math.nan, "x")]}, {"deep": [1, [None, "x"]]}),
+        (np.int64(7), 7),
+        (np.float32(0.5), 0.5),
+        (np.arange(2), [0, 1]),
+    ],
+)
+def test_event_values_are_always_valid_json(tmp_path, value, written):
+    sink = JsonLines(tmp_path / "events.jsonl")
+    sink.emit(Evaluated(1.0, 1, {"loss": value}))
+    sink.close()
+    text = (tmp_path / "events.jsonl").read_text()
+    assert json.loads(text) == {"kind": "evaluate", "t": 1.0, "version": 1, "loss": written}
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
+def test_event_that_json_cannot_carry_is_refused(tmp_path):
+    sink = JsonLines(tmp_path / "events.jsonl")
+    with pytest.raises(TypeError, match="an event cannot carry a set"):
+        sink.emit(aggregate(1.0, clients={1}))
+    sink.close()
+
+
+def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_path):
+    wall = Wall()
+    path = tmp_path / "events.jsonl"
+    sink = JsonLines(path, wall=wall)
+    sink.emit(dispatch(0.0))
+    assert path.read_text() == ""
+    wall.now += FLUSH_EVERY
+    sink.emit(dispatch(1.0))
+    assert path.read_text().count("\n") == 2
+    for _ in range(MAX_LINES):
+        sink.emit(dispatch(2.0))
+    assert path.read_text().count("\n") == 2 + MAX_LINES
+    sink.close()
+
+
+def test_event_log_does_not_depend_on_the_wall_clock(tmp_path):
+    logs = []
+    for speed in (0.0, 1.0):
+        wall = Wall()
+        sink = JsonLines(tmp_path / "events.jsonl", wall=wall)
+        for number in range(10):
+            sink.emit(dispatch(float(number), number))
+            wall.now += speed
+        sink.close()
+        logs.append((tmp_path / "events.jsonl").read_bytes())
+    assert logs[0] == logs[1]
+
+
+def test_metrics_are_a_row_per_evaluation_on_disk_at_once(tmp_path):
+    path = tmp_path / "metrics.csv"
+    sink = Metrics(path)
+    sink.emit(arrival())
+    sink.emit(evaluation(1, 1.5, accuracy=0.5, loss=1.25))
+    assert path.read_text() == "version,t,accuracy,loss\n1,1.5,0.5,1.25\n"
+    sink.close()
+
+
+def test_first_evaluation_fixes_the_columns(tmp_path):
+    path = tmp_path / "metrics.csv"
+    sink = Metrics(path)
+    sink.emit(evaluation(0, 0.0, loss=2.0, perplexity=7.5, accuracy=0.1))
+    sink.emit(evaluation(1, 1.0, loss=math.nan, accuracy=np.float64(0.2), other=3))
+    sink.close()
+    assert path.read_text().splitlines() == [
+        "version,t,accuracy,loss,perplexity",
+        "0,0.0,0.1,2.0,7.5",
+        "1,1.0,0.2,,",
+    ]
+
+
+def test_further_columns_are_asked_for_at_every_evaluation(tmp_path):
+    counts = iter([1, 2])
+    sink = Metrics(tmp_path / "metrics.csv", lambda: {"joules": next(counts)})
+    sink.emit(arrival())
+    sink.emit(evaluation(0, 0.0, accuracy=0.1, loss=2.0))
+    sink.emit(evaluation(1, 3.0, accuracy=0.2, loss=1.0))
+    sink.close()
+    text = (tmp_path / "metrics.csv").read_text()
+    assert text == "version,t,accuracy,loss,joules\n0,0.0,0.1,2.0,1\n1,3.0,0.2,1.0,2\n"
+
+
+def test_metrics_without_evaluation_are_a_header(tmp_path):
+    sink = Metrics(tmp_path / "metrics.csv")
+    sink.close()
+    assert (tmp_path / "metrics.csv").read_text() == "version,t,accuracy,loss\n"
+
+
+def work(order, version=None):
+    """What is told of an order, and of the version that its update makes."""
+    yield Dispatched(0.0, 3, order, version=0)
+    yield arrival(order=order)
+    if version is not None:
+        yield Aggregated(0.0, version, client=[3], order=[order], age=[0])
+
+
+def watched(total, label, **settings):
+    """A progress display, and how to tell it and its history of an event."""
+    history = History()
+    sink = Progress(history, total, label, **settings)
+
+    def tell(event):
+        history.emit(event)
+        sink.emit(event)
+
+    return sink, tell
+
+
+def test_progress_prints_a_line_now_and_then_and_at_the_end_where_it_cannot_draw():
+    wall, out = Wall(), io.StringIO()
+    sink, tell = watched(20, "fedbuff", console=Console(file=out), wall=wall)
+    for version in range(1, 9):
+        for event in work(version, version):
+            tell(event)
+        tell(evaluation(version, 0.0, accuracy=version / 10))
+        wall.now += LINE_EVERY / 4
+    for event in work(9):
+        tell(event)
+    tell(evaluation(8, 0.0, accuracy=None))
+    sink.close()
+    assert out.getvalue().splitlines() == [
+        "fedbuff: 4/20 versions 4 updates at 0/s acc 40.0%",
+        "fedbuff: 8/20 versions 8 updates at 0/s acc 80.0%",
+        "fedbuff: 8/20 versions 9 updates at 0/s acc -",
+    ]
+
+
+def test_progress_bar_is_drawn_ten_times_a_second_at_most_and_left_standing():
+    wall, out = Wall(), io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    sink, tell = watched(1000, "[fedbuff]", console=console, wall=wall)
+    for version in range(1, 1001):
+        for event in work(version, version):
+            tell(event)
+        wall.now += 0.001
+    drawn = out.getvalue().count("[fedbuff]")
+    assert 8 <= drawn <= 12
+    sink.close()
+    assert "1000/1000 versions" in out.getvalue().splitlines()[-2]
+    assert "1,000 updates at 1,000/s" in out.getvalue().splitlines()[-2]
+
+
+def test_progress_starts_no_thread():
+    before = threading.enumerate()
+    console = Console(file=io.StringIO(), force_terminal=True)
+    sink, tell = watched(math.inf, "fedbuff", console=console)
+    tell(aggregate(0.0))
+    assert threading.enumerate() == before
+    sink.close()
+    assert "1 versions" in console.file.getvalue()
+
+
+def test_progress_is_towards_the_end_that_is_nearest():
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    sink, tell = watched(40, "fedbuff", updates=200, seconds=60.0, console=console, wall=Wall())
+    for number in range(3):
+        for event in work(number, 1):
+            tell(event)
+    tell(evaluation(1, 45.0, accuracy=0.5))
+    assert sink._share() == 0.75
+    sink.close()
+    last = out.getvalue().splitlines()[-2]
+    assert "1/40 versions" in last
+    assert "3/200 updates at" in last
+    assert "45.0/60.0 s" in last

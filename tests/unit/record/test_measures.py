@@ -1,0 +1,335 @@
+"""What runs are judged by; expected values are derived in the docstrings."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fl_app.record.history import Evaluation, History
+from fl_app.record.log import events_of
+from fl_app.record.measures import (
+    columns,
+    expected_accuracy,
+    first_at,
+    gini,
+    of_last_evaluation,
+    of_run,
+    participation_gini,
+    stability,
+    stays_at,
+    worst_decile,
+)
+from fl_app.tasks.per_class import PerClass
+from fl_app.tasks.task import Task
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("counts", "value"),
+    [
+        ([5, 5, 5], 0.0),
+        ([0, 0, 0, 8], 0.75),  # one of four has everything: 1 - 1/4
+        ([1, 3], 0.25),  # mean absolute difference (0 + 2 + 2 + 0) / 4 = 1, over twice the mean 2
+        ([3, 1], 0.25),
+        ([0, 0], 0.0),
+        ([7], 0.0),
+    ],
+)
+def test_gini(counts: list[int], value: float) -> None:
+    assert gini(counts) == pytest.approx(value)
+
+
+def test_gini_is_half_the_relative_mean_difference() -> None:
+    counts = np.random.default_rng(0).integers(0, 50, 40)
+    difference = np.abs(counts[:, None] - counts).mean()
+    assert gini(counts) == pytest.approx(difference / (2 * counts.mean()))
+
+
+def test_stability_is_the_scatter_of_the_last_ten_accuracies() -> None:
+    """Five of 0.1 and five of 0.4.
+
+    log10 differs by log10(4) = 0.60206 between the halves, so its population standard deviation is
+    half of that, 0.30103; that of the accuracies is 0.15. What came before them does not count.
+    """
+    log, plain = stability([0.9, 0.001] + 5 * [0.1] + 5 * [0.4])
+    assert log == pytest.approx(0.30103, abs=1e-6)
+    assert plain == pytest.approx(0.15)
+
+
+def test_stability_of_few_or_zero_accuracies() -> None:
+    assert all(map(math.isnan, stability([0.5])))
+    log, plain = stability([0.0, 0.5])
+    assert math.isnan(log)
+    assert plain == 0.25
+
+
+def test_worst_decile_is_the_mean_of_the_lowest_tenth() -> None:
+    assert worst_decile([0.9, 0.1, 0.5]) == 0.1
+    assert worst_decile(np.arange(25.0)) == pytest.approx(1.0)  # of 0, 1, 2
+
+
+def test_a_clients_accuracy_is_recall_in_the_mix_of_its_classes() -> None:
+    mix = np.array([[1.0, 0.0], [0.25, 0.75]])
+    assert expected_accuracy(mix, np.array([0.8, 0.4])) == pytest.approx([0.8, 0.5])
+
+
+def test_first_evaluation_at_a_target_raw_and_smoothed() -> None:
+    """Means of five: .38 at version 4, .52 at version 5, .6 at version 6."""
+    accuracies = [0.1, 0.2, 0.7, 0.4, 0.5, 0.8, 0.6]
+    evaluations = [
+        Evaluation(v, 10.0 * v, 3 * v, {"accuracy": a}) for v, a in enumerate(accuracies)
+    ]
+    assert first_at(evaluations, 0.5) == evaluations[2]
+    assert first_at(evaluations, 0.5, 5) == evaluations[5]
+    assert first_at(evaluations, 0.9) is None
+    assert first_at(evaluations[:4], 0.1, 5) is None
+    assert stays_at(evaluations, 0.55) == evaluations[6]
+    assert stays_at(evaluations, 0.7) is None
+
+
+# -- a run's events -------------------------------------------------------------------------------
+
+EVENTS: list[dict[str, Any]] = [
+    {"kind": "evaluate", "t": 0.0, "version": 0, "accuracy": 0.1},
+    {"kind": "dispatch", "t": 0.0, "client": 0, "version": 0, "bytes": 40},
+    {"kind": "dispatch", "t": 0.0, "client": 1, "version": 0, "bytes": 40},
+    {"kind": "dispatch", "t": 0.0, "client": 2, "version": 0, "bytes": 40},
+    {"kind": "arrival", "t": 2.0, "client": 0, "base_version": 0, "age": 0, "bytes": 40},
+    {"kind": "dispatch", "t": 2.0, "client": 0, "version": 0, "bytes": 40},
+    {"kind": "failure", "t": 3.0, "client": 1, "base_version": 0, "reason": "deadline"},
+    {"kind": "arrival", "t": 5.0, "client": 0, "base_version": 0, "age": 0, "bytes": 40},
+    {
+        "kind": "aggregate",
+        "t": 5.0,
+        "client": [0, 0],
+        "age": [0, 0],
+        "version": 1,
+        "weight": [1, 0],
+    },
+    {"kind": "evaluate", "t": 5.0, "version": 1, "accuracy": 0.6},
+    {"kind": "reject", "t": 7.0, "client": 1, "base_version": 0, "reason": "late"},
+    {"kind": "arrival", "t": 9.0, "client": 2, "base_version": 0, "age": 0, "bytes": 40},
+    {"kind": "reject", "t": 9.5, "reason": "duplicate"},
+    {"kind": "dispatch", "t": 9.5, "client": 1, "version": 1, "bytes": 40},
+    {"kind": "aggregate", "t": 9.5, "client": [2], "age": [1], "version": 2},
+    {"kind": "reject", "t": 10.5, "client": 1, "base_version": 1, "reason": "too old"},
+]
+
+
+def history(flats: Iterable[dict[str, Any]] = EVENTS, **settings: Any) -> History:
+    counted = History(**settings)
+    for event in events_of(flats):
+        counted.emit(event)
+    return counted
+
+
+def test_what_was_used_and_what_was_in_vain() -> None:
+    """Client 0: 2 s used, 3 s aggregated with weight 0. Client 2: 9 s used.
+
+    Client 1: 3 s until the deadline and 4 s more until its late reply, then 1 s refused. In vain
+    are 3 + 7 + 1 s in three orders; used are 11 s. Participation is 1, 0, 1, 0.
+    """
+    counted = history()
+    assert counted.seconds_used == 11.0
+    assert counted.seconds_wasted == 11.0
+    assert counted.orders_wasted == 3
+    assert counted.participation == {0: 1, 2: 1}
+    assert participation_gini(counted, 4) == pytest.approx(0.5)
+    assert counted.joules is None
+    assert columns(counted, 4) == {
+        "client_updates": 3,
+        "bytes_down": 5 * 40,
+        "bytes_up": 3 * 40,
+        "orders_wasted": 3,
+        "seconds_wasted": 11.0,
+        "participation_gini": pytest.approx(0.5),
+    }
+
+
+def test_joules_of_orders_as_far_as_they_went() -> None:
+    """One watt: every second until an order ended counts once, 2 + 3 + 7 + 9 + 1."""
+    asked = []
+
+    def joules(client_id: int, sequence: int, start: float, elapsed: float) -> float:
+        asked.append((client_id, sequence, start, elapsed))
+        return elapsed
+
+    counted = history(joules=joules)
+    assert counted.joules == 22.0
+    assert columns(counted, 4)["joules"] == 22.0
+    assert asked[1:] == [
+        (0, 0, 0.0, 2.0),
+        (1, 0, 0.0, 3.0),
+        (0, 1, 2.0, 3.0),
+        (1, 0, 0.0, 7.0),
+        (2, 0, 0.0, 9.0),
+        (1, 1, 9.5, 1.0),
+    ]
+    assert history(joules=lambda *order: None).joules is None
+
+
+def test_the_summary_of_a_run() -> None:
+    summary = of_run(history(), 4, target_accuracy=0.5)
+    assert summary == {
+        "last10_log10_accuracy_std": pytest.approx(math.log10(6) / 2),
+        "last10_accuracy_std": pytest.approx(0.25),
+        "report_accuracy": 0.5,
+        "seconds_to_target": 5.0,
+        "updates_to_target": 2,
+        "versions_to_target": 1,
+        "versions_to_target_smoothed": None,
+        "seconds_to_stay_at_target": None,
+        "updates_to_stay_at_target": None,
+        "versions_to_stay_at_target": None,
+        "joules": None,
+        "orders_wasted": 3,
+        "seconds_wasted": 11.0,
+        "wasted_share": 0.5,
+        "participation_gini": pytest.approx(0.5),
+        "aggregation": {},
+    }
+
+
+def test_training_for_clusters_is_neither_participation_nor_in_vain() -> None:
+    """2 s for the clusters, then 3 s used, both on version 0."""
+
+    def order(start: float, end: float) -> list[dict[str, Any]]:
+        arrival = {"client": 0, "base_version": 0, "age": 0, "loss": 1.0}
+        return [
+            {"kind": "dispatch", "t": start, "client": 0, "version": 0},
+            {"kind": "arrival", "t": end, **arrival},
+        ]
+
+    clusters = {"version": 0, "client": [0], "cluster": [0], "dropped": [0]}
+    flats = [*order(0.0, 2.0), {"kind": "cluster", "t": 2.0, **clusters}]
+    assert history(flats).seconds_used == 2.0
+    aggregate = {"kind": "aggregate", "t": 5.0, "version": 1, "client": [0], "age": [0]}
+    counted = history([*flats, *order(2.0, 5.0), aggregate])
+    assert counted.seconds_used == 5.0
+    assert counted.seconds_wasted == counted.orders_wasted == 0
+    assert counted.participation == {0: 1}
+
+
+def test_numbers_that_the_strategy_reported_are_averaged() -> None:
+    flats: list[dict[str, Any]] = []
+    for version, kept in ((1, 3), (2, 4)):
+        arrival = {"client": 0, "base_version": version - 1, "age": 0, "loss": 1.0}
+        fresh = {"kind": "aggregate", "t": 1.0, "version": version, "client": [0], "age": [0]}
+        flats += [
+            {"kind": "dispatch", "t": 0.0, "client": 0, "version": version - 1},
+            {"kind": "arrival", "t": 1.0, **arrival},
+            {**fresh, "weight": [1.0], "kept": kept, "effective_clients": None},
+        ]
+    assert of_run(history(flats), 2, target_accuracy=0.5)["aggregation"] == {"kept": 3.5}
+
+
+def test_a_collapsed_model_has_finite_weights_and_one_answer() -> None:
+    def collapsed(share: float, loss: float) -> bool:
+        metrics = {"accuracy": 0.1, "loss": loss, "commonest_prediction": share}
+        return bool(of_last_evaluation(metrics)["collapsed"])
+
+    assert collapsed(0.99, 2.3)
+    assert not collapsed(0.98, 2.3)
+    assert not collapsed(1.0, math.nan)  # diverged, as the loss says
+    assert "collapsed" not in of_last_evaluation({"accuracy": 0.1, "loss": 2.3})
+
+
+def test_the_summary_of_a_run_that_did_nothing() -> None:
+    summary = of_run(History(), None, target_accuracy=0.5)
+    assert summary.pop("report_accuracy") == 0.5
+    assert {key for key, value in summary.items() if value} == set()
+    assert summary["wasted_share"] is None
+
+
+# -- class by class -------------------------------------------------------------------------------
+
+
+class AlwaysZeroOrOne(nn.Module):
+    """Says class 1 for positive inputs, else class 0; never class 2."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([(x <= 0).float(), (x > 0).float(), torch.full_like(x, -1.0)], dim=-1)
+
+
+def small_task(**changes: Any) -> Task:
+    """Test classes 0 0 1 2, of which the model gets one 0 and the 1 right."""
+    settings: dict[str, Any] = {
+        "name": "small",
+        "num_classes": 3,
+        "architecture": AlwaysZeroOrOne,
+        "inputs": torch.zeros(6),
+        "targets": torch.tensor([0, 0, 1, 2, 2, 1]),
+        "test_inputs": torch.tensor([-1.0, 1.0, 1.0, 1.0]),
+        "test_targets": torch.tensor([0, 0, 1, 2]),
+        "partition": [np.array([0, 1]), np.array([2, 3, 4, 5])],
+    }
+    return Task(**(settings | changes))
+
+
+def test_recall_of_every_class() -> None:
+    metrics = PerClass(small_task(), ["recall"])(AlwaysZeroOrOne())
+    plain = small_task().test(AlwaysZeroOrOne())
+    assert metrics == plain | {"recall_0": 0.5, "recall_1": 1.0, "recall_2": 0.0}
+    assert metrics["accuracy"] == 0.5
+
+
+def test_accuracy_over_the_clients() -> None:
+    """Client 0 has only class 0: 0.5. Client 1 has halves of 1 and 2: (1 + 0) / 2 = 0.5."""
+    metrics = PerClass(small_task(), ["clients"])(AlwaysZeroOrOne())
+    assert metrics["client_accuracy_mean"] == 0.5
+    uneven = small_task(partition=[np.array([0, 1]), np.array([2, 5]), np.array([3, 4])])
+    metrics = PerClass(uneven, ["clients"])(AlwaysZeroOrOne())
+    assert metrics["client_accuracy_mean"] == pytest.approx(0.5)  # of 0.5, 1, 0
+    assert metrics["client_accuracy_worst_decile"] == 0.0
+    assert set(metrics) == {
+        "accuracy",
+        "loss",
+        "commonest_prediction",
+        "client_accuracy_mean",
+        "client_accuracy_worst_decile",
+    }
+
+
+def test_a_class_without_test_examples() -> None:
+    task = small_task(test_targets=torch.tensor([0, 0, 1, 1]))
+    assert math.isnan(PerClass(task, ["recall"])(AlwaysZeroOrOne())["recall_2"])
+    with pytest.raises(ValueError, match=r"no test examples of the classes \[2\]"):
+        PerClass(task, ["clients"])
+
+
+def test_sequences_have_no_classes() -> None:
+    with pytest.raises(ValueError, match="task=small has sequences: leave metrics= empty"):
+        PerClass(small_task(targets=torch.zeros(6, 5, dtype=torch.int64)), ["recall"])
+
+
+def test_label_counts() -> None:
+    counts: list[NDArray[np.int64]] = [small_task().label_counts(i) for i in (0, 1)]
+    assert [c.tolist() for c in counts] == [[2, 0, 0], [0, 2, 2]]
+    assert small_task().label_counts().tolist() == [2, 1, 1]
+
+
+def test_what_the_summary_says_of_the_last_evaluation() -> None:
+    metrics: Mapping[str, float] = {
+        "accuracy": 0.5,
+        "perplexity": 12.5,
+        "recall_0": 0.5,
+        "recall_1": math.nan,
+        "client_accuracy_mean": 0.25,
+    }
+    assert of_last_evaluation(metrics) == {
+        "final_perplexity": 12.5,
+        "recall": [0.5, None],
+        "client_accuracy_mean": 0.25,
+    }
+    assert of_last_evaluation({"accuracy": 0.5}) == {}
+    assert of_last_evaluation({"perplexity": math.inf}) == {"final_perplexity": None}

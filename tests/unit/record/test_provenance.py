@@ -1,0 +1,109 @@
+import subprocess
+
+import pytest
+
+from fl_app.record import provenance as module
+from fl_app.record.provenance import provenance, source_commit
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A git repository with a package in it, one commit."""
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "x")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "x@example.org")
+    (tmp_path / "fl_app").mkdir()
+    (tmp_path / "fl_app" / "a.py").write_text("1\n")
+    (tmp_path / ".gitignore").write_text("__pycache__\n")
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "--no-verify", "-m", "first")
+    source_commit.cache_clear()
+    yield tmp_path
+    source_commit.cache_clear()
+
+
+def git(folder, *arguments):
+    done = subprocess.run(
+        ["git", "-c", "commit.gpgsign=false", *arguments],
+        cwd=folder,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+def test_commit_is_that_of_the_source_tree(repository):
+    assert source_commit(repository) == (git(repository, "rev-parse", "HEAD"), False)
+
+
+@pytest.mark.parametrize("file", ["a.py", "my_own_algorithm.py"])
+def test_source_that_is_not_committed_is_told(repository, file):
+    (repository / "fl_app" / file).write_text("2\n")
+    assert source_commit(repository)[1] is True
+
+
+def test_files_of_runs_and_caches_are_no_changes_of_the_source(repository):
+    (repository / "outputs").mkdir()
+    (repository / "outputs" / "summary.json").write_text("{}")
+    (repository / "fl_app" / "__pycache__").mkdir()
+    (repository / "fl_app" / "__pycache__" / "a.pyc").write_text("")
+    assert source_commit(repository)[1] is False
+
+
+def test_repository_around_an_installed_package_is_not_its_own(repository):
+    installed = repository / "venv" / "site-packages"
+    installed.mkdir(parents=True)
+    assert source_commit(installed) == (None, None)
+
+
+def test_repository_of_a_hook_is_not_mistaken_for_it(repository, monkeypatch, tmp_path_factory):
+    monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("other")))
+    assert source_commit(repository)[0] is not None
+
+
+def test_git_that_fails_or_is_not_there_is_harmless(tmp_path, monkeypatch):
+    (tmp_path / ".git").write_text("broken")
+    assert source_commit(tmp_path) == (None, None)
+    source_commit.cache_clear()
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert source_commit(tmp_path) == (None, None)
+    source_commit.cache_clear()
+
+
+def test_repository_without_a_commit_has_none(tmp_path):
+    git(tmp_path, "init", "--quiet")
+    assert source_commit(tmp_path) == (None, None)
+
+
+def test_provenance_names_software_moment_overrides_and_host():
+    found = provenance(["algorithm=fedbuff", "seed=3"])
+    assert list(found) == [
+        "version",
+        "commit",
+        "uncommitted_changes",
+        "date",
+        "overrides",
+        "host",
+    ]
+    assert found["overrides"] == ["algorithm=fedbuff", "seed=3"]
+    assert found["date"].endswith("+00:00")
+    assert list(found["host"]) == ["os", "processor", "cores", "python", "torch", "flwr"]
+    assert all(found["host"].values())
+
+
+def test_resumed_run_keeps_the_date_on_which_it_began():
+    began = {**provenance([]), "date": "2020-01-01T00:00:00+00:00"}
+    again = provenance([], began)
+    assert again["date"] == "2020-01-01T00:00:00+00:00"
+    assert "began_with" not in again
+
+
+def test_run_resumed_with_other_software_says_what_it_began_with(monkeypatch):
+    began = {**provenance(["num_versions=5"]), "commit": "aaa"}
+    again = provenance(["num_versions=9"], began)
+    assert again["began_with"] == {"commit": "aaa", "overrides": ["num_versions=5"]}
+    monkeypatch.setattr(module, "source_commit", lambda folder: ("bbb", False))
+    third = provenance(["num_versions=9"], again)
+    assert third["began_with"]["commit"] == "aaa"

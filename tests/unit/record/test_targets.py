@@ -1,0 +1,49 @@
+import math
+
+import numpy as np
+import pytest
+
+from fl_app.record.targets import first_at, stays_at
+
+# Means of five from number 4 on: .38, .52, .6, .56, .6
+NOISY = [0.1, 0.2, 0.7, 0.4, 0.5, 0.8, 0.6, 0.5, 0.6]
+
+
+def test_lucky_evaluation_is_the_first_but_does_not_stay():
+    assert first_at(NOISY, 0.5) == 2
+    assert first_at(NOISY, 0.5, 5) == 5
+    assert stays_at(NOISY, 0.5) == 5
+    assert stays_at(NOISY, 0.59) == 8  # after the .56
+    assert first_at(NOISY, 0.59, 5) == 6
+    assert stays_at(NOISY, 0.9) is first_at(NOISY, 0.9) is None
+
+
+def test_what_falls_below_in_the_end_does_not_stay():
+    assert stays_at([0.9] * 6 + [0.1], 0.8) is None
+    assert stays_at([0.9] * 6 + [0.1], 0.7) == 4
+
+
+def test_exactly_at_the_target_is_there_from_the_first_mean():
+    assert stays_at([0.9] * 7, 0.9) == 4
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_fewer_evaluations_than_the_mean_needs_are_not_enough(number):
+    assert stays_at([0.9] * number, 0.5) is None
+
+
+def test_unknown_accuracy_is_not_there():
+    assert stays_at([0.9, math.nan, *[0.9] * 6], 0.5) == 6
+    assert stays_at([0.9] * 6 + [math.nan], 0.5) is None
+
+
+def test_it_is_the_definition():
+    """From there on every mean of five is at the target, and the one before is not."""
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        values = rng.random(rng.integers(5, 20)).tolist()
+        means = [np.mean(values[end - 5 : end]) for end in range(5, len(values) + 1)]
+        expected = next(
+            (at for at in range(len(means)) if all(mean >= 0.45 for mean in means[at:])), None
+        )
+        assert stays_at(values, 0.45) == (None if expected is None else expected + 4)

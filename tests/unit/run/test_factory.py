@@ -1,0 +1,112 @@
+"""From configuration to objects: settings that are objects themselves, runs that are refused."""
+
+import csv
+import multiprocessing
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from configs import composed
+
+from fl_app.core.rates import LinearDecay
+from fl_app.engine.engine import Engine
+from fl_app.run.factory import (
+    Sizes,
+    build_devices,
+    build_engine,
+    build_schedule,
+    build_sizes,
+    build_strategy,
+    build_trainer,
+)
+from fl_app.run.run import run_cell
+from fl_app.run.validate import check
+from fl_app.schedule.clustered_quorum import ClusteredQuorum
+
+
+def test_the_rate_falls_over_the_configured_run() -> None:
+    config = composed(
+        "algorithm=twafl", "num_versions=80", "algorithm.strategy.lr_schedule.to=0.25"
+    )
+    assert build_strategy(config).lr_schedule == LinearDecay(to=0.25, versions=80)
+
+
+def test_eafls_schedule_goes_by_the_strategys_keys() -> None:
+    keys = {
+        "num_clusters": 3,
+        "participation": 0.2,
+        "recluster_every": 7,
+        "synchronous": False,
+        "recluster": False,
+    }
+    overrides = [f"algorithm.strategy.{key}={value}" for key, value in keys.items()]
+    config = composed("algorithm=eafl", *overrides)
+    assert build_schedule(config) == ClusteredQuorum(**keys)
+    assert build_strategy(config).schedule == build_schedule(config)
+
+
+def test_a_bad_value_inside_a_setting_is_refused() -> None:
+    config = composed("algorithm=twafl", "algorithm.strategy.lr_schedule.to=2")
+    with pytest.raises(ValueError, match=r"^lr_schedule\.to=2 must be in \[0, 1\]"):
+        build_strategy(config)
+
+
+def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
+    settings = ["algorithm=fedhist", "algorithm.strategy.norm_decay=0.01"]
+    check(composed(*settings, "num_versions=99"))
+    check(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
+    with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
+        check(composed(*settings, "num_versions=100"))
+
+
+def engine_on_a_gpu(workers: str) -> Engine:
+    """Of a trainer that says it is on one; nothing is trained."""
+    config = composed("algorithm=fedavg_k", "num_clients=10", f"runtime.workers={workers}")
+    trainer = build_trainer(config)
+    trainer.device = torch.device("cuda")
+    return build_engine(config, trainer, build_devices(config, trainer), sinks=[])[0]
+
+
+def test_processes_are_not_forked_where_the_parent_uses_a_gpu() -> None:
+    with closing(engine_on_a_gpu("auto")):
+        assert multiprocessing.active_children() == []
+    with pytest.raises(ValueError, match=r"^runtime\.workers=2 must be auto or 0 here, .*=cuda"):
+        engine_on_a_gpu("2")
+
+
+@pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])
+def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(
+    settings: list[str], upload: int
+) -> None:
+    """And decide how long transfers take, of which an hour is nearly all of an order."""
+    link = ["devices/network=link", "devices.network.down=1", "devices.network.up=1"]
+    more = [*link, *(f"algorithm.client.{entry}" for entry in settings)]
+
+    def build(algorithm: str) -> tuple[Sizes, float]:
+        config = composed(f"algorithm={algorithm}", "num_clients=10", *more)
+        trainer = build_trainer(config)
+        devices = build_devices(config, trainer)
+        assert devices is not None
+        return build_sizes(config, trainer), devices.seconds(3, 0, 0.0)
+
+    sizes, seconds = build("scaffold")
+    d = sizes.model // 4
+    assert sizes == Sizes(model=4 * d, order=8 * d, upload=upload * d)
+    plain, shorter = build("fedbuff")
+    assert plain == Sizes(model=4 * d, order=4 * d, upload=upload // 2 * d)
+    assert seconds == pytest.approx(2 * shorter, rel=0.01)
+
+
+def test_the_bytes_of_vectors_beside_the_model_are_counted_in_every_file(tmp_path: Path) -> None:
+    config = composed(
+        *("algorithm=scaffold", "num_clients=4", "num_versions=3", "eval_every=1"),
+        *("algorithm.schedule.buffer_size=2", "algorithm.client.upload_dtype=float16"),
+        *("algorithm.client.local_steps=1", "runtime.workers=0"),
+    )
+    _, summary = run_cell(config, tmp_path, label="scaffold")
+    d = build_sizes(config, build_trainer(config)).model // 4
+    rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
+    assert summary["client_updates"] == 6
+    assert summary["bytes_up"] == float(rows[-1]["bytes_up"]) == 6 * 2 * 2 * d
+    assert summary["bytes_down"] == float(rows[-1]["bytes_down"]) == 6 * 2 * 4 * d

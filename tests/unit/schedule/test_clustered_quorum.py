@@ -1,0 +1,331 @@
+"""EAFL's schedule: quorums of clusters, who is waited for, and when clusters are formed."""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import MeanDelta, Run, Scripted, Stays, Times, run, toward_own_number, vec
+
+from fl_app.core.pool import ClientPool
+from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.schedule.clustered_quorum import ClusteredQuorum
+
+
+def updates(*clients: int) -> list[Update]:
+    return [Update(client_id, 0, vec(0, 0), "delta", 1, 0.0) for client_id in clients]
+
+
+def start(
+    schedule: ClusteredQuorum, idle: Any, busy: Any = (), buffer: Sequence[Update] = ()
+) -> set[int]:
+    return set(schedule.start(ClientPool(idle), busy, buffer, np.random.default_rng(0)))
+
+
+def take(schedule: ClusteredQuorum, *clients: int) -> list[int]:
+    return [update.client_id for update in schedule.take(updates(*clients))]
+
+
+def clustered(clusters: dict[int, int], **settings: Any) -> ClusteredQuorum:
+    """After the first clusters were formed, everybody at work again."""
+    schedule = ClusteredQuorum(num_clusters=1, **settings)
+    start(schedule, clusters)
+    schedule.regroup(clusters, updates(*clusters))
+    start(schedule, clusters)
+    start(schedule, [], busy=clusters)
+    return schedule
+
+
+# -- decisions, one at a time ---------------------------------------------------------------------
+
+
+def test_the_first_clusters_need_an_upload_of_everybody() -> None:
+    schedule = ClusteredQuorum(num_clusters=2)
+    assert start(schedule, range(3)) == {0, 1, 2}
+    assert not schedule.survey(0, updates(2, 0))
+    assert take(schedule, 2, 0) == []
+    everybody = updates(2, 0, 1)
+    assert schedule.survey(0, everybody)
+    assert take(schedule, 2, 0, 1) == []
+    assert schedule.regroup({0: 0, 1: 1, 2: 0}, everybody) == everybody
+    assert not schedule.survey(0, [])
+    assert start(schedule, range(3)) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    ("size", "participation", "quorum"),
+    [(5, 0.1, 1), (14, 0.1, 1), (15, 0.1, 2), (7, 0.5, 4), (1, 0.2, 1), (4, 1.0, 4)],
+)
+def test_a_quorum_is_the_rounded_share_and_at_least_one(
+    size: int, participation: float, quorum: int
+) -> None:
+    """0.5, 1.4, 1.5, 3.5, 0.2 and 4."""
+    schedule = clustered(dict.fromkeys(range(size), 0), participation=participation)
+    assert take(schedule, *range(quorum - 1)) == []
+    assert take(schedule, *range(size)) == [*range(quorum)]
+
+
+TWO = {0: 0, 1: 0, 2: 0, 3: 0, 4: 1, 5: 1}  # of phi = 1/2: 2 and 1 are waited for
+
+
+def test_all_clusters_are_waited_for_and_the_first_are_taken() -> None:
+    schedule = clustered(TWO, participation=0.5)
+    assert take(schedule, 3, 1, 0) == []
+    assert take(schedule, 4, 5) == []
+    assert take(schedule, 3, 5, 1, 4, 0) == [3, 5, 1]
+
+
+def test_without_dsa_one_cluster_is_taken_at_a_time() -> None:
+    schedule = clustered(TWO, participation=0.5, synchronous=False)
+    assert take(schedule, 3) == []
+    assert take(schedule, 3, 1) == [3, 1]
+    assert take(schedule, 5) == [5]
+    assert take(schedule, 5, 3, 1, 0, 2) == [3, 1]
+
+
+def test_who_was_taken_restarts_and_nobody_else() -> None:
+    schedule = clustered(TWO, participation=0.5)
+    assert take(schedule, 3, 5, 1, 0) == [3, 5, 1]
+    assert start(schedule, [3, 5, 1, 0], busy=[2, 4], buffer=updates(0)) == {3, 5, 1}
+
+
+def test_nobody_waits_for_who_left() -> None:
+    """Three of the four in cluster 0 are there: round(1.5) = 2 still; then one: 1."""
+    schedule = clustered(TWO, participation=0.5)
+    start(schedule, [], busy=[0, 1, 2, 4, 5])
+    assert take(schedule, 0, 4) == []
+    start(schedule, [], busy=[0, 4, 5])
+    assert take(schedule, 0, 4) == [0, 4]
+    start(schedule, [], busy=[4, 5])
+    assert take(schedule, 4) == [4]
+
+
+def test_who_left_while_its_update_waits_is_still_its_clusters_quorum() -> None:
+    schedule = clustered(TWO, participation=0.5)
+    start(schedule, [], busy=[0, 1, 2, 3], buffer=updates(4))
+    assert take(schedule, 4, 0) == []
+    assert take(schedule, 4, 0, 1) == [4, 0, 1]
+
+
+def test_nobody_waits_for_who_brought_nothing() -> None:
+    """Client 5 fails, is given another order, and delivers in the end; so does 4."""
+    schedule = clustered({0: 0, 1: 0, 4: 1, 5: 2}, participation=1.0)
+    assert start(schedule, [5], busy=[0, 1, 4]) == {5}
+    assert take(schedule, 0, 1, 4) == [0, 1, 4]
+    assert start(schedule, [0, 1, 4], busy=[5]) == {0, 1, 4}
+    assert take(schedule, 5) == []
+    assert take(schedule, 5, 0, 4, 1) == [5, 0, 4, 1]
+    start(schedule, [0, 1, 4, 5])
+    assert take(schedule, 0, 4, 1) == []
+
+
+def test_the_first_clusters_do_not_wait_for_who_brought_nothing() -> None:
+    schedule = ClusteredQuorum(num_clusters=2)
+    start(schedule, range(4))
+    start(schedule, [0], busy=[1, 2, 3])
+    assert not schedule.survey(0, updates(1))
+    start(schedule, [2], busy=[0, 1, 3])
+    assert not schedule.survey(0, updates(1))
+    assert schedule.survey(0, updates(1, 3))
+
+
+def test_the_first_clusters_need_as_many_clients_as_there_are_clusters() -> None:
+    schedule = ClusteredQuorum(num_clusters=2)
+    start(schedule, [0])
+    assert not schedule.survey(0, updates(0))
+    start(schedule, [1], buffer=updates(0))
+    assert schedule.survey(0, updates(0, 1))
+
+
+def test_who_comes_later_is_in_the_largest_cluster() -> None:
+    schedule = clustered(TWO, participation=0.5)
+    start(schedule, [9], busy=TWO)
+    assert take(schedule, 1, 2, 4, 5) == []  # of five, round(2.5) = 3 are waited for
+    assert take(schedule, 9, 4, 1, 2) == [9, 4, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "versions"),
+    [
+        ({}, [0, 3, 6]),
+        ({"synchronous": False}, [0, 6, 12]),  # two clusters make an iteration
+        ({"recluster": False}, [0]),
+    ],
+)
+def test_clusters_are_formed_every_so_many_iterations(
+    settings: dict[str, bool], versions: list[int]
+) -> None:
+    schedule = ClusteredQuorum(num_clusters=2, recluster_every=3, **settings)
+    start(schedule, range(3))
+    surveyed = []
+    for version in range(15 if settings else 9):
+        if schedule.survey(version, updates(0, 1, 2)):
+            assert schedule.surveys
+            dropped = schedule.regroup({0: 0, 1: 1, 2: 0}, updates(0, 1, 2))
+            assert len(dropped) == (0 if surveyed else 3)
+            surveyed.append(version)
+            assert not schedule.survey(version, updates(0, 1, 2))
+    assert surveyed == versions
+    assert schedule.surveys == settings.get("recluster", True)
+
+
+# -- whole runs -----------------------------------------------------------------------------------
+
+
+class ByParity(MeanDelta):
+    """Even and odd clients; remembers whom it was shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[list[int]] = []
+
+    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+        self.shown.append([update.client_id for update in updates])
+        return {update.client_id: update.client_id % 2 for update in updates}
+
+
+def quorums(
+    num_clients: int = 6,
+    num_versions: int = 30,
+    script: Any = toward_own_number,
+    availability: Any = None,
+    deadline: float = math.inf,
+    **settings: Any,
+) -> Run:
+    """Client i takes 1 + i/10 seconds."""
+    return run(
+        ClusteredQuorum(num_clusters=2, **settings),
+        Scripted(script),
+        num_clients=num_clients,
+        num_versions=num_versions,
+        devices=Times(lambda client, order: 1 + client / 10),
+        availability=availability,
+        deadline=deadline,
+        strategy=ByParity(),
+    )
+
+
+def test_a_version_has_the_quorum_of_every_cluster() -> None:
+    """Of three even and three odd clients, round(1.5) = 2 each."""
+    result = quorums(participation=0.5, recluster_every=7)
+    for event in result.kind("aggregate"):
+        odd = sum(client % 2 for client in event["client"])
+        assert (odd, len(event["client"])) == (2, 4)
+    assert [event["version"] for event in result.kind("cluster")] == [0, 7, 14, 21, 28]
+    assert result.strategy.shown == [[*range(6)]] * 5
+    assert result.history.failures == result.history.rejected == 0
+
+
+def test_what_was_trained_for_the_clusters_makes_no_version() -> None:
+    result = quorums(participation=0.5)
+    first = result.events.index(result.kind("cluster")[0])
+    before, after = result.events[:first], result.events[first:]
+    assert [e["kind"] for e in before] == ["dispatch"] * 6 + ["arrival"] * 6
+    assert after[0] == {
+        "kind": "cluster",
+        "t": 1.5,
+        "version": 0,
+        "client": [0, 1, 2, 3, 4, 5],
+        "cluster": [0, 1, 0, 1, 0, 1],
+        "dropped": [0, 1, 2, 3, 4, 5],
+        "order": [e["order"] for e in before if e["kind"] == "arrival"],
+    }
+    assert sorted(e["client"] for e in after[1:7]) == [*range(6)]
+    assert {(e["kind"], e["version"]) for e in after[1:7]} == {("dispatch", 0)}
+    first_version = result.kind("aggregate")[0]
+    assert first_version["t"] == 1.5 + 1.3  # client 3 is the second of the odd
+    assert first_version["client"] == [0, 1, 2, 3]
+
+
+def test_without_dsa_a_version_is_of_one_cluster() -> None:
+    result = quorums(participation=0.5, synchronous=False, recluster_every=5)
+    parities = [{client % 2 for client in e["client"]} for e in result.kind("aggregate")]
+    assert {0} in parities
+    assert {1} in parities
+    assert {0, 1} not in parities
+    assert [event["version"] for event in result.kind("cluster")] == [0, 10, 20]
+
+
+def test_a_run_goes_on_when_the_last_who_is_waited_for_leaves() -> None:
+    """phi = 1: all wait for client 5, which leaves in its first training, and in a later one."""
+    for leaves in (1.45, 4.45):
+        result = quorums(participation=1.0, availability=Stays({5: [leaves]}))
+        assert result.outcome.version == 30
+        assert result.history.failures == 1
+        moments = [e["t"] for e in result.kind("cluster", "aggregate")]
+        assert leaves in moments  # nothing else happens then
+        later = [e for e in result.kind("aggregate") if e["t"] >= leaves]
+        assert all(sorted(e["client"]) == [0, 1, 2, 3, 4] for e in later)
+
+
+def test_who_joins_takes_part_and_is_in_the_next_clusters() -> None:
+    availability = Stays({4: [5.05]}, offline=[4])
+    result = quorums(5, participation=1.0, recluster_every=10, availability=availability)
+    used = [e for e in result.kind("aggregate") if 4 in e["client"]]
+    assert used[0]["t"] == pytest.approx(5.05 + 1.4)
+    assert result.strategy.shown == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
+
+
+def test_who_is_away_is_in_no_cluster_until_it_is_back() -> None:
+    """Client 5 is away from second 6 to second 40, and in training when clusters are formed."""
+    availability = Stays({5: [6.0, 34.0]})
+    result = quorums(participation=1.0, recluster_every=10, availability=availability)
+    assert [5 in shown for shown in result.strategy.shown] == [True, False, False]
+    later = quorums(
+        participation=1.0, recluster_every=10, num_versions=41, availability=availability
+    )
+    assert 5 in later.strategy.shown[-1]
+
+
+def test_a_client_that_always_fails_does_not_stop_the_others() -> None:
+    def broken(client_id: int, sequence: int, received: Vector) -> Upload:
+        if client_id == 5:
+            raise RuntimeError("no power")
+        return toward_own_number(client_id, sequence, received)
+
+    result = quorums(participation=1.0, recluster_every=10, script=broken)
+    assert result.outcome.version == 30
+    assert result.history.failures > 10
+    assert all(5 not in shown for shown in result.strategy.shown)
+
+
+def test_an_order_past_its_deadline_is_not_waited_for() -> None:
+    """Client 5 takes 1.5 s, and orders are given up after 1.45."""
+    result = quorums(participation=1.0, deadline=1.45)
+    assert result.outcome.version == 30
+    assert result.kind("cluster")[0]["client"] == [0, 1, 2, 3, 4]
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (
+            lambda: ClusteredQuorum(num_clusters=0),
+            "schedule.num_clusters=0 must be an integer >= 1: clients belong to a cluster",
+        ),
+        (
+            lambda: ClusteredQuorum(participation=0),
+            "schedule.participation=0 must be in (0, 1]: "
+            "it is the share of a cluster that is waited for",
+        ),
+        (lambda: ClusteredQuorum(participation=1.5), "schedule.participation=1.5 must be in"),
+        (lambda: ClusteredQuorum(participation=math.nan), "schedule.participation=nan must be in"),
+        (
+            lambda: ClusteredQuorum(recluster_every=0),
+            "schedule.recluster_every=0 must be an integer >= 1: nothing else would be done",
+        ),
+        (
+            lambda: ClusteredQuorum(num_clusters=5).check(num_clients=4),
+            "schedule.num_clusters=5 must be at most num_clients=4: "
+            "the server would wait for ever for a client in each cluster",
+        ),
+    ],
+)
+def test_impossible_schedules(make: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+        make()

@@ -1,0 +1,115 @@
+"""The strategy base on its own, without a grid."""
+
+import doctest
+import logging
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fake_grid import FakeGrid
+from flwr.app import ArrayRecord, ConfigRecord
+from helpers import vec
+
+from fl_app.algorithms.eafl import EAFL
+from fl_app.algorithms.fedasync import FedAsync
+from fl_app.algorithms.fedavg import FedAvg
+from fl_app.algorithms.fedavg_k import FedAvgK
+from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.algorithms.scaffold import SCAFFOLD
+from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.schedule import Buffered, Schedule, fully_async, k_async, synchronous
+from fl_app.schedule.clustered_quorum import ClusteredQuorum
+from fl_app.strategy import AsyncStrategy, strategy
+
+
+class Mean(AsyncStrategy):
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        return model.params
+
+
+def test_the_example_in_the_docstring() -> None:
+    results = doctest.testmod(strategy)
+    assert results.attempted >= 3
+    assert results.failed == 0
+
+
+def test_an_author_who_writes_aggregate_gets_the_rest() -> None:
+    mean, model = Mean(), GlobalModel(vec(1, 2), version=3)
+    assert mean.dispatch(model, client_id=5) == (model.params, {})
+    assert mean.admit(model, Update(5, 0, vec(1, 1), "delta", 10, 0.5)) is None
+    assert mean.to_evaluate(model) is model.params
+    assert mean.cluster(model, [Update(5, 0, vec(1, 1), "gradient", 10, 0.5)]) == {5: 0}
+    assert (mean.state, mean.report) == ({}, {})
+    assert Mean.schedule == Buffered(concurrency=None, buffer_size=1)
+
+
+def test_aggregate_is_required() -> None:
+    class Nothing(AsyncStrategy):
+        pass
+
+    with pytest.raises(TypeError, match="aggregate"):
+        Nothing()  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "schedule"),
+    [
+        (FedAvg, synchronous(10)),
+        (FedAvgK, k_async(10)),
+        (FedAsync, fully_async(10)),
+        (FedBuff, Buffered(concurrency=10, buffer_size=10)),
+    ],
+)
+def test_classes_name_their_schedule(algorithm: type[AsyncStrategy], schedule: Schedule) -> None:
+    assert algorithm.schedule == schedule
+
+
+def test_eafls_schedule_goes_by_its_own_keywords() -> None:
+    eafl = EAFL(num_clusters=3, participation=0.2, recluster_every=7, synchronous=False)
+    assert eafl.schedule == ClusteredQuorum(3, 0.2, 7, synchronous=False, recluster=True)
+    assert EAFL(recluster=False).schedule == ClusteredQuorum(5, 0.1, 100, True, recluster=False)
+
+
+def test_instances_share_no_state() -> None:
+    one, other = Mean(), Mean()
+    one.state["memory"] = 1
+    one.report["weight"] = [1.0]
+    assert (other.state, other.report) == ({}, {})
+
+
+def test_the_summary_tells_the_settings(caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("flwr").addHandler(caplog.handler)  # which does not propagate
+    try:
+        with caplog.at_level(logging.INFO, "flwr"):
+            FedBuff(server_lr=0.25).summary()
+    finally:
+        logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert "FedBuff, asynchronous" in caplog.text
+    assert "'server_lr': 0.25" in caplog.text
+    assert "state" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        (
+            {"num_rounds": 0},
+            "num_rounds=0 must be a finite number >= 1: nothing would be trained",
+        ),
+        (
+            {"timeout": 0.0},
+            "timeout=0.0 must be a finite number above 0: every order would be late",
+        ),
+    ],
+)
+def test_start_refuses_what_cannot_run_before_it_touches_the_grid(
+    settings: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        Mean().start(None, ArrayRecord(), **settings)  # type: ignore[arg-type]
+
+
+def test_flowers_own_rounds_would_drop_what_travels_beside_models() -> None:
+    with pytest.raises(ValueError, match=r"^SCAFFOLD exchanges more than models \(control\)"):
+        SCAFFOLD().configure_train(1, ArrayRecord(), ConfigRecord(), FakeGrid(lambda m, c: m, 1))
