@@ -1,4 +1,4 @@
-"""Files that are whole, or a prefix that is known, whatever ends the process or fills the disk."""
+"""Writes files that survive a crash or a full disk: atomically, or as an append-only log."""
 
 import errno
 import fcntl
@@ -10,15 +10,15 @@ from typing import IO, Any
 
 from fl_app.core.errors import RunError
 
-# What a disk says that is full, used up by its owner, cannot be written to any more, or fails.
+# Errors of a full disk or an exhausted quota, and of a disk that is read-only or fails.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FAILING = (errno.EROFS, errno.EIO)
 TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
 @contextmanager
-def explained(folder: Path) -> Iterator[None]:
-    """Have what a full or failing disk raises end a run in one sentence.
+def disk_errors_as_run_errors(folder: Path) -> Iterator[None]:
+    """Turn the `OSError` of a full or failing disk into a `RunError` that says how to resume.
 
     Args:
         folder: of the run.
@@ -40,13 +40,13 @@ def explained(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def require_writable(folder: Path) -> Iterator[None]:
-    """Have one sentence say that a folder cannot be made or written to.
+    """Turn the `OSError` of a folder that cannot be created or written to into a `ValueError`.
 
     Args:
         folder: of the run.
 
     Raises:
-        ValueError: it lies below a file, or where nobody or somebody else may write.
+        ValueError: the folder lies below a file, or the user may not write there.
     """
     try:
         yield
@@ -57,7 +57,7 @@ def require_writable(folder: Path) -> Iterator[None]:
 
 
 def unwritable(folder: object, error: OSError) -> str:
-    """Why a run cannot have its files in a folder."""
+    """The message for a folder that cannot hold a run's files."""
     return (
         f"{folder} cannot be written to ({error.strerror}): give another folder "
         "(hydra.run.dir=..., of a sweep hydra.sweep.dir=...)"
@@ -65,17 +65,17 @@ def unwritable(folder: object, error: OSError) -> str:
 
 
 @contextmanager
-def whole(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
-    """A file to write to, which takes its name, and the place of an older one, once it is on disk.
+def atomic_write(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
+    """Write a file that replaces `path` only after a flush to disk.
 
-    Where writing fails, nothing has changed.
+    If writing fails, `path` has not changed.
 
     Args:
-        path: its name.
-        aside: added to the name while it is not whole; who writes at the same time needs another.
+        path: of the file.
+        aside: suffix of the temporary file; concurrent writers need different suffixes.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     temporary = path.with_name(path.name + aside)
     try:
@@ -84,20 +84,25 @@ def whole(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:  # on a full disk, every attempt would leave a part of a file
+    except BaseException:  # otherwise every attempt on a full disk would leave a partial file
         temporary.unlink(missing_ok=True)
         raise
     _sync(path.parent)
 
 
-def behind(path: Path, keep: int | None) -> IO[str]:
-    """A text file to write to: a new one, or behind the first `keep` bytes of what is there.
+def open_log(path: Path, keep: int | None) -> IO[str]:
+    """Open a text file exclusively for appending, truncated to `keep` bytes.
 
-    It is locked until it is closed, or the process ends in whatever way; processes that are forked
-    meanwhile do not hold the lock. Where a file system knows no locks there is none.
+    The lock is released when the file is closed or the process ends. Forked processes do not
+    inherit it. On a file system without locks the file is not locked.
+
+    Args:
+        path: of the file.
+        keep: bytes to keep of an existing file; None = create the file, or empty it.
 
     Raises:
-        RunError: another process writes to it; nothing was changed.
+        FileNotFoundError: `keep` is given, and there is no file.
+        RunError: another process writes to the file; it has not changed.
     """
     file = path.open("a" if keep is None else "r+", encoding="utf-8", newline="")
     try:
@@ -115,14 +120,14 @@ def behind(path: Path, keep: int | None) -> IO[str]:
 
 
 def on_disk(file: IO[Any]) -> int:
-    """Bytes written to a file, all of them on disk."""
+    """Flush a file to disk; its length in bytes."""
     file.flush()
     os.fsync(file.fileno())
     return file.tell()
 
 
 def _sync(folder: Path) -> None:
-    """Have the folder's entries on disk, too."""
+    """Flush the folder's entries to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Context
 
 from fl_app.core.errors import require
-from fl_app.core.files import whole
+from fl_app.core.files import atomic_write
 from fl_app.core.types import State
 
 log = logging.getLogger("flwr")
@@ -93,7 +93,7 @@ class Memory:
             folder.mkdir(parents=True, exist_ok=True)
             _forget(folder.parent)
         # Two processes may write at once: the last order of a server that died may be under way.
-        with whole(self.path, aside=f".{os.getpid()}") as file:
+        with atomic_write(self.path, aside=f".{os.getpid()}") as file:
             np.savez(file, allow_pickle=False, **state)
 
 

@@ -4,7 +4,7 @@ import csv
 from pathlib import Path
 
 from fl_app.core.events import Arrived, Event
-from fl_app.core.files import behind, on_disk
+from fl_app.core.files import on_disk, open_log
 from fl_app.record.history import History
 
 COLUMNS = ("client", "order", "start", "seconds", "bytes_down", "bytes_up")
@@ -16,11 +16,11 @@ class Recorder:
     Args:
         path: the file, overwritten.
         history: of the run; takes in every event before this sink does.
-        keep: bytes of the file that is there to go on behind; None = begin a new file.
+        keep: bytes to keep of an existing file; None = begin a new one.
     """
 
     def __init__(self, path: Path, history: History, *, keep: int | None = None) -> None:
-        self._file = behind(path, keep)
+        self._file = open_log(path, keep)
         self._writer = csv.writer(self._file, lineterminator="\n")
         self._history = history
         if keep is None:

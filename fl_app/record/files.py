@@ -11,7 +11,7 @@ from typing import IO, Any
 import numpy as np
 
 from fl_app.core.events import Evaluated, Event, to_json
-from fl_app.core.files import behind, on_disk
+from fl_app.core.files import on_disk, open_log
 
 FLUSH_EVERY = 2.0  # wall seconds between writes of the event log
 MAX_LINES = 4096  # events held back at most
@@ -25,7 +25,7 @@ class JsonLines:
 
     Args:
         path: the file, overwritten.
-        keep: bytes of the file that is there to go on behind; None = begin a new one.
+        keep: bytes to keep of an existing file; None = begin a new one.
         wall: seconds of the wall clock.
     """
 
@@ -36,7 +36,7 @@ class JsonLines:
         keep: int | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._file = behind(path, keep)
+        self._file = open_log(path, keep)
         self._encode = json.JSONEncoder(
             separators=(",", ":"), allow_nan=False, check_circular=False, default=_plain
         ).encode
@@ -99,7 +99,7 @@ class Metrics:
         *,
         keep: int | None = None,
     ) -> None:
-        self._file = behind(path, keep)
+        self._file = open_log(path, keep)
         self._more = more
         self._writer: csv.DictWriter[str] | None = None
         if keep:

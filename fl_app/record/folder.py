@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from omegaconf import OmegaConf
 
 from fl_app.core.events import Event
-from fl_app.core.files import whole
+from fl_app.core.files import atomic_write
 from fl_app.record import measures as metrics
 from fl_app.record.files import JsonLines, Metrics
 from fl_app.record.history import History
@@ -30,9 +30,9 @@ def write_results(
     folder: Path, model: Mapping[str, NDArray[np.generic]], summary: Mapping[str, Any]
 ) -> None:
     """Write ``model.npz`` and ``summary.json``, which is last, for it says that all is there."""
-    with whole(folder / "model.npz") as file:
+    with atomic_write(folder / "model.npz") as file:
         np.savez(file, allow_pickle=False, **model)
-    with whole(folder / SUMMARY) as file:
+    with atomic_write(folder / SUMMARY) as file:
         file.write(json.dumps(summary, indent=2).encode() + b"\n")
 
 

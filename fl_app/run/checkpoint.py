@@ -11,7 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from fl_app.core.errors import RunError
-from fl_app.core.files import whole
+from fl_app.core.files import atomic_write
 from fl_app.core.snapshot import Array, Freezer, thaw
 
 FORMAT = "4"
@@ -62,7 +62,7 @@ class Checkpoints:
         path = self._folder / f"version-{version:09d}.safetensors"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            with whole(path) as file:
+            with atomic_write(path) as file:
                 file.write(save(arrays, metadata))
         except (OSError, SafetensorError) as error:
             last = next((file.name for file in self._files()), None)

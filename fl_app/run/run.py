@@ -18,7 +18,7 @@ from fl_app import report
 from fl_app.client import TrainingTask
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.events import Sink
-from fl_app.core.files import behind, explained, require_writable, whole
+from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log, require_writable
 from fl_app.devices import Recorder
 from fl_app.engine.engine import Outcome, check_complete
 from fl_app.record import measures as metrics
@@ -79,7 +79,7 @@ def run(
         cells = checked_cells(config, overrides)
     earlier.refuse_held(folder, cells)
     done = {name: earlier.finished(cell, folder / name) for name, cell in cells.items()}
-    with explained(folder):
+    with disk_errors_as_run_errors(folder):
         return _run(cells, done, overrides, folder, config.experiment.report_accuracy, grid, shared)
 
 
@@ -224,9 +224,10 @@ def run_cell(
             earlier.clear(folder)
         # Of the run before: if this one is killed, it must not be taken for the end of this one.
         (folder / "summary.json").unlink(missing_ok=True)
-        with whole(folder / "config.yaml") as file:
+        with atomic_write(folder / "config.yaml") as file:
             file.write(OmegaConf.to_yaml(asked, resolve=True).encode())
-        with whole(folder / "overrides.yaml") as file:  # a sweep's report names its jobs after them
+        # A sweep's report names its jobs after their overrides.
+        with atomic_write(folder / "overrides.yaml") as file:
             file.write(OmegaConf.to_yaml(OmegaConf.create(list(overrides))).encode())
         table = Metrics(folder / "metrics.csv", columns, keep=kept and kept["table"])
         stack.callback(table.close)
@@ -261,7 +262,7 @@ def _replace_run(folder: Path) -> None:
     """Remove the run that lies in the folder of an experiment: the report would be of it alone."""
     events = folder / earlier.EVENTS
     if events.exists():
-        with behind(events, 0):  # refused where somebody writes to it
+        with open_log(events, 0):  # refused where somebody writes to it
             earlier.clear(folder)
             events.unlink()
     else:

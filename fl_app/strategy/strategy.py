@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import RunError, require, require_at_least, require_positive
 from fl_app.core.events import Aggregated, Arrived, Clustered, Event, Failed, Rejected, Sink
-from fl_app.core.files import explained
+from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.core.layout import Layout, check_returned, check_vector
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import KINDS, Config, Extra, GlobalModel, Scalar, Update, Vector
@@ -290,7 +290,7 @@ class AsyncStrategy(Strategy):
 
                 folder = Path(output)
                 require_free(folder)
-                stack.enter_context(explained(folder))
+                stack.enter_context(disk_errors_as_run_errors(folder))
             layout = wire.layout_of(initial_arrays)
             result = Result()
 

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.files import whole
+from fl_app.core.files import atomic_write
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
@@ -121,7 +121,7 @@ def _store(arrays: Arrays, folder: Path) -> bool:
                 with path.open("rb") as file:
                     sha256 = hashlib.file_digest(file, "sha256").hexdigest()
                 digests[path.name] = {"size": path.stat().st_size, "sha256": sha256}
-            with whole(inner / DIGEST) as file:
+            with atomic_write(inner / DIGEST) as file:
                 file.write(json.dumps(digests, indent=1).encode() + b"\n")
             with suppress(FileNotFoundError):
                 # Aside at once: whoever has mapped the old arrays keeps them.

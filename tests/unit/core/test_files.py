@@ -1,4 +1,4 @@
-"""Files that are all there or not there at all."""
+"""Atomic writes, logs with one writer, and the errors of disks."""
 
 import errno
 import os
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fl_app.core.errors import RunError
-from fl_app.core.files import behind, explained, whole
+from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log
 
 
 def test_a_file_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
     path = tmp_path / "summary.json"
     for content in (b"old", b"new"):
-        with whole(path) as file:
+        with atomic_write(path) as file:
             file.write(content)
     assert path.read_bytes() == b"new"
     assert list(tmp_path.iterdir()) == [path]
@@ -28,7 +28,7 @@ def test_what_fails_changes_nothing(tmp_path: Path, error: type[BaseException]) 
     path.write_bytes(b"old")
 
     def write() -> None:
-        with whole(path) as file:
+        with atomic_write(path) as file:
             file.write(b"ne")
             raise error
 
@@ -43,7 +43,7 @@ def test_a_kill_leaves_the_old_one(tmp_path: Path) -> None:
     path.write_bytes(b"old")
     child = os.fork()
     if child == 0:
-        with whole(path, aside=".mine") as file:
+        with atomic_write(path, aside=".mine") as file:
             file.write(b"ne")
             file.flush()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -53,18 +53,18 @@ def test_a_kill_leaves_the_old_one(tmp_path: Path) -> None:
     assert (tmp_path / "summary.json.mine").read_bytes() == b"ne"
 
 
-def test_what_is_written_behind_is_behind_what_is_kept(tmp_path: Path) -> None:
+def test_a_log_is_appended_to_what_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     for keep, content in ((None, "abcdef"), (4, "XY"), (None, "new")):
-        with behind(path, keep) as file:
+        with open_log(path, keep) as file:
             file.write(content)
     assert path.read_text() == "new"
-    with behind(path, 2) as file:
+    with open_log(path, 2) as file:
         assert file.tell() == 2
         file.write("st")
     assert path.read_text() == "nest"
     with pytest.raises(FileNotFoundError):
-        behind(tmp_path / "gone", 4)
+        open_log(tmp_path / "gone", 4)
 
 
 def test_a_file_is_written_by_one_process(tmp_path: Path) -> None:
@@ -73,8 +73,8 @@ def test_a_file_is_written_by_one_process(tmp_path: Path) -> None:
     command = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from fl_app.core.files import behind\n"
-        f"file = behind(Path({str(path)!r}), None)\n"
+        "from fl_app.core.files import open_log\n"
+        f"file = open_log(Path({str(path)!r}), None)\n"
         "file.write('theirs'), file.flush()\n"
         "if os.fork() == 0: time.sleep(60)\n"
         "print(flush=True), time.sleep(60)\n"
@@ -86,11 +86,11 @@ def test_a_file_is_written_by_one_process(tmp_path: Path) -> None:
         try:
             writer.stdout.readline()
             with pytest.raises(RunError, match="is written by another process: two runs in one"):
-                behind(path, None)
+                open_log(path, None)
             assert path.read_text() == "theirs"
             writer.kill()
             writer.wait()
-            behind(path, None).close()  # though its child lives
+            open_log(path, None).close()  # though its child lives
         finally:
             os.killpg(writer.pid, signal.SIGKILL)
 
@@ -102,11 +102,11 @@ def test_a_file_is_written_by_one_process(tmp_path: Path) -> None:
         (OSError(errno.EROFS, "Read-only"), "Read-only; the run's folder is /run, .* is mended"),
     ],
 )
-def test_a_disk_that_takes_no_more_is_told_of(error: OSError, text: str) -> None:
-    with pytest.raises(RunError, match=text), explained(Path("/run")):
+def test_errors_of_a_disk_end_the_run(error: OSError, text: str) -> None:
+    with pytest.raises(RunError, match=text), disk_errors_as_run_errors(Path("/run")):
         raise error
 
 
 def test_other_errors_are_left_alone() -> None:
-    with pytest.raises(FileNotFoundError), explained(Path("/run")):
+    with pytest.raises(FileNotFoundError), disk_errors_as_run_errors(Path("/run")):
         raise FileNotFoundError(errno.ENOENT, "No such file")
