@@ -74,6 +74,10 @@ constraints: setup ## Renew constraints.txt with the newest versions
 	.venv/bin/uv pip compile --quiet --upgrade --universal --extra dev --no-annotate \
 	    --custom-compile-command "make constraints" --output-file constraints.txt pyproject.toml
 
+.PHONY: reference
+reference: setup ## Write docs/reference.md anew, from the comments in conf/
+	$(python) -m scripts.reference
+
 .PHONY: clean
 clean: ## Remove .venv, caches and builds; outputs stay
 	rm -rf .venv build dist *.egg-info .hypothesis .*_cache

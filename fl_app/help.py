@@ -52,7 +52,7 @@ def help_on(words: Sequence[str]) -> str:
 def _overview() -> str:
     lines = []
     for group in sorted(groups()):
-        text = f"{group}= {', '.join(_options(group))}"
+        text = f"{group}= {', '.join(options(group))}"
         lines += textwrap.wrap(text, _width(), subsequent_indent="    ", break_long_words=False)
     text = (CONF / "config.yaml").read_text()
     keys = text[text.index("\nseed:") : text.index("\nhydra:")].strip()
@@ -65,20 +65,21 @@ def _on(word: str) -> str:
         raise ValueError(
             f"--help {word}: no group is called {group!r}{nearest(group, [*groups()])}"
         )
-    options = _options(group)
+    known = options(group)
     if not option:
-        purposes = {name: _purpose(CONF / group / f"{name}.yaml") for name in options}
+        purposes = {name: purpose(CONF / group / f"{name}.yaml") for name in known}
         return f"{group}=\n\n{_indented(_table(purposes))}"
-    if option not in options:
-        raise ValueError(f"--help {word}: {group} has no such option{nearest(option, options)}")
+    if option not in known:
+        raise ValueError(f"--help {word}: {group} has no such option{nearest(option, known)}")
     return f"{word}\n\n{_indented((CONF / group / f'{option}.yaml').read_text().splitlines())}"
 
 
-def _options(group: str) -> list[str]:
+def options(group: str) -> list[str]:
+    """Of a group, in alphabetical order."""
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
-def _purpose(path: Path) -> str:
+def purpose(path: Path) -> str:
     """What an option is, in a sentence: of an algorithm its module's, else its file's own."""
     text = path.read_text()
     if path.parent == CONF / "algorithm":
