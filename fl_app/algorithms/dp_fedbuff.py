@@ -94,7 +94,7 @@ class DPFedBuff(AsyncStrategy):
             "participation": Counter(),  # client -> versions that it moved
         }
 
-    def check(self, num_versions: float, schedule: Schedule) -> None:
+    def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del schedule
         if self.max_epsilon is None:
             return

@@ -102,7 +102,7 @@ class EAFL(AsyncStrategy):
         )
         self.state = {"clusters": {}, "examples": {}}  # by client
 
-    def check(self, num_versions: float, schedule: Schedule) -> None:
+    def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del num_versions
         if not schedule.surveys:
             raise ValueError(

@@ -143,7 +143,7 @@ class FedHist(AsyncStrategy):
         # L without its first, which nobody needs after its judgement; U; G's rows come in turn
         self.state = {"local": [], "num_global": 0, "utility": {}}
 
-    def check(self, num_versions: float, schedule: Schedule) -> None:
+    def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del schedule
         harmless = not self.ina or self.norm_floor is not None or self.norm_decay == 0
         require(

@@ -86,7 +86,7 @@ class OverlapFedAvg(AsyncStrategy):
         self.momentum = momentum
         self.max_local_epochs = max_local_epochs
 
-    def check(self, num_versions: float, schedule: Schedule) -> None:
+    def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del num_versions
         size = getattr(schedule, "buffer_size", 1)
         if schedule != synchronous(size):

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
+from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import Diverged, RunError, Stalled, is_number, require, require_at_least
 from fl_app.core.events import (
     Aggregated,
@@ -39,7 +40,6 @@ from fl_app.core.snapshot import fingerprints
 from fl_app.core.types import (
     KINDS,
     NO_EXTRA,
-    Config,
     Extra,
     GlobalModel,
     Order,
@@ -92,31 +92,6 @@ KEPT = (
     "_evaluated",
     "_guard",
 )
-
-
-class Aggregator(Protocol):
-    """What the engine needs of a strategy (`fl_app.strategy.AsyncStrategy`)."""
-
-    state: dict[str, Any]
-    report: dict[str, Any]
-
-    @property
-    def cites_forgotten(self) -> bool: ...
-    @property
-    def transient(self) -> Collection[str]: ...
-    @property
-    def order_extra(self) -> tuple[str, ...]: ...
-    @property
-    def upload_extra(self) -> tuple[str, ...]: ...
-
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector: ...
-    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]: ...
-    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra: ...
-    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]: ...
-    def admit(self, model: GlobalModel, update: Update) -> str | None: ...
-    def to_evaluate(self, model: GlobalModel) -> Vector: ...
-    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]: ...
-    def totals(self) -> Mapping[str, float]: ...
 
 
 Evaluate = Callable[[int, Vector], Mapping[str, float]]
@@ -201,7 +176,7 @@ class Engine:
     def __init__(
         self,
         *,
-        strategy: Aggregator,
+        strategy: Algorithm,
         schedule: Schedule,
         clock: Clock,
         initial: Vector,

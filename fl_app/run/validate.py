@@ -163,7 +163,7 @@ def check(config: DictConfig) -> None:
     # Each version takes an update at least, so there are no more versions than updates.
     limits = (config.num_versions, config.max_updates)
     most = min((limit for limit in limits if limit is not None), default=math.inf)
-    strategy.check(most, build_schedule(config))
+    strategy.validate_run(most, build_schedule(config))
     upload = config.algorithm.client.upload
     require(
         upload in strategy.takes,

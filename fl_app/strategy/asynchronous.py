@@ -123,7 +123,7 @@ class Asynchronous(AsyncStrategy):
         self._begun: _Round | None = None
         self._metrics: MetricRecord | None = None
 
-    def check(self, num_versions: float, schedule: Schedule) -> None:
+    def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del num_versions
         size = getattr(schedule, "buffer_size", 1)
         if isinstance(self.inner, MultiKrum):  # and Krum, which is based on it

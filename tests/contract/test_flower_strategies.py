@@ -367,7 +367,7 @@ def test_settings_that_no_order_could_follow_are_refused(
 def test_bulyan_is_refused_where_it_would_skip_every_aggregation() -> None:
     """K >= 4 f + 3, of El Mhamdi et al."""
     strategy = Asynchronous(flower.Bulyan(num_malicious_nodes=1))
-    strategy.check(1, Buffered(7, 7))
+    strategy.validate_run(1, Buffered(7, 7))
     text = r"^schedule.buffer_size=6 must be at least 4 x num_malicious_nodes \+ 3=7: "
     with pytest.raises(ValueError, match=text):
         strategy.start(None, None, schedule=Buffered(6, 6))  # type: ignore[arg-type]

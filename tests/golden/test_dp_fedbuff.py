@@ -114,10 +114,10 @@ def test_what_a_run_cost() -> None:
 
 def test_a_run_that_would_spend_more_is_refused() -> None:
     tested = strategy(noise_multiplier=4.0, max_epsilon=3.64)
-    tested.check(8, DPFedBuff.schedule)
+    tested.validate_run(8, DPFedBuff.schedule)
     text = "strategy.max_epsilon=3.64 must be at least 1"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}.* for num_versions=80 with noise"):
-        tested.check(80, DPFedBuff.schedule)
+        tested.validate_run(80, DPFedBuff.schedule)
 
 
 def test_buffers_would_leave_without_noise() -> None:

@@ -251,11 +251,11 @@ def test_buffers_are_averaged_and_not_amplified():
 
 
 def test_a_run_in_which_steps_would_vanish_needs_a_floor():
-    FedHist(norm_decay=0.001).check(999, FedHist.schedule)
-    FedHist(norm_decay=0.001, norm_floor=0.1).check(1000, FedHist.schedule)
-    FedHist(norm_decay=0.001, ina=False).check(1000, FedHist.schedule)
+    FedHist(norm_decay=0.001).validate_run(999, FedHist.schedule)
+    FedHist(norm_decay=0.001, norm_floor=0.1).validate_run(1000, FedHist.schedule)
+    FedHist(norm_decay=0.001, ina=False).validate_run(1000, FedHist.schedule)
     with pytest.raises(ValueError, match=r"norm_decay=0.001 must be below 1 / num_versions=0.001"):
-        FedHist(norm_decay=0.001).check(1000, FedHist.schedule)
+        FedHist(norm_decay=0.001).validate_run(1000, FedHist.schedule)
 
 
 @pytest.mark.parametrize(

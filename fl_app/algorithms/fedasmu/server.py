@@ -148,7 +148,7 @@ class FedASMU(AsyncStrategy):
             "fresh": {},  # client -> version g of its last fresh model, if that counts
         }
 
-    def check(self, num_versions: float, schedule: Schedule) -> None:
+    def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del num_versions
         if isinstance(schedule, RandomK):
             raise ValueError(

@@ -1,0 +1,175 @@
+"""An asynchronous algorithm's server half: what the engine runs (NumPy only)."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.core.errors import require
+from fl_app.core.rates import LinearDecay
+from fl_app.core.types import Config, Extra, GlobalModel, Update, Vector
+from fl_app.core.vector import clipped, combine, norm, weighted_sum
+
+Floats: TypeAlias = Sequence[float] | NDArray[np.float64]
+
+
+class Algorithm(ABC):
+    """The server's equations; one required method, `aggregate`.
+
+    Args:
+        clip_norm: longest trainable part of an upload in `gradients`, > 0; None = any.
+        lr_schedule: of the server's rate in `step`; None = constant.
+
+    Attributes:
+        cites_forgotten: whether clients may report that they started from a version that the
+            server keeps no more. Only their displacements can then be used.
+        transient: names of attributes that may change during a run because they can be computed
+            again. A change of any other attribute would be lost by a checkpoint, so a run with
+            such a change cannot be resumed.
+        order_extra: names of the vectors, of the model's shape, that every order carries beside the
+            model (`dispatch_extra`). They are known before the run, and so are transfer times.
+        upload_extra: names of the vectors that every upload carries (`Update.extra`).
+        state: everything learned; whoever restores it restores the algorithm.
+        report: numbers about the last aggregation (such as ``weight``, one per update), which go
+            into its event; the engine empties it before every `aggregate`.
+    """
+
+    cites_forgotten: ClassVar[bool] = False
+    transient: ClassVar[Collection[str]] = ()
+    order_extra: ClassVar[tuple[str, ...]] = ()
+    upload_extra: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self, *, clip_norm: float | None = None, lr_schedule: LinearDecay | None = None
+    ) -> None:
+        require(
+            clip_norm is None or clip_norm > 0,
+            "strategy.clip_norm",
+            clip_norm,
+            "above 0 or null",
+            "nothing would be left of an upload",
+        )
+        require(
+            lr_schedule is None or isinstance(lr_schedule, LinearDecay),
+            "strategy.lr_schedule",
+            lr_schedule,
+            "null or a schedule with keys of its own, such as strategy.lr_schedule.to",
+            "nobody knows what to multiply the rate by",
+        )
+        self.clip_norm = clip_norm
+        self.lr_schedule = lr_schedule
+        self.state: dict[str, Any] = {}
+        self.report: dict[str, Any] = {}
+
+    @abstractmethod
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        """The next global model.
+
+        Args:
+            model: w_t and the older versions that `updates` cite.
+            updates: what the schedule released, K >= 1, oldest arrival first.
+
+        Returns:
+            w_{t+1}, shape ``(d,)``, float32, finite; arguments are left alone.
+        """
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        """What a client that starts now receives: a vector of shape ``(d,)`` and settings."""
+        del client_id
+        return model.params, {}
+
+    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
+        """The vectors named in `order_extra`, shape ``(d,)``; also with the answer to a pause.
+
+        One that is read-only is given to clients as it is, another one is copied for every order.
+        """
+        raise NotImplementedError
+
+    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
+        """The answer to a client that paused: a vector of shape ``(d,)`` and settings.
+
+        Only asked when there is a newer version than the client started from.
+        """
+        del paused
+        return model.params, {}
+
+    def admit(self, model: GlobalModel, update: Update) -> str | None:
+        """A reason to refuse an arrival, or None."""
+        del model, update
+        return None
+
+    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
+        """Clusters of clients, for a schedule that asks for them; no version comes of it.
+
+        Args:
+            model: w_t.
+            updates: the latest upload of every client that is there, as a descent direction.
+
+        Returns:
+            client -> cluster, numbered from 0 by falling size. A client that is in none, since it
+            comes later, belongs to cluster 0, the largest.
+        """
+        del model
+        return {update.client_id: 0 for update in updates}
+
+    def to_evaluate(self, model: GlobalModel) -> Vector:
+        """What is tested and saved, shape ``(d,)``."""
+        return model.params
+
+    def totals(self) -> dict[str, float]:
+        """What ``summary.json`` is to say of the run as a whole, such as the privacy it cost."""
+        return {}
+
+    # -- pieces of `aggregate` that many algorithms share -----------------------------------------
+
+    def clip(self, model: GlobalModel, uploads: Iterable[Vector]) -> list[Vector]:
+        """g min(1, clip_norm / ||g||) over the trainable part of each upload ``(d,)``."""
+        if self.clip_norm is None:
+            return list(uploads)
+        return [clipped(upload, self.clip_norm, model.num_trainable) for upload in uploads]
+
+    def gradients(self, model: GlobalModel, updates: Sequence[Update]) -> list[Vector]:
+        """Descent directions of K updates ``(d,)``, clipped; they may be the uploads themselves."""
+        return self.clip(model, (model.gradient(update) for update in updates))
+
+    def average(self, model: GlobalModel, weights: Floats, uploads: Sequence[Vector]) -> Vector:
+        """sum_i p_i g_i, a new vector ``(d,)``; says so in the report (`describe`)."""
+        split = model.num_trainable
+        direction = np.empty_like(uploads[0])
+        total, lengths, _ = combine(weights, [u[:split] for u in uploads], out=direction[:split])
+        self.describe(weights, lengths, norm(total))
+        weighted_sum(weights, [u[split:] for u in uploads], out=direction[split:])
+        return direction
+
+    def complete(
+        self, model: GlobalModel, direction: Vector, weights: Floats, uploads: Sequence[Vector]
+    ) -> Vector:
+        """A direction ``(num_trainable,)`` and the mean of the uploads' buffers: ``(d,)``."""
+        buffers = [upload[model.num_trainable :] for upload in uploads]
+        if not buffers[0].size:
+            return direction
+        return np.concatenate([direction, weighted_sum(weights, buffers)])
+
+    def describe(self, weights: Floats, lengths: Floats, total_length: float) -> None:
+        """Report an aggregation: ``weight``, and how many clients' worth of averaging it did.
+
+        ``effective_clients`` is (mean_i ||g_i|| / ||g||)^2 of the weighted mean g: K if all count
+        the same and are orthogonal, 1 if one counts alone or all agree. Weights that do not sum to
+        1 change the step but not this number.
+
+        Args:
+            weights: p_i, shape ``(K,)``.
+            lengths: ||g_i|| over the trainable part, shape ``(K,)``.
+            total_length: ||sum_i p_i g_i||.
+        """
+        self.report["weight"] = [float(weight) for weight in weights]
+        self.report["effective_clients"] = (
+            float(np.mean(lengths) * np.sum(weights) / total_length) ** 2 if total_length else None
+        )
+
+    def step(self, model: GlobalModel, direction: Vector, server_lr: float) -> Vector:
+        """w_t - eta direction, with eta = `server_lr` as far as `lr_schedule` leaves it."""
+        decay = 1.0 if self.lr_schedule is None else self.lr_schedule.factor(model.version)
+        return model.step(direction, server_lr * decay)

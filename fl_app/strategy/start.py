@@ -1,0 +1,175 @@
+"""A run of `AsyncStrategy.start`: in real time, over any Grid of Flower."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from os import PathLike
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fl_app.core.errors import require_at_least, require_positive
+from fl_app.core.events import Aggregated, Arrived, Clustered, Event, Failed, Rejected, Sink
+from fl_app.core.files import disk_errors_as_run_errors
+from fl_app.core.types import Vector
+from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.guard import Guard
+from fl_app.engine.wall import WallClock
+from fl_app.flower import wire
+from fl_app.flower.grid import GridMailbox
+from fl_app.schedule import Schedule
+from fl_app.strategy.strategy import AsyncStrategy, described
+
+log = logging.getLogger("flwr")
+
+
+def run(
+    strategy: AsyncStrategy,
+    grid: Grid,
+    initial_arrays: ArrayRecord,
+    *,
+    num_versions: int,
+    timeout: float,
+    train_config: ConfigRecord | None,
+    evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    schedule: Schedule | None,
+    guard: Guard | None,
+    eval_every: int,
+    sinks: Sequence[Sink],
+    seed: int,
+    output: str | PathLike[str] | None,
+) -> Result:
+    """Run `strategy`; arguments and result are those of its `start`.
+
+    Raises:
+        ValueError: as `start`.
+        RunError: as `start`.
+    """
+    with ExitStack() as stack:
+        for sink in sinks:
+            stack.callback(sink.close)
+        require_at_least("num_rounds", num_versions, 1, "nothing would be trained")
+        require_positive("timeout", timeout, "every order would be late")
+        schedule = schedule or deepcopy(strategy.schedule)
+        strategy.validate_run(num_versions, schedule)
+        if output is not None:
+            # Imported here: a run without files does not need them.
+            from fl_app import report
+            from fl_app.record.folder import RunFolder, require_free
+
+            folder = Path(output)
+            require_free(folder)
+            stack.enter_context(disk_errors_as_run_errors(folder))
+        layout = wire.layout_of(initial_arrays)
+        result = Result()
+
+        def tested(version: int, vector: Vector) -> Mapping[str, float]:
+            assert evaluate is not None
+            metrics = evaluate(version, wire.to_arrays(vector, layout))
+            if metrics is None:
+                return {}
+            log.info("Version %d: %s", version, metrics)
+            result.evaluate_metrics_serverapp[version] = metrics
+            return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
+
+        strategy.summary()
+        mailbox = GridMailbox(
+            grid,
+            layout,
+            train_config=strategy._prepare(layout, train_config),
+            deadline=timeout,
+            introduce=False,
+            needs=strategy.needs,
+        )
+        stack.callback(mailbox.close)  # also if the engine refuses an argument
+        listening: list[Sink] = [*sinks, _Results(strategy, result, num_versions)]
+        engine = Engine(
+            strategy=strategy,
+            schedule=schedule,
+            clock=WallClock(mailbox, deadline=timeout),
+            initial=wire.from_arrays(initial_arrays, layout),
+            num_trainable=layout.num_trainable,
+            stop=Stop(num_versions=num_versions),
+            evaluate=tested if evaluate else None,
+            eval_every=eval_every,
+            guard=guard,
+            sinks=listening,
+            seed=seed,
+            learning_rates=rates(strategy),
+        )
+        if output is not None:  # nothing can be refused any more
+            settings = {
+                "algorithm": {
+                    "name": strategy._label,
+                    "strategy": strategy._settings(),
+                    "schedule": described(schedule),
+                },
+                "runtime": {"name": "deployment"},
+                "num_versions": num_versions,
+                "eval_every": eval_every,
+                "seed": seed,
+            }
+            files = RunFolder(folder, settings)
+            stack.callback(files.close)
+            listening.append(files)
+        outcome = engine.run()
+        log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
+        result.arrays = wire.to_arrays(outcome.params, layout)
+        if output is not None:
+            num_clients = sum(len(clients) for clients in engine.clients)
+            model = layout.named(outcome.params)
+            files.finish(outcome, model, num_clients, report.TARGET_ACCURACY)
+            report.write_report(folder, figures=outcome.stopped != "interrupted")
+            log.info("Files: %s", folder)
+            log.info("Report, to open in a browser: %s", folder / report.PAGE)
+        if outcome.error is not None:
+            raise outcome.error
+        return result
+
+
+def rates(strategy: AsyncStrategy) -> dict[str, float]:
+    """The server's learning rate by its key, if the strategy has one."""
+    server_lr = getattr(strategy, "server_lr", None)
+    return {} if server_lr is None else {"strategy.server_lr": server_lr}
+
+
+class _Results:
+    """Sink that fills Flower's result with what each version's updates say of the training."""
+
+    def __init__(self, strategy: AsyncStrategy, result: Result, num_versions: int) -> None:
+        self._strategy = strategy
+        self._result = result
+        self._num_versions = num_versions
+        self._losses: dict[int, float] = {}  # of orders whose updates wait in the buffer
+
+    def emit(self, event: Event) -> None:
+        match event:
+            case Arrived() if event.loss is not None:
+                self._losses[event.order] = event.loss
+            case Clustered():
+                for order in event.order:
+                    self._losses.pop(order, None)
+            case Aggregated():
+                losses = [self._losses.pop(n) for n in event.order if n in self._losses]
+                record = self._strategy._train_metrics()
+                if record is None and losses:
+                    record = MetricRecord({"train_loss": float(np.mean(losses))})
+                if record is not None:
+                    self._result.train_metrics_clientapp[event.version] = record
+                log.info(
+                    "Version %d of %d from %d updates, ages %s, mean loss %s",
+                    event.version,
+                    self._num_versions,
+                    len(event.client),
+                    event.age,
+                    f"{np.mean(losses):.4f}" if losses else "unknown",
+                )
+            case Failed() | Rejected():
+                log.warning("%s of client %s: %s", event.kind, event.client, event.reason)
+
+    def close(self) -> None:
+        """Nothing to do."""
