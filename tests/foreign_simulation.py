@@ -16,6 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from helpers import MeanDelta, Recorder
 
+from fl_app.core.types import Parts
 from fl_app.engine.clock import Clock
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
@@ -45,8 +46,8 @@ def train(msg: Message, context: Context) -> Message:
 class Devices:
     """Client i takes i + 1 seconds."""
 
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        return client_id + 1.0
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        return Parts(0.0, client_id + 1.0, 0.0)
 
 
 server_app = ServerApp()

@@ -18,6 +18,7 @@ from fl_app.core.types import (
     Extra,
     GlobalModel,
     Order,
+    Parts,
     State,
     Update,
     Upload,
@@ -154,8 +155,8 @@ class Times:
     def __init__(self, seconds: Callable[[int, int], float]) -> None:
         self._seconds = seconds
 
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        return self._seconds(client_id, sequence)
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        return Parts(0.0, self._seconds(client_id, sequence), 0.0)
 
 
 class Stays:

@@ -6,7 +6,7 @@ as BatchNorm statistics (`fl_app.core.layout`). Time is in seconds, sizes are in
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -220,3 +220,24 @@ class GlobalModel:
         if self.num_trainable < vector.size:
             scaled[self.num_trainable :] = vector[self.num_trainable :] * np.float32(buffers)
         return scaled
+
+
+class Parts(NamedTuple):
+    """Seconds of the three parts of an order."""
+
+    download: float
+    training: float
+    upload: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the dispatch of the order until its update arrives; inf = never."""
+        return self.training + (self.download + self.upload)
+
+
+class Devices(Protocol):
+    """How long every client's orders take, in virtual time (`fl_app.devices`)."""
+
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        """Parts of the client's order number `sequence` given at `now`; asked once per order."""
+        ...

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fl_app.core.errors import require_at_least
-from fl_app.engine.clock import Parts
+from fl_app.core.types import Parts
 
 
 class Compute(Protocol):
@@ -75,13 +75,8 @@ class Fleet:
         self._network = network
         self._energy = energy
 
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Virtual seconds of the client's order number `sequence` given at `now`."""
-        download, training, upload = self.parts(client_id, sequence, now)
-        return training + (download + upload)
-
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        """What these seconds are made of."""
+        """Seconds of the client's order number `sequence` given at `now`."""
         training = self._compute.seconds(client_id, sequence, now)
         if self._network is None:
             return Parts(0.0, training, 0.0)

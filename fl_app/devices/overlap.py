@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from fl_app.core.errors import require, require_count
+from fl_app.core.types import Parts
 from fl_app.devices.compute import MeanSeconds
 from fl_app.devices.fleet import Fleet
-from fl_app.engine.clock import Parts
 
 # parameters -> seconds of five local epochs on the largest client, seconds of communication
 TABLE_4 = {
@@ -112,24 +112,27 @@ class Overlapping:
         self.local_epochs = min(max(math.ceil(transfers / epoch - 1e-9), 1), max_epochs)
         self._share = self.local_epochs / max_epochs
 
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Virtual seconds from one upload to the next; the first waits for its download."""
-        download, training, upload = self.parts(client_id, sequence, now)
-        if sequence == 0:
-            return download + training + upload
-        return max(training, download + upload)
-
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        """As of the fleet, with the training of one cycle."""
-        download, training, upload = self._fleet.parts(client_id, sequence, now)
-        return Parts(download, training * self._share, upload)
+        """The seconds from one upload to the next, as training; the first waits for its download.
+
+        Transfers overlap with training, so they take no time of their own.
+        """
+        download, training, upload = self._work(client_id, sequence, now)
+        if sequence == 0:
+            return Parts(0.0, download + training + upload, 0.0)
+        return Parts(0.0, max(training, download + upload), 0.0)
 
     def joules(
         self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
     ) -> float | None:
         """Energy of an order: `Fleet.joules` of as much work as its cycle has."""
         del elapsed  # orders under way are not cut short while all are in step
-        return self._fleet.joules_of(self.parts(client_id, sequence, now))
+        return self._fleet.joules_of(self._work(client_id, sequence, now))
+
+    def _work(self, client_id: int, sequence: int, now: float) -> Parts:
+        """Transfers of the fleet, and the training of one cycle."""
+        parts = self._fleet.parts(client_id, sequence, now)
+        return parts._replace(training=parts.training * self._share)
 
 
 def _row(num_bytes: int) -> tuple[float, float]:

@@ -7,7 +7,7 @@ does. Under the wall clock events are what the mailbox brings.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -144,24 +144,4 @@ class Mailbox(Protocol):
 
     def close(self) -> None:
         """End workers and threads at once."""
-        ...
-
-
-class Parts(NamedTuple):
-    """The seconds of an order."""
-
-    download: float
-    training: float
-    upload: float
-
-
-class Devices(Protocol):
-    """How long the orders of each client take (`fl_app.devices`)."""
-
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Virtual seconds of the client's order number `sequence` given at `now`; inf = never."""
-        ...
-
-    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        """What these seconds are made of."""
         ...

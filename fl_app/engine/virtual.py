@@ -9,18 +9,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fl_app.core.types import NO_EXTRA, Order, Reply, Vector
+from fl_app.core.types import NO_EXTRA, Devices, Order, Parts, Reply, Vector
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
     Arrived,
     ClockEvent,
-    Devices,
     Expired,
     Joined,
     Left,
     Mailbox,
-    Parts,
     Returned,
 )
 from fl_app.engine.presence import Availability, Presence
@@ -92,6 +90,7 @@ class VirtualClock:
         self._num_clients = num_clients
         self._deadline = deadline
         self._ties = np.random.default_rng((seed, 0x71E5))
+        self._parts: dict[int, Parts] = {}  # of every client's order
         self._events: list[_Entry] = []
         self._pending: list[_Entry] = []  # accepted, not yet with a worker
         self._ready: dict[int, Reply] = {}  # done ahead of their time
@@ -121,31 +120,34 @@ class VirtualClock:
 
     def dispatch(self, order: Order) -> None:
         self._in_vain = False
-        seconds = self._devices.seconds(order.client_id, order.sequence, self.now)
+        parts = self._devices.parts(order.client_id, order.sequence, self._now)
+        seconds = parts.seconds
         if self._counts_epochs and "local_epochs" in order.config:
-            seconds = sum(self._parts(order))
-        tie = self._ties.random()
+            share = int(order.config["local_epochs"]) / self._epochs
+            parts = parts._replace(training=share * parts.training)
+            seconds = sum(parts)  # not `seconds`, whose last bit may differ
+        self._parts[order.client_id] = parts
+        pause = math.inf
         if self._pauses:
-            download, training, _ = self._parts(order)
-            pause = self._now + download + training / self._epochs
-            self._plan(order, self._now + seconds, tie, first=pause)
-        else:
-            self._plan(order, self._now + seconds, tie)
+            pause = self._now + parts.download + parts.training / self._epochs
+        self._plan(order, self._now + seconds, self._ties.random(), first=pause)
 
     def resume(self, order: Order, progress: float) -> None:
         # The rest of the training, after one more download if there is a newer model.
-        download, training, upload = self._parts(order)
+        download, training, upload = self._parts[order.client_id]
         fetch = download if order.vector.size else 0.0
         end = self._now + fetch + (1.0 - progress) * training + upload
         self._plan(order, end, self._ties.random())
 
     def hurry(self, order: Order) -> bool:
-        download, training, upload = self._parts(order)
+        planned = next((e for e in self._events if e.order is order), None)
+        if planned is None or planned.kind is not _Kind.ARRIVAL:
+            return False
+        download, training, upload = self._parts[order.client_id]
         began = order.sent_at + download
         epoch = training / self._epochs
         done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else self._epochs
-        planned = next((e for e in self._events if e.order is order), None)
-        if planned is None or planned.kind is not _Kind.ARRIVAL or done >= self._epochs:
+        if done >= self._epochs:
             return False
         # What was or is being computed is the whole order, so it is computed anew, and shorter.
         number = planned.number
@@ -176,6 +178,7 @@ class VirtualClock:
         return {
             "now": self._now,
             "ties": self._ties,
+            "parts": {client_id: tuple(parts) for client_id, parts in self._parts.items()},
             "events": self._events,
             "shortened": self._shortened,
             "presence": None if presence is None else presence.snapshot(),
@@ -186,6 +189,7 @@ class VirtualClock:
 
     def restore(self, state: dict[str, Any], orders: Mapping[int, Order]) -> bool:
         self._now, self._ties, self._alarm = state["now"], state["ties"], state["alarm"]
+        self._parts = {client_id: Parts(*parts) for client_id, parts in state["parts"].items()}
         self._lost, self._held = state["lost"], state["held"]
         if self._presence is not None:
             self._presence.restore(state["presence"])
@@ -229,18 +233,14 @@ class VirtualClock:
                     return Returned(entry.order)
                 case _Kind.ARRIVAL:
                     self._shortened.pop(entry.number, None)
-                    return Arrived(entry.order, self._collect(entry.number))
+                    reply = self._collect(entry.number)
+                    if reply.upload is None or reply.upload.done:
+                        del self._parts[entry.order.client_id]
+                    return Arrived(entry.order, reply)
             self._see_whether_it_pauses(entry)
 
     def close(self) -> None:
         self._mailbox.close()
-
-    def _parts(self, order: Order) -> Parts:
-        parts = self._devices.parts(order.client_id, order.sequence, order.sent_at)
-        if self._counts_epochs and "local_epochs" in order.config:
-            share = int(order.config["local_epochs"]) / self._epochs
-            return parts._replace(training=share * parts.training)
-        return parts
 
     def _plan(self, order: Order, end: float, tie: float, first: float = math.inf) -> None:
         """Put an order's end on the agenda: its own, its deadline's, or that of its client's stay.
@@ -276,7 +276,7 @@ class VirtualClock:
         """Put on the agenda when the reply comes that was computed early."""
         order = entry.order
         reply = self._collect(entry.number)
-        download, training, upload = self._parts(order)
+        download, training, upload = self._parts[order.client_id]
         share = 1.0
         if reply.upload is not None and not reply.upload.done:
             share, upload = reply.upload.progress, 0.0

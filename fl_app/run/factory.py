@@ -16,8 +16,9 @@ from fl_app.client import LocalTrainer, TrainingTask, initial_vector
 from fl_app.core.errors import require
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout
+from fl_app.core.types import Devices
 from fl_app.devices import Fleet, Overlapping
-from fl_app.engine.clock import Clock, Devices, Mailbox
+from fl_app.engine.clock import Clock, Mailbox
 from fl_app.engine.engine import Engine, Evaluate, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
@@ -25,7 +26,7 @@ from fl_app.engine.workers import Inline, Workers
 from fl_app.flower import private, wire
 from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.run.validate import PARTS, build_guard, build_schedule, build_strategy, instantiate
-from fl_app.schedule import RandomK, Schedule
+from fl_app.schedule import Schedule
 from fl_app.tasks.per_class import ClassTask, PerClass
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | Overlapp
 
     Of an algorithm that trains while models travel, the trainer is told how many local epochs fit.
     """
-    if config.runtime.name == "deployment" or isinstance(build_schedule(config), RandomK):
+    if config.runtime.name == "deployment" or build_schedule(config).devices is not None:
         return None
     task, settings = trainer.task, config.devices
     sizes = build_sizes(config, trainer)
@@ -212,15 +213,14 @@ def _clock(
         mailbox = GridMailbox(grid, layout, train_config=settings, deadline=deadline)
         return WallClock(mailbox, deadline=deadline)
     availability = config.devices.get("availability")
-    if isinstance(schedule, RandomK) and (trainer.pauses or trainer.overlaps):
+    if schedule.devices is not None and (trainer.pauses or trainer.overlaps):
         raise ValueError(
             f"algorithm/schedule=random_k knows how long an order takes, and not its parts: "
             f"algorithm={config.algorithm.name} needs devices, and another schedule"
         )
     return VirtualClock(
         _mailbox(config, trainer, layout, grid, settings, upload_extra),
-        # Random-K decides by its draws how long an order takes.
-        cast(Devices, schedule if isinstance(schedule, RandomK) else devices),
+        cast(Devices, schedule.devices or devices),
         config.num_clients,
         deadline=deadline,
         seed=config.seed,

@@ -18,7 +18,7 @@ from fl_app.core.errors import require, require_at_least, require_count, require
 from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
 from fl_app.run.cells import compose_cells
-from fl_app.schedule import RandomK, Schedule
+from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 
 PARTS = ("network", "availability", "energy")  # of devices, each with a target of its own
@@ -177,7 +177,7 @@ def check(config: DictConfig) -> None:
     if config.runtime.name != "deployment":
         _check_devices(config)
     parts = [part for part in PARTS if part in config.devices]
-    if parts and isinstance(build_schedule(config), RandomK):
+    if parts and build_schedule(config).devices is not None:
         raise ValueError(
             f"algorithm/schedule=random_k decides by its draws how long orders take, so that "
             f"devices/{parts[0]} has no effect: leave it out with '~devices/{parts[0]}'"

@@ -17,7 +17,7 @@ from typing import Literal, Protocol
 import numpy as np
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Order, Update
+from fl_app.core.types import Devices, Order, Update
 
 Refill = Literal["at_once", "after_aggregation"]
 
@@ -80,6 +80,11 @@ class Schedule(Protocol):
         """
         del busy, version
         return ()
+
+    @property
+    def devices(self) -> Devices | None:
+        """The devices whose times this schedule decides itself; None = the run's devices."""
+        return None
 
     @property
     def surveys(self) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 
 from fl_app.core.errors import require, require_count
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Update
+from fl_app.core.types import Parts, Update
 from fl_app.schedule.base import Schedule, not_waiting
 
 
@@ -16,7 +16,7 @@ class RandomK(Schedule):
 
     The speed model of WKAFL's published code: all clients are at work on the model they received
     when they last reported, and iteration j falls on second j of virtual time. The draw decides
-    how long each order takes (`seconds`), so this schedule is also the run's device profile.
+    how long each order takes, so this schedule is also the run's devices.
 
     Args:
         buffer_size: K.
@@ -67,8 +67,12 @@ class RandomK(Schedule):
             "draws would name clients that do not exist",
         )
 
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Virtual seconds from `now` to the next iteration that draws this client."""
+    @property
+    def devices(self) -> "RandomK":
+        return self
+
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        """The order ends with the next iteration that draws this client."""
         del sequence
         upcoming = self._draws[client_id]
         while upcoming and upcoming[0] <= now:
@@ -79,4 +83,4 @@ class RandomK(Schedule):
                 self._draws[int(drawn)].append(self._iteration)
             while upcoming and upcoming[0] <= now:
                 upcoming.popleft()
-        return upcoming.popleft() - now
+        return Parts(0.0, upcoming.popleft() - now, 0.0)

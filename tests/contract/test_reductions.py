@@ -23,7 +23,7 @@ from fl_app.algorithms.twafl import TWAFL
 from fl_app.algorithms.wkafl import WKAFL
 from fl_app.client import LocalTrainer
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.devices import UniformRatio
+from fl_app.devices import Fleet, UniformRatio
 from fl_app.schedule import k_async
 from fl_app.strategy import AsyncStrategy
 
@@ -54,7 +54,7 @@ def equal_speeds(strategy: AsyncStrategy, task: Quadratic = TASK) -> Run:
         LocalTrainer(task, upload="gradient", batch_size=3),
         num_clients=CLIENTS,
         num_versions=12,
-        devices=UniformRatio(ratio=1, num_clients=CLIENTS, jitter=0),
+        devices=Fleet(UniformRatio(ratio=1, num_clients=CLIENTS, jitter=0)),
         strategy=deepcopy(strategy),
         initial=vec(0, 0, 0),
     )

@@ -15,8 +15,7 @@ from fl_app.algorithms.fedasmu.device import merge_weight
 from fl_app.algorithms.fedasmu.server import Control
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
 from fl_app.client.trainer import NOTHING
-from fl_app.core.types import Config, GlobalModel, Update, Upload, Vector
-from fl_app.engine.clock import Parts
+from fl_app.core.types import Config, GlobalModel, Parts, Update, Upload, Vector
 from fl_app.schedule import fully_async
 
 DOUBLE = torch.float64
@@ -412,9 +411,6 @@ def test_who_never_paused_cannot_go_on() -> None:
 
 class Even:
     """5 s of training, a second of transfers either way; client 0 is twice as slow."""
-
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        return sum(self.parts(client_id, sequence, now))
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
         return Parts(1.0, 5.0 + 5.0 * (client_id == 0) + client_id / 8, 1.0)

@@ -117,9 +117,9 @@ def test_a_cycle_takes_the_longer_of_training_and_transfers(
     fleet = Fleet(MeanSeconds(np.array([10.0, 5.0]), seed=0, jitter=0.0), Travel())
     devices = Overlapping(fleet, num_clients=2, max_epochs=5)
     assert devices.local_epochs == epochs
-    assert devices.seconds(0, 3, 0.0) == pytest.approx(cycle)
-    assert devices.seconds(0, 0, 0.0) == pytest.approx(2 * transfer + 2.0 * epochs)
-    waiting = fleet.seconds(0, 3, 0.0)  # FedAvg: five epochs, then the transfers
+    assert devices.parts(0, 3, 0.0).seconds == pytest.approx(cycle)
+    assert devices.parts(0, 0, 0.0).seconds == pytest.approx(2 * transfer + 2.0 * epochs)
+    waiting = fleet.parts(0, 3, 0.0).seconds  # FedAvg: five epochs, then the transfers
     assert waiting == pytest.approx(10.0 + 2 * transfer)
 
 

@@ -40,6 +40,8 @@ def stay(client_id: int, sequence: int, received: Vector) -> Upload:
 )
 def test_mean_staleness_is_clients_over_k(devices: Any) -> None:
     schedule = devices if isinstance(devices, RandomK) else k_async(K)
+    if not hasattr(devices, "parts"):
+        devices = Fleet(devices)
     ages = helpers.run(
         schedule,
         helpers.Scripted(stay),

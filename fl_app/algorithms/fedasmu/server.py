@@ -12,7 +12,7 @@ from fl_app.core import staleness
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.schedule import RandomK, Schedule
+from fl_app.schedule import Schedule
 from fl_app.schedule.periodic import Periodic
 from fl_app.strategy import AsyncStrategy
 
@@ -150,7 +150,7 @@ class FedASMU(AsyncStrategy):
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del num_versions
-        if isinstance(schedule, RandomK):
+        if schedule.devices is not None:
             raise ValueError(
                 "FedASMU cannot go by algorithm/schedule=random_k: it knows how long an order "
                 "takes, and not when its client would pause"

@@ -10,8 +10,7 @@ from helpers import vec
 
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import Freezer, fingerprints, thaw
-from fl_app.core.types import Order, Update
-from fl_app.engine.clock import Parts
+from fl_app.core.types import Order, Parts, Update
 from fl_app.engine.virtual import _Kind
 
 

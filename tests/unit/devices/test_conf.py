@@ -50,7 +50,7 @@ def test_every_profile_gives_times(name: str) -> None:
     config = configuration(f"devices={name}")
     fleet = build_devices(config, build_trainer(config))
     assert isinstance(fleet, Fleet)
-    assert all(0.0 < fleet.seconds(client, 0, 0.0) < 1e4 for client in range(4))
+    assert all(0.0 < fleet.parts(client, 0, 0.0).seconds < 1e4 for client in range(4))
 
 
 @pytest.mark.parametrize("path", OPTIONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
@@ -69,7 +69,7 @@ def test_transfers_and_energy_are_put_together_with_training() -> None:
     links = MeasuredLinks(num_bytes=4 * trainer.model.layout.size, num_clients=4)
     assert fleet is not None
     training, radio = phones.seconds(2, 5, 0.0), links.download(2, 5) + links.upload(2, 5)
-    assert fleet.seconds(2, 5, 0.0) == pytest.approx(training + radio)
+    assert fleet.parts(2, 5, 0.0).seconds == pytest.approx(training + radio)
     assert fleet.joules(2, 5, 0.0) == pytest.approx(3.0 * training + 1.0 * radio)
 
 

@@ -27,8 +27,8 @@ class Transfers:
 
 
 def test_seconds_are_those_of_all_three() -> None:
-    assert Fleet(Two()).seconds(0, 0, 0.0) == 10.0
-    assert Fleet(Two(), Transfers()).seconds(0, 0, 0.0) == 17.0
+    assert Fleet(Two()).parts(0, 0, 0.0).seconds == 10.0
+    assert Fleet(Two(), Transfers()).parts(0, 0, 0.0).seconds == 17.0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import helpers
 import pytest
 
 from fl_app.core.events import Event
-from fl_app.devices import Recorder, Replay, UniformRatio
+from fl_app.devices import Fleet, Recorder, Replay, UniformRatio
 from fl_app.record.history import History
 from fl_app.record.log import events_of
 from fl_app.schedule import Buffered
@@ -88,11 +88,11 @@ def test_a_replayed_run_takes_the_time_of_the_recorded_one(tmp_path: Path) -> No
     history = History()
     recorder = Recorder(path, history)
     schedule = Buffered(concurrency=4, buffer_size=4)
-    devices = UniformRatio(ratio=5, num_clients=6, jitter=0.0)
+    devices = Fleet(UniformRatio(ratio=5, num_clients=6, jitter=0.0))
     first = helpers.run(schedule, num_clients=6, devices=devices, sinks=[history, recorder])
     recorder.close()
     again = helpers.run(
-        schedule, num_clients=6, devices=Replay(file=str(path), num_clients=6, num_bytes=8)
+        schedule, num_clients=6, devices=Fleet(Replay(file=str(path), num_clients=6, num_bytes=8))
     )
     # Rounding apart: a duration was recorded as the difference of two times.
     assert again.outcome.seconds == pytest.approx(first.outcome.seconds)

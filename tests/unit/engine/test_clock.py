@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from helpers import MeanDelta, Recorder, Times, vec
 
-from fl_app.core.types import Order, Reply, Upload, Vector
+from fl_app.core.types import Order, Parts, Reply, Upload, Vector
 from fl_app.engine import wall as clock_module
 from fl_app.engine.clock import (
     NO_VECTOR,
@@ -19,7 +19,6 @@ from fl_app.engine.clock import (
     Expired,
     Joined,
     Left,
-    Parts,
     Returned,
     Stray,
 )
@@ -352,11 +351,8 @@ def test_a_node_that_vanishes_frees_its_place(time: SimpleNamespace) -> None:
 class Parted(Times):
     """A second of download and one of upload around the training."""
 
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        return 2.0 + super().seconds(client_id, sequence, now)
-
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        return Parts(1.0, super().seconds(client_id, sequence, now), 1.0)
+        return super().parts(client_id, sequence, now)._replace(download=1.0, upload=1.0)
 
 
 class Answers(Shelf):

@@ -33,7 +33,7 @@ from fl_app.core.errors import Diverged, RunError, Stalled
 from fl_app.core.events import Sink
 from fl_app.core.types import Config, GlobalModel, Order, Reply, Update, Upload, Vector
 from fl_app.core.vector import read_only
-from fl_app.devices import UniformRatio
+from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
@@ -484,10 +484,14 @@ def test_memory_does_not_grow_with_the_length_of_the_run(deadline: float) -> Non
             return super().aggregate(model, updates)
 
     gc.collect()
-    devices = UniformRatio(ratio=5, num_clients=10)
-    devices.mean_seconds[0] = 200.0  # it is out for all of the run if there is a deadline
+    compute = UniformRatio(ratio=5, num_clients=10)
+    compute.mean_seconds[0] = 200.0  # it is out for all of the run if there is a deadline
     result = run(
-        Buffered(5, 2), strategy=Watchful(), devices=devices, num_versions=150, deadline=deadline
+        Buffered(5, 2),
+        strategy=Watchful(),
+        devices=Fleet(compute),
+        num_versions=150,
+        deadline=deadline,
     )
     for alive, history in zip(result.strategy.alive, result.strategy.histories, strict=True):
         # One more: the order whose reply is being handled is still held by its event.

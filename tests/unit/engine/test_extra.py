@@ -11,7 +11,6 @@ from helpers import MeanDelta, Times, run, vec
 from fl_app.core.errors import Diverged
 from fl_app.core.types import Config, Extra, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.engine.clock import Parts
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.schedule import Buffered
@@ -205,9 +204,6 @@ class Slow(Times):
 
     def __init__(self) -> None:
         super().__init__(lambda client_id, sequence: 2.0 if client_id == 0 else 1.0)
-
-    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        return Parts(0.0, self.seconds(client_id, sequence, now), 0.0)
 
 
 def test_an_order_that_is_never_carried_out_keeps_nothing_alive() -> None:

@@ -17,7 +17,7 @@ from helpers import MeanDelta, Recorder
 
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Reply, Vector
+from fl_app.core.types import Order, Parts, Reply, Vector
 from fl_app.engine.clock import Expired, Joined, Left, Returned
 from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.virtual import VirtualClock
@@ -537,8 +537,8 @@ def test_no_node_at_all() -> None:
 class Primes:
     """Devices of unequal speed."""
 
-    def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        return (2.0, 3.0, 5.0, 7.0)[client_id % 4]
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        return Parts(0.0, (2.0, 3.0, 5.0, 7.0)[client_id % 4], 0.0)
 
 
 def foreign_model() -> tuple[Layout, Vector]:

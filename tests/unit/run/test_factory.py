@@ -88,7 +88,7 @@ def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(
         trainer = build_trainer(config)
         devices = build_devices(config, trainer)
         assert devices is not None
-        return build_sizes(config, trainer), devices.seconds(3, 0, 0.0)
+        return build_sizes(config, trainer), devices.parts(3, 0, 0.0).seconds
 
     sizes, seconds = build("scaffold")
     d = sizes.model // 4

@@ -13,7 +13,7 @@ from helpers import Flat, Run, Scripted, Times, run, toward_own_number, vec
 
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Update, Upload, Vector
-from fl_app.devices import UniformRatio
+from fl_app.devices import Fleet, UniformRatio
 from fl_app.schedule import (
     Buffered,
     RandomK,
@@ -290,7 +290,7 @@ def test_random_k_skips_iterations_that_passed() -> None:
     for client_id, times in draws.items():
         now = 0.0
         while now < 50:
-            now += schedule.seconds(client_id, 0, now)
+            now += schedule.parts(client_id, 0, now).seconds
             times.append(now)
     assert Counter(t for times in draws.values() for t in times if t <= 50) == Counter(
         {float(second): 2 for second in range(1, 51)}
@@ -298,17 +298,17 @@ def test_random_k_skips_iterations_that_passed() -> None:
     # The same draws, asked for by another client before.
     late, now = RandomK(2, 4, seed=0), 0.0
     while now < 50:
-        now += late.seconds(0, 0, now)
+        now += late.parts(0, 0, now).seconds
     after = draws[3][2] + 0.5
-    assert after + late.seconds(3, 0, after) == draws[3][3]
+    assert after + late.parts(3, 0, after).seconds == draws[3][3]
 
 
 @pytest.mark.parametrize(
     ("schedule", "devices"),
     [
         (RandomK(2, 20, seed=3), None),
-        (k_async(2), UniformRatio(ratio=5, num_clients=20)),
-        (k_async(2), UniformRatio(ratio=1, num_clients=20, jitter=0)),
+        (k_async(2), Fleet(UniformRatio(ratio=5, num_clients=20))),
+        (k_async(2), Fleet(UniformRatio(ratio=1, num_clients=20, jitter=0))),
     ],
     ids=["random_k", "k_async-5x", "k_async-1x"],
 )
