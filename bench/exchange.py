@@ -32,7 +32,7 @@ class Resting:
         self.fresh = 0
 
     def train(self, order: Order, out: Vector | None = None) -> Upload:
-        if self._pauses and "resume" not in order.config:
+        if self._pauses and "continues" not in order.config:
             kept = {"paused": order.vector}
             none = self._nothing[:0]
             return Upload(none, "delta", 1, 0.0, done=False, progress=0.5, state=kept)

@@ -9,14 +9,14 @@ Server, once K updates Delta_k = w_k - w_o of ages t - o_k have arrived:
     cos_k = cos(Delta_k, w_t - w_{o_k})  if t > o_k, else 1
     w_{t+1} = w_t + sum_k p_k Delta_k
 
-A client whose model is Omega versions old gets an urgent notice and sends what it has at the end of
-its local epoch; no version is made without it (`BoundedStaleness`).
+A client whose model is Omega versions old is recalled: it sends what it has at the end of its local
+epoch. No version is made without it (`BoundedStaleness`).
 
 Symbols: a staleness_weight, b similarity_weight, Omega staleness_bound, K schedule.buffer_size.
 
 Deviations: the code compares each update with the model of two rounds ago; here it is compared with
-what the global model did since that client got it. NOTE: on real nodes nobody hears a notice, for a
-SuperNode handles one message at a time; the server then waits for the whole order.
+what the global model did since that client got it. NOTE: a recall does not reach a real node that
+trains, since a SuperNode handles one message at a time; the server then waits for the whole order.
 """
 
 from collections.abc import Sequence

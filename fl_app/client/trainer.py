@@ -221,7 +221,7 @@ class LocalTrainer(NumPyClient):
             order: what to do. Its vector, w_o, is left alone; after a pause it is the fresh model,
                 or nothing, shape ``(0,)``. Of its config these are known here: ``version`` (of
                 w_o), ``local_epochs``, ``local_lr_factor`` and ``proximal-mu``, which go before
-                the trainer's own, and ``resume``.
+                the trainer's own, and ``continues``.
             out: where to write the upload's vector, shape ``(d,)``; default a new one.
 
         Raises:
@@ -235,13 +235,13 @@ class LocalTrainer(NumPyClient):
         self.state = dict(order.state)
         self.extra = order.extra
         self._proximal = float(config.get("proximal-mu", self.proximal))
-        resumes = bool(config.get("resume", False))
+        continues = bool(config.get("continues", False))
         entropy = (self.seed, client_id, order.sequence)
-        rng = np.random.default_rng((*entropy, 1) if resumes else entropy)
+        rng = np.random.default_rng((*entropy, 1) if continues else entropy)
         _seed_torch(int(rng.integers(1 << 62)), self.device)
         if not self.model.module.training:  # setting it on every submodule takes 0.1 ms
             self.model.module.train()
-        if resumes:
+        if continues:
             return self._go_on(indices, rng, received, config, out)
         # An order that paused and was never answered is over.
         self.state = {k: v for k, v in self.state.items() if not k.startswith("paused")}

@@ -89,11 +89,11 @@ class Clock(Protocol):
         """Give an order to its client."""
         ...
 
-    def resume(self, order: Order, progress: float) -> None:
-        """Answer a client that paused after `progress` of its training: `order` says how."""
+    def continue_order(self, order: Order, progress: float) -> None:
+        """Let a client that paused after `progress` of its training go on, as `order` says."""
         ...
 
-    def hurry(self, order: Order) -> bool:
+    def recall(self, order: Order) -> bool:
         """Ask for the result at the end of the local epoch under way; whether that was possible."""
         ...
 

@@ -510,7 +510,7 @@ class Engine:
         model, now = self._model(), self._clock.now
         client_id, base_version = order.client_id, order.base_version
         self._emit(Paused(now, client_id, order.number, base_version, upload.progress))
-        vector, config, extra = NO_VECTOR, {**order.config, "resume": True}, NO_EXTRA
+        vector, config, extra = NO_VECTOR, {**order.config, "continues": True}, NO_EXTRA
         if self._version > base_version:
             paused = Update.of(upload, client_id, base_version, order.number)
             vector, more = self._strategy.refresh(model, paused)
@@ -521,7 +521,7 @@ class Engine:
             self._emit(Refreshed(now, client_id, order.number, self._version, sent))
         order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
         self._busy[client_id] = order
-        self._clock.resume(order, upload.progress)
+        self._clock.continue_order(order, upload.progress)
 
     def _arrive(self, order: Order, upload: Upload) -> None:
         base_version = order.base_version
@@ -715,9 +715,9 @@ class Engine:
                 report=self._strategy.report,
             )
         )
-        for client_id in self._schedule.urgent(self._busy, self._version):
+        for client_id in self._schedule.recall(self._busy, self._version):
             order = self._busy[client_id]
-            if self._clock.hurry(order):
+            if self._clock.recall(order):
                 self._emit(Recalled(now, client_id, order.number, self._version))
         if self._version % self._eval_every == 0:
             self._evaluate()

@@ -132,14 +132,14 @@ class VirtualClock:
             pause = self._now + parts.download + parts.training / self._epochs
         self._plan(order, self._now + seconds, self._ties.random(), first=pause)
 
-    def resume(self, order: Order, progress: float) -> None:
+    def continue_order(self, order: Order, progress: float) -> None:
         # The rest of the training, after one more download if there is a newer model.
         download, training, upload = self._parts[order.client_id]
         fetch = download if order.vector.size else 0.0
         end = self._now + fetch + (1.0 - progress) * training + upload
         self._plan(order, end, self._ties.random())
 
-    def hurry(self, order: Order) -> bool:
+    def recall(self, order: Order) -> bool:
         planned = next((e for e in self._events if e.order is order), None)
         if planned is None or planned.kind is not _Kind.ARRIVAL:
             return False

@@ -54,13 +54,13 @@ class WallClock:
             heapq.heappush(self._deadlines, (self.now + self._deadline, order.number))
         self._mailbox.push(order)
 
-    def resume(self, order: Order, progress: float) -> None:
+    def continue_order(self, order: Order, progress: float) -> None:
         del progress
         self._orders[order.number] = order  # its deadline stands
         self._mailbox.push(order)
 
-    def hurry(self, order: Order) -> bool:
-        # NOTE: a SuperNode handles one message at a time, so no notice reaches one that trains.
+    def recall(self, order: Order) -> bool:
+        # NOTE: a SuperNode handles one message at a time, so no recall reaches one that trains.
         del order
         return False
 

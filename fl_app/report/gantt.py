@@ -23,7 +23,7 @@ _SIGNS = {
     "refresh": ("triangle-right", "refreshed"),
     "checkpoint": ("square", "checkpoint"),
     "cluster": ("star", "clusters formed"),
-    "notice": ("triangle-down-open", "told to hurry"),
+    "notice": ("triangle-down-open", "recalled"),
 }
 
 

@@ -183,7 +183,7 @@ def check(config: DictConfig) -> None:
             f"devices/{parts[0]} has no effect: leave it out with '~devices/{parts[0]}'"
         )
     if config.runtime.name != "deployment":  # how many nodes there will be, nobody knows
-        build_schedule(config).check(config.num_clients)
+        build_schedule(config).validate_population(config.num_clients)
 
 
 def _check_devices(config: DictConfig) -> None:

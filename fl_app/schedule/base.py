@@ -49,7 +49,7 @@ class Schedule(Protocol):
         """Updates to aggregate now, exactly those; empty = wait for more."""
         ...
 
-    def check(self, num_clients: int) -> None:
+    def validate_population(self, num_clients: int) -> None:
         """Refuse a federation that this schedule can never serve.
 
         Raises:
@@ -68,11 +68,10 @@ class Schedule(Protocol):
         del now
         return math.inf
 
-    def urgent(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
-        """Clients that shall send what they have at the end of their local epoch.
+    def recall(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
+        """Clients that are to send what they have at the end of their local epoch.
 
-        Asked after every aggregation; on real nodes, which hear nothing while they train, without
-        effect.
+        Asked after every aggregation. A recall does not reach a real node while it trains.
 
         Args:
             busy: clients at work, with their orders.

@@ -15,8 +15,8 @@ class BoundedStaleness(Schedule):
     """Buffered aggregation that never leaves a client behind by more than a bound.
 
     PORT's schedule (Su and Li 2022): K updates make a version, freed places are refilled at once.
-    A client at work whose model is older than the bound gets an urgent notice, upon which it sends
-    what it has at the end of its local epoch, and no version is made without it.
+    A client at work whose model is that old is recalled: it sends what it has at the end of its
+    local epoch. No version is made without it.
 
     Args:
         concurrency: clients at work at a time.
@@ -59,7 +59,7 @@ class BoundedStaleness(Schedule):
             return ()
         return buffer if self._buffered.take(buffer) else ()
 
-    def urgent(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
+    def recall(self, busy: Mapping[int, Order], version: int) -> Sequence[int]:
         late = [
             client_id
             for client_id, order in busy.items()
@@ -68,5 +68,5 @@ class BoundedStaleness(Schedule):
         self._awaited = set(late)
         return late
 
-    def check(self, num_clients: int) -> None:
-        self._buffered.check(num_clients)
+    def validate_population(self, num_clients: int) -> None:
+        self._buffered.validate_population(num_clients)

@@ -76,7 +76,7 @@ class Buffered(Schedule):
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
 
-    def check(self, num_clients: int) -> None:
+    def validate_population(self, num_clients: int) -> None:
         concurrency = num_clients if self.concurrency is None else self.concurrency
         require(
             concurrency <= num_clients,

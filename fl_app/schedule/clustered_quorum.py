@@ -110,7 +110,7 @@ class ClusteredQuorum(Schedule):
         first = {id(update) for n in chosen for update in arrived[n][: quorums[n]]}
         return self._release([update for update in buffer if id(update) in first])
 
-    def check(self, num_clients: int) -> None:
+    def validate_population(self, num_clients: int) -> None:
         require(
             self.num_clusters <= num_clients,
             "schedule.num_clusters",

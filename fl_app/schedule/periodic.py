@@ -63,7 +63,7 @@ class Periodic(Schedule):
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         return buffer[:1]
 
-    def check(self, num_clients: int) -> None:
+    def validate_population(self, num_clients: int) -> None:
         require(
             self.concurrency <= num_clients,
             "schedule.concurrency",

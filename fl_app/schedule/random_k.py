@@ -58,7 +58,7 @@ class RandomK(Schedule):
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
 
-    def check(self, num_clients: int) -> None:
+    def validate_population(self, num_clients: int) -> None:
         require(
             num_clients == self.num_clients,
             "schedule.num_clients",

@@ -67,7 +67,7 @@ class RoundBlocking(Schedule):
         self._failed -= delivered
         return taken
 
-    def check(self, num_clients: int) -> None:
+    def validate_population(self, num_clients: int) -> None:
         require(
             self.buffer_size <= num_clients,
             "schedule.buffer_size",

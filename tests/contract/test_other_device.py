@@ -56,10 +56,10 @@ def test_two_orders_and_an_evaluation(name: str) -> None:
     upload = trainer.train(order_for(0, 0, received, settings, extra=extra))
     assert upload.done != (name == "fedasmu")
     if not upload.done:
-        settings |= {"fresh_version": 1, "resume": True}
+        settings |= {"fresh_version": 1, "continues": True}
         upload = trainer.train(order_for(0, 0, received, settings, upload.state))
     upload = trainer.train(
-        order_for(0, 1, received, {**settings, "resume": False}, upload.state, extra)
+        order_for(0, 1, received, {**settings, "continues": False}, upload.state, extra)
     )
     assert upload.vector.size == (0 if name == "fedasmu" else size)
     _, num_examples, _ = trainer.evaluate(trainer.get_parameters({}), {"client-id": 0})

@@ -273,7 +273,7 @@ def test_a_merge_by_hand() -> None:
     assert paused.vector.size == 0
     fresh = vec(5.02)
     device.train(order_for(1, 0, vec(0), {"version": 1, "slot": 1}))  # another client in between
-    rest = {**order, "resume": True, "fresh_version": 4}
+    rest = {**order, "continues": True, "fresh_version": 4}
     done = device.train(order_for(0, 0, fresh, rest, state=paused.state))
     assert done.done
     assert done.vector.tolist() == pytest.approx([8 - 4.98 * 0.9**3], rel=1e-5)
@@ -290,7 +290,7 @@ def test_the_loss_alone_teaches_the_merge() -> None:
     """As by hand above, whatever is done to the gradients that the device steps along."""
     device = trainer(merge_scale=2.0, gamma_lr=0.01, weight_decay=0.5, max_grad_norm=0.1)
     aside = {"paused": vec(1.52), "paused_at": np.array([2, 0.0])}
-    rest = {"version": 1, "slot": 2, "resume": True, "fresh_version": 4}
+    rest = {"version": 1, "slot": 2, "continues": True, "fresh_version": 4}
     done = device.train(order_for(0, 0, vec(5.02), rest, state=aside))
     assert done.metrics["reward"] == pytest.approx((6.48**2 - 4.98**2) / 2, rel=1e-5)
     slope = (3.02 - 8) * 3.5 * 2 / 1.75**2
@@ -308,7 +308,7 @@ def test_the_reward_is_of_the_merge_and_not_of_another_dropout() -> None:
     """Merging the device's own model changes nothing: the reward is exactly 0."""
     device = FedASMUTrainer(Forgetful.scattered(1), local_lr=0.1, batch_size=4, local_epochs=3)
     paused = device.train(order_for(0, 0, vec(1, 2, 3), {"version": 1, "slot": 1}))
-    rest = {"version": 1, "slot": 1, "resume": True, "fresh_version": 2}
+    rest = {"version": 1, "slot": 1, "continues": True, "fresh_version": 2}
     done = device.train(order_for(0, 0, paused.state["paused"], rest, state=paused.state))
     assert done.metrics["merge_weight"] > 0.5
     assert done.metrics["reward"] == 0.0
@@ -338,7 +338,7 @@ def test_merge_gradients_are_autograds(seed: int) -> None:
     device = trainer(gamma_lr=1.0, upsilon_lr=1.0, gamma0=first[0], upsilon0=first[1])
     order = {"version": origin, "slot": 1}
     paused = device.train(order_for(0, 0, vec(received), order))
-    rest = {**order, "resume": True, "fresh_version": version}
+    rest = {**order, "continues": True, "fresh_version": version}
     done = device.train(order_for(0, 0, vec(newer), rest, state=paused.state))
     assert first[0] - float(done.state["gamma"]) == pytest.approx(by_gamma, rel=1e-5)
     assert first[1] - float(done.state["upsilon"]) == pytest.approx(by_upsilon, rel=1e-5)
@@ -364,7 +364,7 @@ def test_a_device_beyond_the_clamp_keeps_its_model_and_goes_on_learning() -> Non
     """
     device = trainer(merge_scale=2.0, upsilon0=4.0, gamma_lr=0.0, upsilon_lr=0.1)
     aside = {"paused": vec(1.52), "paused_at": np.array([2, 0.0])}
-    rest = {"version": 1, "slot": 2, "resume": True, "fresh_version": 4}
+    rest = {"version": 1, "slot": 2, "continues": True, "fresh_version": 4}
     done = device.train(order_for(0, 0, vec(5.02), rest, state=aside))
     assert done.metrics["merge_weight"] == done.metrics["reward"] == 0.0
     assert done.vector.tolist() == pytest.approx([8 - 6.48 * 0.9**3], rel=1e-5)
@@ -376,7 +376,7 @@ def test_nothing_newer_goes_on_as_if_nothing_had_been() -> None:
     device = trainer()
     order = {"version": 1, "slot": 3}
     paused = device.train(order_for(0, 0, vec(0), order))
-    rest = {**order, "resume": True}
+    rest = {**order, "continues": True}
     done = device.train(order_for(0, 0, NOTHING, rest, state=paused.state))
     plain = device.train(order_for(0, 0, vec(0), {"version": 1, "slot": 0}))
     assert done.vector.tolist() == pytest.approx(plain.vector.tolist())
@@ -395,7 +395,7 @@ def test_a_pause_with_momentum_and_displacement() -> None:
     device = trainer(upload="pseudo", momentum=0.5)
     order = {"version": 1, "slot": 2}
     paused = device.train(order_for(0, 0, vec(1), order))
-    done = device.train(order_for(0, 0, NOTHING, {**order, "resume": True}, state=paused.state))
+    done = device.train(order_for(0, 0, NOTHING, {**order, "continues": True}, state=paused.state))
     plain = device.train(order_for(0, 0, vec(1), {"version": 1, "slot": 0}))
     assert done.vector.tolist() == pytest.approx(plain.vector.tolist())
     assert done.rate_sum == plain.rate_sum
@@ -403,7 +403,7 @@ def test_a_pause_with_momentum_and_displacement() -> None:
 
 def test_who_never_paused_cannot_go_on() -> None:
     with pytest.raises(ValueError, match="client 0 is to go on, but has nothing put aside"):
-        trainer().train(order_for(0, 0, NOTHING, {"resume": True}))
+        trainer().train(order_for(0, 0, NOTHING, {"continues": True}))
 
 
 # -- together -------------------------------------------------------------------------------------

@@ -433,7 +433,7 @@ def test_the_rest_of_a_paused_order_is_the_same_however_often_it_is_computed(upl
     before = {name: array.copy() for name, array in state.items()}
     assert {"paused_velocity", "paused_anchor"} <= before.keys()
     first, again = (
-        trainer.train(order_for(0, 0, vec(), {"resume": True}, state=state)).vector
+        trainer.train(order_for(0, 0, vec(), {"continues": True}, state=state)).vector
         for _ in range(2)
     )
     assert first.tolist() == again.tolist()
@@ -576,7 +576,7 @@ def test_what_came_beside_the_model_is_there_before_a_pause_and_after_it() -> No
     extra = {"c": vec(7, 0, 0)}
     paused = trainer.train(order_for(0, 0, vec(0, 0, 0), {}, extra=extra))
     trainer.train(order_for(0, 1, vec(0, 0, 0), {}, extra={"c": vec(1, 0, 0)}))  # another one
-    trainer.train(order_for(0, 0, vec(), {"resume": True}, paused.state))
+    trainer.train(order_for(0, 0, vec(), {"continues": True}, paused.state))
     fresh = {"c": vec(8, 0, 0)}
-    trainer.train(order_for(0, 0, vec(0, 0, 0), {"resume": True}, paused.state, fresh))
+    trainer.train(order_for(0, 0, vec(0, 0, 0), {"continues": True}, paused.state, fresh))
     assert seen == [7, 1, 7, 8]

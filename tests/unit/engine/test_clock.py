@@ -417,10 +417,10 @@ def test_a_client_pauses_when_it_says_and_goes_on_with_the_rest() -> None:
     assert not event.reply.upload.done
     assert clock.now == pytest.approx(5.0)
     mailbox.uploads.clear()
-    clock.resume(replace(event.order, config={"resume": True}), 0.4)
+    clock.continue_order(replace(event.order, config={"continues": True}), 0.4)
     event = clock.next(math.inf)
     assert isinstance(event, Arrived)
-    assert event.order.config == {"resume": True}
+    assert event.order.config == {"continues": True}
     assert clock.now == pytest.approx(13.0)
 
 
@@ -431,7 +431,7 @@ def test_nothing_newer_costs_no_download() -> None:
     clock.dispatch(order(0))
     event = clock.next(math.inf)
     assert isinstance(event, Arrived)
-    clock.resume(replace(event.order, vector=NO_VECTOR), 0.4)
+    clock.continue_order(replace(event.order, vector=NO_VECTOR), 0.4)
     assert clock.next(math.inf) is not None
     assert clock.now == pytest.approx(12.0)
 
@@ -465,7 +465,7 @@ def test_a_notice_shortens_an_order_to_its_epoch(computed: bool) -> None:
         mailbox._capacity = 1  # only the next one is computed
         assert isinstance(clock.next(math.inf), Arrived)
     assert clock.now == 6.0
-    assert clock.hurry(late)
+    assert clock.recall(late)
     mailbox._capacity = 4
     event = clock.next(math.inf)
     assert isinstance(event, Arrived)
@@ -491,7 +491,7 @@ def test_a_notice_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
     mailbox = Answers({-1: replace(UPLOAD, loss=0.25)})
     clock, late = at_the_arrival_of_another(mailbox)
     assert clock.now == 6.0
-    assert clock.hurry(late)
+    assert clock.recall(late)
     assert clock.snapshot()["held"] == {}
     assert clock._dropped == set()
     event = clock.next(math.inf)
@@ -505,7 +505,7 @@ def test_who_is_about_to_pause_is_not_hurried() -> None:
     """It asks after its fourth epoch, at 9; the other is there at 6."""
     mailbox = Answers({0: paused(0.8)})
     clock, late = at_the_arrival_of_another(mailbox)
-    assert not clock.hurry(late)
+    assert not clock.recall(late)
     event = clock.next(math.inf)
     assert isinstance(event, Arrived)
     assert clock.now == pytest.approx(9.0)
@@ -532,5 +532,5 @@ def test_nobody_is_hurried_in_the_last_epoch_or_when_gone() -> None:
     clock.dispatch(late)
     clock.dispatch(other)
     clock.next(math.inf)
-    assert not clock.hurry(late)  # at 6 it trains its second epoch, or sends
-    assert not clock.hurry(other)
+    assert not clock.recall(late)  # at 6 it trains its second epoch, or sends
+    assert not clock.recall(other)

@@ -299,8 +299,8 @@ class InBursts(Schedule):
     def start(self, *situation: Any) -> Sequence[int]:
         return Buffered(5, 1).start(*situation)
 
-    def check(self, num_clients: int) -> None:
-        Buffered(5, 1).check(num_clients)
+    def validate_population(self, num_clients: int) -> None:
+        Buffered(5, 1).validate_population(num_clients)
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         self._bursting = len(buffer) > (1 if self._bursting else 3)

@@ -44,7 +44,7 @@ class Moody(Schedule):
         self.left -= 1
         return buffer[:1]
 
-    def check(self, num_clients: int) -> None:
+    def validate_population(self, num_clients: int) -> None:
         pass
 
 

@@ -176,7 +176,7 @@ def test_the_answer_to_a_pause_brings_those_of_the_newer_version() -> None:
 
     class Pausing(Echo):
         def train(self, order: Order, out: Vector | None = None) -> Upload:
-            if order.client_id == 0 and "resume" not in order.config:
+            if order.client_id == 0 and "continues" not in order.config:
                 return Upload(vec(), "delta", 10, 0.5, done=False, progress=0.5)
             if order.client_id == 0 and order.extra:
                 seen.append((order.extra["shift"][0], order.config["fresh_version"]))

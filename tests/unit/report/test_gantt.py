@@ -52,7 +52,7 @@ def test_timeline_has_a_bar_per_order_and_a_sign_per_moment(eventful):
         "refreshed": [(0.5, row[0])],
         "checkpoint": [(1, top)],
         "clusters formed": [(2, top)],
-        "told to hurry": [(3.5, row[0])],
+        "recalled": [(3.5, row[0])],
     }
     assert len({trace["marker"]["symbol"] for n, trace in found.items() if n in signs}) == 9
     assert found["new version"]["x"] == [1, 1, None, 7, 7, None]

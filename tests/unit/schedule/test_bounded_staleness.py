@@ -39,14 +39,14 @@ def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs: int)
     )
     assert max(made.history.ages) <= 3
     versions = [event["t"] for event in made.events if event["kind"] == "aggregate"]
-    notices = [event["client"] for event in made.events if event["kind"] == "recall"]
+    recalled = [event["client"] for event in made.events if event["kind"] == "recall"]
     if epochs == 10:  # at the end of an epoch of 10 s
         assert versions[3] == pytest.approx(10.0)
-        assert notices[0] == 0
+        assert recalled[0] == 0
         assert (0, 1) in trainer.ordered
     else:
         assert versions[3] == pytest.approx(100.0)
-        assert notices == []
+        assert recalled == []
 
 
 def test_who_is_lost_is_not_waited_for() -> None:
@@ -67,4 +67,4 @@ def test_bounds() -> None:
     with pytest.raises(ValueError, match=r"schedule.staleness_bound=0"):
         BoundedStaleness(staleness_bound=0)
     with pytest.raises(ValueError, match=r"schedule.concurrency=10 must be at most num_clients=4"):
-        BoundedStaleness().check(4)
+        BoundedStaleness().validate_population(4)

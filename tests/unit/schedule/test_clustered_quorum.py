@@ -320,7 +320,7 @@ def test_an_order_past_its_deadline_is_not_waited_for() -> None:
             "schedule.recluster_every=0 must be an integer >= 1: nothing else would be done",
         ),
         (
-            lambda: ClusteredQuorum(num_clusters=5).check(num_clients=4),
+            lambda: ClusteredQuorum(num_clusters=5).validate_population(num_clients=4),
             "schedule.num_clusters=5 must be at most num_clients=4: "
             "the server would wait for ever for a client in each cluster",
         ),

@@ -62,7 +62,7 @@ def test_bounds() -> None:
     with pytest.raises(ValueError, match=r"schedule.burst=0"):
         Periodic(burst=0)
     with pytest.raises(ValueError, match=r"schedule.concurrency=10 must be at most num_clients=4"):
-        Periodic().check(4)
+        Periodic().validate_population(4)
 
 
 def test_who_starts_is_drawn() -> None:

@@ -357,20 +357,20 @@ def test_mean_staleness_is_p_over_k_whatever_the_speeds(schedule: Any, devices: 
         (lambda: RandomK(0, 5, 0), "schedule.buffer_size=0 must be an integer >= 1"),
         (lambda: RoundBlocking(0), "schedule.buffer_size=0 must be an integer >= 1"),
         (
-            lambda: RoundBlocking(10).check(num_clients=9),
+            lambda: RoundBlocking(10).validate_population(num_clients=9),
             "schedule.buffer_size=10 must be at most num_clients=9: the server would wait for ever",
         ),
         (
-            lambda: Buffered(10, 5).check(num_clients=9),
+            lambda: Buffered(10, 5).validate_population(num_clients=9),
             "schedule.concurrency=10 must be at most num_clients=9: "
             "so many clients can never be at work",
         ),
         (
-            lambda: k_async(10).check(num_clients=9),
+            lambda: k_async(10).validate_population(num_clients=9),
             "schedule.buffer_size=10 must be at most num_clients=9: the server would wait for ever",
         ),
         (
-            lambda: RandomK(2, 5, 0).check(num_clients=9),
+            lambda: RandomK(2, 5, 0).validate_population(num_clients=9),
             "schedule.num_clients=5 must be num_clients=9",
         ),
     ],
@@ -384,4 +384,4 @@ def test_impossible_schedules(make: Any, text: str) -> None:
     "schedule", [synchronous(9), k_async(9), Buffered(9, 3), RandomK(2, 9, 0), RoundBlocking(9)]
 )
 def test_possible_schedules(schedule: Schedule) -> None:
-    schedule.check(num_clients=9)
+    schedule.validate_population(num_clients=9)
