@@ -9,10 +9,10 @@ from flwr.clientapp import ClientApp
 
 from fl_app.flower import wire
 from fl_app.node import resident
-from fl_app.node.handler import Desk
+from fl_app.node.handler import MessageHandler
 
 app = ClientApp()
-desk = Desk()
+handler = MessageHandler()
 
 
 @app.train()
@@ -37,4 +37,4 @@ def _answer(message: Message, context: Context) -> Message:
     # Where any node serves any client, nothing is to stay on a node.
     if wire.ANY_NODE not in wire.order_config(message) and resident.wanted(context):
         return resident.ask(message, context)
-    return desk.answer(message, context)
+    return handler.handle(message, context)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 
-class Desk:
+class MessageHandler:
     """Carries out one order after the other; keeps data, model and what the client remembers.
 
     On a real node the partition is the one in the node's own configuration. Under virtual time any
@@ -29,7 +29,7 @@ class Desk:
         self._built_from = ("", False)
         self._memory: Memory | None = None
 
-    def answer(self, message: Message, context: Context) -> Message:
+    def handle(self, message: Message, context: Context) -> Message:
         """The reply to a `train` or `evaluate` message.
 
         What goes wrong is in the reply, in the words of the other runtimes.

@@ -34,7 +34,7 @@ from flwr.app import Context, Message
 
 from fl_app.core.errors import require, require_positive
 from fl_app.flower import wire
-from fl_app.node.handler import Desk
+from fl_app.node.handler import MessageHandler
 
 log = logging.getLogger("flwr")
 
@@ -161,7 +161,7 @@ def _start(listener: socket.socket, idle: float) -> int:
 # -- in the resident ------------------------------------------------------------------------------
 
 
-def serve(listener: socket.socket, desk: Desk, idle: float) -> None:
+def serve(listener: socket.socket, handler: MessageHandler, idle: float) -> None:
     """Answer whoever connects, one after the other; in between, work ahead.
 
     Ends when nobody came for `idle` seconds, or somebody runs another version of the app.
@@ -182,8 +182,8 @@ def serve(listener: socket.socket, desk: Desk, idle: float) -> None:
                 connection.send_bytes(b"welcome")
                 context = wire.context_from_bytes(connection.recv_bytes())
                 message = wire.from_bytes(connection.recv_bytes())
-                connection.send_bytes(wire.to_bytes(desk.answer(message, context)))
-            desk.work_ahead(somebody_waits)
+                connection.send_bytes(wire.to_bytes(handler.handle(message, context)))
+            handler.work_ahead(somebody_waits)
     finally:
         with suppress(FileNotFoundError):
             if path.stat().st_ino == own:  # else a cleaner of old files removed it
@@ -204,7 +204,7 @@ def main() -> None:
         threading.Thread(target=_end_with, args=[int(parent)], daemon=True).start()
     log.info("resident process %d has started", os.getpid())
     try:
-        serve(listener, Desk(), float(sys.argv[2]))
+        serve(listener, MessageHandler(), float(sys.argv[2]))
     finally:
         log.info("resident process %d ends", os.getpid())
 

@@ -126,7 +126,7 @@ def build_engine(
     """Everything a run needs, connected.
 
     Args:
-        config: as composed from ``conf/``, and found good by `check`.
+        config: as composed from ``conf/``, and found good by `validate_config`.
         trainer: of the task; does the training where no Flower nodes do.
         devices: of all clients, as `build_devices` gives them.
         sinks: receive the events; the list may grow until the engine runs.

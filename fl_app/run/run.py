@@ -139,7 +139,7 @@ def run_cell(
     """One run; writes its five files into `folder`, also when it ends early.
 
     Args:
-        config: found good by `check`.
+        config: found good by `validate_config`.
         folder: for the files.
         label: what runs, for the console.
         grid: of the ServerApp, for the runtimes that need one.

@@ -70,15 +70,15 @@ def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     """The cells of a run or an experiment as `compose_cells` gives them, each found good.
 
     Raises:
-        ValueError: as `compose_cells` and `check`.
+        ValueError: as `compose_cells` and `validate_config`.
     """
     cells = compose_cells(config, overrides)
     for cell in cells.values():
-        check(cell)
+        validate_config(cell)
     return cells
 
 
-def check(config: DictConfig) -> None:
+def validate_config(config: DictConfig) -> None:
     """Refuse a configuration with which no run could begin, before anything is loaded.
 
     Raises:

@@ -26,7 +26,7 @@ from fl_app.run.factory import (
     build_strategy,
     build_trainer,
 )
-from fl_app.run.validate import check
+from fl_app.run.validate import validate_config
 from fl_app.schedule import RandomK, synchronous
 from fl_app.strategy import AsyncStrategy
 
@@ -59,7 +59,7 @@ def configuration(name: str, *overrides: str) -> DictConfig:
 def test_configuration_is_complete_and_found_good(name: str) -> None:
     """Every keyword of the strategy is a key of its file, and the schedule is possible."""
     config = configuration(name)
-    check(config)
+    validate_config(config)
     assert config.algorithm.name.split()[0] == name  # fedsa says more
     strategy = config.algorithm.strategy
     keywords = inspect.signature(get_class(strategy._target_)).parameters.keys()

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.cli import CONF
 from fl_app.core.types import KINDS
 from fl_app.run.factory import build_devices, build_engine, build_trainer
-from fl_app.run.validate import build_strategy, check
+from fl_app.run.validate import build_strategy, validate_config
 
 TASK = HeadedQuadratic.scattered(12)
 SCHEDULES = sorted(path.stem for path in (CONF / "algorithm" / "schedule").glob("*.yaml"))
@@ -55,7 +55,7 @@ def test_bad_values_are_refused_by_the_name_of_their_key(name: str) -> None:
             wrong = deepcopy(config)
             OmegaConf.update(wrong.algorithm, key, bad)
             try:
-                check(wrong)
+                validate_config(wrong)
                 if key.startswith("client."):  # those of its own class
                     build_trainer(wrong, TASK)
                 told = "nothing"
@@ -79,7 +79,7 @@ def test_bad_values_are_refused_by_the_name_of_their_key(name: str) -> None:
 )
 def test_a_value_of_another_type_is_told(override: str, told: str) -> None:
     with pytest.raises(ValueError, match=told.replace(".", r"\.")):
-        check(configuration("wkafl", f"algorithm.{override}"))
+        validate_config(configuration("wkafl", f"algorithm.{override}"))
 
 
 # -- schedules and uploads ------------------------------------------------------------------------
@@ -123,14 +123,14 @@ PAIRS = [(name, schedule) for name in ALGORITHMS for schedule in SCHEDULES]
 @pytest.mark.parametrize(("name", "schedule"), [pair for pair in PAIRS if refusal(*pair)])
 def test_a_schedule_of_no_use_is_refused_in_one_sentence(name: str, schedule: str) -> None:
     with pytest.raises(ValueError, match=f"^{refusal(name, schedule)}[^\n]*$"):
-        check(configuration(name, f"algorithm/schedule={schedule}"))
+        validate_config(configuration(name, f"algorithm/schedule={schedule}"))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "schedule"), [pair for pair in PAIRS if not refusal(*pair)])
 def test_any_other_schedule_works(name: str, schedule: str) -> None:
     config = configuration(name, f"algorithm/schedule={schedule}", *SMALL)
-    check(config)
+    validate_config(config)
     stopped, params, wrong = run(config)
     assert (stopped, wrong) == ("num_versions", [])
     assert np.isfinite(params).all()
@@ -144,9 +144,9 @@ def test_an_upload_is_refused_in_one_sentence_or_works(name: str, upload: str) -
     if upload not in build_strategy(config).takes:
         told = rf"^algorithm\.client\.upload={upload} must be one of .*delta.* with \w+: [^\n]*$"
         with pytest.raises(ValueError, match=told):
-            check(config)
+            validate_config(config)
         return
-    check(config)
+    validate_config(config)
     stopped, params, wrong = run(config)
     assert (stopped, wrong) == ("num_versions", [])
     assert np.isfinite(params).all()
@@ -158,7 +158,7 @@ def test_an_upload_is_refused_in_one_sentence_or_works(name: str, upload: str) -
 def test_an_upload_of_no_use_is_refused(name: str, upload: str) -> None:
     told = rf"^algorithm\.client\.upload={upload} must be one of .*delta.* with \w+: its equations"
     with pytest.raises(ValueError, match=told):
-        check(configuration(name, f"algorithm.client.upload={upload}"))
+        validate_config(configuration(name, f"algorithm.client.upload={upload}"))
 
 
 @pytest.mark.slow

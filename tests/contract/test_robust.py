@@ -15,7 +15,7 @@ from fl_app.asynchronous import Asynchronous
 from fl_app.client import LocalTrainer
 from fl_app.core.types import Order, Upload, Vector
 from fl_app.run.factory import build_schedule, build_strategy, build_trainer
-from fl_app.run.validate import check
+from fl_app.run.validate import validate_config
 from fl_app.schedule import Buffered
 
 CLIENTS = 20
@@ -39,7 +39,7 @@ class WithLiars:
 
 def train(name: str, *, liars: bool, seed: int = 0) -> Run:
     config = composed(f"algorithm={name}", f"seed={seed}")
-    check(config)
+    validate_config(config)
     trainer: Any = build_trainer(config, TASK)
     initial = np.zeros(trainer.model.layout.size, np.float32)
     return run(
@@ -96,11 +96,11 @@ def test_what_cannot_be_had_asynchronously_is_refused(inner: Any, text: str) -> 
 def test_krum_is_refused_where_it_promises_nothing(name: str) -> None:
     """K > 2 f + 2, of Blanchard et al., however it is started."""
     for size, bad in ((7, 2), (10, 3), (3, 0)):
-        check(composed(*krum(name, size, bad)))
+        validate_config(composed(*krum(name, size, bad)))
     too_few = composed(*krum(name, 6, 2))
     text = r"^schedule.buffer_size=6 must be above 2 x num_malicious_nodes \+ 2=6: "
     with pytest.raises(ValueError, match=text):
-        check(too_few)
+        validate_config(too_few)
     strategy: Any = build_strategy(too_few)
     with pytest.raises(ValueError, match=text):
         strategy.start(None, None, schedule=Buffered(6, 6))
@@ -116,4 +116,4 @@ def krum(name: str, size: int, bad: int) -> list[str]:
 def test_secure_aggregation_is_refused_with_the_reason() -> None:
     config = composed("secure_aggregation=true")
     with pytest.raises(ValueError, match=r"^secure_aggregation=True must be false: SecAgg\+ needs"):
-        check(config)
+        validate_config(config)

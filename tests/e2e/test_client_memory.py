@@ -13,7 +13,7 @@ from flwr.app import Context, Message
 from fl_app import client_app
 from fl_app.core.errors import Interrupted
 from fl_app.core.events import Aggregated
-from fl_app.node.handler import Desk
+from fl_app.node.handler import MessageHandler
 from fl_app.node.memory import Memory
 from fl_app.record.files import JsonLines
 from fl_app.run.run import run
@@ -60,7 +60,7 @@ def federation(folder: Path, overrides: list[str], grid: Any = None) -> tuple[by
 @pytest.fixture(autouse=True)
 def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
-    client_app.desk = Desk()
+    client_app.handler = MessageHandler()
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -122,7 +122,7 @@ def test_on_real_nodes_it_is_there_when_a_run_goes_on(
     files = set(state.rglob("*.npz"))
     rows = (folder / "devices.csv").read_text().splitlines()
 
-    client_app.desk = Desk()
+    client_app.handler = MessageHandler()
     found: dict[Path, bool] = {}  # at the first order of every client
     load = Memory.load
 

@@ -16,7 +16,7 @@ from fl_app.cli import CONF, refuse_surplus
 from fl_app.engine.arena import Arena
 from fl_app.run.cells import compose_cells, shrink
 from fl_app.run.run import run_cell
-from fl_app.run.validate import check
+from fl_app.run.validate import validate_config
 
 NAMES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 LARGE = re.compile("alexnet|vgg11|resnet|transformer|celeba")  # a step of 0.1 s and more
@@ -44,7 +44,7 @@ def composed(*overrides: str, last: bool = False) -> tuple[DictConfig, dict[str,
 def test_every_experiment_is_accepted_and_its_small_form_runs(name, tmp_path):
     config, cells = composed(f"experiment={name}", "experiment.seeds=[0]")  # else all thrice
     for cell in cells.values():
-        check(cell)
+        validate_config(cell)
     lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
     assert lines[:2] == ["# @package _global_", f"# python -m fl_app experiment={name}"]
     assert config.experiment.name == name
@@ -85,7 +85,7 @@ def test_every_row_of_the_list_is_accepted(row):
     words = [re.sub(r"(?<==)[^\[\]]*,", "", word) for word in row.split() if word != "-m"]
     config, cells = composed(*words, last=True)
     for configuration in (config, *cells.values()):
-        check(configuration)
+        validate_config(configuration)
 
 
 def test_small_scale_keeps_what_the_user_sets():

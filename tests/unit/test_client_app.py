@@ -18,7 +18,7 @@ from fl_app import client_app
 from fl_app.core.types import Order, Vector
 from fl_app.engine.clock import NO_VECTOR
 from fl_app.flower import wire
-from fl_app.node.handler import Desk
+from fl_app.node.handler import MessageHandler
 from fl_app.run.factory import build_trainer
 
 CONFIG = """
@@ -45,7 +45,7 @@ VECTOR = np.linspace(-1, 1, LAYOUT.size, dtype=np.float32)
 def _process() -> Iterator[None]:
     FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
     threads = torch.get_num_threads()
-    client_app.desk = Desk()
+    client_app.handler = MessageHandler()
     yield
     torch.set_num_threads(threads)
 
@@ -101,7 +101,7 @@ def test_the_trainer_is_built_once_per_configuration() -> None:
     for client_id, seed in ((0, 3), (1, 3), (0, 3), (0, 4)):
         config = {"app-config": CONFIG.replace("seed: 3", f"seed: {seed}")}
         ask("train", order(client_id, **{"any-node": True}, **config))
-        trainers.append(client_app.desk._trainer)
+        trainers.append(client_app.handler._trainer)
     assert trainers[0] is trainers[1] is trainers[2]
     assert trainers[3] is not trainers[0]
 
@@ -143,7 +143,7 @@ def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
     finite = []
     for factor in (1.0, 1e38, 1.0):
         if not resident:
-            client_app.desk = Desk()
+            client_app.handler = MessageHandler()
         content = order(1, **settings, local_lr_factor=factor)
         reply = ask("train", content, {"partition-id": 1})
         upload = wire.unpack_reply(reply, LAYOUT, version=7)
@@ -187,18 +187,18 @@ def test_a_desk_works_ahead_between_two_orders(
         asked.append(True)
         return len(asked) == 2
 
-    client_app.desk.work_ahead(until)  # nothing was received yet
+    client_app.handler.work_ahead(until)  # nothing was received yet
     uploads = []
     for _ in range(2):
         reply = ask("train", order(1, **settings), {"partition-id": 1})
         uploads.append(wire.unpack_reply(reply, LAYOUT, version=7))
-        client_app.desk.work_ahead(until)
+        client_app.handler.work_ahead(until)
     assert uploads[0].rate_sum == pytest.approx(0.3)
     assert len(asked) >= 2
     assert uploads[1].rate_sum == pytest.approx(0.3 * 2)
     assert [upload.base_version for upload in uploads] == [7, 7]
     ask("train", order(1, **settings), {"partition-id": 1})
-    client_app.desk.work_ahead(lambda: 1 / 0 > 0)
+    client_app.handler.work_ahead(lambda: 1 / 0 > 0)
     assert "training ahead of the next order failed" in caplog.text
     reply = ask("train", order(1, **settings), {"partition-id": 1})
     assert wire.unpack_reply(reply, LAYOUT, version=7).rate_sum == pytest.approx(0.3)

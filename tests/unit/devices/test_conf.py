@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app import devices
 from fl_app.devices import Fleet, MeasuredLinks, MeasuredPhones
 from fl_app.run.factory import PARTS, build_devices, build_trainer, instantiate
-from fl_app.run.validate import check
+from fl_app.run.validate import validate_config
 
 CONF = Path(__file__).parents[3] / "conf"
 PROFILES = sorted(path.stem for path in (CONF / "devices").glob("*.yaml"))
@@ -76,7 +76,7 @@ def test_transfers_and_energy_are_put_together_with_training() -> None:
 def test_random_k_has_times_of_its_own() -> None:
     random_k = "algorithm=fedavg_k algorithm/schedule=random_k algorithm.schedule.buffer_size=2"
     config = configuration(*random_k.split())
-    check(config)
+    validate_config(config)
     assert build_devices(config, build_trainer(config)) is None
     with pytest.raises(ValueError, match=r"leave it out with '~devices/availability'"):
-        check(configuration(*random_k.split(), "devices/availability=churn"))
+        validate_config(configuration(*random_k.split(), "devices/availability=churn"))

@@ -22,13 +22,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from fl_app import client_app
 from fl_app.flower import wire
 from fl_app.node import resident
-from fl_app.node.handler import Desk
+from fl_app.node.handler import MessageHandler
 
 NODE = 2**63 + 5
 IDLE = 10.0
 
 
-class Echo(Desk):
+class Echo(MessageHandler):
     """Answers with what it was sent; remembers how many it served at a time."""
 
     def __init__(self, crashes: int = 0) -> None:
@@ -37,7 +37,7 @@ class Echo(Desk):
         self.at_work = self.most_at_work = self.served = 0
         self.nodes: list[Any] = []
 
-    def answer(self, message: Message, context: Context) -> Message:
+    def handle(self, message: Message, context: Context) -> Message:
         if self.crashes:
             self.crashes -= 1
             sys.exit()  # the thread's end, as a crash would be the process's
@@ -54,7 +54,7 @@ class Residents:
     """Starts threads where a device would start processes."""
 
     def __init__(self) -> None:
-        self.desk: Desk = Echo()
+        self.handler: MessageHandler = Echo()
         self.idle: float | None = None
         self.threads: list[Thread] = []
 
@@ -64,7 +64,7 @@ class Residents:
 
         def live() -> None:
             with suppress(SystemExit):
-                resident.serve(own, self.desk, seconds)
+                resident.serve(own, self.handler, seconds)
 
         thread = Thread(target=live)
         thread.start()
@@ -120,7 +120,7 @@ def test_order_and_reply_come_through(residents: Residents) -> None:
     assert reply.metadata.reply_to_message_id == "message-3"
     assert (reply.metadata.src_node_id, reply.metadata.message_type) == (NODE, "train")
     node_config = {"resident-idle": IDLE, "partition-id": 2}
-    assert residents.desk.nodes == [(7, NODE, node_config)]  # type: ignore[attr-defined]
+    assert residents.handler.nodes == [(7, NODE, node_config)]  # type: ignore[attr-defined]
 
 
 def test_many_at_once_start_one_and_are_served_in_turn(residents: Residents) -> None:
@@ -135,9 +135,9 @@ def test_many_at_once_start_one_and_are_served_in_turn(residents: Residents) -> 
         caller.join(IDLE)
     assert sorted(replies) == list(range(8))
     assert len(residents.threads) == 1
-    desk = residents.desk
-    assert isinstance(desk, Echo)
-    assert (desk.served, desk.most_at_work) == (8, 1)
+    handler = residents.handler
+    assert isinstance(handler, Echo)
+    assert (handler.served, handler.most_at_work) == (8, 1)
 
 
 def test_only_this_user_can_open_the_socket(residents: Residents, tmp_path: Path) -> None:
@@ -162,13 +162,13 @@ def test_a_folder_of_others_is_not_used(residents: Residents, tmp_path: Path, ki
 
 
 def test_one_that_crashes_is_replaced_and_told_the_order_again(residents: Residents) -> None:
-    residents.desk = Echo(crashes=1)
+    residents.handler = Echo(crashes=1)
     assert number_in(resident.ask(order(4), context())) == 4
     assert len(residents.threads) == 2
 
 
 def test_one_that_always_crashes_is_a_failure(residents: Residents) -> None:
-    residents.desk = Echo(crashes=9)
+    residents.handler = Echo(crashes=9)
     reply = resident.ask(order(), context())
     assert "RuntimeError: the resident process ended twice" in reply.error.reason
     assert len(residents.threads) == 2
@@ -245,11 +245,11 @@ def test_it_works_ahead_until_somebody_waits(residents: Residents) -> None:
             while not until():
                 pass
 
-    residents.desk = desk = Ahead()
+    residents.handler = handler = Ahead()
     for i in range(3):
         assert number_in(resident.ask(order(i), context())) == i
-    assert desk.rounds >= 2
-    assert desk.served == 3
+    assert handler.rounds >= 2
+    assert handler.served == 3
 
 
 @pytest.mark.parametrize(("value", "variable", "expected"), [

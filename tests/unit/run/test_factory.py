@@ -21,7 +21,7 @@ from fl_app.run.factory import (
     build_trainer,
 )
 from fl_app.run.run import run_cell
-from fl_app.run.validate import check
+from fl_app.run.validate import validate_config
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
 
@@ -54,10 +54,10 @@ def test_a_bad_value_inside_a_setting_is_refused() -> None:
 
 def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
     settings = ["algorithm=fedhist", "algorithm.strategy.norm_decay=0.01"]
-    check(composed(*settings, "num_versions=99"))
-    check(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
+    validate_config(composed(*settings, "num_versions=99"))
+    validate_config(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
     with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
-        check(composed(*settings, "num_versions=100"))
+        validate_config(composed(*settings, "num_versions=100"))
 
 
 def engine_on_a_gpu(workers: str) -> Engine:
