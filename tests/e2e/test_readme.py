@@ -1,4 +1,4 @@
-"""What the README shows does what it says."""
+"""What README and docs/algorithms.md show does what they say."""
 
 import importlib.util
 import json
@@ -8,23 +8,58 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from helpers import Quadratic
 
 from fl_app.__main__ import main
+from fl_app.client import LocalTrainer
 from fl_app.core.types import GlobalModel, Update
+from fl_app.devices import Fleet, UniformRatio
+from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.virtual import VirtualClock
+from fl_app.engine.workers import Inline
+from fl_app.schedule import Schedule
+from fl_app.strategy import AsyncStrategy
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+ALGORITHMS = (ROOT / "docs" / "algorithms.md").read_text()
+
+
+def test_readme_is_short():
+    prose = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
+    assert len(prose.split()) <= 700
+
+
+def test_the_four_concepts_run_together():
+    task = Quadratic.scattered(20)
+    names = {
+        **{"task": task, "w_0": np.zeros(task.dim, np.float32), "np": np},
+        "devices": Fleet(UniformRatio(ratio=5, num_clients=20, seed=0)),
+        **{"Schedule": Schedule, "AsyncStrategy": AsyncStrategy, "LocalTrainer": LocalTrainer},
+        **{"VirtualClock": VirtualClock, "Inline": Inline, "Engine": Engine, "Stop": Stop},
+    }
+    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    for block in blocks:
+        assert len([line for line in block.splitlines() if line]) <= 5
+        exec(block, names)
+    outcome = names["outcome"]
+    assert outcome.stopped == "num_versions"
+    left = np.linalg.norm(outcome.params - task.optimum)
+    assert left < 0.5 * np.linalg.norm(task.optimum)  # from w_0 = 0, more than half the way
 
 
 def shown(path: str, language: str) -> str:
     """The code block that follows the mention of a file."""
-    block = re.search(rf"`{re.escape(path)}`:\n\n```{language}\n(.*?)```", README, re.DOTALL)
-    assert block, f"README no longer shows {path}"
+    pattern = rf"`{re.escape(path)}`:\n\n```{language}\n(.*?)```"
+    block = re.search(pattern, ALGORITHMS, re.DOTALL)
+    assert block, f"docs/algorithms.md no longer shows {path}"
     return block[1]
 
 
 @pytest.fixture
 def half_life(monkeypatch, tmp_path):
-    """The README's algorithm, as if its file lay among the others."""
+    """The page's algorithm, as if its file lay among the others."""
     source = tmp_path / "half_life.py"
     source.write_text(shown("fl_app/algorithms/half_life.py", "python"))
     name = "fl_app.algorithms.half_life"
@@ -52,18 +87,3 @@ def test_the_new_algorithm_runs_by_its_name(half_life, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["fl_app", *where, *arguments])
     assert main() == 0
     assert json.loads((tmp_path / "summary.json").read_text())["algorithm"] == "half_life"
-
-
-def test_commands_name_options_that_exist():
-    """Every word after `python -m fl_app` in the README composes."""
-    import hydra
-
-    from fl_app.cli import CONF
-
-    commands = re.findall(r"^python -m fl_app ([^#\n]*)", README, re.MULTILINE)
-    assert len(commands) >= 5
-    for command in commands:
-        words = [word for word in command.split() if "=" in word and not word.startswith("hydra")]
-        single = [word.split(",")[0] for word in words]  # the first value of a sweep
-        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-            hydra.compose("config", overrides=single)

@@ -1,18 +1,34 @@
-"""Links between the documents lead somewhere."""
+"""What README, docs/ and CONTRIBUTING.md name exists: links, modules, files, commands, rooms."""
 
+import ast
 import importlib
+import pkgutil
 import re
 import sys
+import tomllib
 from pathlib import Path
 
+import hydra
 import numpy as np
 import pytest
+import yaml
 from helpers import Quadratic, run, vec
 
+import fl_app
+from fl_app.cli import CONF
 from fl_app.schedule import Buffered
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+
+# Shown to be made by the reader, or made by a run or the kit.
+NOT_HERE = {
+    "fl_app/algorithms/half_life.py",
+    "conf/algorithm/half_life.yaml",
+    "conf/algorithm/signed.yaml",
+    "fl_app/conf",
+}
 
 
 def anchors(page: Path) -> set[str]:
@@ -21,7 +37,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+@every_page
 def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
     links = re.findall(r"\]\((?!http)([^)\s]+)\)", page.read_text())
     for link in links:
@@ -31,11 +47,105 @@ def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
         assert not heading or heading in anchors(target), link
 
 
+def exists(name: str) -> bool:
+    """Whether a dotted name is a module, or an attribute of one."""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+@every_page
+def test_names_of_modules_and_what_they_hold_exist(page: Path) -> None:
+    text = page.read_text().replace("fl_app.algorithms.half_life", "")
+    for name in set(re.findall(r"\bfl_app(?:\.\w+)+", text)):
+        assert exists(name), name
+
+
+@every_page
+def test_files_that_are_named_exist(page: Path) -> None:
+    places = "fl_app|conf|tests|docs|scripts|docker|bench|faults"
+    for name in set(re.findall(rf"`((?:{places})/[\w./-]*)`", page.read_text())) - NOT_HERE:
+        assert (ROOT / name).exists(), name
+
+
+def members() -> dict[str, set[str]]:
+    """Class -> the names in its body and in those of its bases."""
+    own: dict[str, set[str]] = {}
+    bases: dict[str, set[str]] = {}
+    for path in (ROOT / "fl_app").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                names = own.setdefault(node.name, set())
+                bases.setdefault(node.name, set()).update(
+                    base.id for base in node.bases if isinstance(base, ast.Name)
+                )
+                for part in node.body:
+                    if isinstance(part, ast.FunctionDef):
+                        names.add(part.name)
+                    elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+                        names.add(part.target.id)
+    return {
+        name: names.union(*(own.get(base, set()) for base in bases[name]))
+        for name, names in own.items()
+    }
+
+
+@every_page
+def test_methods_that_are_named_exist(page: Path) -> None:
+    known = members()
+    for owner, name in set(re.findall(r"`([A-Z]\w+)\.(\w+)\b", page.read_text())):
+        assert owner not in known or name in known[owner], f"{owner}.{name}"
+
+
+@every_page
+def test_commands_name_options_that_exist(page: Path) -> None:
+    """What follows `python -m fl_app` in a block of commands composes."""
+    commands = re.findall(
+        r"^(?:    )?python -m fl_app ((?:[^#\n]*\\\n)*[^#\n]*)", page.read_text(), re.MULTILINE
+    )
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        for command in commands:
+            words = [word for word in command.replace("\\\n", " ").split() if "=" in word]
+            single = [
+                word if "[" in word else word.split(",")[0]  # the first value of a sweep
+                for word in words
+                if not word.startswith("hydra")
+            ]
+            hydra.compose("config", overrides=single)
+
+
+def test_the_rooms_are_those_that_the_linter_knows() -> None:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    layers = [re.findall(r"\w+", layer) for layer in settings["contracts"][0]["layers"]]
+    section = (ROOT / "docs/architecture.md").read_text().split("## Rooms")[1]
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
+    assert [re.findall(r"\w+", row) for row in rows] == layers
+    found = {module.name for module in pkgutil.iter_modules(fl_app.__path__)}
+    assert {room for layer in layers for room in layer} == found
+
+
+def test_the_glossary_is_in_alphabetical_order_and_names_nothing_twice() -> None:
+    words = re.findall(r"^\| (\w[^|]*?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    assert words[1:] == sorted(set(words[1:]), key=lambda word: word.replace("-", " "))
+
+
+def test_the_citation_has_what_its_format_requires() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["version"] == project["version"]
+    assert citation["license"] == project["license"]
+
+
 def test_the_algorithm_with_more_than_one_vector_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As an author's own file, in worker processes; with compression, too."""
-    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/algorithms.md").read_text(), re.S)
+    section = (ROOT / "docs/algorithms.md").read_text().split("## More than one vector")[1]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     (tmp_path / "leaning.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "leaning", raising=False)
