@@ -22,6 +22,8 @@ from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.engine.engine import Engine
 from fl_app.record.files import JsonLines
 from fl_app.record.provenance import provenance
+from fl_app.run import earlier
+from fl_app.run.checkpoint import Checkpoints
 from fl_app.run.run import run, run_cell
 
 SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
@@ -167,16 +169,16 @@ def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path: Pa
         federation("fedbuff", folder, "resume=auto")
 
 
-def test_resumed_run_says_when_and_with_what_it_began(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began = {"date": "2020-01-01T00:00:00+00:00", "version": "0.0.1"}
-    with monkeypatch.context() as earlier:
-        earlier.setattr("fl_app.run.provenance", lambda *_: {**provenance([]), **began})
-        federation("fedbuff", tmp_path, "checkpoint_every=2")
+def test_resumed_run_says_when_and_with_what_it_began(tmp_path: Path) -> None:
+    federation("fedbuff", tmp_path)
+    config = composed("algorithm=fedbuff", *SMALL, *CASES["fedbuff"])
+    checkpoints = Checkpoints(tmp_path, earlier.settings(config))
+    state = checkpoints.load()
+    state["provenance"] |= {"date": "2020-01-01T00:00:00+00:00", "version": "0.0.1"}
+    checkpoints.save(12, state)
     (tmp_path / "summary.json").unlink()
-    resumed = federation("fedbuff", tmp_path, "checkpoint_every=2", "resume=auto")
-    assert resumed["date"] == began["date"]
+    resumed = federation("fedbuff", tmp_path, "resume=auto")
+    assert resumed["date"] == "2020-01-01T00:00:00+00:00"
     assert resumed["version"] == provenance([])["version"]
     assert resumed["began_with"] == {"version": "0.0.1"}
 
