@@ -22,7 +22,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,8 @@ import psutil
 from bench.device import NODES, NOOP
 from fl_app.field.demo import APP, demo
 from fl_app.field.loopback import Federation
+from fl_app.record.history import History
+from fl_app.record.log import read_events
 
 SERVER = """
 import os
@@ -110,13 +111,11 @@ def crowd(nodes: int, seconds: float, pause: float, at_work: int) -> dict[str, A
             for disturbance in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(disturbance, signal.SIG_IGN)  # or processes would stay behind
             federation.stop()
-        events = [json.loads(line) for line in (folder / "run" / "events.jsonl").open()]
+        history = History(keep_orders=True)
+        for event in read_events(folder / "run" / "events.jsonl"):
+            history.emit(event)
         handling = [1e3 * float(line) for line in (folder / "handling").read_text().split()]
-    kinds = Counter(event["kind"] for event in events)
-    back = Counter(event["client"] for event in events if event["kind"] == "arrival")
-    ends = ("dispatch", "arrival", "failure")  # the last of them tells whether an order is open
-    latest = {event["client"]: event for event in events if event["kind"] in ends}
-    unanswered = [event["t"] for event in latest.values() if event["kind"] == "dispatch"]
+    unanswered = [order for order in history.orders if not order.ended]
     during = [look for look in watch.seen if look[0] - watch.seen[0][0] < seconds]
     _, early_megabytes, early_cpu = during[len(during) // 5]
     _, megabytes, cpu = during[-1]
@@ -125,13 +124,13 @@ def crowd(nodes: int, seconds: float, pause: float, at_work: int) -> dict[str, A
         "nodes": nodes,
         "at_work": at_work,
         "seconds": round(summary["wall_seconds"]),
-        "updates": kinds["arrival"],
-        "slowest_node": min(back[client] for client in latest),
-        "lost": sum(given < 0.8 * seconds for given in unanswered),
+        "updates": history.client_updates,
+        "slowest_node": min(history.arrivals[client] for client in history.sequences),
+        "lost": sum(order.start < 0.8 * seconds for order in unanswered),
         "failures": summary["failures"],
         "rejected": summary["rejected"],
         "handling_ms": [round(statistics.median(handling), 2), round(max(handling), 2)],
-        "cpu_ms_per_update": round(1e3 * (cpu - early_cpu) / (0.8 * kinds["arrival"]), 1),
+        "cpu_ms_per_update": round(1e3 * (cpu - early_cpu) / (0.8 * history.client_updates), 1),
         "megabytes": [round(early_megabytes), round(megabytes)],
     }
 

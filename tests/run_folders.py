@@ -1,6 +1,12 @@
-"""Run folders written by hand, for the tests of the report."""
+"""Run folders and histories made by hand, for the tests of the report.
+
+The events have no numbers of orders, as those of the first release: every test of the report proves
+that such logs can be read.
+"""
 
 import json
+
+from fl_app.record.history import Evaluation, History, OrderRecord
 
 
 def write_cell(folder, *, events=None, summary=None, algorithm=None, runtime="inprocess"):
@@ -13,6 +19,25 @@ def write_cell(folder, *, events=None, summary=None, algorithm=None, runtime="in
         (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
     if summary is not None:
         (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def history_of(orders=(), evaluations=(), t=100.0, *, each=10, **counts):
+    """A history of orders (client, start, end) that arrived, and of evaluations (t, accuracy).
+
+    From one evaluation to the next there are a version and `each` client updates.
+    """
+    history = History(keep_orders=True)
+    history.t = t
+    history.orders = [
+        OrderRecord(n, client, 0, 0, start, 0, end=end, ended="arrival")
+        for n, (client, start, end) in enumerate(orders)
+    ]
+    history.evaluations = [
+        Evaluation(n, t, each * n, {"accuracy": accuracy, "loss": 1 - accuracy})
+        for n, (t, accuracy) in enumerate(evaluations)
+    ]
+    vars(history).update(counts)
+    return history
 
 
 def dispatch(t, client, version=0):

@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fl_app.core.events import to_json
 from fl_app.field.loopback import Federation, FederationError
+from fl_app.record.log import Log
 
 APP = Path(__file__).resolve().parents[2]  # where pyproject.toml lies
 TAIL = 25  # lines of a log to show where something failed
@@ -45,11 +47,11 @@ def demo(
     run = federation.spawn(
         "run", "flwr", "run", str(app), "demo", "--stream", "--run-config", run_config
     )
-    told = 0
+    events = Log(output / "events.jsonl")
     while run.poll() is None:
         federation.wait(0.5)
-        told = _tell(output / "events.jsonl", told)
-    _tell(output / "events.jsonl", told)
+        _tell(events)
+    _tell(events)
     log = federation.log("run")
     if run.returncode:
         raise FederationError("`flwr run` could not submit the run", log)
@@ -122,21 +124,12 @@ def main() -> int:
     return status
 
 
-def _tell(events: Path, told: int) -> int:
-    """Print what the event log says after its first `told` bytes; how many there are now."""
-    if not events.exists():
-        return told
-    with events.open("rb") as file:
-        file.seek(told)
-        lines = file.read().splitlines(keepends=True)
-    for line in lines:
-        if not line.endswith(b"\n"):
-            break
-        told += len(line)
-        event = json.loads(line)
-        what = "  ".join(f"{key} {_short(event[key])}" for key in TOLD if key in event)
-        print(f"{event['t']:7.1f} s  {event['kind']:10} {what}", flush=True)
-    return told
+def _tell(events: Log) -> None:
+    """Print the events that follow those printed before."""
+    for event in events.read():
+        flat = to_json(event)
+        what = "  ".join(f"{key} {_short(flat[key])}" for key in TOLD if key in flat)
+        print(f"{event.t:7.1f} s  {event.kind:10} {what}", flush=True)
 
 
 def _short(value: Any) -> Any:

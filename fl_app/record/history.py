@@ -1,7 +1,7 @@
 """What the events of a run add up to.
 
 One fold serves every reader: ``summary.json``, ``metrics.csv``, progress, TensorBoard, the recorder
-of durations, the report and the verdicts on injected faults. It reads events live, as a sink, or
+of durations, the report and the verdicts on injected faults. It takes events live, as a sink, or
 from ``events.jsonl`` (`fl_app.record.log`), with equal results.
 """
 
@@ -39,15 +39,15 @@ class OrderRecord:
         bytes_down: sent to the client.
         bytes_up: received from the client.
         end: when it ended, seconds; None while it is under way.
-        ended: kind of the event that ended it: ``"arrival"``, ``"failure"``, ``"reject"``;
+        ended: kind of the event that ended it: ``"arrival"``, ``"failure"`` or ``"reject"``;
             ``""`` while it is under way.
-        base_version: that its update started from; None if there is none.
-        age: of its update at arrival, versions; None if there is none.
+        base_version: that its update started from; None if there is no update.
+        age: of its update at arrival, versions; None if there is no update.
         loss: mean training loss that the client reported; None if it is unknown.
         reason: why there is no update.
-        late: what was told of a reply that came after the order had ended.
-        seconds: of the client's time that are accounted for.
-        joules: of the client's energy that are accounted for.
+        late: why a reply that came after the order had ended was rejected.
+        seconds: of the client's time that were added to the totals so far.
+        joules: of the client's energy that were added to the totals so far.
     """
 
     number: int
@@ -118,23 +118,28 @@ class Mean:
 class History:
     """Sink that adds up the events of a run.
 
-    Work is wasted where an order failed, also after a part of it, where its update was rejected,
-    and where its update was aggregated with weight 0. Updates that wait in the buffer when the run
-    ends, and orders still under way, are neither used nor wasted.
+    The work of an order is wasted if the order fails, if its update is rejected, or if its update
+    is aggregated with weight 0. Updates that wait in the buffer when the run ends are neither used
+    nor wasted, and so are orders under way.
+
+    Events of a damaged log may be missing: an update that arrived without a dispatch, or that was
+    aggregated without an arrival, is counted as one that took no time.
 
     Args:
         joules: energy of the first ``elapsed`` seconds of an order, by (client, sequence, start,
             elapsed); None = unknown (`fl_app.devices.Fleet.joules`).
-        keep_orders: whether `orders` is filled; a long run has too many to keep them for nothing.
+        keep_orders: whether to fill `orders`, which costs memory in a long run.
 
     Attributes:
         t: time of the last event, seconds.
         version: of the global model.
-        evaluations: all of them.
-        client_updates: arrivals.
+        evaluations: all of them, oldest first.
+        client_updates: updates that arrived.
         failures: orders that failed.
         rejected: replies that were rejected.
-        ages: how many aggregated updates were of each age.
+        arrivals: client -> how many of its updates arrived.
+        lost: client -> how many of its orders failed or were rejected.
+        ages: age -> how many aggregated updates had it.
         participation: client -> how many of its updates were used.
         bytes_down: sent to clients.
         bytes_up: received in updates that arrived.
@@ -145,7 +150,6 @@ class History:
         reported: name -> mean of a number that the strategy reports of its aggregations.
         current: client -> its last order, until its update arrives.
         waiting: number -> order whose update is in the buffer.
-        aggregated: the orders whose updates the last aggregation used, in its order.
         orders: every order, in the sequence in which they were given, if they are kept.
     """
 
@@ -156,6 +160,8 @@ class History:
         self.client_updates = 0
         self.failures = 0
         self.rejected = 0
+        self.arrivals: Counter[int] = Counter()
+        self.lost: Counter[int] = Counter()
         self.ages: Counter[int] = Counter()
         self.participation: Counter[int] = Counter()
         self.bytes_down = 0
@@ -167,7 +173,6 @@ class History:
         self.reported: dict[str, Mean] = defaultdict(Mean)
         self.current: dict[int, OrderRecord] = {}
         self.waiting: dict[int, OrderRecord] = {}
-        self.aggregated: list[OrderRecord] = []
         self.orders: list[OrderRecord] = []
         self._keep_orders = keep_orders
         self._joules = joules if joules and joules(0, 0, 0.0, 0.0) is not None else None
@@ -196,19 +201,21 @@ class History:
                 if event.client is not None:
                     self._lose(event, event.client)
             case Evaluated():
+                self.version = event.version
                 self.evaluations.append(
                     Evaluation(event.version, event.t, self.client_updates, event.metrics)
                 )
             case Refreshed():
                 self.bytes_down += event.bytes
             case Clustered():
-                for number in event.order:  # the clusters were formed of what they trained
-                    self.seconds_used += self.waiting.pop(number).seconds
+                for number in event.order:  # the clusters were formed from these updates
+                    if (order := self.waiting.pop(number, None)) is not None:
+                        self.seconds_used += order.seconds
 
     def close(self) -> None:
         """Nothing to do."""
 
-    def _dispatch(self, event: Dispatched) -> None:
+    def _dispatch(self, event: Dispatched) -> OrderRecord:
         client = event.client
         order = OrderRecord(
             event.order, client, self.sequences[client], event.version, event.t, event.bytes
@@ -218,14 +225,20 @@ class History:
         self.current[client] = order
         if self._keep_orders:
             self.orders.append(order)
+        return order
 
     def _arrive(self, event: Arrived) -> None:
-        order = self.current.pop(event.client)
+        order = self.current.get(event.client)
+        if order is None or order.number != event.order:
+            given = Dispatched(event.t, event.client, event.order, event.base_version)
+            order = self._dispatch(given)
+        del self.current[event.client]
         order.end, order.ended = event.t, event.kind
         order.base_version, order.age, order.loss = event.base_version, event.age, event.loss
         order.bytes_up = event.bytes
         self._spend(order, event.t)
         self.waiting[event.order] = order
+        self.arrivals[event.client] += 1
         self.client_updates += 1
         self.bytes_up += event.bytes
 
@@ -238,21 +251,23 @@ class History:
             order.late = event.reason
         else:
             order.end, order.ended, order.reason = event.t, event.kind, event.reason
+            self.lost[client] += 1
             self.orders_wasted += 1
         self.seconds_wasted += self._spend(order, event.t)
 
     def _aggregate(self, event: Aggregated) -> None:
         self.version = event.version
         self.ages.update(event.age)
-        self.aggregated = [self.waiting.pop(number) for number in event.order]
         weights = event.report.get("weight") or [1.0] * len(event.order)
-        for order, weight in zip(self.aggregated, weights, strict=False):
+        orders = [self.waiting.pop(number, None) for number in event.order]
+        for client, order, weight in zip(event.client, orders, weights, strict=False):
+            seconds = 0.0 if order is None else order.seconds
             if weight == 0:
                 self.orders_wasted += 1
-                self.seconds_wasted += order.seconds
+                self.seconds_wasted += seconds
             else:
-                self.participation[order.client] += 1
-                self.seconds_used += order.seconds
+                self.participation[client] += 1
+                self.seconds_used += seconds
         for name, value in event.report.items():
             if isinstance(value, int | float):
                 self.reported[name].add(value)

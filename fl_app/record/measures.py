@@ -5,14 +5,15 @@ class. Nothing here is fed back into the run.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fl_app.record import targets
-from fl_app.record.history import Evaluation, History
+from fl_app.record.history import History
+from fl_app.record.targets import WINDOW, first_at, stays_at
 
 Floats = NDArray[np.float64]
 
@@ -69,18 +70,9 @@ def expected_accuracy(label_mix: Floats, recall: Floats) -> Floats:
     return label_mix @ recall
 
 
-def first_at(
-    evaluations: Sequence[Evaluation], accuracy: float, window: int = 1
-) -> Evaluation | None:
-    """The first evaluation at which the mean of the last `window` accuracies reaches `accuracy`."""
-    number = targets.first_at([e.accuracy for e in evaluations], accuracy, window)
-    return None if number is None else evaluations[number]
-
-
-def stays_at(evaluations: Sequence[Evaluation], accuracy: float) -> Evaluation | None:
-    """The evaluation from which the mean of the last five accuracies stays at `accuracy`."""
-    number = targets.stays_at([e.accuracy for e in evaluations], accuracy)
-    return None if number is None else evaluations[number]
+def mean_age(ages: Counter[int]) -> float:
+    """Mean staleness in versions, of ages and how many updates had each; there must be some."""
+    return sum(age * count for age, count in ages.items()) / ages.total()
 
 
 def participation_gini(history: History, num_clients: int | None) -> float:
@@ -129,7 +121,7 @@ def of_run(history: History, num_clients: int | None, target_accuracy: float) ->
     """
     log, plain = stability([e.accuracy for e in history.evaluations])
     reached = first_at(history.evaluations, target_accuracy)
-    smoothed = first_at(history.evaluations, target_accuracy, targets.WINDOW)
+    smoothed = first_at(history.evaluations, target_accuracy, WINDOW)
     stays = stays_at(history.evaluations, target_accuracy)
     ended = history.seconds_used + history.seconds_wasted
     return {

@@ -29,7 +29,6 @@ def of_outcome(
     measured = [evaluation.metrics for evaluation in history.evaluations]
     accuracies = [numbers["accuracy"] for numbers in measured if "accuracy" in numbers]
     losses = [numbers["loss"] for numbers in measured if "loss" in numbers]
-    used = history.ages.total()
     return {
         "num_versions": outcome.version,
         "client_updates": history.client_updates,
@@ -41,7 +40,7 @@ def of_outcome(
         "last10_accuracy": _finite(accuracies[-10:]),
         "final_loss": _finite(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
-        "mean_staleness": sum(a * n for a, n in history.ages.items()) / used if used else None,
+        "mean_staleness": metrics.mean_age(history.ages) if history.ages else None,
         "max_staleness": max(history.ages, default=None),
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,

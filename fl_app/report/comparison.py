@@ -10,7 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from fl_app.core.errors import require
-from fl_app.report.cells import ENDS, Cell, Evaluation
+from fl_app.record.history import Evaluation
+from fl_app.record.targets import first_at, stays_at
+from fl_app.report.cells import ENDS, Cell
 from fl_app.report.printing import print_stand_ins
 from fl_app.report.series import Series, group
 from fl_app.report.table import megabytes
@@ -118,8 +120,8 @@ def _row(series: Series, choice: Choice, target: float) -> tuple[float, list[str
     runs = [[100 * e.accuracy for e in choice(cell)] for cell in cells]
     accuracies = [fmean(run) for run in runs if run]
     mean = fmean(accuracies) if accuracies else -1.0
-    reached = [cell.first_at(target) for cell in cells]
-    stays = [cell.stays_at(target) for cell in cells]
+    reached = [first_at(cell.evaluations, target) for cell in cells]
+    stays = [stays_at(cell.evaluations, target) for cell in cells]
     return mean, [
         series.name,
         f"{mean:.1f} ± {pstdev(accuracies):.1f}" if accuracies else "-",
@@ -130,8 +132,8 @@ def _row(series: Series, choice: Choice, target: float) -> tuple[float, list[str
             for field in FIELDS
         ),
         ", ".join("never" if e is None else f"{e.t:,.0f}" for e in stays),
-        _mean([cell.seconds for cell in cells]),
-        _mean([cell.client_updates for cell in cells]),
+        _mean([cell.history.t for cell in cells]),
+        _mean([cell.history.client_updates for cell in cells]),
         _mean([both for cell in cells if (both := _megabytes(cell)) is not None]),
         _mean([median(told) for cell in cells if (told := _effective_clients(cell))], 1),
     ]

@@ -16,7 +16,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from fl_app.report.cells import Cell, mean_age
+from fl_app.record.measures import mean_age
+from fl_app.report.cells import Cell
 from fl_app.report.series import (
     Curve,
     Series,
@@ -258,7 +259,9 @@ def draw_timeline(
     for axes, each, cell, look in zip(grid, series, cells, drawn, strict=True):
         _draw_orders(axes, cell, clients, until, look.colour)
         versions = sum(t <= until for t in cell.aggregations)
-        updates = sum(o.ended == "arrival" and o.end <= until for o in cell.trainings)
+        updates = sum(
+            order.ended == "arrival" and cell.end(order) <= until for order in cell.history.orders
+        )
         _name(axes, each, look, letters)
         axes.set_title(
             f"{busy_share(cell, until):.0%} busy, {updates} updates, {versions} versions",
@@ -281,17 +284,21 @@ def draw_timeline(
 def _draw_orders(axes: Axes, cell: Cell, clients: Sequence[int], until: float, colour: str) -> None:
     row = {client: number for number, client in enumerate(clients)}
     waits = [w for w in cell.waits if w.client in row and w.start < until]
-    orders = [o for o in cell.trainings if o.client in row and o.start < until]
-    missed = [o for o in orders if o.ended in ("failure", "reject")]
+    orders = [
+        (order, cell.end(order))
+        for order in cell.history.orders
+        if order.client in row and order.start < until
+    ]
+    lost = [(end, row[o.client]) for o, end in orders if o.ended in ("failure", "reject")]
     gap = until / 800  # so that orders that follow each other can be told apart
     axes.add_collection(_bars(((row[w.client], w.start, w.end) for w in waits), WAITING))
     axes.add_collection(
         _bars(
-            ((row[o.client], o.start + min(gap, (o.end - o.start) / 4), o.end) for o in orders),
+            ((row[o.client], o.start + min(gap, (end - o.start) / 4), end) for o, end in orders),
             colour,
         )
     )
-    axes.plot([o.end for o in missed], [row[o.client] for o in missed], **_LOST)
+    axes.plot([end for end, _ in lost], [place for _, place in lost], **_LOST)
     height = max(len(clients), 1)
     bottom, top = height * 1.02 - 0.5, height * 1.1 - 0.5
     axes.vlines([t for t in cell.aggregations if t <= until], bottom, top, **_VERSION)

@@ -4,7 +4,8 @@ import html
 from collections.abc import Sequence
 from typing import Any
 
-from fl_app.report.cells import Cell, Mark, Training
+from fl_app.record.history import OrderRecord
+from fl_app.report.cells import Cell, Mark
 from fl_app.report.charts import MAX_NAMED, Figure, choice, faint, layout_of, rounded
 from fl_app.report.series import labels, time_label
 from fl_app.report.style import INK, WAITING, Look
@@ -23,7 +24,7 @@ _SIGNS = {
     "refresh": ("triangle-right", "refreshed"),
     "checkpoint": ("square", "checkpoint"),
     "cluster": ("star", "clusters formed"),
-    "notice": ("triangle-down-open", "recalled"),
+    "recall": ("triangle-down-open", "recalled"),
 }
 
 
@@ -37,8 +38,8 @@ def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
         zoom: seconds to show at first: the first ones, on the wall clock the last ones.
     """
     place = {client: row for row, client in enumerate(shown.clients)}
-    kinds: dict[str, list[Training]] = {"arrival": [], "lost": [], "": []}
-    for order in shown.trainings:
+    kinds: dict[str, list[OrderRecord]] = {"arrival": [], "lost": [], "": []}
+    for order in shown.orders:
         kinds[order.ended if order.ended in kinds else "lost"].append(order)
     hatched = {"shape": "/", "fgcolor": look.colour, "bgcolor": "white", "size": 5, "solidity": 0.4}
     traces = [
@@ -47,12 +48,12 @@ def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
             [(place[w.client], w.start, w.end, w.client, "waits") for w in shown.waits],
             {"color": WAITING},
         ),
-        _bars("trains", _orders(kinds["arrival"], place), {"color": look.colour}),
-        _bars("trains in vain", _orders(kinds["lost"], place), {"pattern": hatched}),
-        _bars("under way", _orders(kinds[""], place), {"color": faint(look.colour, "80")}),
+        _bars("trains", _orders(cell, kinds["arrival"], place), {"color": look.colour}),
+        _bars("trains in vain", _orders(cell, kinds["lost"], place), {"pattern": hatched}),
+        _bars("under way", _orders(cell, kinds[""], place), {"color": faint(look.colour, "80")}),
     ]
     top = len(shown.clients) + 0.2
-    traces += _signs(shown, place, top)
+    traces += _signs(cell, shown, place, top)
     height = max(len(shown.clients), 4)
     edge = 0.02 * height
     times = [t for each in shown.versions for t in (each, each, None)]
@@ -105,12 +106,12 @@ def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
 
 
 def _orders(
-    orders: Sequence[Training], place: dict[int, int]
+    cell: Cell, orders: Sequence[OrderRecord], place: dict[int, int]
 ) -> list[tuple[int, float, float, int, str]]:
-    return [(place[o.client], o.start, o.end, o.client, _story(o)) for o in orders]
+    return [(place[o.client], o.start, cell.end(o), o.client, _story(o)) for o in orders]
 
 
-def _story(order: Training) -> str:
+def _story(order: OrderRecord) -> str:
     """An order in words."""
     words = {"arrival": "arrived", "failure": "failed", "reject": "refused", "": "under way"}
     text = f"given version {order.version}<br>{words[order.ended]}"
@@ -141,17 +142,17 @@ def _bars(
     }
 
 
-def _signs(shown: Timeline, place: dict[int, int], top: float) -> list[dict[str, Any]]:
+def _signs(cell: Cell, shown: Timeline, place: dict[int, int], top: float) -> list[dict[str, Any]]:
     """Markers: how orders were lost, and moments that ended none."""
     points: dict[str, list[Mark]] = {kind: [] for kind in _SIGNS}
-    for order in shown.trainings:
+    for order in shown.orders:
         if order.ended == "failure":
             kind = "expiry" if order.reason == EXPIRED else "failure"
         elif order.ended == "reject":
             kind = "refused"
         else:
             continue
-        points[kind].append(Mark(kind, order.end, order.client, order.reason[:200]))
+        points[kind].append(Mark(kind, cell.end(order), order.client, order.reason[:200]))
     for mark in shown.marks:
         points.setdefault(mark.kind, []).append(mark)
     traces = []

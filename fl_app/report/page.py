@@ -13,9 +13,10 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
+from fl_app.record.measures import mean_age
 from fl_app.record.targets import WINDOW
 from fl_app.report import plots
-from fl_app.report.cells import Cell, mean_age
+from fl_app.report.cells import Cell
 from fl_app.report.charts import Figure
 from fl_app.report.gantt import ROOMY, timeline_of
 from fl_app.report.series import Series, group, seconds, window
@@ -158,12 +159,12 @@ def _of_run(
     if cell.evaluations:
         text = "Test accuracy and loss of the global model."
         sections.append(Section("Learning", text, _curves([series], [look], table)))
-    if cell.trainings:
+    if cell.history.orders:
         shown = timeline(cell, span)
         figure = timeline_of(cell, shown, look, window([cell], ROOMY))
         sections.append(Section("Who trained when", _words(cell, shown), [figure], wide=True))
         who = [plots.participation(cell, look)]
-        if cell.ages:
+        if cell.history.ages:
             who.insert(0, plots.staleness([series], [look]))
         text = "How old updates were when they were aggregated, and whose they were."
         sections.append(Section("Staleness and participation", text, who))
@@ -203,7 +204,7 @@ def _of_comparison(
         text = "Share of the aggregated updates that were at most so old."
         sections.append(Section("Staleness", text, [plots.staleness(series, drawn)], True))
     first = [each.cells[0] for each in series]
-    active = [(cell, look) for cell, look in zip(first, drawn, strict=True) if cell.trainings]
+    active = [(cell, look) for cell, look in zip(first, drawn, strict=True) if cell.history.orders]
     for number, (cell, look) in enumerate(active[:MAX_TIMELINES], start=1):
         some = min(len(active), MAX_TIMELINES)
         shown = timeline(cell, span, max_clients=30, max_orders=MAX_ORDERS // some)
@@ -230,19 +231,19 @@ def _words(cell: Cell, shown: Timeline) -> str:
             f"{len(shown.clients)} of {shown.num_clients:,} clients, evenly spread from fast "
             "(below) to slow"
         )
-    text += f", {len(shown.trainings):,} of their orders" if not shown.whole else ""
+    text += f", {len(shown.orders):,} of their orders" if not shown.whole else ""
     text += f", {seconds(shown.since)} to {seconds(shown.until)}"
     if not shown.whole:
-        text += f" of {seconds(cell.seconds)}; --span FROM TO shows another part"
+        text += f" of {seconds(cell.history.t)}; --span FROM TO shows another part"
     return text + ". Drag to zoom; double-click shows all of it."
 
 
 def _tiles(cell: Cell, table: Table) -> list[tuple[str, str, str]]:
     """Label, value and remark of the numbers on top of a run's page."""
-    row = table.rows[0]
+    row, history = table.rows[0], cell.history
     clock = "wall clock" if cell.on_wall_clock else "virtual"
     reached, stays = row.seconds_to_target, row.seconds_to_stay_at_target
-    under_way = sum(not order.ended for order in cell.trainings)
+    under_way = sum(not order.ended for order in history.orders)
     tiles = [
         ("accuracy", _percent(row.final_accuracy), f"best {_percent(row.best_accuracy)}"),
         (
@@ -255,16 +256,17 @@ def _tiles(cell: Cell, table: Table) -> list[tuple[str, str, str]]:
             "never" if stays is None else f"from {seconds(stays)}",
             f"mean of {WINDOW} evaluations",
         ),
-        ("versions", f"{cell.version:,}", ""),
-        ("client updates", f"{cell.client_updates:,}", f"{under_way:,} more under way"),
-        ("time", seconds(cell.seconds), clock),
+        ("versions", f"{history.version:,}", ""),
+        ("client updates", f"{history.client_updates:,}", f"{under_way:,} more under way"),
+        ("time", seconds(history.t), clock),
     ]
-    if cell.ages:
-        oldest = f"at most {max(cell.ages)}"
-        tiles.append(("mean staleness", f"{mean_age(cell.ages):.1f}", oldest))
+    if history.ages:
+        oldest = f"at most {max(history.ages)}"
+        tiles.append(("mean staleness", f"{mean_age(history.ages):.1f}", oldest))
     if row.mb_up is not None and row.mb_down is not None:
         tiles.append(("traffic", f"{row.mb_up + row.mb_down:,.1f} MB", f"{row.mb_up:,.1f} MB up"))
-    tiles.append(("failures", f"{cell.failures:,}", f"{cell.rejected:,} replies refused"))
+    refused = f"{history.rejected:,} replies refused"
+    tiles.append(("failures", f"{history.failures:,}", refused))
     return tiles
 
 

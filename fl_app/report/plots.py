@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fl_app.report.cells import Cell, mean_age
+from fl_app.record.measures import mean_age
+from fl_app.report.cells import Cell
 from fl_app.report.charts import (
     MAX_NAMED,
     Figure,
@@ -150,12 +151,13 @@ def staleness(series: Sequence[Series], looks: Sequence[Look]) -> Figure:
 
 def participation(cell: Cell, look: Look) -> Figure:
     """Updates of each client that were aggregated, and its orders that were lost."""
+    history = cell.history
     clients = sorted(
-        {order.client for order in cell.trainings},
-        key=lambda client: (-cell.participation[client], -cell.lost[client], client),
+        history.sequences,
+        key=lambda client: (-history.participation[client], -history.lost[client], client),
     )
-    used = [cell.participation[client] for client in clients]
-    lost = [cell.lost[client] for client in clients]
+    used = [history.participation[client] for client in clients]
+    lost = [history.lost[client] for client in clients]
     layout = layout_of("clients, most used first", "orders", legend=lost != [0] * len(lost))
     layout["yaxis"]["rangemode"] = "tozero"
     if len(clients) > MAX_BARS:  # as an area, which costs the same for thousands

@@ -1,4 +1,4 @@
-"""Reads the cells of a run: what its files say, as far as they were written."""
+"""Reads the cells of a run from its files, as far as they are written."""
 
 import csv
 import json
@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +14,25 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from fl_app.core.errors import require
-from fl_app.report.cells import Cell, Evaluation, Mark, Training, Trouble, Wait
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    Clustered,
+    Dispatched,
+    Evaluated,
+    Event,
+    Failed,
+    Rejected,
+    to_json,
+)
+from fl_app.record.log import read_events
+from fl_app.report.cells import Cell, Mark, Trouble, Wait
 from fl_app.report.naming import name_jobs
 from fl_app.report.style import ALGORITHMS
 
-MAX_STORY = 8  # events of a client that are told with its trouble
-MAX_NOTE = 300  # characters of what an event says beside the usual
-NOTED_ELSEWHERE = ("kind", "t", "client", "order", "base_version", "bytes")
+MAX_STORY = 8  # events of a client in the story of its trouble
+MAX_NOTE = 300  # characters
+NOT_NOTED = ("kind", "t", "client", "order", "base_version", "bytes")  # keys of events
 
 
 def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
@@ -28,10 +40,10 @@ def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
 
     Args:
         folder: of the run.
-        only: labels of the cells to read, each for all of its seeds; none = all.
+        only: labels of the cells to return, with all of their seeds; empty = all cells.
 
     Raises:
-        ValueError: there is no cell, or not one that is named.
+        ValueError: there is no cell, or none with a label of `only`.
     """
     if is_cell(folder):
         cells = [read_cell(folder, name="")]
@@ -51,11 +63,13 @@ def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
 
 
 def read_cell(folder: Path, name: str | None = None) -> Cell:
-    """Read one cell; missing files and torn last lines are what a run leaves that still goes on.
+    """Read one cell.
+
+    Files may be missing and their last lines incomplete, as those of a run that still goes on.
 
     Args:
         folder: of the cell.
-        name: default the folder's.
+        name: of the cell; default: the folder's.
     """
     path = folder / "config.yaml"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
@@ -77,23 +91,25 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         overrides=_overrides(folder),
         metrics=_metrics(folder / "metrics.csv"),
     )
-    _Replay(cell).run(_events(folder / "events.jsonl"))
+    replay = _Replay(cell)
+    for event in read_events(folder / "events.jsonl"):
+        replay.take(event)
     return cell
 
 
 def is_cell(folder: Path) -> bool:
-    """Whether a folder holds what one run writes."""
+    """Whether a folder holds the files of one run."""
     return (folder / "events.jsonl").is_file() or (folder / "summary.json").is_file()
 
 
 def _task(config: Any) -> str:
-    """The data set's name; that of the task's function where it stands for one."""
+    """Name of the data set; of a task without one, the name of its function."""
     data: str | None = OmegaConf.select(config, "task.data")
     return data or (OmegaConf.select(config, "task._target_") or "").rpartition(".")[2]
 
 
 def _cells_below(folder: Path) -> Iterator[Path]:
-    """The folders of a run's cells; in a sweep of experiments these lie in the jobs' folders."""
+    """The folders of a run's cells. Those of a sweep of experiments lie in the jobs' folders."""
     for path in folder.iterdir() if folder.is_dir() else ():
         if is_cell(path):
             yield path
@@ -108,8 +124,8 @@ def _read_below(folder: Path, path: Path) -> Cell:
 
 
 def _overrides(folder: Path) -> dict[str, Any]:
-    """What the user gave; nothing if nobody knows."""
-    # Hydra's is of runs that were made before the run wrote its own.
+    """The user's overrides by dotted key; empty if they are unknown."""
+    # Runs of the first release have only Hydra's file.
     paths = (folder / "overrides.yaml", folder / ".hydra" / "overrides.yaml")
     text = next((path.read_text(encoding="utf-8") for path in paths if path.is_file()), "[]")
     given = OverridesParser.create().parse_overrides(list(OmegaConf.create(text)))
@@ -138,160 +154,91 @@ def _metrics(path: Path) -> dict[str, list[float]]:
     with path.open(encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if None in row.values():
-                break  # torn
+                break  # an incomplete row
             for name, text in row.items():
                 columns.setdefault(name, []).append(float(text) if text else math.nan)
     return columns
 
 
-def _events(path: Path) -> Iterator[dict[str, Any]]:
-    if not path.is_file():
-        return
-    with path.open(encoding="utf-8", errors="replace") as file:
-        for line in file:
-            try:
-                event = json.loads(line)
-            except ValueError:
-                continue  # torn when the run was killed
-            yield event
-
-
 class _Replay:
-    """Fills a cell from its events."""
+    """Fills a cell from its events, oldest first."""
 
     def __init__(self, cell: Cell) -> None:
         self._cell = cell
-        # By client: version and time of every order that is under way, oldest first.
-        self._under_way: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        self._reported: Wait | None = None  # by the last event: does anybody take the place now?
+        self._arrived: Wait | None = None  # by the last event, unless its place is refilled now
         self._waiting: list[Wait] = []
-        self._stories: dict[int, deque[dict[str, Any]]] = defaultdict(
-            lambda: deque(maxlen=MAX_STORY)
-        )
+        self._stories: dict[int, deque[Event]] = defaultdict(lambda: deque(maxlen=MAX_STORY))
 
-    def run(self, events: Iterable[dict[str, Any]]) -> None:
-        cell = self._cell
-        for event in events:
-            cell.seconds = event["t"]
-            match event["kind"]:
-                case "dispatch":
-                    self._under_way[event["client"]].append((event["version"], event["t"]))
-                    self._remember(event)
-                    self._reported = None
-                case "arrival" | "failure" | "reject":
-                    self._end(event)
-                case "aggregate":
-                    self._aggregate(event)
-                case "evaluate":
-                    self._evaluate(event)
-                case kind:
-                    client = event.get("client")
-                    if isinstance(client, int):
-                        self._remember(event)
-                    else:
-                        client = None
-                    if event.get("dropped"):  # what clusters were formed of; they train again
-                        self._leave_empty()
-                        self._end_waits(event["t"])
-                    cell.marks.append(Mark(kind, event["t"], client, _note(event)))
-        for client, orders in self._under_way.items():
-            for version, start in orders:
-                cell.trainings.append(Training(client, start, cell.seconds, "", version))
+    def take(self, event: Event) -> None:
+        """Take in the next event."""
+        history = self._cell.history
+        wasted = history.orders_wasted
+        history.emit(event)
+        match event:
+            case Dispatched():
+                self._arrived = None
+            case Arrived():
+                self._leave_empty()
+                self._arrived = Wait(event.client, event.t, event.t)
+            case Failed() | Rejected():
+                self._leave_empty()
+                self._tell(event)
+                if isinstance(event, Rejected) and history.orders_wasted == wasted:
+                    self._mark(event)  # it answers an order that had ended, or none
+            case Aggregated():
+                self._leave_empty()
+                self._end_waits(event.t)
+                self._report(event)
+            case Clustered():
+                if event.dropped:  # these clients train again
+                    self._leave_empty()
+                    self._end_waits(event.t)
+                self._mark(event)
+            case Evaluated():
+                pass
+            case _:
+                self._mark(event)
+        if (client := _client(event)) is not None:
+            self._stories[client].append(event)
 
-    def _end(self, event: dict[str, Any]) -> None:
-        cell, kind, t = self._cell, event["kind"], event["t"]
-        client, version = event.get("client"), event.get("base_version")
-        self._leave_empty()
-        if kind == "arrival":
-            cell.client_updates += 1
-            self._reported = Wait(event["client"], t, t)
-        else:
-            cell.failures += kind == "failure"
-            cell.rejected += kind == "reject"
-            reason = event.get("reason", "")
-            cell.reasons[kind, _headline(reason)] += 1
-            story = tuple(_sentence(past) for past in self._stories.get(client, ()))  # type: ignore[arg-type]
-            cell.troubles.append(Trouble(kind, t, client, version, reason, story))
-        order = None if client is None else self._order(client, version, kind)
-        if client is not None:
-            self._remember(event)
-        if order is not None:
-            given, start = order
-            cell.trainings.append(
-                Training(
-                    client=event["client"],
-                    start=start,
-                    end=t,
-                    ended=kind,
-                    version=given,
-                    age=event.get("age"),
-                    loss=event.get("loss"),
-                    reason=event.get("reason", ""),
-                )
-            )
-            if kind != "arrival":
-                cell.lost[event["client"]] += 1
-        elif kind == "reject":
-            cell.marks.append(Mark(kind, t, client, _note(event)))
-
-    def _order(self, client: int, version: int | None, kind: str) -> tuple[int, float] | None:
-        """Take the order that an event ended from those under way."""
-        orders = self._under_way.get(client, [])
-        for place, (given, _) in enumerate(orders):
-            if given == version:
-                return orders.pop(place)
-        # A client that was refreshed may cite the version it was refreshed with. But a reject may
-        # concern an order that ended before (late) or none (duplicate).
-        return orders.pop(0) if orders and kind != "reject" else None
-
-    def _aggregate(self, event: dict[str, Any]) -> None:
-        cell, t, version = self._cell, event["t"], event["version"]
-        self._leave_empty()
-        cell.version = version
-        cell.aggregations.append(t)
-        cell.ages.update(event["age"])
-        self._end_waits(t)
-        weights = event.get("weight") or [1.0] * len(event["client"])
-        cell.participation.update(
-            c for c, weight in zip(event["client"], weights, strict=False) if weight != 0
-        )
-        for key, value in {"staleness": event["age"], **event}.items():
-            if key in ("kind", "t", "version", "client", "age"):
-                continue
-            number = _number(value)
-            if number is not None:
-                cell.reports.setdefault(key, []).append((version, number))
+    def _leave_empty(self) -> None:
+        """The place of the client whose update arrived last was not refilled at once."""
+        if self._arrived is not None:
+            self._waiting.append(self._arrived)
+            self._arrived = None
 
     def _end_waits(self, t: float) -> None:
         self._cell.waits.extend(wait._replace(end=t) for wait in self._waiting if t > wait.start)
         self._waiting.clear()
 
-    def _evaluate(self, event: dict[str, Any]) -> None:
-        cell, loss = self._cell, event.get("loss")
-        if event.get("accuracy") is None:
-            return
-        cell.evaluations.append(
-            Evaluation(
-                t=event["t"],
-                accuracy=event["accuracy"],
-                client_updates=cell.client_updates,
-                version=event["version"],
-                loss=math.nan if loss is None else loss,
-            )
+    def _tell(self, event: Failed | Rejected) -> None:
+        cell, client = self._cell, event.client
+        cell.reasons[event.kind, _headline(event.reason)] += 1
+        past = () if client is None else self._stories[client]
+        story = tuple(map(_sentence, past))
+        cell.troubles.append(
+            Trouble(event.kind, event.t, client, event.base_version, event.reason, story)
         )
 
-    def _leave_empty(self) -> None:
-        """Nobody took the place of the client that had just reported."""
-        if self._reported is not None:
-            self._waiting.append(self._reported)
-            self._reported = None
+    def _report(self, event: Aggregated) -> None:
+        self._cell.aggregations.append(event.t)
+        for name, value in {"staleness": event.age, **event.report}.items():
+            number = _number(value)
+            if number is not None:
+                self._cell.reports.setdefault(name, []).append((event.version, number))
 
-    def _remember(self, event: dict[str, Any]) -> None:
-        self._stories[event["client"]].append(event)
+    def _mark(self, event: Event) -> None:
+        self._cell.marks.append(Mark(event.kind, event.t, _client(event), _note(event)))
+
+
+def _client(event: Event) -> int | None:
+    """The client that an event concerns; None if there is not exactly one."""
+    client = getattr(event, "client", None)
+    return client if isinstance(client, int) else None
 
 
 def _number(value: Any) -> float | None:
-    """What can be drawn of a reported value: a finite number, or the mean of a list's."""
+    """A reported number, or the mean of a list of numbers; None if nothing of it is finite."""
     numbers = value if isinstance(value, list) else [value]
     finite = [n for n in numbers if isinstance(n, (int, float)) and math.isfinite(n)]
     return sum(finite) / len(finite) if finite else None
@@ -302,23 +249,25 @@ def _headline(reason: str) -> str:
     return next(iter(reason.splitlines()), "")[:MAX_NOTE] or "no reason given"
 
 
-def _note(event: dict[str, Any]) -> str:
-    """What an event says beside what, when and who."""
-    if "reason" in event:
-        return _headline(event["reason"])
-    if event["kind"] == "cluster":
-        sizes = [size for _, size in sorted(Counter(event["cluster"]).items())]
-        return f"version {event['version']}, clusters of {', '.join(map(str, sizes))} clients"
-    told = (
+def _note(event: Event) -> str:
+    """What an event says beside its kind, its time and its client."""
+    if isinstance(event, Failed | Rejected):
+        return _headline(event.reason)
+    if isinstance(event, Clustered):
+        sizes = [size for _, size in sorted(Counter(event.cluster).items())]
+        return f"version {event.version}, clusters of {', '.join(map(str, sizes))} clients"
+    notes = (
         f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
-        for key, value in event.items()
-        if key not in NOTED_ELSEWHERE and value is not None
+        for key, value in to_json(event).items()
+        if key not in NOT_NOTED and value is not None
     )
-    return ", ".join(told)[:MAX_NOTE]
+    return ", ".join(notes)[:MAX_NOTE]
 
 
-def _sentence(event: dict[str, Any]) -> str:
-    what = "order" if event["kind"] == "dispatch" else event["kind"]
-    given = f" on version {event['base_version']}" if "base_version" in event else ""
+def _sentence(event: Event) -> str:
+    """An event of a client in words."""
+    what = "order" if isinstance(event, Dispatched) else event.kind
+    base_version = getattr(event, "base_version", None)
+    base = "" if base_version is None else f" on version {base_version}"
     note = _note(event)
-    return f"{event['t']:,.2f} s: {what}{given}{note and ', ' + note}"
+    return f"{event.t:,.2f} s: {what}{base}{note and ', ' + note}"

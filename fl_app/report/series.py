@@ -29,7 +29,7 @@ class Series:
     @property
     def ages(self) -> Counter[int]:
         """How many aggregated updates were of each age, seeds together."""
-        return sum((cell.ages for cell in self.cells), Counter())
+        return sum((cell.history.ages for cell in self.cells), Counter())
 
 
 class Curve(NamedTuple):
@@ -142,8 +142,11 @@ def time_label(cells: Sequence[Cell]) -> str:
 def busy_share(cell: Cell, until: float) -> float:
     """Part of the occupied time before `until` in which clients train, not wait, in [0, 1]."""
     training, waiting = (
-        sum(max(0.0, min(span.end, until) - span.start) for span in spans)
-        for spans in (cell.trainings, cell.waits)
+        sum(max(0.0, min(end, until) - start) for start, end in spans)
+        for spans in (
+            [(order.start, cell.end(order)) for order in cell.history.orders],
+            [(wait.start, wait.end) for wait in cell.waits],
+        )
     )
     return training / (training + waiting) if training > 0 else 0.0
 
@@ -153,8 +156,8 @@ def window(cells: Sequence[Cell], num_orders: float = 5.0) -> float:
 
     Slow is the 90th percentile of all cells' orders; at most the length of the longest cell.
     """
-    durations = [order.end - order.start for cell in cells for order in cell.trainings]
-    longest = max((cell.seconds for cell in cells), default=0.0)
+    durations = [cell.end(order) - order.start for cell in cells for order in cell.history.orders]
+    longest = max((cell.history.t for cell in cells), default=0.0)
     if not durations:
         return longest
     return float(min(longest, num_orders * np.percentile(durations, 90)))
@@ -165,8 +168,8 @@ def rows(cells: Sequence[Cell], until: float) -> list[int]:
     durations: dict[int, list[float]] = defaultdict(list)
     active = set()
     for cell in cells:
-        for order in cell.trainings:
-            durations[order.client].append(order.end - order.start)
+        for order in cell.history.orders:
+            durations[order.client].append(cell.end(order) - order.start)
             if order.start < until:
                 active.add(order.client)
     return sorted(active, key=lambda client: (fmean(durations[client]), client))

@@ -7,7 +7,9 @@ from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
-from fl_app.report.cells import Cell, mean_age
+from fl_app.record.measures import mean_age
+from fl_app.record.targets import first_at, stays_at
+from fl_app.report.cells import Cell
 from fl_app.report.series import group
 from fl_app.report.work import work_of
 
@@ -128,9 +130,9 @@ def name(row: Row) -> str:
 
 
 def _row(cell: Cell, target_accuracy: float) -> Row:
-    summary = cell.summary
-    reached = cell.first_at(target_accuracy)
-    stays = cell.stays_at(target_accuracy)
+    summary, history = cell.summary, cell.history
+    reached = first_at(cell.evaluations, target_accuracy)
+    stays = stays_at(cell.evaluations, target_accuracy)
     accuracies = [evaluation.accuracy for evaluation in cell.evaluations]
     return Row(
         cell=cell.name,
@@ -142,14 +144,14 @@ def _row(cell: Cell, target_accuracy: float) -> Row:
         updates_to_target=reached.client_updates if reached else None,
         seconds_to_stay_at_target=stays.t if stays else None,
         updates_to_stay_at_target=stays.client_updates if stays else None,
-        mean_staleness=mean_age(cell.ages) if cell.ages else None,
-        max_staleness=max(cell.ages, default=None),
+        mean_staleness=mean_age(history.ages) if history.ages else None,
+        max_staleness=max(history.ages, default=None),
         mb_down=megabytes(summary.get("bytes_down")),
         mb_up=megabytes(summary.get("bytes_up")),
-        client_updates=cell.client_updates,
+        client_updates=history.client_updates,
         updates_per_second=summary.get("updates_per_second"),
-        failures=cell.failures,
-        rejected=cell.rejected,
+        failures=history.failures,
+        rejected=history.rejected,
         stopped=summary.get("stopped"),
         label=cell.label,
         seed=cell.seed,

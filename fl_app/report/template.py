@@ -1,4 +1,8 @@
-"""The template of the HTML report (Jinja), with its style sheet."""
+"""The template of the HTML report (Jinja), with its style sheet.
+
+It is a Python module, and not a file of its own, since the bundle in which ``flwr run`` carries an
+app to the server leaves out every file type that could hold it.
+"""
 
 PAGE = """\
 <!DOCTYPE html>
@@ -201,8 +205,9 @@ Of several seeds: mean and population standard deviation, unknown if one seed ne
 </table>
 </div>
 <details>
-<summary>{{ "The latest " ~ troubles | length if troubles | length < cell.failures + cell.rejected
-else "All " ~ troubles | length }}, with what the client did before</summary>
+{% set total = cell.history.failures + cell.history.rejected %}
+<summary>{{ "The latest" if troubles | length < total else "All" }} {{ troubles | length }}, with
+what the client did before</summary>
 <div class="scroll">
 <table>
 <tr><th>time</th><th class="text">what</th><th>client</th><th>version</th>

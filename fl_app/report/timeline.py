@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.report.cells import Cell, Mark, Training, Wait
+from fl_app.record.history import OrderRecord
+from fl_app.report.cells import Cell, Mark, Wait
 from fl_app.report.series import rows, sample
 
 MAX_CLIENTS = 60
@@ -22,7 +23,7 @@ class Timeline:
         since: seconds.
         until: seconds.
         whole: whether `since` to `until` is all of the cell.
-        trainings: of the clients, that were under way in between.
+        orders: of the clients, that were under way in between.
         waits: of the clients, in between.
         marks: of the clients and of the server, in between.
         versions: times in between at which a version was published, every `every`-th.
@@ -34,7 +35,7 @@ class Timeline:
     since: float
     until: float
     whole: bool
-    trainings: Sequence[Training]
+    orders: Sequence[OrderRecord]
     waits: Sequence[Wait]
     marks: Sequence[Mark]
     versions: Sequence[float]
@@ -62,18 +63,20 @@ def timeline(
         max_orders: at least 1.
         max_versions: at least 1.
     """
-    since, until = span or (0.0, cell.seconds)
+    since, until = span or (0.0, cell.history.t)
     active = rows([cell], math.inf)
     clients = sample(active, max_clients)
     chosen = set(clients)
     orders = [
-        o for o in cell.trainings if o.client in chosen and o.end >= since and o.start <= until
+        order
+        for order in cell.history.orders
+        if order.client in chosen and cell.end(order) >= since and order.start <= until
     ]
     if len(orders) > max_orders:
         if cell.on_wall_clock:
-            orders.sort(key=lambda order: order.end)
+            orders.sort(key=cell.end)
             orders = orders[-max_orders:]
-            since = max(since, orders[0].end)
+            since = max(since, cell.end(orders[0]))
         else:
             orders.sort(key=lambda order: order.start)
             until = min(until, orders[max_orders].start)
@@ -85,8 +88,8 @@ def timeline(
         num_clients=len(active),
         since=since,
         until=until,
-        whole=(since, until) == (0.0, cell.seconds),
-        trainings=orders,
+        whole=(since, until) == (0.0, cell.history.t),
+        orders=orders,
         waits=[w for w in cell.waits if w.client in chosen and w.end >= since and w.start <= until],
         marks=[
             mark

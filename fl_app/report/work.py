@@ -22,7 +22,7 @@ def work_of(cells: Sequence[Cell]) -> str:
         Nothing where the client updates do not differ materially.
     """
     ended = [cell for cell in cells if cell.stopped in ENDS]
-    counts = [cell.client_updates for cell in ended]
+    counts = [cell.history.client_updates for cell in ended]
     if not counts or max(counts) <= MATERIAL * min(counts):
         return ""
     span = f"{min(counts):,} to {max(counts):,} client updates a cell"

@@ -202,7 +202,8 @@ def test_requests_are_said_again_when_another_passes(
                 connection.sendall(post(path, body))
                 assert b"200 OK" in connection.recv(4096)
         told = [asked.get(timeout=5.0) for _ in range(5)]
-    assert told == ["/push a", "/push b", "/pull c", "/push a", "/push b"]
+    assert told[:2] == ["/push a", "/push b"]
+    assert sorted(told[2:]) == ["/pull c", "/push a", "/push b"]  # on several connections
     assert link.said_twice == 2
 
 

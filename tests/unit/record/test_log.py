@@ -1,11 +1,14 @@
 """Logs as they are found: torn, long, or written before orders had numbers."""
 
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fl_app.core.events import Aggregated, Arrived, Checkpointed, Clustered, Failed, Rejected
-from fl_app.record.log import events_of, read_events
+from fl_app.record.history import History
+from fl_app.record.log import Log, events_of, read_events
 
 LINES = '{"kind":"checkpoint","t":0.5,"version":2}\n{"kind":"checkpoint","t":1.5,"version":4}\n'
 
@@ -50,7 +53,74 @@ def test_orders_without_numbers_are_told_by_client_and_version() -> None:
     assert told[-2].kind == "recall"
 
 
-def test_an_update_that_never_arrived_cannot_have_been_aggregated() -> None:
-    cheated = {"kind": "aggregate", "t": 2.0, "version": 2, "client": [5], "age": [1]}
-    with pytest.raises(ValueError, match="an update of client 5 from version 0 left the buffer"):
-        list(events_of([cheated]))
+def test_a_reply_that_came_late_is_of_the_order_whose_version_it_names() -> None:
+    dispatch = {"kind": "dispatch", "client": 3}
+    *_, late = events_of(
+        [
+            {**dispatch, "t": 0.0, "version": 0},
+            {"kind": "failure", "t": 2.0, "client": 3, "base_version": 0, "reason": "deadline"},
+            {**dispatch, "t": 2.0, "version": 1},
+            {"kind": "reject", "t": 3.0, "client": 3, "base_version": 0, "reason": "late"},
+        ]
+    )
+    assert late == Rejected(3.0, 3, 0, 0, "late")
+
+
+def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = Log(path)
+    assert list(log.read()) == []
+    first, second = LINES.splitlines(keepends=True)
+    path.write_text(first + second[:7])
+    assert list(log.read()) == [Checkpointed(0.5, 2)]
+    path.write_text(LINES)
+    assert list(log.read()) == [Checkpointed(1.5, 4)]
+    assert list(log.read()) == []
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b'{"kind":"checkp',
+        b"\0\0\0\0",
+        b"\xff\xfe",
+        b"",
+        b"7",
+        b'{"t":1.0}',
+        b'{"kind":"checkpoint"}',
+        b'{"kind":"dispatch","t":1.0}',
+    ],
+)
+def test_damaged_lines_are_left_out(tmp_path: Path, damaged: bytes) -> None:
+    path = tmp_path / "events.jsonl"
+    first, second = LINES.encode().splitlines(keepends=True)
+    path.write_bytes(first + damaged + b"\n" + second + damaged + b"\n")
+    with pytest.warns(UserWarning, match="events.jsonl: damaged lines left out: 2"):
+        assert list(read_events(path)) == [Checkpointed(0.5, 2), Checkpointed(1.5, 4)]
+
+
+@pytest.mark.parametrize("numbered", [True, False])
+def test_any_event_may_be_lost(numbered: bool) -> None:
+    """The fold goes on, and counts what is left."""
+    flats: list[dict[str, Any]] = [
+        {"kind": "dispatch", "t": 0.0, "client": 0, "order": 0, "version": 0},
+        {"kind": "dispatch", "t": 0.0, "client": 1, "order": 1, "version": 0},
+        {"kind": "arrival", "t": 1.0, "client": 0, "order": 0, "base_version": 0, "age": 0},
+        {"kind": "dispatch", "t": 1.0, "client": 0, "order": 2, "version": 0},
+        {"kind": "failure", "t": 2.0, "client": 1, "order": 1, "base_version": 0},
+        {"kind": "arrival", "t": 3.0, "client": 0, "order": 2, "base_version": 0, "age": 0},
+        {"kind": "cluster", "t": 3.0, "version": 0, "client": [0], "cluster": [0],
+         "dropped": [0], "order": [0]},
+        {"kind": "aggregate", "t": 3.0, "version": 1, "client": [0], "order": [2], "age": [0]},
+    ]  # fmt: skip
+    if not numbered:
+        flats = [{key: flat[key] for key in flat if key != "order"} for flat in flats]
+    for lost in range(len(flats)):
+        history = History(keep_orders=True)
+        for event in events_of(flats[:lost] + flats[lost + 1 :]):
+            history.emit(event)
+        kinds = Counter(flat["kind"] for flat in flats if flat is not flats[lost])
+        assert history.client_updates == kinds["arrival"]
+        assert history.failures == kinds["failure"]
+        assert history.version == kinds["aggregate"]
+        assert history.participation == ({0: 1} if kinds["aggregate"] else {})

@@ -10,18 +10,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.record.history import Evaluation, History
+from fl_app.record.history import History
 from fl_app.record.log import events_of
 from fl_app.record.measures import (
     columns,
     expected_accuracy,
-    first_at,
     gini,
     of_last_evaluation,
     of_run,
     participation_gini,
     stability,
-    stays_at,
     worst_decile,
 )
 from fl_app.tasks.per_class import PerClass
@@ -77,20 +75,6 @@ def test_worst_decile_is_the_mean_of_the_lowest_tenth() -> None:
 def test_a_clients_accuracy_is_recall_in_the_mix_of_its_classes() -> None:
     mix = np.array([[1.0, 0.0], [0.25, 0.75]])
     assert expected_accuracy(mix, np.array([0.8, 0.4])) == pytest.approx([0.8, 0.5])
-
-
-def test_first_evaluation_at_a_target_raw_and_smoothed() -> None:
-    """Means of five: .38 at version 4, .52 at version 5, .6 at version 6."""
-    accuracies = [0.1, 0.2, 0.7, 0.4, 0.5, 0.8, 0.6]
-    evaluations = [
-        Evaluation(v, 10.0 * v, 3 * v, {"accuracy": a}) for v, a in enumerate(accuracies)
-    ]
-    assert first_at(evaluations, 0.5) == evaluations[2]
-    assert first_at(evaluations, 0.5, 5) == evaluations[5]
-    assert first_at(evaluations, 0.9) is None
-    assert first_at(evaluations[:4], 0.1, 5) is None
-    assert stays_at(evaluations, 0.55) == evaluations[6]
-    assert stays_at(evaluations, 0.7) is None
 
 
 # -- a run's events -------------------------------------------------------------------------------

@@ -3,10 +3,29 @@ import math
 import numpy as np
 import pytest
 
-from fl_app.record.targets import first_at, stays_at
+from fl_app.record import targets
+from fl_app.record.history import Evaluation
 
 # Means of five from number 4 on: .38, .52, .6, .56, .6
 NOISY = [0.1, 0.2, 0.7, 0.4, 0.5, 0.8, 0.6, 0.5, 0.6]
+
+
+def version(of, accuracies, *arguments):
+    """That of the evaluation which `of` finds in evaluations with these accuracies."""
+    evaluations = [
+        Evaluation(number, 10.0 * number, 3 * number, {"accuracy": accuracy})
+        for number, accuracy in enumerate(accuracies)
+    ]
+    found = of(evaluations, *arguments)
+    return found and found.version
+
+
+def first_at(*arguments):
+    return version(targets.first_at, *arguments)
+
+
+def stays_at(*arguments):
+    return version(targets.stays_at, *arguments)
 
 
 def test_lucky_evaluation_is_the_first_but_does_not_stay():

@@ -1,10 +1,10 @@
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fl_app.core.events import from_json
+from fl_app.record.history import History
 from fl_app.record.tensorboard import POINT_EVERY, WHO_EVERY, TensorBoard
 
 
@@ -46,18 +46,20 @@ def pages():
     return Pages()
 
 
-class Board(TensorBoard):
-    """Takes in what a log says, and counts what it says in place of a history."""
+class Board:
+    """A history and the sink that reads it; they take in the lines of a log."""
 
     def __init__(self, folder, *args, **settings):
-        self.counts = SimpleNamespace(client_updates=0, failures=0, rejected=0)
-        super().__init__(folder, self.counts, *args, **settings)
+        self.history = History()
+        self.sink = TensorBoard(folder, self.history, *args, **settings)
+        self.close = self.sink.close
 
     def emit(self, flat):
-        self.counts.client_updates += flat["kind"] == "arrival"
-        self.counts.failures += flat["kind"] == "failure"
-        self.counts.rejected += flat["kind"] == "reject"
-        super().emit(from_json({"order": 0, **flat}))
+        if flat["kind"] == "aggregate":
+            flat = {"order": [0] * len(flat["age"]), **flat}
+        event = from_json({"order": 0, **flat})
+        self.history.emit(event)
+        self.sink.emit(event)
 
 
 @pytest.fixture
@@ -150,6 +152,7 @@ def test_totals_and_who_is_there_are_written_with_every_point(board, pages, wall
 
 
 def test_clients_are_told_one_by_one_now_and_then_and_in_the_end(board, pages, wall):
+    board.emit(dispatch(0.0, 9))
     board.emit(dispatch(0.0, 1))
     board.emit(arrival(4.0, 1, 0.25))
     board.emit({"kind": "failure", "t": 5.0, "client": 9, "base_version": 0, "reason": "a | b\n"})

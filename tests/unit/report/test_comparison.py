@@ -5,21 +5,19 @@ import re
 
 import pytest
 from rich.console import Console
-from run_folders import ASYNCHRONOUS, ROUNDS, write_cell
+from run_folders import ASYNCHRONOUS, ROUNDS, history_of, write_cell
 
 from fl_app.report.__main__ import main
-from fl_app.report.cells import Cell, Evaluation
+from fl_app.report.cells import Cell
 from fl_app.report.comparison import between, compare, last, print_comparison
 
 
-def cell(name, accuracies, *, every=10.0, **fields):
+def cell(name, accuracies, *, every=10.0, seconds=0.0, client_updates=0, **fields):
     """Evaluated every so many seconds; a version and three client updates from one to the next."""
-    evaluations = [
-        Evaluation(t=every * n, accuracy=accuracy, client_updates=3 * n, version=n, loss=1.0)
-        for n, accuracy in enumerate(accuracies)
-    ]
+    evaluations = [(every * n, accuracy) for n, accuracy in enumerate(accuracies)]
+    history = history_of((), evaluations, seconds, each=3, client_updates=client_updates)
     fields = {"label": name.partition("-seed")[0], "summary": {}, **fields}
-    return Cell(name, name, False, evaluations=evaluations, **fields)
+    return Cell(name, name, False, history=history, **fields)
 
 
 def rows(cells, choice, target=0.5):

@@ -70,7 +70,7 @@ def test_accuracy_far_below_the_target_is_not_pressed_down(series):
     assert axes.get_legend().get_texts()[0].get_text() == "fedavg: never 100%"
     assert axes.get_ylim()[1] == pytest.approx(1.05)
     axes = Figure().subplots()
-    series[0].cells[0].evaluations = series[0].cells[0].evaluations[:1]
+    del series[0].cells[0].history.evaluations[1:]
     draw_accuracy(axes, series[:1], looks(["fedavg"]), 1.0, "virtual time (s)", None)
     assert axes.get_ylim()[1] == pytest.approx(0.105)
 

@@ -15,36 +15,48 @@ from run_folders import (
     write_cell,
 )
 
-from fl_app.report.cells import MAX_TROUBLES, Evaluation, Mark, Training, Trouble, Wait
+from fl_app.report.cells import MAX_TROUBLES, Mark, Trouble, Wait
 from fl_app.report.reading import MAX_STORY, read_cell, read_run
+
+
+def orders_of(cell):
+    """Of each order: client, start, end, what ended it, version, age, reason."""
+    return [
+        (o.client, o.start, cell.end(o), o.ended, o.version, o.age, o.reason)
+        for o in cell.history.orders
+    ]
+
+
+def evaluations_of(cell):
+    return [(e.t, e.accuracy, e.client_updates, e.version, e.loss) for e in cell.evaluations]
 
 
 def test_synchronous_clients_wait_for_the_slowest(tmp_path):
     write_cell(tmp_path, events=ROUNDS, algorithm="fedavg")
     cell = read_cell(tmp_path)
-    assert cell.trainings == [
-        Training(0, 0.0, 1.0, "arrival", version=0, age=0),
-        Training(1, 0.0, 3.0, "arrival", version=0, age=0),
-        Training(0, 3.0, 4.0, "arrival", version=1, age=0),
-        Training(1, 3.0, 6.0, "arrival", version=1, age=0),
+    assert orders_of(cell) == [
+        (0, 0.0, 1.0, "arrival", 0, 0, ""),
+        (1, 0.0, 3.0, "arrival", 0, 0, ""),
+        (1, 3.0, 6.0, "arrival", 1, 0, ""),
+        (0, 3.0, 4.0, "arrival", 1, 0, ""),
     ]
     assert cell.waits == [Wait(0, 1.0, 3.0), Wait(0, 4.0, 6.0)]
     assert cell.aggregations == [3.0, 6.0]
-    assert cell.ages == {0: 4}
-    assert cell.client_updates == 4
-    assert cell.seconds == 6.0
+    assert cell.history.ages == {0: 4}
+    assert cell.history.client_updates == 4
+    assert cell.history.t == 6.0
 
 
 def test_asynchronous_clients_do_not_wait_and_their_last_orders_stay_open(tmp_path):
     write_cell(tmp_path, events=ASYNCHRONOUS, algorithm="fedasync")
     cell = read_cell(tmp_path)
     assert cell.waits == []
-    assert cell.trainings[-1] == Training(0, 2.0, 3.0, "", version=2)
-    assert cell.ages == {0: 2, 2: 1}
-    assert cell.evaluations == [
-        Evaluation(0.0, 0.1, 0, version=0, loss=1.0),
-        Evaluation(2.0, 0.92, 2, version=2, loss=1.0),
-        Evaluation(3.0, 0.85, 3, version=3, loss=1.0),
+    assert orders_of(cell)[-1] == (0, 2.0, 3.0, "", 2, None, "")
+    assert cell.history.ages == {0: 2, 2: 1}
+    assert evaluations_of(cell) == [
+        (0.0, 0.1, 0, 0, 1.0),
+        (2.0, 0.92, 2, 2, 1.0),
+        (3.0, 0.85, 3, 3, 1.0),
     ]
 
 
@@ -74,7 +86,7 @@ def test_refill_of_a_failed_place_does_not_end_the_waiting_of_others(tmp_path):
     write_cell(tmp_path, events=events)
     cell = read_cell(tmp_path)
     assert cell.waits == [Wait(0, 1.0, 5.0)]
-    assert Training(1, 0.0, 2.0, "failure", version=0) in cell.trainings
+    assert (1, 0.0, 2.0, "failure", 0, None, "") in orders_of(cell)
 
 
 def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
@@ -88,12 +100,13 @@ def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
     ]
     write_cell(tmp_path, events=events)
     cell = read_cell(tmp_path)
-    assert cell.trainings == [
-        Training(0, 0.0, 2.0, "failure", version=0),
-        Training(0, 4.0, 5.0, "reject", version=0, reason="late"),
+    assert orders_of(cell) == [
+        (0, 0.0, 2.0, "failure", 0, None, ""),
+        (0, 4.0, 5.0, "reject", 0, None, "late"),
     ]
-    assert (cell.failures, cell.rejected, cell.client_updates) == (1, 3, 0)
-    assert cell.lost == {0: 2}
+    history = cell.history
+    assert (history.failures, history.rejected, history.client_updates) == (1, 3, 0)
+    assert history.lost == {0: 2}
     assert cell.marks == [Mark("reject", 3.0, 0, "late"), Mark("reject", 3.5, None, "late")]
 
 
@@ -106,36 +119,15 @@ def test_late_reply_leaves_the_next_order_of_its_client_alone(tmp_path):
         arrival(4.0, 0, 1),
     ]
     write_cell(tmp_path, events=events)
-    assert [t[1:4] for t in read_cell(tmp_path).trainings] == [
+    assert [order[1:4] for order in orders_of(read_cell(tmp_path))] == [
         (0.0, 2.0, "failure"),
         (2.5, 4.0, "arrival"),
     ]
 
 
-def test_client_with_two_orders_in_flight_is_followed_by_the_versions_it_was_given(tmp_path):
-    events = [
-        dispatch(0.0, 0, 0),
-        dispatch(1.0, 0, 1),
-        arrival(3.0, 0, 1),
-        arrival(4.0, 0, 0),
-    ]
-    write_cell(tmp_path, events=events)
-    assert read_cell(tmp_path).trainings == [
-        Training(0, 1.0, 3.0, "arrival", version=1, age=0),
-        Training(0, 0.0, 4.0, "arrival", version=0, age=0),
-    ]
-
-
 def test_evaluation_without_finite_accuracy_is_left_out(tmp_path):
     write_cell(tmp_path, events=[evaluate(0.0, 0, None), evaluate(1.0, 1, 0.3)])
-    assert read_cell(tmp_path).evaluations == [Evaluation(1.0, 0.3, 0, 1, 1.0)]
-
-
-def test_first_at_is_the_first_evaluation_at_or_above(tmp_path):
-    write_cell(tmp_path, events=ASYNCHRONOUS)
-    cell = read_cell(tmp_path)
-    assert cell.first_at(0.92) == Evaluation(2.0, 0.92, 2, 2, 1.0)
-    assert cell.first_at(0.93) is None
+    assert evaluations_of(read_cell(tmp_path)) == [(1.0, 0.3, 0, 1, 1.0)]
 
 
 @pytest.mark.parametrize("torn", range(1, 90, 11))
@@ -220,7 +212,7 @@ def test_pause_and_refresh_are_moments_of_one_order_whatever_version_its_update_
     ]
     write_cell(tmp_path, events=events)
     cell = read_cell(tmp_path)
-    assert cell.trainings == [Training(7, 0.0, 5.0, "arrival", version=0, age=0)]
+    assert orders_of(cell) == [(7, 0.0, 5.0, "arrival", 0, 0, "")]
     assert cell.marks == [
         Mark("pause", 2.0, 7, "progress 0.25"),
         Mark("refresh", 2.0, 7, "version 1"),
@@ -316,8 +308,8 @@ def test_reports_of_the_strategy_are_series_over_versions(tmp_path):
         "weight": [(1, 0.25), (2, 0.25)],
         "kept": [(1, 2.0), (2, 1.0)],
     }
-    assert cell.participation == {0: 2}  # weight 0 is no participation
-    assert cell.version == 2
+    assert cell.history.participation == {0: 2}  # weight 0 is no participation
+    assert cell.history.version == 2
 
 
 def test_metrics_are_columns_up_to_a_torn_row(tmp_path):

@@ -69,3 +69,49 @@ def test_command_watches_a_run_that_has_ended_once(tmp_path, capsys):
 def test_importing_the_report_imports_neither_matplotlib_nor_plotly():
     code = "import sys, fl_app.report; sys.exit(bool({'matplotlib', 'plotly'} & {*sys.modules}))"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# As the first release wrote it: orders without numbers, transfers without bytes, kind "notice".
+FIRST_RELEASE = """\
+{"kind":"evaluate","t":0.0,"version":0,"accuracy":0.1,"loss":2.3}
+{"kind":"dispatch","t":0.0,"client":0,"version":0}
+{"kind":"dispatch","t":0.0,"client":1,"version":0}
+{"kind":"arrival","t":1.0,"client":0,"base_version":0,"age":0,"loss":2.1}
+{"kind":"aggregate","t":1.0,"version":1,"client":[0],"age":[0],"weight":[0.5]}
+{"kind":"dispatch","t":1.0,"client":0,"version":1}
+{"kind":"notice","t":1.5,"client":1,"version":1}
+{"kind":"failure","t":2.0,"client":1,"base_version":0,"reason":"deadline passed"}
+{"kind":"dispatch","t":2.0,"client":1,"version":1}
+{"kind":"reject","t":2.5,"client":1,"base_version":0,"reason":"late: its deadline had passed"}
+{"kind":"arrival","t":3.0,"client":0,"base_version":1,"age":0,"loss":1.9}
+{"kind":"aggregate","t":3.0,"version":2,"client":[0],"age":[0],"weight":[0.5]}
+{"kind":"evaluate","t":3.0,"version":2,"accuracy":0.95,"loss":0.4}
+{"kind":"checkpoint","t":3.0,"version":2}
+"""
+
+
+def test_logs_of_the_first_release_can_be_reported(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("algorithm: {name: port}\nruntime: {name: inprocess}\n")
+    (tmp_path / "events.jsonl").write_text(FIRST_RELEASE)
+    main([str(tmp_path)])
+    header, row = (line.split(",") for line in (tmp_path / "table.csv").read_text().splitlines())
+    told = dict(zip(header, row, strict=True))
+    assert (told["final_accuracy"], told["seconds_to_target"]) == ("0.95", "3.0")
+    assert (told["client_updates"], told["failures"], told["rejected"]) == ("2", "1", "1")
+    assert "port  95.0%" in capsys.readouterr().out
+    page = (tmp_path / "report.html").read_text()
+    figures = page[page.index('id="figures"') :]
+    for text in ("deadline passed", "late or duplicate reply", "recalled", "1 more under way"):
+        assert text in page, text
+    # The late reply answers the order whose deadline had passed, not the one under way.
+    assert '"name":"under way"' in figures
+    assert '"name":"refused"' not in figures
+
+
+def test_a_damaged_line_costs_its_event_alone(tmp_path, capsys):
+    lines = FIRST_RELEASE.splitlines(keepends=True)
+    damaged = [*lines[:3], '{"kind":"arri\n', *lines[4:]]
+    (tmp_path / "events.jsonl").write_text("".join(damaged))
+    with pytest.warns(UserWarning, match="damaged lines left out: 1"):
+        main([str(tmp_path), "--last", "1"])
+    assert "95.0 ± 0.0" in capsys.readouterr().out

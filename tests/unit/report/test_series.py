@@ -2,9 +2,9 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from run_folders import ASYNCHRONOUS, ROUNDS, dispatch, evaluate, write_cell
+from run_folders import ASYNCHRONOUS, ROUNDS, dispatch, evaluate, history_of, write_cell
 
-from fl_app.report.cells import Cell, Evaluation, Training, Wait
+from fl_app.report.cells import Cell, Wait
 from fl_app.report.reading import read_cell
 from fl_app.report.series import (
     Series,
@@ -23,20 +23,15 @@ from fl_app.report.series import (
 )
 
 
-def cell(name="fedbuff", accuracies=(), trainings=(), waits=(), seconds=0.0, label=""):
+def cell(name="fedbuff", accuracies=(), orders=(), waits=(), seconds=0.0, label=""):
     return Cell(
         name=name,
         label=label,
         algorithm="fedbuff",
         on_wall_clock=False,
         summary={},
-        evaluations=[
-            Evaluation(t, accuracy, 10 * n, n, 1 - accuracy)
-            for n, (t, accuracy) in enumerate(accuracies)
-        ],
-        trainings=[Training(*each, "arrival", 0) for each in trainings],
+        history=history_of(orders, accuracies, seconds),
         waits=[Wait(*each) for each in waits],
-        seconds=seconds,
     )
 
 
@@ -53,8 +48,8 @@ def test_seeds_of_a_cell_are_one_series():
 
 def test_ages_of_seeds_are_counted_together():
     first, second = cell(), cell()
-    first.ages = Counter({0: 2})
-    second.ages = Counter({0: 1, 3: 4})
+    first.history.ages = Counter({0: 2})
+    second.history.ages = Counter({0: 1, 3: 4})
     assert Series("fedbuff", (first, second)).ages == {0: 3, 3: 4}
 
 
@@ -151,17 +146,17 @@ def test_busy_share_without_waiting_and_without_anything(tmp_path):
 
 def test_window_shows_a_few_orders_of_a_slow_client():
     fast = [(0, t, t + 1) for t in range(100)]
-    assert window([cell(trainings=fast, seconds=100)]) == pytest.approx(5)
+    assert window([cell(orders=fast, seconds=100)]) == pytest.approx(5)
     slow = [(1, t, t + 10) for t in range(0, 1000, 10)]
-    assert window([cell(trainings=fast + slow, seconds=1000)]) == pytest.approx(50)
-    assert window([cell(trainings=fast, seconds=3)]) == 3
+    assert window([cell(orders=fast + slow, seconds=1000)]) == pytest.approx(50)
+    assert window([cell(orders=fast, seconds=3)]) == 3
     assert window([cell()]) == 0
 
 
 def test_rows_are_the_clients_of_the_window_from_fast_to_slow_in_all_cells():
     cells = [
-        cell(trainings=[(7, 0, 4), (3, 0, 1), (9, 50, 51)]),
-        cell(trainings=[(3, 0, 2), (5, 2, 5), (7, 60, 61)]),
+        cell(orders=[(7, 0, 4), (3, 0, 1), (9, 50, 51)]),
+        cell(orders=[(3, 0, 2), (5, 2, 5), (7, 60, 61)]),
     ]
     # Means: client 3 1.5 s, client 7 2.5 s, client 5 3 s; client 9 starts after the window.
     assert rows(cells, until=10) == [3, 7, 5]

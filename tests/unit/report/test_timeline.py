@@ -1,24 +1,25 @@
-from fl_app.report.cells import Cell, Mark, Training, Wait
+from run_folders import history_of
+
+from fl_app.report.cells import Cell, Mark, Wait
 from fl_app.report.timeline import timeline
 
 
-def cell(orders, *, real=False, marks=(), waits=(), aggregations=(), seconds=100.0):
+def cell(orders, *, real=False, marks=(), waits=(), aggregations=()):
     """Orders are (client, start, end)."""
     return Cell(
         name="x",
         algorithm="fedbuff",
         on_wall_clock=real,
         summary={},
-        trainings=[Training(*order, "arrival", 0) for order in orders],
+        history=history_of(orders),
         marks=list(marks),
         waits=list(waits),
         aggregations=list(aggregations),
-        seconds=seconds,
     )
 
 
 def spans(shown):
-    return [(order.client, order.start) for order in shown.trainings]
+    return [(order.client, order.start) for order in shown.orders]
 
 
 def test_small_cell_is_shown_whole():
@@ -32,7 +33,7 @@ def test_small_cell_is_shown_whole():
     )
     assert (shown.clients, shown.num_clients) == ([3, 7], 2)  # fast to slow
     assert (shown.since, shown.until, shown.whole) == (0.0, 100.0, True)
-    assert (len(shown.trainings), len(shown.waits), len(shown.marks)) == (2, 1, 1)
+    assert (len(shown.orders), len(shown.waits), len(shown.marks)) == (2, 1, 1)
     assert (shown.versions, shown.every) == ([9.0], 1)
 
 

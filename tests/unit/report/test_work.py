@@ -4,7 +4,7 @@ import io
 
 import pytest
 from rich.console import Console
-from run_folders import ASYNCHRONOUS, ROUNDS, write_cell
+from run_folders import ASYNCHRONOUS, ROUNDS, history_of, write_cell
 
 from fl_app.report import write_report
 from fl_app.report.cells import Cell
@@ -16,7 +16,8 @@ from fl_app.report.work import work_of
 
 def cell(client_updates, stopped="num_versions", config=""):
     summary = {"stopped": stopped}
-    return Cell("a", "fedbuff", False, summary, client_updates=client_updates, config=config)
+    history = history_of(client_updates=client_updates)
+    return Cell("a", "fedbuff", False, summary, history=history, config=config)
 
 
 UNEQUAL = (
