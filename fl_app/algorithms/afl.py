@@ -15,16 +15,21 @@ Deviations: EAFL prints it as a mixture of models, with a minus sign that turns 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.types import GlobalModel, Update
 from fl_app.strategy.weighted import WeightedGradients
 
 
+@dataclass(kw_only=True)
 class AFL(WeightedGradients):
     """One step along the mean of K gradients, weighted by numbers of examples."""
+
+    server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.array([update.num_examples for update in updates], np.float64)

@@ -26,21 +26,22 @@ arrive while training goes on.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fl_app.client import LocalTrainer
-from fl_app.core.errors import require, require_at_least, require_count
+from fl_app.core.hyper import at_least, bounded, count, or_none, within
 from fl_app.core.types import TRAINED, Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class ASOFed(AsyncStrategy):
     """Adds each arrival's displacement, by the client's share of all examples.
 
@@ -48,33 +49,19 @@ class ASOFed(AsyncStrategy):
         regularisation: lambda >= 0.
         decay: b, in [0, 1).
         num_clients: whose examples n counts; None = the clients heard so far.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)
     takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.aso_fed.ASOFedTrainer"
 
-    def __init__(
-        self,
-        *,
-        regularisation: float = 1.0,
-        decay: float = 0.001,
-        num_clients: int | None = None,
-    ) -> None:
-        super().__init__()
-        require_at_least(
-            "strategy.regularisation", regularisation, 0, "training would flee the received model"
-        )
-        require(0 <= decay < 1, "strategy.decay", decay, "in [0, 1)", "nothing would be learned")
-        if num_clients is not None:
-            require_count("strategy.num_clients", num_clients, "there would be nobody to train")
-        self.regularisation = regularisation
-        self.decay = decay
-        self.num_clients = num_clients
-        self.state: dict[str, Any] = {
+    regularisation: float = bounded(1.0, at_least(0), "training would flee the received model")
+    decay: float = bounded(0.001, within("[0, 1)"), "nothing would be learned")
+    num_clients: int | None = bounded(None, or_none(count()), "there would be nobody to train")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.state = {
             "examples": {},  # client -> n_i
             "delays": {},  # client -> number of uploads, sum of their delays
         }

@@ -22,6 +22,7 @@ What it does not hide: who takes part and when, and the clients' mean losses in 
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -34,7 +35,8 @@ from flwr.serverapp import (
 )
 
 from fl_app.core import staleness
-from fl_app.core.errors import RunError, require, require_at_least, require_positive
+from fl_app.core.errors import RunError, require
+from fl_app.core.hyper import POSITIVE, at_least, bounded, or_none, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
@@ -42,6 +44,7 @@ from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class DPFedBuff(AsyncStrategy):
     """FedBuff's step along clipped displacements and noise; says what epsilon it came to.
 
@@ -54,42 +57,22 @@ class DPFedBuff(AsyncStrategy):
         noise_seed: of the noise; None = from the operating system, as privacy needs: who knows the
             seed can take the noise away.
         lr_schedule: of eta_g; None = constant.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        clip_norm: float = 1.0,
-        noise_multiplier: float = 1.0,
-        delta: float = 1e-5,
-        max_epsilon: float | None = None,
-        noise_seed: int | None = None,
-        lr_schedule: LinearDecay | None = None,
-    ) -> None:
-        require_positive(
-            "strategy.clip_norm", clip_norm, "nobody could say how much noise it needs"
-        )
-        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
-        require_positive("strategy.noise_multiplier", noise_multiplier, "nothing would be private")
-        require(0 < delta < 1, "strategy.delta", delta, "in (0, 1)", "it is a probability")
-        if max_epsilon is not None:
-            require_positive("strategy.max_epsilon", max_epsilon, "no version would be paid for")
-        if noise_seed is not None:
-            require_at_least("strategy.noise_seed", noise_seed, 0, "no noise could be drawn")
-        self.server_lr = server_lr
-        self.bound = clip_norm
-        self.noise_multiplier = noise_multiplier
-        self.delta = delta
-        self.max_epsilon = max_epsilon
+    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
+    clip_norm: float = bounded(1.0, POSITIVE, "the noise that privacy needs would be unknown")
+    noise_multiplier: float = bounded(1.0, POSITIVE, "nothing would be private")
+    delta: float = bounded(1e-5, within("(0, 1)"), "it is a probability")
+    max_epsilon: float | None = bounded(None, or_none(POSITIVE), "no version would be paid for")
+    noise_seed: int | None = bounded(None, or_none(at_least(0)), "no noise could be drawn")
+    lr_schedule: LinearDecay | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.state = {
-            "noise": np.random.default_rng(noise_seed),
+            "noise": np.random.default_rng(self.noise_seed),
             "versions": 0,
             "participation": Counter(),  # client -> versions that it moved
         }
@@ -128,7 +111,7 @@ class DPFedBuff(AsyncStrategy):
         ]
         deltas = self.clip(model, (model.delta(update) for update in updates))
         noise = self.state["noise"].standard_normal(model.params.size, np.float32)
-        noise *= np.float32(self.noise_multiplier * self.bound)
+        noise *= np.float32(self.noise_multiplier * self.clip_norm)
         total = weighted_sum([*weights, 1.0], [*deltas, noise])
         self.state["versions"] += 1
         self.state["participation"].update(share.keys())

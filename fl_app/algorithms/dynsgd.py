@@ -20,16 +20,17 @@ Deviations: the original divides each update's learning rate by its staleness, w
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
 from fl_app.strategy.weighted import WeightedGradients
 
 
+@dataclass(kw_only=True)
 class DynSGD(WeightedGradients):
     """One step along the mean of K gradients, weighted by 1 / staleness.
 
@@ -38,21 +39,9 @@ class DynSGD(WeightedGradients):
         normalise: whether the weights are made to sum to 1.
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        normalise: bool = True,
-        clip_norm: float | None = None,
-        lr_schedule: LinearDecay | None = None,
-    ) -> None:
-        super().__init__(server_lr=server_lr, clip_norm=clip_norm, lr_schedule=lr_schedule)
-        self.normalise = normalise
+    normalise: bool = True
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         inverse = np.array([polynomial(model.age(update), 1.0) for update in updates])

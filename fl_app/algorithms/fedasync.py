@@ -19,16 +19,18 @@ Deviations: alpha is not halved late in training. An update may be refused for i
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from fl_app.core import staleness
-from fl_app.core.errors import require, require_at_least
+from fl_app.core.hyper import at_least, bounded, one_of, or_none, within
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class FedAsync(AsyncStrategy):
     """Mixes each arrival into the global model, discounted by its age.
 
@@ -39,38 +41,19 @@ class FedAsync(AsyncStrategy):
         hinge_slope: a of the hinge, >= 0.
         hinge_age: b of the hinge, versions, >= 0.
         max_staleness: refuse updates whose 1-based staleness (age + 1) exceeds this; None = never.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)
     takes: ClassVar[Sequence[str]] = TRAINED
 
-    def __init__(
-        self,
-        *,
-        mixing: float = 0.6,
-        staleness_function: str = "polynomial",
-        exponent: float = 0.5,
-        hinge_slope: float = 10.0,
-        hinge_age: float = 4.0,
-        max_staleness: int | None = None,
-    ) -> None:
-        super().__init__()
-        require(0 < mixing <= 1, "strategy.mixing", mixing, "in (0, 1]", "it is a mixing weight")
-        staleness.check_name("strategy.staleness_function", staleness_function)
-        require_at_least("strategy.exponent", exponent, 0, "staler updates would count more")
-        require_at_least("strategy.hinge_slope", hinge_slope, 0, "staler updates would count more")
-        require_at_least("strategy.hinge_age", hinge_age, 0, "ages start at 0")
-        if max_staleness is not None:
-            require_at_least("strategy.max_staleness", max_staleness, 1, "all would be refused")
-        self.mixing = mixing
-        self.staleness_function = staleness_function
-        self.exponent = exponent
-        self.hinge_slope = hinge_slope
-        self.hinge_age = hinge_age
-        self.max_staleness = max_staleness
+    mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
+    staleness_function: str = bounded(
+        "polynomial", one_of("constant", "polynomial", "hinge"), "no other function is known"
+    )
+    exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
+    hinge_slope: float = bounded(10.0, at_least(0), "staler updates would count more")
+    hinge_age: float = bounded(4.0, at_least(0), "ages start at 0")
+    max_staleness: int | None = bounded(None, or_none(at_least(1)), "every update would be refused")
 
     def weight(self, age: int) -> float:
         """alpha_t = alpha s(age)."""

@@ -15,6 +15,7 @@ Deviations: none.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -25,14 +26,12 @@ from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class FedAvg(AsyncStrategy):
     """Average of the local models, weighted by the number of examples."""
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
-
-    def __init__(self) -> None:
-        super().__init__()  # it averages models: there is no gradient to clip and no rate to decay
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         weights = np.array([update.num_examples for update in updates], np.float64)

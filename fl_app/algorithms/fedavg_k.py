@@ -17,16 +17,17 @@ Deviations: none.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require
-from fl_app.core.rates import LinearDecay
+from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Update
 from fl_app.strategy.weighted import WeightedGradients
 
 
+@dataclass(kw_only=True)
 class FedAvgK(WeightedGradients):
     """One step along the mean of K possibly stale gradients.
 
@@ -36,28 +37,9 @@ class FedAvgK(WeightedGradients):
         weighting: ``"uniform"`` (1/K) or ``"examples"`` (n_i/n).
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        weighting: str = "uniform",
-        clip_norm: float | None = None,
-        lr_schedule: LinearDecay | None = None,
-    ) -> None:
-        super().__init__(server_lr=server_lr, clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require(
-            weighting in ("uniform", "examples"),
-            "strategy.weighting",
-            weighting,
-            "uniform or examples",
-            "no other weights are known",
-        )
-        self.weighting = weighting
+    weighting: str = bounded("uniform", one_of("uniform", "examples"), "no other weights are known")
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.ones(len(updates))

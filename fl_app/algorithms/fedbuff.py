@@ -15,18 +15,20 @@ Deviations: no server momentum.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core import staleness
-from fl_app.core.errors import require_positive
+from fl_app.core.hyper import POSITIVE, bounded, one_of
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class FedBuff(AsyncStrategy):
     """A server step along the mean of K displacements, each discounted by its age.
 
@@ -35,28 +37,16 @@ class FedBuff(AsyncStrategy):
         staleness_function: ``"polynomial"`` or ``"constant"``.
         clip_norm: longest trainable part of a displacement, > 0; None = any.
         lr_schedule: of eta_g; None = constant.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        staleness_function: str = "polynomial",
-        clip_norm: float | None = None,
-        lr_schedule: LinearDecay | None = None,
-    ) -> None:
-        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
-        staleness.check_name(
-            "strategy.staleness_function", staleness_function, ("polynomial", "constant")
-        )
-        self.server_lr = server_lr
-        self.staleness_function = staleness_function
+    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
+    staleness_function: str = bounded(
+        "polynomial", one_of("polynomial", "constant"), "no other function is known"
+    )
+    clip_norm: float | None = None
+    lr_schedule: LinearDecay | None = None
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         exponent = 0.5 if self.staleness_function == "polynomial" else 0.0

@@ -27,44 +27,40 @@ averaged, and h_i has none.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fl_app.client import LocalTrainer
-from fl_app.core.errors import require_count, require_positive
+from fl_app.core.hyper import POSITIVE, bounded, count, or_none
 from fl_app.core.types import TRAINED, Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class FedDyn(AsyncStrategy):
     """Mean of the local models, and ahead of it by the mean of what all clients remember.
 
     Args:
         regularisation: alpha > 0.
         num_clients: m; None = those heard so far.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.feddyn.FedDynTrainer"
 
-    def __init__(self, *, regularisation: float = 0.01, num_clients: int | None = None) -> None:
-        super().__init__()
-        require_positive("strategy.regularisation", regularisation, "memories would have no weight")
-        if num_clients is not None:
-            require_count("strategy.num_clients", num_clients, "nobody would remember")
-        self.regularisation = regularisation
-        self.num_clients = num_clients
-        self.state: dict[str, Any] = {
+    regularisation: float = bounded(0.01, POSITIVE, "memories would have no weight")
+    num_clients: int | None = bounded(None, or_none(count()), "no client would have a memory")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.state = {
             "examples": {},  # client -> n_i
             "memory": None,  # sum of all h_i, trainable part
             "mean": None,  # of the last cohort's models

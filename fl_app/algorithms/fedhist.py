@@ -34,12 +34,14 @@ prints no value of any hyper-parameter.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require, require_at_least, require_positive
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Update, Vector
@@ -51,6 +53,7 @@ NORM_FLOOR = 0.05
 SHORTEST = 1e-12  # a shorter g has no direction worth a step
 
 
+@dataclass(kw_only=True)
 class FedHist(AsyncStrategy):
     """Fuses gradients with opposite past ones, weighs clients by hindsight, keeps steps long.
 
@@ -70,77 +73,32 @@ class FedHist(AsyncStrategy):
         egs: False sets alpha = 0.
         haa: False sets lambda = 0.
         ina: False leaves the length of g as it is.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = k_async(10)
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        buffer_length: int = 10,
-        fusion: float = 0.1,
-        utility_weight: float = 0.1,
-        utility_rate: float = 0.1,
-        norm_decay: float = 1e-4,
-        norm_floor: float | None = None,
-        similarity_threshold: float = 0.3,
-        clip_norm: float | None = None,
-        lr_schedule: LinearDecay | None = None,
-        egs: bool = True,
-        haa: bool = True,
-        ina: bool = True,
-    ) -> None:
-        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
-        require(
-            isinstance(buffer_length, int) and buffer_length >= 0,
-            "strategy.buffer_length",
-            buffer_length,
-            "an integer >= 0",
-            "it is a number of rounds",
-        )
-        require_at_least("strategy.fusion", fusion, 0, "history would be subtracted")
-        require_at_least(
-            "strategy.utility_weight", utility_weight, 0, "the useful would count less"
-        )
-        require(
-            0 <= utility_rate <= 1,
-            "strategy.utility_rate",
-            utility_rate,
-            "in [0, 1]",
-            "it is a share",
-        )
-        require_at_least("strategy.norm_decay", norm_decay, 0, "steps would grow without bound")
-        require(
-            norm_floor is None or 0 < norm_floor <= 1,
-            "strategy.norm_floor",
-            norm_floor,
-            "in (0, 1] or null",
-            "it is the fraction of the length that is left",
-        )
-        require(
-            -1 <= similarity_threshold <= 1,
-            "strategy.similarity_threshold",
-            similarity_threshold,
-            "in [-1, 1]",
-            "it is a cosine",
-        )
-        self.server_lr = server_lr
-        self.buffer_length = buffer_length
-        self.fusion = fusion
-        self.utility_weight = utility_weight
-        self.utility_rate = utility_rate
-        self.norm_decay = norm_decay
-        self.norm_floor = norm_floor
-        self.similarity_threshold = similarity_threshold
-        self.egs = egs and buffer_length > 0
-        self.haa = haa and buffer_length > 0
-        self.ina = ina
-        # L without its first, which nobody needs after its judgement; U; G's rows come in turn
+    server_lr: float = bounded(0.7, POSITIVE, "the model would not move")
+    buffer_length: int = bounded(10, count(0), "it is a number of rounds")
+    fusion: float = bounded(0.3, at_least(0), "history would be subtracted")
+    utility_weight: float = bounded(0.1, at_least(0), "useful clients would count less")
+    utility_rate: float = bounded(0.1, within("[0, 1]"), "it is a share")
+    norm_decay: float = bounded(1e-4, at_least(0), "steps would grow without bound")
+    norm_floor: float | None = bounded(
+        None, or_none(within("(0, 1]")), "it is the fraction of the length that is left"
+    )
+    similarity_threshold: float = bounded(0.3, within("[-1, 1]"), "it is a cosine")
+    clip_norm: float | None = None
+    lr_schedule: LinearDecay | None = None
+    egs: bool = True
+    haa: bool = True
+    ina: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.egs = self.egs and self.buffer_length > 0
+        self.haa = self.haa and self.buffer_length > 0
+        # L without its first round, which is not needed after its judgement; U. The rows of G are
+        # replaced in turn.
         self.state = {"local": [], "num_global": 0, "utility": {}}
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:

@@ -19,34 +19,30 @@ examples and averages uniformly. With a single local step mu has no effect.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from fl_app.core.errors import require_at_least
+from fl_app.core.hyper import at_least, bounded
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class FedProx(AsyncStrategy):
     """Average of the local models, weighted by the number of examples; the clients do the rest.
 
     Args:
         proximal: mu >= 0; 0 is FedAvg.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
 
-    def __init__(self, *, proximal: float = 0.01) -> None:
-        super().__init__()
-        require_at_least("strategy.proximal", proximal, 0, "training would flee the received model")
-        self.proximal = proximal
+    proximal: float = bounded(0.01, at_least(0), "training would flee the received model")
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         del client_id

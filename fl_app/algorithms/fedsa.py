@@ -24,12 +24,13 @@ Deviations: all of it, see above.
 
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from fl_app.core import staleness
-from fl_app.core.errors import require, require_at_least, require_count
+from fl_app.core.hyper import at_least, bounded, count, within
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, fully_async
@@ -41,6 +42,7 @@ CAREFUL_RATE = 0.1**0.5
 CAREFUL_MIXING = 0.5
 
 
+@dataclass(kw_only=True)
 class FedSA(AsyncStrategy):
     """Mixes each arrival into the global model; two stages, told to clients with every order.
 
@@ -50,36 +52,21 @@ class FedSA(AsyncStrategy):
         local_epochs: E >= 1, the clients' number were there no stages. Clients that count steps in
             place of epochs take as many in both.
         num_versions: of the run, >= 1.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)
     takes: ClassVar[Sequence[str]] = TRAINED
 
-    def __init__(
-        self,
-        *,
-        mixing: float = 0.6,
-        exponent: float = 0.5,
-        local_epochs: int = 5,
-        num_versions: int = 100,
-    ) -> None:
-        super().__init__()
-        require(0 < mixing <= 1, "strategy.mixing", mixing, "in (0, 1]", "it is a mixing weight")
-        require_at_least("strategy.exponent", exponent, 0, "staler updates would count more")
-        require_count("strategy.local_epochs", local_epochs, "nothing would be trained")
-        require_count(
-            "strategy.num_versions",
-            num_versions,
-            "the stages are shares of them (with num_versions=null it must be given)",
-        )
-        self.mixing = mixing
-        self.exponent = exponent
-        self.local_epochs = local_epochs
-        self.num_versions = num_versions
-        self.state: dict[str, Any] = {
+    mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
+    exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
+    local_epochs: int = bounded(5, count(), "nothing would be trained")
+    num_versions: int = bounded(
+        100, count(), "the stages are shares of them (with num_versions=null it must be given)"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.state = {
             "losses": [],  # mean of the uploads, of the last versions
             "careful": False,  # whether in the second stage
         }

@@ -21,17 +21,19 @@ that are left, and counts k / P. Which uploads are taken is up to the schedule
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from fl_app.core.errors import require, require_positive
+from fl_app.core.hyper import POSITIVE, bounded, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.schedule import RoundBlocking, Schedule
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class GSGM(AsyncStrategy):
     """One step along the mean of K gradients and the mean step of the round before.
 
@@ -40,26 +42,17 @@ class GSGM(AsyncStrategy):
         momentum: alpha in [0, 1).
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = RoundBlocking(10)
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        momentum: float = 0.1,
-        clip_norm: float | None = None,
-        lr_schedule: LinearDecay | None = None,
-    ) -> None:
-        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
-        require(0 <= momentum < 1, "strategy.momentum", momentum, "in [0, 1)", "steps would grow")
-        self.server_lr = server_lr
-        self.momentum = momentum
+    server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
+    momentum: float = bounded(0.1, within("[0, 1)"), "steps would grow")
+    clip_norm: float | None = None
+    lr_schedule: LinearDecay | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self.state = {"used": {}, "count": 0}
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:

@@ -23,7 +23,7 @@ With a single local step the term is of little use, for z is z_g.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,32 +34,28 @@ from torch.nn import functional as F
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.client.flat import FlatModel
 from fl_app.core.errors import require_at_least, require_positive
+from fl_app.core.hyper import POSITIVE, at_least, bounded
 from fl_app.core.types import TRAINED, Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class MOON(AsyncStrategy):
     """Average of the local models, weighted by the number of examples; the clients do the rest.
 
     Args:
         contrast: mu >= 0; 0 is FedAvg.
         temperature: T > 0.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.moon.MOONTrainer"
 
-    def __init__(self, *, contrast: float = 5.0, temperature: float = 0.5) -> None:
-        super().__init__()
-        _check("strategy", contrast, temperature)
-        self.contrast = contrast
-        self.temperature = temperature
+    contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
+    temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         del client_id
@@ -94,7 +90,8 @@ class MOONTrainer(LocalTrainer):
         **settings: Any,
     ) -> None:
         super().__init__(task, **settings)
-        _check("client", contrast, temperature)
+        require_at_least("client.contrast", contrast, 0, "features would flee the global model's")
+        require_positive("client.temperature", temperature, "similarities are divided by it")
         self.contrast = contrast
         self.temperature = temperature
         self._features = _Features(self.model.module)
@@ -159,8 +156,3 @@ class _Frozen:
         with torch.no_grad():
             self._model.module(inputs)
         return self._features.of_head
-
-
-def _check(group: str, contrast: float, temperature: float) -> None:
-    require_at_least(f"{group}.contrast", contrast, 0, "features would flee the global model's")
-    require_positive(f"{group}.temperature", temperature, "similarities are divided by it")

@@ -30,13 +30,13 @@ does nothing but fail ends the run after 100 + 10 N attempts.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, within
 from fl_app.core.types import Config, GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
@@ -45,6 +45,7 @@ from fl_app.strategy import AsyncStrategy
 SMALLEST = float(np.finfo(np.float32).tiny)
 
 
+@dataclass(kw_only=True)
 class OverlapFedAvg(AsyncStrategy):
     """Averages displacements that are one version old, with compensation and Nesterov momentum.
 
@@ -54,9 +55,6 @@ class OverlapFedAvg(AsyncStrategy):
         compensation: lambda >= 0.
         momentum: beta in [0, 1).
         max_local_epochs: E_max >= 1, of a cycle.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
@@ -64,27 +62,11 @@ class OverlapFedAvg(AsyncStrategy):
     cites_forgotten: ClassVar[bool] = True  # displacements from the version before
     takes: ClassVar[Sequence[str]] = ("delta", "pseudo")  # whose model is known no more
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 0.01,
-        lr_decay: float = 1.0,
-        compensation: float = 0.0,
-        momentum: float = 0.0,
-        max_local_epochs: int = 5,
-    ) -> None:
-        super().__init__()
-        require_positive("strategy.server_lr", server_lr, "the compensation would have no measure")
-        require(0 < lr_decay <= 1, "strategy.lr_decay", lr_decay, "in (0, 1]", "rates would grow")
-        require_at_least("strategy.compensation", compensation, 0, "delays would be amplified")
-        require_at_least("strategy.momentum", momentum, 0, "steps would oscillate")
-        require(momentum < 1, "strategy.momentum", momentum, "below 1", "steps would grow for ever")
-        require_count("strategy.max_local_epochs", max_local_epochs, "nothing would be trained")
-        self.server_lr = server_lr
-        self.lr_decay = lr_decay
-        self.compensation = compensation
-        self.momentum = momentum
-        self.max_local_epochs = max_local_epochs
+    server_lr: float = bounded(0.05, POSITIVE, "the compensation would have no measure")
+    lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")
+    compensation: float = bounded(0.0, at_least(0), "delays would be amplified")
+    momentum: float = bounded(0.0, within("[0, 1)"), "steps would oscillate or grow for ever")
+    max_local_epochs: int = bounded(5, count(), "nothing would be trained")
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del num_versions

@@ -20,10 +20,12 @@ trains, since a SuperNode handles one message at a time; the server then waits f
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.errors import require, require_at_least, require_positive
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, at_least, bounded
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import cosines, norm
@@ -31,6 +33,7 @@ from fl_app.schedule.bounded_staleness import BoundedStaleness
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class PORT(AsyncStrategy):
     """Displacements weighted by number of examples, age, and agreement with the global course.
 
@@ -41,42 +44,26 @@ class PORT(AsyncStrategy):
         staleness_bound: Omega >= 1, versions.
         clip_norm: longest trainable part of a displacement, > 0; None = any.
         lr_schedule: of `server_lr`; None = constant.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        staleness_weight: float = 3.0,
-        similarity_weight: float = 1.0,
-        staleness_bound: int = 10,
-        clip_norm: float | None = None,
-        lr_schedule: LinearDecay | None = None,
-    ) -> None:
-        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
-        for key, value in (
-            ("staleness_weight", staleness_weight),
-            ("similarity_weight", similarity_weight),
-        ):
-            require_at_least(f"strategy.{key}", value, 0, "weights could be negative")
+    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
+    staleness_weight: float = bounded(3.0, at_least(0), "weights could be negative")
+    similarity_weight: float = bounded(1.0, at_least(0), "weights could be negative")
+    staleness_bound: int = bounded(10, at_least(1), "ages start at 0")
+    clip_norm: float | None = None
+    lr_schedule: LinearDecay | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require(
-            staleness_weight + similarity_weight > 0,
+            self.staleness_weight + self.similarity_weight > 0,
             "strategy.staleness_weight + strategy.similarity_weight",
-            staleness_weight + similarity_weight,
+            self.staleness_weight + self.similarity_weight,
             "above 0",
             "no update would count",
         )
-        require_at_least("strategy.staleness_bound", staleness_bound, 1, "ages start at 0")
-        self.server_lr = server_lr
-        self.staleness_weight = staleness_weight
-        self.similarity_weight = similarity_weight
-        self.staleness_bound = staleness_bound
-        bounded = BoundedStaleness(staleness_bound=staleness_bound)
-        self.schedule = bounded  # type: ignore[misc]  # it goes by this one's keyword
+        bounded_by = BoundedStaleness(staleness_bound=self.staleness_bound)
+        self.schedule = bounded_by  # type: ignore[misc]  # it goes by this one's keyword
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         deltas = self.clip(model, (model.delta(update) for update in updates))

@@ -21,12 +21,13 @@ the K. With ``scale=1`` v_s is as printed; the authors' code has 10. No selectio
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require, require_positive
+from fl_app.core.hyper import POSITIVE, at_least, bounded, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import norm, weighted_sum
@@ -34,6 +35,7 @@ from fl_app.schedule import Schedule, k_async
 from fl_app.strategy import AsyncStrategy
 
 
+@dataclass(kw_only=True)
 class REFL(AsyncStrategy):
     """One step along the mean of K gradients, weighted by age and by deviation from the fresh.
 
@@ -43,29 +45,15 @@ class REFL(AsyncStrategy):
         scale: divides the exponential of the deviation, >= 1.
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = k_async(10)
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        boost: float = 0.35,
-        scale: float = 1.0,
-        clip_norm: float | None = None,
-        lr_schedule: LinearDecay | None = None,
-    ) -> None:
-        super().__init__(clip_norm=clip_norm, lr_schedule=lr_schedule)
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
-        require(0 <= boost <= 1, "strategy.boost", boost, "in [0, 1]", "it is a share")
-        require(scale >= 1, "strategy.scale", scale, "at least 1", "weights could be negative")
-        self.server_lr = server_lr
-        self.boost = boost
-        self.scale = scale
+    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
+    boost: float = bounded(0.35, within("[0, 1]"), "it is a share")
+    scale: float = bounded(1.0, at_least(1), "weights could be negative")
+    clip_norm: float | None = None
+    lr_schedule: LinearDecay | None = None
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         ages = np.array([model.age(update) for update in updates])

@@ -16,17 +16,22 @@ As there, the weights do not sum to 1: the step shrinks with the staleness.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
 from fl_app.strategy.weighted import WeightedGradients
 
 
+@dataclass(kw_only=True)
 class SAFL(WeightedGradients):
     """One step along the sum of K gradients, weighted by examples over staleness."""
+
+    server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.array([update.num_examples for update in updates], np.float64)

@@ -20,16 +20,18 @@ be chosen several times larger than that of an average.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.rates import LinearDecay
+from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
 from fl_app.strategy.weighted import WeightedGradients
 
 
+@dataclass(kw_only=True)
 class SASGD(WeightedGradients):
     """One step along the sum of K gradients, each divided by K and by its staleness.
 
@@ -38,21 +40,10 @@ class SASGD(WeightedGradients):
         normalise: whether the weights are made to sum to 1.
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        normalise: bool = False,
-        clip_norm: float | None = None,
-        lr_schedule: LinearDecay | None = None,
-    ) -> None:
-        super().__init__(server_lr=server_lr, clip_norm=clip_norm, lr_schedule=lr_schedule)
-        self.normalise = normalise
+    server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
+    normalise: bool = False
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         inverse = np.array([polynomial(model.age(update), 1.0) for update in updates])

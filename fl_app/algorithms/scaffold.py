@@ -31,7 +31,7 @@ such as batch normalisation's move by the mean of the displacements and have no 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,7 +39,8 @@ import torch
 from torch import Tensor
 
 from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.core.errors import require, require_count, require_positive
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, bounded, count, or_none
 from fl_app.core.types import (
     TRAINED,
     Config,
@@ -57,15 +58,13 @@ from fl_app.strategy import AsyncStrategy
 CONTROL = "control"
 
 
+@dataclass(kw_only=True)
 class SCAFFOLD(AsyncStrategy):
     """A server step along the mean displacement; sends and collects control variates.
 
     Args:
         server_lr: eta_g > 0.
         num_clients: N >= 1; None = the clients heard so far.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
@@ -74,14 +73,12 @@ class SCAFFOLD(AsyncStrategy):
     order_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c
     upload_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c_i+ - c_i
 
-    def __init__(self, *, server_lr: float = 1.0, num_clients: int | None = None) -> None:
-        super().__init__()
-        require_positive("strategy.server_lr", server_lr, "the model would not move")
-        if num_clients is not None:
-            require_count("strategy.num_clients", num_clients, "there would be nobody to train")
-        self.server_lr = server_lr
-        self.num_clients = num_clients
-        self.state: dict[str, Any] = {
+    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
+    num_clients: int | None = bounded(None, or_none(count()), "there would be nobody to train")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.state = {
             "control": None,  # c
             "changes": None,  # sum of all c_i+ - c_i
             "heard": set(),  # clients

@@ -19,16 +19,18 @@ those printed vanish with the age, and with them the step. No layerwise schedule
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.rates import LinearDecay
+from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Update
 from fl_app.strategy.weighted import WeightedGradients
 
 
+@dataclass(kw_only=True)
 class TWAFL(WeightedGradients):
     """One step along the mean of K gradients, weighted by (e/2)^(-staleness).
 
@@ -37,21 +39,10 @@ class TWAFL(WeightedGradients):
         normalise: whether the weights are made to sum to 1.
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        server_lr: float = 1.0,
-        normalise: bool = True,
-        clip_norm: float | None = None,
-        lr_schedule: LinearDecay | None = None,
-    ) -> None:
-        super().__init__(server_lr=server_lr, clip_norm=clip_norm, lr_schedule=lr_schedule)
-        self.normalise = normalise
+    server_lr: float = bounded(0.3, POSITIVE, "the model would not move")
+    normalise: bool = True
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         ages = [model.age(update) for update in updates]

@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
+from fl_app.core.hyper import check_bounds
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import Config, Extra, GlobalModel, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
@@ -17,6 +19,10 @@ Floats: TypeAlias = Sequence[float] | NDArray[np.float64]
 
 class Algorithm(ABC):
     """The server's equations; one required method, `aggregate`.
+
+    Hyper-parameters are the fields of a keyword-only dataclass, each with its bound beside it
+    (`fl_app.core.hyper.bounded`); a class with an `__init__` of its own calls this one's. Classes
+    that clip uploads or let their rate fall declare the two fields below.
 
     Args:
         clip_norm: longest trainable part of an upload in `gradients`, > 0; None = any.
@@ -34,6 +40,9 @@ class Algorithm(ABC):
         state: everything learned; whoever restores it restores the algorithm.
         report: numbers about the last aggregation (such as ``weight``, one per update), which go
             into its event; the engine empties it before every `aggregate`.
+
+    Raises:
+        ValueError: a value is out of its bounds.
     """
 
     cites_forgotten: ClassVar[bool] = False
@@ -41,25 +50,34 @@ class Algorithm(ABC):
     order_extra: ClassVar[tuple[str, ...]] = ()
     upload_extra: ClassVar[tuple[str, ...]] = ()
 
+    clip_norm: float | None = None
+    lr_schedule: LinearDecay | None = None
+
     def __init__(
         self, *, clip_norm: float | None = None, lr_schedule: LinearDecay | None = None
     ) -> None:
+        self.clip_norm = clip_norm
+        self.lr_schedule = lr_schedule
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        """Check the values and begin without anything learned; dataclasses call it, too."""
+        if is_dataclass(self):
+            check_bounds("strategy", self)
         require(
-            clip_norm is None or clip_norm > 0,
+            self.clip_norm is None or self.clip_norm > 0,
             "strategy.clip_norm",
-            clip_norm,
+            self.clip_norm,
             "above 0 or null",
             "nothing would be left of an upload",
         )
         require(
-            lr_schedule is None or isinstance(lr_schedule, LinearDecay),
+            self.lr_schedule is None or isinstance(self.lr_schedule, LinearDecay),
             "strategy.lr_schedule",
-            lr_schedule,
+            self.lr_schedule,
             "null or a schedule with keys of its own, such as strategy.lr_schedule.to",
-            "nobody knows what to multiply the rate by",
+            "the factor of the rate would be unknown",
         )
-        self.clip_norm = clip_norm
-        self.lr_schedule = lr_schedule
         self.state: dict[str, Any] = {}
         self.report: dict[str, Any] = {}
 

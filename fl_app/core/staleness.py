@@ -6,12 +6,9 @@ and never grow.
 
 import math
 from collections.abc import Sequence
-from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-
-StalenessFunction = Literal["constant", "polynomial", "hinge"]
 
 
 def constant(age: int) -> float:
@@ -54,13 +51,3 @@ def freshness(ages: Sequence[int]) -> NDArray[np.float64]:
     weights: NDArray[np.float64] = np.array([exponential(age - youngest) for age in ages])
     weights /= weights.sum()
     return weights
-
-
-def check_name(key: str, name: str, allowed: tuple[str, ...] = get_args(StalenessFunction)) -> None:
-    """Refuse an unknown staleness function.
-
-    Raises:
-        ValueError: `name` is not one of `allowed`.
-    """
-    if name not in allowed:
-        raise ValueError(f"{key}={name!r} must be one of {', '.join(allowed)}")

@@ -129,7 +129,7 @@ def test_buffers_would_leave_without_noise() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"clip_norm": 0}, "strategy.clip_norm=0 must be a finite number above 0: nobody"),
+        ({"clip_norm": 0}, "strategy.clip_norm=0 must be a finite number above 0: the noise"),
         ({"clip_norm": None}, "strategy.clip_norm=None must be a finite number above 0"),
         ({"noise_multiplier": 0}, "strategy.noise_multiplier=0 must be a finite number above 0"),
         ({"server_lr": -1}, "strategy.server_lr=-1 must be a finite number above 0"),

@@ -67,5 +67,7 @@ def test_staleness_bound_counts_from_one():
 
 
 def test_unknown_function():
-    with pytest.raises(ValueError, match="staleness_function='exponential' must be one of"):
+    with pytest.raises(
+        ValueError, match="staleness_function=exponential must be constant, polynomial or"
+    ):
         FedAsync(staleness_function="exponential")

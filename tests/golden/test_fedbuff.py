@@ -42,7 +42,7 @@ def test_discounts_are_not_normalised():
 
 
 def test_hinge_is_not_offered():
-    with pytest.raises(ValueError, match="must be one of polynomial, constant"):
+    with pytest.raises(ValueError, match="must be polynomial or constant"):
         FedBuff(staleness_function="hinge")
 
 

@@ -34,7 +34,7 @@ def update(*gradient: float, client: int = 0, version: int = 0, tau: int = 1) ->
 
 def strategy(**settings) -> FedHist:
     """Everything off but what a test asks for."""
-    return FedHist(**({"egs": False, "haa": False, "ina": False} | settings))
+    return FedHist(**({"server_lr": 1.0, "egs": False, "haa": False, "ina": False} | settings))
 
 
 def step(fedhist: FedHist, version: int, *updates: Update) -> list[float]:
@@ -201,7 +201,7 @@ CLIENTS, K, H = 30, 5, 4
 def test_s_is_all_that_is_kept_of_one_model_and_the_oldest_round_is_judged():
     """In round r: S = the uploads of rounds r-h+1..r that began at version r - h."""
     rng = np.random.default_rng(0)
-    fedhist = FedHist(buffer_length=H, norm_decay=0.001)
+    fedhist = FedHist(server_lr=1.0, fusion=0.1, buffer_length=H, norm_decay=0.001)
     began = dict.fromkeys(range(CLIENTS), 0)
     began_at: dict[int, list[int]] = defaultdict(list)  # round -> versions its uploads began at
     took_part: dict[int, set[int]] = {}

@@ -20,7 +20,7 @@ SCRIPT.append(({2: 0, 0: 0}, -14 - 4 / 3))
 
 
 def test_momentum_is_the_mean_step_of_the_round_before():
-    strategy, params = GSGM(momentum=0.5), vec(0)
+    strategy, params = GSGM(server_lr=1.0, momentum=0.5), vec(0)
     for version, (gradients, expected) in enumerate(SCRIPT):
         updates = [Update(c, 0, vec(g), "gradient", 1, 0.1) for c, g in gradients.items()]
         params = strategy.aggregate(GlobalModel(params, version), updates)
@@ -29,7 +29,7 @@ def test_momentum_is_the_mean_step_of_the_round_before():
 
 def test_buffers_have_no_momentum():
     """One trainable entry, one buffer: the second round moves the buffer by its upload alone."""
-    strategy = GSGM(momentum=0.5)
+    strategy = GSGM(server_lr=1.0, momentum=0.5)
     model = GlobalModel(vec(0, 0), 0, num_trainable=1)
     update = Update(0, 0, vec(2, 2), "gradient", 1, 0.1)
     np.testing.assert_allclose(strategy.aggregate(model, [update]), [-2, -2])

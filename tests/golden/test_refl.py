@@ -55,7 +55,10 @@ def test_stale_updates_that_agree_with_the_fresh_count_by_age():
 
 @pytest.mark.parametrize(
     ("key", "value", "text"),
-    [("boost", 1.5, "boost=1.5 must be in"), ("scale", 0.5, "scale=0.5 must be at least 1")],
+    [
+        ("boost", 1.5, "boost=1.5 must be in"),
+        ("scale", 0.5, "scale=0.5 must be a finite number >= 1"),
+    ],
 )
 def test_refused(key, value, text):
     with pytest.raises(ValueError, match=text):

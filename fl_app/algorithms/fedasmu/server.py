@@ -2,14 +2,15 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import InitVar, dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from fl_app.algorithms.fedasmu.slots import MetaModel
 from fl_app.core import staleness
-from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, within
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule
@@ -47,6 +48,7 @@ class Control:
     direction: Vector | None = None
 
 
+@dataclass(kw_only=True)
 class FedASMU(AsyncStrategy):
     """Mixes each arrival into the global model with a weight that each device's history shapes.
 
@@ -68,81 +70,50 @@ class FedASMU(AsyncStrategy):
         version_after_merge: True = an upload whose device was given a fresh model to merge is as
             old as that model, s = t - g + 1; False = as the one it began with, s = t - o + 1.
         seed: of the meta-model.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
     schedule: ClassVar[Schedule] = Periodic()
     takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.fedasmu.FedASMUTrainer"
 
-    def __init__(
-        self,
-        *,
-        mixing_scale: float = 10.0,
-        lambda0: float = 1.0,
-        sigma0: float = 0.5,
-        iota0: float = 0.0,
-        lambda_lr: float = 1e-4,
-        sigma_lr: float = 1e-4,
-        iota_lr: float = 1e-4,
-        max_staleness: int = 99,
-        local_epochs: int = 5,
-        rl_lr: float = 0.001,
-        reward_rate: float = 0.1,
-        dynamic: bool = True,
-        refresh: bool = True,
-        version_after_merge: bool = False,
-        seed: int = 0,
-    ) -> None:
-        super().__init__()
-        require_positive("strategy.mixing_scale", mixing_scale, "the model would never move")
-        for key, value in (("lambda0", lambda0), ("iota0", iota0)):
-            require_at_least(f"strategy.{key}", value, 0, "weights could be negative")
+    mixing_scale: float = bounded(10.0, POSITIVE, "the model would never move")
+    lambda0: float = bounded(1.0, at_least(0), "weights could be negative")
+    sigma0: float = bounded(
+        0.5, within(f"[0, {MAX_SIGMA:g}]"), "staler uploads would count more, or nothing at all"
+    )
+    iota0: float = bounded(0.0, at_least(0), "weights could be negative")
+    lambda_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
+    sigma_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
+    iota_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
+    max_staleness: int = bounded(99, count(), "every upload would be refused")
+    local_epochs: int = 5
+    rl_lr: float = bounded(0.001, at_least(0), "it would climb the loss")
+    reward_rate: float = bounded(0.1, within("(0, 1]"), "it is a share")
+    dynamic: bool = True
+    refresh: InitVar[bool] = True  # the name of a method, see below
+    version_after_merge: bool = False
+    seed: int = bounded(0, count(0), "no random numbers could be drawn")
+
+    def __post_init__(self, refresh: bool) -> None:
+        super().__post_init__()
         require(
-            0 <= sigma0 <= MAX_SIGMA,
-            "strategy.sigma0",
-            sigma0,
-            f"in [0, {MAX_SIGMA:g}]",
-            "staler uploads would count more, or nothing at all",
+            isinstance(refresh, bool),
+            "strategy.refresh",
+            refresh,
+            "true or false",
+            "it is a switch",
         )
-        for key, value in (
-            ("lambda_lr", lambda_lr),
-            ("sigma_lr", sigma_lr),
-            ("iota_lr", iota_lr),
-            ("rl_lr", rl_lr),
-        ):
-            require_at_least(f"strategy.{key}", value, 0, "it would climb the loss")
-        require_at_least("strategy.seed", seed, 0, "no random numbers could be drawn")
-        require_count("strategy.max_staleness", max_staleness, "every upload would be refused")
         require(
-            local_epochs >= 2 or not refresh,
+            self.local_epochs >= 2 or not refresh,
             "strategy.local_epochs",
-            local_epochs,
+            self.local_epochs,
             "at least 2 or strategy.refresh be false",
             "there is no moment between epochs at which devices could ask",
         )
-        require(
-            0 < reward_rate <= 1, "strategy.reward_rate", reward_rate, "in (0, 1]", "it is a share"
-        )
-        self.mixing_scale = mixing_scale
-        self.lambda0 = lambda0
-        self.sigma0 = sigma0
-        self.iota0 = iota0
-        self.lambda_lr = lambda_lr
-        self.sigma_lr = sigma_lr
-        self.iota_lr = iota_lr
-        self.max_staleness = max_staleness
-        self.num_slots = local_epochs - 1 if refresh else 0  # 0 = the devices never ask
-        self.rl_lr = rl_lr
-        self.reward_rate = reward_rate
-        self.dynamic = dynamic
-        self.version_after_merge = version_after_merge
-        self.seed = seed
-        self.state: dict[str, Any] = {
+        self.num_slots = self.local_epochs - 1 if refresh else 0  # 0 = the devices never ask
+        self.state = {
             "controls": {},  # client -> Control
-            "theta": MetaModel.initial(seed) if self.num_slots else None,
+            "theta": MetaModel.initial(self.seed) if self.num_slots else None,
             "baseline": 0.0,  # b, running mean of the rewards
             "chosen": {},  # client -> slot of its first order, until its reward is known
             "fresh": {},  # client -> version g of its last fresh model, if that counts
@@ -167,7 +138,7 @@ class FedASMU(AsyncStrategy):
         self.state["chosen"][client_id] = slot
         return model.params, {"slot": slot}
 
-    def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
+    def _note_fresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
         if self.version_after_merge:
             self.state["fresh"][paused.client_id] = model.version
         return super().refresh(model, paused)
@@ -251,3 +222,7 @@ class FedASMU(AsyncStrategy):
             if MetaModel.usable(theta, self.num_slots):
                 self.state["theta"] = theta
         self.state["baseline"] += self.reward_rate * advantage
+
+
+# The keyword `refresh` left its default in the place of the method.
+FedASMU.refresh = FedASMU._note_fresh  # type: ignore[method-assign, assignment]

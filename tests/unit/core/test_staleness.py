@@ -35,13 +35,6 @@ def test_hinge_is_continuous_where_it_bends() -> None:
     assert staleness.hinge(5, 0.0, 4.0) == 1.0
 
 
-def test_unknown_name() -> None:
-    with pytest.raises(
-        ValueError, match=r"^strategy\.f='cubic' must be one of constant, polynomial, hinge$"
-    ):
-        staleness.check_name("strategy.f", "cubic")
-
-
 def test_exponential_falls_by_half_every_226_hundredths() -> None:
     """(e/2)^-1 = 2/e; ln 2 / ln(e/2) = 0.693147 / 0.306853 = 2.258891."""
     assert staleness.exponential(1) == pytest.approx(2 / math.e)

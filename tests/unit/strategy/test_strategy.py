@@ -3,7 +3,9 @@
 import doctest
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.scaffold import SCAFFOLD
+from fl_app.core.hyper import bounded, within
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.schedule import Buffered, Schedule, fully_async, k_async, synchronous
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
@@ -42,6 +45,48 @@ def test_an_author_who_writes_aggregate_gets_the_rest() -> None:
     assert mean.cluster(model, [Update(5, 0, vec(1, 1), "gradient", 10, 0.5)]) == {5: 0}
     assert (mean.state, mean.report) == ({}, {})
     assert Mean.schedule == Buffered(concurrency=None, buffer_size=1)
+
+
+class Discounting(Mean):
+    """Of an author who writes `__init__`."""
+
+    def __init__(self, *, discount: float = 0.5) -> None:
+        super().__init__(clip_norm=2.0)
+        self.discount = discount
+
+
+@dataclass(kw_only=True)
+class Declared(Mean):
+    """Of an author who declares fields."""
+
+    discount: float = bounded(0.5, within("(0, 1]"), "it is a share")
+
+
+def test_authors_may_declare_fields_or_write_init() -> None:
+    assert (Mean().clip_norm, Mean(clip_norm=3.0).clip_norm) == (None, 3.0)
+    written, declared = Discounting(discount=0.25), Declared(discount=0.25)
+    assert (written.discount, written.clip_norm, written.state, written.report) == (0.25, 2, {}, {})
+    assert (declared.clip_norm, declared.lr_schedule, declared.state) == (None, None, {})
+    assert repr(declared) == "Declared(discount=0.25)"
+    assert vars(deepcopy(declared)) == vars(declared)
+    with pytest.raises(TypeError):
+        Declared(0.25)  # type: ignore[misc]  # by keyword only
+    with pytest.raises(TypeError, match="clip_norm"):
+        FedAvg(clip_norm=1.0)  # type: ignore[call-arg]  # it has no gradient to clip
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Declared(discount=2), "strategy.discount=2 must be in (0, 1]: it is a share"),
+        (lambda: Mean(clip_norm=0), "strategy.clip_norm=0 must be above 0 or null: "),
+        (lambda: FedBuff(clip_norm=-1), "strategy.clip_norm=-1 must be above 0 or null: "),
+        (lambda: FedBuff(lr_schedule=0.5), "strategy.lr_schedule=0.5 must be null or a schedule"),
+    ],
+)
+def test_values_out_of_their_bounds_are_refused(make: Callable[[], Any], text: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+        make()
 
 
 def test_aggregate_is_required() -> None:

@@ -1,0 +1,79 @@
+"""Hyper-parameters as dataclass fields: default, bound, and what a value beyond it would do."""
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from numbers import Integral
+from typing import Any
+
+from fl_app.core.errors import is_number, require
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What a value must be, and the test of it."""
+
+    text: str
+    holds: Callable[[Any], bool]
+
+
+POSITIVE = Bound("a finite number above 0", lambda value: is_number(value) and value > 0)
+
+
+def at_least(least: float) -> Bound:
+    """A finite number."""
+    text = f"a finite number >= {least:g}"
+    return Bound(text, lambda value: is_number(value) and value >= least)
+
+
+def count(least: int = 1) -> Bound:
+    """A whole number."""
+    return Bound(
+        f"an integer >= {least}",
+        lambda value: isinstance(value, Integral) and is_number(value) and int(value) >= least,
+    )
+
+
+def within(interval: str) -> Bound:
+    """A number in an interval such as ``"(0, 1]"``."""
+    low, high = (float(end) for end in interval[1:-1].split(","))
+    above = operator.gt if interval[0] == "(" else operator.ge
+    below = operator.lt if interval[-1] == ")" else operator.le
+    return Bound(
+        f"in {interval}",
+        lambda value: is_number(value) and above(value, low) and below(value, high),
+    )
+
+
+def one_of(*names: str) -> Bound:
+    """One of some words."""
+    return Bound(f"{', '.join(names[:-1])} or {names[-1]}", lambda value: value in names)
+
+
+def or_none(bound: Bound) -> Bound:
+    """`bound`, or no value at all."""
+    return Bound(f"{bound.text} or null", lambda value: value is None or bound.holds(value))
+
+
+def bounded(default: Any, bound: Bound, consequence: str) -> Any:
+    """A dataclass field that `check_bounds` checks.
+
+    Args:
+        default: of the field.
+        bound: what the value must be.
+        consequence: of a value beyond the bound, for the error's message.
+    """
+    return field(default=default, metadata={"bound": bound, "consequence": consequence})
+
+
+def check_bounds(group: str, owner: object) -> None:
+    """Refuse an instance of a dataclass of which a `bounded` field has a value beyond its bound.
+
+    Raises:
+        ValueError: naming key (``group.field``), value, bound and consequence.
+    """
+    for declared in fields(owner):  # type: ignore[arg-type]  # any dataclass
+        if "bound" in declared.metadata:
+            value, bound = getattr(owner, declared.name), declared.metadata["bound"]
+            key, consequence = f"{group}.{declared.name}", declared.metadata["consequence"]
+            require(bound.holds(value), key, value, bound.text, consequence)
