@@ -7,12 +7,12 @@ from typing import Any
 from bench.processes import pss_mb
 from bench.workloads import CROWD, CROWD_AT_WORK
 from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.client.build import prepare_process
 from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Event
 from fl_app.engine.engine import Stop
 from fl_app.engine.workers import Workers
 from fl_app.record.history import History
-from fl_app.run.factory import prepare_process
 from fl_app.schedule import Buffered
 
 SAMPLE_EVERY = 20  # versions

@@ -16,11 +16,11 @@ from typing import Any
 from bench.limit import Limit
 from bench.processes import cpu_seconds, freeze, pss_mb, thaw
 from bench.workloads import Workload
+from fl_app.client.build import prepare_process
 from fl_app.core.errors import RunError
 from fl_app.core.types import Reply
 from fl_app.engine.workers import Trainer, Workers
 from fl_app.record.history import History
-from fl_app.run.factory import prepare_process
 
 TURN = 0.5  # seconds
 
@@ -168,7 +168,7 @@ def measure(
         repeats: paired measurements.
         seconds: of each side in one of them.
         same_allocator: give the limit the allocator settings of a run, too; a run's own setting of
-            them (`fl_app.run.factory.prepare_process`) then counts for nothing.
+            them (`fl_app.client.build.prepare_process`) then counts for nothing.
     """
     cores = len(os.sched_getaffinity(0))
     race = Race(workload, repeats, seconds, same_allocator=same_allocator)

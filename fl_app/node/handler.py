@@ -101,7 +101,7 @@ def _build(app_config: str, any_node: bool) -> "LocalTrainer":
     # Imported here so that nobody waits for torch who does not train: seconds on a small device.
     from omegaconf import DictConfig, OmegaConf
 
-    from fl_app.run.factory import build_trainer, prepare_process
+    from fl_app.client.build import build_trainer, prepare_process
 
     if any_node:
         prepare_process()

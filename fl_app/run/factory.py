@@ -1,22 +1,23 @@
-"""Configuration -> the objects of a run. Only this module and `validate` know both."""
+"""What a server needs, built from the configuration: devices, clock, mailbox and engine.
 
-import ctypes
+A node needs `fl_app.client.build` alone.
+"""
+
 import math
 import os
-import sys
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
 from omegaconf import DictConfig, OmegaConf
-from threadpoolctl import threadpool_limits
 
 from fl_app.client import LocalTrainer, TrainingTask, initial_vector
+from fl_app.client.build import build_task, build_trainer, instantiate
+from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout
-from fl_app.core.types import Devices
 from fl_app.devices import Fleet, Overlapping
 from fl_app.engine.clock import Clock, Mailbox
 from fl_app.engine.engine import Engine, Evaluate, Stop
@@ -25,40 +26,12 @@ from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.flower import private, wire
 from fl_app.flower.grid import AnyNode, GridMailbox
-from fl_app.run.validate import PARTS, build_guard, build_schedule, build_strategy, instantiate
+from fl_app.run.validate import PARTS, build_guard, build_schedule, build_strategy
 from fl_app.schedule import Schedule
 from fl_app.tasks.per_class import ClassTask, PerClass
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
-
-
-# From malloc.h.
-M_TRIM_THRESHOLD = -1
-M_MMAP_MAX = -4
-
-
-def build_task(config: DictConfig) -> TrainingTask:
-    """The task with the data of all `num_clients` clients."""
-    partition = instantiate(config.partition)
-    task: TrainingTask = instantiate(
-        config.task,
-        partition=partition,
-        num_clients=config.num_clients,
-        seed=config.seed,
-    )
-    return task
-
-
-def build_trainer(config: DictConfig, task: TrainingTask | None = None) -> LocalTrainer:
-    """The client half of the configured algorithm; `task` spares building it again."""
-    trainer: LocalTrainer = instantiate(
-        config.algorithm.client,
-        task=build_task(config) if task is None else task,
-        seed=config.seed,
-        device=config.runtime.device,
-    )
-    return trainer
 
 
 @dataclass(frozen=True)
@@ -70,9 +43,52 @@ class Sizes:
     upload: int
 
 
-def build_sizes(config: DictConfig, trainer: LocalTrainer) -> Sizes:
-    """What an order of the configured algorithm and its upload take, before the first is given."""
-    strategy, layout = build_strategy(config), trainer.model.layout
+@dataclass(frozen=True)
+class Components:
+    """The objects of a run that do not depend on its folder.
+
+    Attributes:
+        config: the run's, with the number of local epochs that nodes are to train.
+        trainer: of the task; does the training where no Flower nodes do.
+        strategy: how updates become the next model.
+        schedule: when clients start and updates are aggregated.
+        devices: of all clients; None where the schedule or real nodes decide how long orders take.
+    """
+
+    config: DictConfig
+    trainer: LocalTrainer
+    strategy: Algorithm
+    schedule: Schedule
+    devices: Fleet | Overlapping | None
+
+
+def build_components(config: DictConfig, task: TrainingTask | None = None) -> Components:
+    """Build what `config` describes; `config` itself is not changed.
+
+    Args:
+        config: composed from ``conf/``, and accepted by `validate_config`.
+        task: as `build_task` gives it; None = build it.
+
+    Raises:
+        ValueError: a value is refused.
+    """
+    task = build_task(config) if task is None else task
+    trainer = build_trainer(config, task)
+    strategy, schedule = build_strategy(config), build_schedule(config)
+    if config.runtime.name == "deployment" or schedule.devices is not None:
+        return Components(config, trainer, strategy, schedule, None)
+    devices = _build_devices(config, trainer, build_sizes(strategy, trainer))
+    if isinstance(devices, Overlapping):
+        # These devices know how many local epochs cover a transfer.
+        config = deepcopy(config)
+        config.algorithm.client.local_epochs = devices.local_epochs
+        trainer = build_trainer(config, task)
+    return Components(config, trainer, strategy, schedule, devices)
+
+
+def build_sizes(strategy: Algorithm, trainer: LocalTrainer) -> Sizes:
+    """The bytes of an algorithm's orders and uploads, known before the first order."""
+    layout = trainer.model.layout
     return Sizes(
         model=4 * layout.size,
         order=4 * layout.size * (1 + len(strategy.order_extra)),
@@ -80,15 +96,8 @@ def build_sizes(config: DictConfig, trainer: LocalTrainer) -> Sizes:
     )
 
 
-def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | Overlapping | None:
-    """The devices of all clients; None where time is not theirs: with random-K, on real nodes.
-
-    Of an algorithm that trains while models travel, the trainer is told how many local epochs fit.
-    """
-    if config.runtime.name == "deployment" or build_schedule(config).devices is not None:
-        return None
+def _build_devices(config: DictConfig, trainer: LocalTrainer, sizes: Sizes) -> Fleet | Overlapping:
     task, settings = trainer.task, config.devices
-    sizes = build_sizes(config, trainer)
     facts = {
         "num_clients": config.num_clients,
         "seed": config.seed,
@@ -107,43 +116,36 @@ def build_devices(config: DictConfig, trainer: LocalTrainer) -> Fleet | Overlapp
     fleet = Fleet(compute, network, energy)
     if not trainer.overlaps:
         return fleet
-    cap = config.algorithm.strategy.max_local_epochs
-    overlapping = Overlapping(fleet, config.num_clients, cap)
-    trainer.local_epochs = config.algorithm.client.local_epochs = overlapping.local_epochs
-    return overlapping
+    return Overlapping(fleet, config.num_clients, config.algorithm.strategy.max_local_epochs)
 
 
 def build_engine(
-    config: DictConfig,
-    trainer: LocalTrainer,
-    devices: Fleet | Overlapping | None,
+    components: Components,
     *,
     sinks: Sequence[Sink],
     checkpoint: Callable[[int], None] | None = None,
     grid: "Grid | None" = None,
     run: str = "",
 ) -> tuple[Engine, Layout]:
-    """Everything a run needs, connected.
+    """The engine with all that it drives, and the layout of the model.
 
     Args:
-        config: as composed from ``conf/``, and found good by `validate_config`.
-        trainer: of the task; does the training where no Flower nodes do.
-        devices: of all clients, as `build_devices` gives them.
+        components: of the run.
         sinks: receive the events; the list may grow until the engine runs.
-        checkpoint: called with the version when it is time for one.
+        checkpoint: called with the version whenever a checkpoint is due.
         grid: of the ServerApp, for the runtimes that need one.
-        run: letters and digits by which real nodes know it when it goes on; "" = Flower's run id.
+        run: letters and digits that identify the run on real nodes, also after it was resumed;
+            "" = Flower's run id.
 
     Raises:
         ValueError: a value is refused.
     """
+    config, trainer, strategy = components.config, components.trainer, components.strategy
     initial, layout = initial_vector(trainer.task, config.seed)
-    schedule, strategy = build_schedule(config), build_strategy(config)
-    extra = strategy.upload_extra
     engine = Engine(
         strategy=strategy,
-        schedule=schedule,
-        clock=_clock(config, trainer, layout, schedule, devices, grid, run, extra),
+        schedule=components.schedule,
+        clock=_clock(components, layout, grid, run),
         initial=initial,
         num_trainable=layout.num_trainable,
         stop=Stop(
@@ -155,7 +157,7 @@ def build_engine(
         evaluate=_evaluation(trainer, config.metrics),
         eval_every=config.eval_every,
         guard=build_guard(config),
-        upload_bytes=build_sizes(config, trainer).upload,
+        upload_bytes=build_sizes(strategy, trainer).upload,
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
         checkpoint_final=config.checkpoint_final,
@@ -170,37 +172,8 @@ def build_engine(
     return engine, layout
 
 
-def prepare_process() -> None:
-    """Settle how this process and its children train.
-
-    One thread for torch and BLAS: bits that do not depend on the number of cores. It is also the
-    fastest: small models gain nothing from a second thread, and training runs in as many processes
-    as there are cores.
-
-    The C library keeps freed memory: by default the tensors of every mini-batch go back to the
-    system and are paged in again for the next, a tenth of a LeNet step's time. So does every vector
-    of a large model, which costs more than to add it up, and whatever the threshold: it cannot be
-    set above 32 MB.
-    """
-    torch.set_num_threads(1)
-    threadpool_limits(1)
-    if sys.platform == "linux":
-        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
-        if mallopt is not None:
-            mallopt(M_TRIM_THRESHOLD, 256 << 20)
-            mallopt(M_MMAP_MAX, 0)
-
-
-def _clock(
-    config: DictConfig,
-    trainer: LocalTrainer,
-    layout: Layout,
-    schedule: Schedule,
-    devices: Fleet | Overlapping | None,
-    grid: "Grid | None",
-    run: str,
-    upload_extra: Sequence[str],
-) -> Clock:
+def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str) -> Clock:
+    config, trainer, schedule = components.config, components.trainer, components.schedule
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
     settings = {wire.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
@@ -212,36 +185,34 @@ def _clock(
             settings[wire.RUN] = run
         mailbox = GridMailbox(grid, layout, train_config=settings, deadline=deadline)
         return WallClock(mailbox, deadline=deadline)
-    availability = config.devices.get("availability")
+    devices = schedule.devices or components.devices
+    assert devices is not None
     if schedule.devices is not None and (trainer.pauses or trainer.overlaps):
         raise ValueError(
             f"algorithm/schedule=random_k knows how long an order takes, and not its parts: "
             f"algorithm={config.algorithm.name} needs devices, and another schedule"
         )
+    availability = config.devices.get("availability")
     return VirtualClock(
-        _mailbox(config, trainer, layout, grid, settings, upload_extra),
-        cast(Devices, schedule.devices or devices),
+        _mailbox(components, layout, grid, settings),
+        devices,
         config.num_clients,
         deadline=deadline,
         seed=config.seed,
         availability=availability and instantiate(availability, {"seed": config.seed}),
         epochs=trainer.epochs,
-        counts_epochs=trainer.local_steps is None and devices is not None,
+        counts_epochs=trainer.local_steps is None and schedule.devices is None,
         pauses=trainer.pauses,
     )
 
 
 def _mailbox(
-    config: DictConfig,
-    trainer: LocalTrainer,
-    layout: Layout,
-    grid: "Grid | None",
-    settings: dict[str, str],
-    upload_extra: Sequence[str],
+    components: Components, layout: Layout, grid: "Grid | None", settings: dict[str, str]
 ) -> Mailbox:
-    if grid is not None and config.runtime.name == "flower":
+    runtime, trainer = components.config.runtime, components.trainer
+    if grid is not None and runtime.name == "flower":
         return AnyNode(grid, layout, train_config=settings)
-    workers = config.runtime.workers
+    workers = runtime.workers
     may_fork = hasattr(os, "fork") and trainer.device.type == "cpu"
     if workers == "auto":
         workers = len(os.sched_getaffinity(0)) if may_fork else 0
@@ -258,8 +229,8 @@ def _mailbox(
         trainer.sender,
         workers,
         layout.size,
-        upload_extra=upload_extra,
-        patience=config.runtime.patience,
+        upload_extra=components.strategy.upload_extra,
+        patience=runtime.patience,
     )
 
 

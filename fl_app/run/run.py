@@ -6,7 +6,6 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app import report
 from fl_app.client import TrainingTask
+from fl_app.client.build import build_task, prepare_process
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.events import Sink
 from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log, require_writable
@@ -32,13 +32,7 @@ from fl_app.record.summary import of_outcome
 from fl_app.record.tensorboard import TensorBoard
 from fl_app.run import earlier
 from fl_app.run.checkpoint import Checkpoints
-from fl_app.run.factory import (
-    build_devices,
-    build_engine,
-    build_task,
-    build_trainer,
-    prepare_process,
-)
+from fl_app.run.factory import build_components, build_engine
 from fl_app.run.signals import interruptible
 from fl_app.run.validate import checked_cells
 from fl_app.tasks.task import Task
@@ -153,7 +147,6 @@ def run_cell(
         ValueError: the configuration is refused, or a checkpoint that is to be gone on with; no
             file has changed.
     """
-    asked = deepcopy(config)  # devices tell it how many local epochs a transfer takes
     if config.runtime.name != "deployment":
         prepare_process()
     task = build_task(config)
@@ -163,10 +156,9 @@ def run_cell(
             test_inputs=task.test_inputs[:SMOKE_TESTS],
             test_targets=task.test_targets[:SMOKE_TESTS],
         )
-    trainer = build_trainer(config, task)
-    devices = build_devices(config, trainer)
+    components = build_components(config, task)
     real = config.runtime.name == "deployment"
-    checkpoints = Checkpoints(folder, earlier.settings(asked))
+    checkpoints = Checkpoints(folder, earlier.settings(config))
     kept = checkpoints.load() if config.resume == "auto" else None
     if kept is not None:
         check_complete(kept["engine"])
@@ -174,6 +166,7 @@ def run_cell(
     origin = provenance(overrides, kept and kept.get("provenance"))
     token = kept["token"] if kept else secrets.token_hex(8)
     began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
+    devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
     # Before the file is locked: a process loses its lock when it closes any handle of the file.
     for event in read_events(folder / earlier.EVENTS, kept["lines"] if kept else 0):
@@ -207,7 +200,7 @@ def run_cell(
     with ExitStack() as stack:
         # Whatever may refuse the configuration does so before a file is opened.
         engine, layout = build_engine(
-            config, trainer, devices, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token
+            components, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token
         )
         stack.enter_context(closing(engine))
         if kept is not None:
@@ -225,7 +218,7 @@ def run_cell(
         # Of the run before: if this one is killed, it must not be taken for the end of this one.
         (folder / "summary.json").unlink(missing_ok=True)
         with atomic_write(folder / "config.yaml") as file:
-            file.write(OmegaConf.to_yaml(asked, resolve=True).encode())
+            file.write(OmegaConf.to_yaml(config, resolve=True).encode())
         # A sweep's report names its jobs after their overrides.
         with atomic_write(folder / "overrides.yaml") as file:
             file.write(OmegaConf.to_yaml(OmegaConf.create(list(overrides))).encode())
@@ -253,7 +246,7 @@ def run_cell(
         with interruptible(engine.stop) as undisturbed:
             outcome = engine.run()
     wall_seconds = time.monotonic() - began
-    summary = summarise(config, trainer.task, outcome, history, num_clients, wall_seconds) | origin
+    summary = summarise(config, task, outcome, history, num_clients, wall_seconds) | origin
     write_results(folder, layout.named(outcome.params), summary)
     return outcome, summary
 

@@ -3,17 +3,14 @@
 A value that is refused must not cost the seconds that importing torch takes.
 """
 
-import importlib
-import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Integral, Real
-from types import UnionType
-from typing import Any, Union, cast, get_args, get_origin
+from collections.abc import Sequence
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.bounds import check_training
+from fl_app.client.build import check_type, instantiate, locate, signature_of
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
@@ -22,48 +19,6 @@ from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 
 PARTS = ("network", "availability", "energy")  # of devices, each with a target of its own
-
-
-def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more: Any) -> Any:
-    """Call what ``node._target_`` names with the node's other keys and `more`.
-
-    A key that holds a node with a target of its own is given what that one makes.
-
-    Args:
-        node: of the configuration.
-        facts: about the run, of which the target is told those that it has a parameter for.
-        more: further arguments.
-
-    Raises:
-        ValueError: the target does not exist, does not know a key, or refuses a value.
-    """
-    settings = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(settings, dict)
-    target = str(settings.pop("_target_"))
-    function = _locate(target)
-    keywords = {
-        str(key): instantiate(DictConfig(value)) if _has_target(value) else value
-        for key, value in settings.items()
-    }
-    signature = _signature(function)
-    for key, value in keywords.items():
-        if key in signature.parameters:
-            full = str(node._get_full_key(key))
-            _check_type(full, value, signature.parameters[key].annotation)
-    more |= {key: fact for key, fact in (facts or {}).items() if key in signature.parameters}
-    try:
-        signature.bind(**keywords, **more)
-    except TypeError as error:
-        raise ValueError(f"{target}: {error}, got {', '.join(keywords) or 'none'}") from error
-    return function(**keywords, **more)
-
-
-def _locate(target: str) -> Any:
-    module, _, name = target.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"_target_={target} cannot be imported: {error}") from error
 
 
 def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
@@ -159,11 +114,11 @@ def validate_config(config: DictConfig) -> None:
     )
     _check_runtime(config.runtime)
     _check_client(config.algorithm.client)
-    strategy = build_strategy(config)
+    strategy, schedule = build_strategy(config), build_schedule(config)
     # Each version takes an update at least, so there are no more versions than updates.
     limits = (config.num_versions, config.max_updates)
     most = min((limit for limit in limits if limit is not None), default=math.inf)
-    strategy.validate_run(most, build_schedule(config))
+    strategy.validate_run(most, schedule)
     upload = config.algorithm.client.upload
     require(
         upload in strategy.takes,
@@ -177,13 +132,13 @@ def validate_config(config: DictConfig) -> None:
     if config.runtime.name != "deployment":
         _check_devices(config)
     parts = [part for part in PARTS if part in config.devices]
-    if parts and build_schedule(config).devices is not None:
+    if parts and schedule.devices is not None:
         raise ValueError(
             f"algorithm/schedule=random_k decides by its draws how long orders take, so that "
             f"devices/{parts[0]} has no effect: leave it out with '~devices/{parts[0]}'"
         )
-    if config.runtime.name != "deployment":  # how many nodes there will be, nobody knows
-        build_schedule(config).validate_population(config.num_clients)
+    if config.runtime.name != "deployment":  # there, as many clients as nodes connect
+        schedule.validate_population(config.num_clients)
 
 
 def _check_devices(config: DictConfig) -> None:
@@ -195,16 +150,16 @@ def _check_devices(config: DictConfig) -> None:
     later = {"num_bytes", "upload_share", "num_examples", "mean_seconds"}
     for part in parts:
         if "_target_" in part and later.isdisjoint(
-            inspect.signature(_locate(part["_target_"])).parameters
+            signature_of(locate(part["_target_"])).parameters
         ):
             instantiate(part, facts)
 
 
 def _check_client(client: DictConfig) -> None:
-    known = _signature(check_training).parameters
+    known = signature_of(check_training).parameters
     values = {str(key): value for key, value in client.items() if key in known}
     for key, value in values.items():
-        _check_type(f"algorithm.client.{key}", value, known[key].annotation)
+        check_type(f"algorithm.client.{key}", value, known[key].annotation)
     check_training(**values)
 
 
@@ -251,43 +206,3 @@ def build_schedule(config: DictConfig) -> Schedule:
 def build_guard(config: DictConfig) -> Guard:
     """What keeps bad uploads out."""
     return Guard(**cast(dict[str, Any], OmegaConf.to_container(config.guard)))
-
-
-# Of types that are checked: what a message calls them, and what fits.
-TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
-    bool: ("true or false", lambda value: isinstance(value, bool)),
-    int: ("an integer", lambda value: _is_a(value, Integral)),
-    float: ("a number", lambda value: _is_a(value, Real) and not math.isnan(value)),
-    str: ("a text", lambda value: isinstance(value, str)),
-    type(None): ("null", lambda value: value is None),
-}
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    try:
-        return inspect.signature(function, eval_str=True)
-    except (NameError, AttributeError):  # somebody else's, annotated for type checkers alone
-        return inspect.signature(function)
-
-
-def _check_type(key: str, value: Any, annotation: Any) -> None:
-    """Refuse a value that is none of the plain types that a parameter is annotated with."""
-    union = get_origin(annotation) in (Union, UnionType)
-    kinds = get_args(annotation) if union else (annotation,)
-    if not all(isinstance(kind, type) and kind in TYPES for kind in kinds):
-        return
-    require(
-        any(TYPES[kind][1](value) for kind in kinds),
-        key,
-        value,
-        " or ".join(TYPES[kind][0] for kind in kinds),
-        "nothing else can be worked with",
-    )
-
-
-def _is_a(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _has_target(value: object) -> bool:
-    return isinstance(value, dict) and "_target_" in value

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_app.cli import CONF, explain
-from fl_app.run.factory import build_task
+from fl_app.client.build import build_task
 from fl_app.tasks.task import Task
 
 MOST_CLIENTS = 50  # more circles than that in a row cannot be told apart

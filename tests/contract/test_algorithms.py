@@ -16,17 +16,12 @@ from torch import nn
 
 from fl_app.cli import CONF
 from fl_app.client import LocalTrainer, initial_vector
+from fl_app.client.build import build_trainer
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.record.history import History
 from fl_app.record.log import events_of
-from fl_app.run.factory import (
-    build_devices,
-    build_engine,
-    build_schedule,
-    build_strategy,
-    build_trainer,
-)
-from fl_app.run.validate import validate_config
+from fl_app.run.factory import build_components, build_engine
+from fl_app.run.validate import build_schedule, build_strategy, validate_config
 from fl_app.schedule import RandomK, synchronous
 from fl_app.strategy import AsyncStrategy
 
@@ -171,8 +166,7 @@ def test_nothing_is_learned_that_a_checkpoint_does_not_hold(
 ) -> None:
     settings = ["num_versions=3", "runtime.workers=0", "algorithm.client.local_epochs=2"]
     config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *settings)
-    trainer = build_trainer(config, TASK)
-    engine, _ = build_engine(config, trainer, build_devices(config, trainer), sinks=[])
+    engine, _ = build_engine(build_components(config, TASK), sinks=[])
     engine.run()
     assert "unkept" not in engine.snapshot()
     assert not caplog.records
@@ -237,9 +231,8 @@ class Drawn(HeadedQuadratic):
 def course(name: str, seed: int) -> tuple[bytes, list[tuple[float, int, int]], bytes]:
     """w_0, what arrived when, and the final model, of a run as configured."""
     config = configuration(name, f"seed={seed}", "num_versions=8", "runtime.workers=0")
-    trainer = build_trainer(config, Drawn.scattered(CLIENTS))
     recorder = Recorder()
-    engine, _ = build_engine(config, trainer, build_devices(config, trainer), sinks=[recorder])
+    engine, _ = build_engine(build_components(config, Drawn.scattered(CLIENTS)), sinks=[recorder])
     initial = engine.outcome.params.tobytes()
     final = engine.run().params.tobytes()
     arrivals = [event for event in recorder.events if event["kind"] == "arrival"]

@@ -11,7 +11,8 @@ from helpers import run
 from omegaconf import DictConfig
 
 from fl_app.client import initial_vector
-from fl_app.run.factory import build_schedule, build_strategy, build_trainer
+from fl_app.client.build import build_trainer
+from fl_app.run.validate import build_schedule, build_strategy
 from fl_app.tasks.models import architecture
 from fl_app.tasks.task import Task
 

@@ -16,8 +16,9 @@ from helpers import order_for
 from torch import Tensor
 
 from fl_app.client import TrainingTask
+from fl_app.client.build import build_task, build_trainer
 from fl_app.core.types import GlobalModel
-from fl_app.run.factory import build_strategy, build_task, build_trainer
+from fl_app.run.validate import build_strategy
 
 # Of the trainer's own terms, all at once.
 TERMS = [

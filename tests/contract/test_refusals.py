@@ -11,8 +11,9 @@ from helpers import HeadedQuadratic, Recorder
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import CONF
+from fl_app.client.build import build_trainer
 from fl_app.core.types import KINDS
-from fl_app.run.factory import build_devices, build_engine, build_trainer
+from fl_app.run.factory import build_components, build_engine
 from fl_app.run.validate import build_strategy, validate_config
 
 TASK = HeadedQuadratic.scattered(12)
@@ -87,8 +88,8 @@ def test_a_value_of_another_type_is_told(override: str, told: str) -> None:
 
 def run(config: DictConfig) -> tuple[str, np.ndarray, list[str]]:
     """How it ended, the model, and what went wrong on the way."""
-    trainer, recorder = build_trainer(config, TASK), Recorder()
-    engine, _ = build_engine(config, trainer, build_devices(config, trainer), sinks=[recorder])
+    recorder = Recorder()
+    engine, _ = build_engine(build_components(config, TASK), sinks=[recorder])
     outcome = engine.run()
     wrong = [event["reason"] for event in recorder.events if "reason" in event]
     return outcome.stopped, outcome.params, wrong

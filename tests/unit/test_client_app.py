@@ -15,11 +15,11 @@ from helpers import order_for
 from omegaconf import OmegaConf
 
 from fl_app import client_app
+from fl_app.client.build import build_trainer
 from fl_app.core.types import Order, Vector
 from fl_app.engine.clock import NO_VECTOR
 from fl_app.flower import wire
 from fl_app.node.handler import MessageHandler
-from fl_app.run.factory import build_trainer
 
 CONFIG = """
 seed: 3
@@ -163,7 +163,7 @@ def test_a_device_that_diverged_before_it_paused_answers_its_next_order(
     settings = {"app-config": FEDASMU, "slot": 1}
     uploads = []
     for received in (np.inf * VECTOR, VECTOR):
-        go_on = order(1, NO_VECTOR, **settings, resume=True)
+        go_on = order(1, NO_VECTOR, **settings, continues=True)
         for content in (order(1, received, **settings), go_on):
             reply = ask("train", content, {"partition-id": 1})
             uploads.append(wire.unpack_reply(reply, LAYOUT, version=7))

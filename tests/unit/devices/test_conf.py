@@ -8,9 +8,10 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app import devices
+from fl_app.client.build import instantiate
 from fl_app.devices import Fleet, MeasuredLinks, MeasuredPhones
-from fl_app.run.factory import PARTS, build_devices, build_trainer, instantiate
-from fl_app.run.validate import validate_config
+from fl_app.run.factory import build_components
+from fl_app.run.validate import PARTS, validate_config
 
 CONF = Path(__file__).parents[3] / "conf"
 PROFILES = sorted(path.stem for path in (CONF / "devices").glob("*.yaml"))
@@ -48,7 +49,7 @@ def test_keys_are_the_targets_keywords(path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name in PROFILES if name not in ("overlap", "replay")])
 def test_every_profile_gives_times(name: str) -> None:
     config = configuration(f"devices={name}")
-    fleet = build_devices(config, build_trainer(config))
+    fleet = build_components(config).devices
     assert isinstance(fleet, Fleet)
     assert all(0.0 < fleet.parts(client, 0, 0.0).seconds < 1e4 for client in range(4))
 
@@ -63,8 +64,8 @@ def test_every_part_can_be_chosen_for_any_profile(path: Path) -> None:
 
 def test_transfers_and_energy_are_put_together_with_training() -> None:
     config = configuration("devices=measured")
-    trainer = build_trainer(config)
-    fleet = build_devices(config, trainer)
+    components = build_components(config)
+    fleet, trainer = components.devices, components.trainer
     phones = MeasuredPhones(num_clients=4)
     links = MeasuredLinks(num_bytes=4 * trainer.model.layout.size, num_clients=4)
     assert fleet is not None
@@ -77,6 +78,6 @@ def test_random_k_has_times_of_its_own() -> None:
     random_k = "algorithm=fedavg_k algorithm/schedule=random_k algorithm.schedule.buffer_size=2"
     config = configuration(*random_k.split())
     validate_config(config)
-    assert build_devices(config, build_trainer(config)) is None
+    assert build_components(config).devices is None
     with pytest.raises(ValueError, match=r"leave it out with '~devices/availability'"):
         validate_config(configuration(*random_k.split(), "devices/availability=churn"))

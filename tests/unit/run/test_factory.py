@@ -9,19 +9,12 @@ import pytest
 import torch
 from configs import composed
 
+from fl_app.client.build import build_trainer
 from fl_app.core.rates import LinearDecay
 from fl_app.engine.engine import Engine
-from fl_app.run.factory import (
-    Sizes,
-    build_devices,
-    build_engine,
-    build_schedule,
-    build_sizes,
-    build_strategy,
-    build_trainer,
-)
+from fl_app.run.factory import Sizes, build_components, build_engine, build_sizes
 from fl_app.run.run import run_cell
-from fl_app.run.validate import validate_config
+from fl_app.run.validate import build_schedule, build_strategy, validate_config
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
 
@@ -63,9 +56,9 @@ def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
 def engine_on_a_gpu(workers: str) -> Engine:
     """Of a trainer that says it is on one; nothing is trained."""
     config = composed("algorithm=fedavg_k", "num_clients=10", f"runtime.workers={workers}")
-    trainer = build_trainer(config)
-    trainer.device = torch.device("cuda")
-    return build_engine(config, trainer, build_devices(config, trainer), sinks=[])[0]
+    components = build_components(config)
+    components.trainer.device = torch.device("cuda")
+    return build_engine(components, sinks=[])[0]
 
 
 def test_processes_are_not_forked_where_the_parent_uses_a_gpu() -> None:
@@ -85,10 +78,10 @@ def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(
 
     def build(algorithm: str) -> tuple[Sizes, float]:
         config = composed(f"algorithm={algorithm}", "num_clients=10", *more)
-        trainer = build_trainer(config)
-        devices = build_devices(config, trainer)
-        assert devices is not None
-        return build_sizes(config, trainer), devices.parts(3, 0, 0.0).seconds
+        components = build_components(config)
+        assert components.devices is not None
+        sizes = build_sizes(components.strategy, components.trainer)
+        return sizes, components.devices.parts(3, 0, 0.0).seconds
 
     sizes, seconds = build("scaffold")
     d = sizes.model // 4
@@ -105,7 +98,7 @@ def test_the_bytes_of_vectors_beside_the_model_are_counted_in_every_file(tmp_pat
         *("algorithm.client.local_steps=1", "runtime.workers=0"),
     )
     _, summary = run_cell(config, tmp_path, label="scaffold")
-    d = build_sizes(config, build_trainer(config)).model // 4
+    d = build_sizes(build_strategy(config), build_trainer(config)).model // 4
     rows = list(csv.DictReader((tmp_path / "metrics.csv").read_text().splitlines()))
     assert summary["client_updates"] == 6
     assert summary["bytes_up"] == float(rows[-1]["bytes_up"]) == 6 * 2 * 2 * d

@@ -1,0 +1,173 @@
+"""What a node needs, built from the configuration: a task and a trainer.
+
+A node loads this module for its first order. It must not load the server's half
+(`fl_app.run.factory`): memory is scarce on a small device.
+"""
+
+import ctypes
+import importlib
+import inspect
+import math
+import sys
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
+
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.core.errors import require
+
+if TYPE_CHECKING:
+    from fl_app.client.trainer import LocalTrainer, TrainingTask
+
+# From malloc.h.
+M_TRIM_THRESHOLD = -1
+M_MMAP_MAX = -4
+
+
+def build_task(config: DictConfig) -> "TrainingTask":
+    """The task with the data of all `num_clients` clients."""
+    task: TrainingTask = instantiate(
+        config.task,
+        partition=instantiate(config.partition),
+        num_clients=config.num_clients,
+        seed=config.seed,
+    )
+    return task
+
+
+def build_trainer(config: DictConfig, task: "TrainingTask | None" = None) -> "LocalTrainer":
+    """The client half of the configured algorithm.
+
+    Args:
+        config: of the run.
+        task: as `build_task` gives it; None = build it.
+    """
+    trainer: LocalTrainer = instantiate(
+        config.algorithm.client,
+        task=build_task(config) if task is None else task,
+        seed=config.seed,
+        device=config.runtime.device,
+    )
+    return trainer
+
+
+def prepare_process() -> None:
+    """Set the threads and the memory allocator of this process and its children for training.
+
+    torch and BLAS get one thread. Results then do not depend on the number of cores. One thread is
+    also the fastest: small models gain nothing from a second one, and there are as many training
+    processes as cores.
+
+    The C library keeps freed memory. By default it returns the tensors of every mini-batch to the
+    system and pages them in again for the next one, which takes a tenth of a LeNet step's time. The
+    same holds for every vector of a large model. A higher threshold does not help there, because it
+    cannot exceed 32 MB.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(1)
+    threadpool_limits(1)
+    if sys.platform == "linux":
+        mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
+        if mallopt is not None:
+            mallopt(M_TRIM_THRESHOLD, 256 << 20)
+            mallopt(M_MMAP_MAX, 0)
+
+
+def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """Call what ``node._target_`` names with the node's other keys and `more`.
+
+    A key whose value is a node with a target of its own gets the object that this target makes.
+
+    NOTE: `hydra.utils.instantiate` neither checks the types of values nor leaves out facts that a
+    target does not take, wraps every refusal in an error of its own, and would have nodes load
+    Hydra.
+
+    Args:
+        node: of the configuration.
+        facts: about the run; the target gets those that it has a parameter for.
+        more: further arguments.
+
+    Raises:
+        ValueError: the target does not exist, does not know a key, or refuses a value.
+    """
+    settings = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(settings, dict)
+    target = str(settings.pop("_target_"))
+    function = locate(target)
+    keywords = {
+        str(key): instantiate(DictConfig(value)) if _has_target(value) else value
+        for key, value in settings.items()
+    }
+    signature = signature_of(function)
+    for key, value in keywords.items():
+        if key in signature.parameters:
+            full = str(node._get_full_key(key))
+            check_type(full, value, signature.parameters[key].annotation)
+    more |= {key: fact for key, fact in (facts or {}).items() if key in signature.parameters}
+    try:
+        signature.bind(**keywords, **more)
+    except TypeError as error:
+        raise ValueError(f"{target}: {error}, got {', '.join(keywords) or 'none'}") from error
+    return function(**keywords, **more)
+
+
+def locate(target: str) -> Any:
+    """The class or function with this dotted path.
+
+    Raises:
+        ValueError: there is none.
+    """
+    module, _, name = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"_target_={target} cannot be imported: {error}") from error
+
+
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """Parameters with their annotations, evaluated where that is possible."""
+    try:
+        return inspect.signature(function, eval_str=True)
+    except (NameError, AttributeError):  # of other packages, annotated for type checkers alone
+        return inspect.signature(function)
+
+
+# Annotations whose values are checked: what a message calls them, and which values fit.
+TYPES: dict[Any, tuple[str, Callable[[Any], bool]]] = {
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("an integer", lambda value: _is_a(value, Integral)),
+    float: ("a number", lambda value: _is_a(value, Real) and not math.isnan(value)),
+    str: ("a text", lambda value: isinstance(value, str)),
+    type(None): ("null", lambda value: value is None),
+}
+
+
+def check_type(key: str, value: Any, annotation: Any) -> None:
+    """Refuse a value that does not fit a parameter's annotation, if that consists of `TYPES`.
+
+    Raises:
+        ValueError: naming key, value and types.
+    """
+    union = get_origin(annotation) in (Union, UnionType)
+    kinds = get_args(annotation) if union else (annotation,)
+    if not all(isinstance(kind, type) and kind in TYPES for kind in kinds):
+        return
+    require(
+        any(TYPES[kind][1](value) for kind in kinds),
+        key,
+        value,
+        " or ".join(TYPES[kind][0] for kind in kinds),
+        "nothing else can be worked with",
+    )
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def _has_target(value: object) -> bool:
+    return isinstance(value, dict) and "_target_" in value
