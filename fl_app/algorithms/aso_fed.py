@@ -49,6 +49,13 @@ class ASOFed(AsyncStrategy):
         regularisation: lambda >= 0.
         decay: b, in [0, 1).
         num_clients: whose examples n counts; None = the clients heard so far.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> update = Update(1, 2, np.array([4, 8], np.float32), "delta", 10, 0.5)
+        >>> strategy = ASOFed(num_clients=4)
+        >>> strategy.aggregate(model, [update]).tolist()
+        [1.0, 2.0]
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)

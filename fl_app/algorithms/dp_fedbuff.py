@@ -57,6 +57,15 @@ class DPFedBuff(AsyncStrategy):
         noise_seed: of the noise; None = from the operating system, as privacy needs: who knows the
             seed can take the noise away.
         lr_schedule: of eta_g; None = constant.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> long = Update(1, 3, np.array([3, 4], np.float32), "delta", 10, 0.5)
+        >>> strategy = DPFedBuff(clip_norm=1.0, noise_multiplier=1e-6, noise_seed=0)
+        >>> strategy.aggregate(model, [long]).round(3)
+        array([0.6, 0.8], dtype=float32)
+        >>> strategy.totals()["epsilon"] > 1000
+        True
     """
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)

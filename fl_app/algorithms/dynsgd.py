@@ -39,6 +39,13 @@ class DynSGD(WeightedGradients):
         normalise: whether the weights are made to sum to 1.
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "pseudo", 10, 0.5)
+        >>> stale = Update(2, 1, np.array([0, 2], np.float32), "pseudo", 30, 0.5)
+        >>> DynSGD().aggregate(model, [fresh, stale]).tolist()
+        [-1.5, -0.5]
     """
 
     normalise: bool = True

@@ -74,6 +74,16 @@ class EAFL(AsyncStrategy):
         recluster: False forms clusters only once.
         staleness: False sets tau_i = 1.
         synchronous: False aggregates each cluster by itself.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> one = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
+        >>> other = Update(2, 3, np.array([0, 2], np.float32), "gradient", 30, 0.5)
+        >>> strategy = EAFL(server_lr=1.0, num_clusters=2)
+        >>> strategy.cluster(model, [one, other])
+        {1: 1, 2: 0}
+        >>> strategy.aggregate(model, [one, other]).tolist()
+        [-0.5, -1.5]
     """
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")

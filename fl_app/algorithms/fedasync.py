@@ -41,6 +41,13 @@ class FedAsync(AsyncStrategy):
         hinge_slope: a of the hinge, >= 0.
         hinge_age: b of the hinge, versions, >= 0.
         max_staleness: refuse updates whose 1-based staleness (age + 1) exceeds this; None = never.
+
+    Example:
+        >>> start = np.zeros(2, np.float32)
+        >>> model = GlobalModel(np.ones(2, np.float32), version=3, history={0: start})
+        >>> stale = Update(1, 0, np.array([3, 5], np.float32), "model", 10, 0.5)
+        >>> FedAsync(mixing=0.5).aggregate(model, [stale]).tolist()
+        [1.5, 2.0]
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)

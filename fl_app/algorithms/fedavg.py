@@ -28,7 +28,15 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class FedAvg(AsyncStrategy):
-    """Average of the local models, weighted by the number of examples."""
+    """Average of the local models, weighted by the number of examples.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> small = Update(1, 3, np.array([4, 0], np.float32), "model", 10, 0.5)
+        >>> large = Update(2, 3, np.array([0, 4], np.float32), "model", 30, 0.5)
+        >>> FedAvg().aggregate(model, [small, large]).tolist()
+        [1.0, 3.0]
+    """
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED

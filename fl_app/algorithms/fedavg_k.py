@@ -37,6 +37,13 @@ class FedAvgK(WeightedGradients):
         weighting: ``"uniform"`` (1/K) or ``"examples"`` (n_i/n).
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "pseudo", 10, 0.5)
+        >>> stale = Update(2, 2, np.array([0, 2], np.float32), "pseudo", 30, 0.5)
+        >>> FedAvgK(weighting="examples").aggregate(model, [fresh, stale]).tolist()
+        [-0.5, -1.5]
     """
 
     weighting: str = bounded("uniform", one_of("uniform", "examples"), "no other weights are known")

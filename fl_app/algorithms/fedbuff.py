@@ -37,6 +37,13 @@ class FedBuff(AsyncStrategy):
         staleness_function: ``"polynomial"`` or ``"constant"``.
         clip_norm: longest trainable part of a displacement, > 0; None = any.
         lr_schedule: of eta_g; None = constant.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "delta", 10, 0.5)
+        >>> stale = Update(2, 0, np.array([0, 2], np.float32), "delta", 30, 0.5)
+        >>> FedBuff().aggregate(model, [fresh, stale]).tolist()
+        [1.0, 0.5]
     """
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)

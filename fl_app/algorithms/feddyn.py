@@ -49,6 +49,16 @@ class FedDyn(AsyncStrategy):
     Args:
         regularisation: alpha > 0.
         num_clients: m; None = those heard so far.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> one = Update(1, 3, np.array([2, 0], np.float32), "delta", 10, 0.5)
+        >>> other = Update(2, 3, np.array([0, 2], np.float32), "delta", 30, 0.5)
+        >>> strategy = FedDyn(num_clients=4)
+        >>> strategy.aggregate(model, [one, other]).tolist()
+        [1.5, 1.5]
+        >>> strategy.to_evaluate(model).tolist()
+        [1.0, 1.0]
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)

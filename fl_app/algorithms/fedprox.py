@@ -37,6 +37,15 @@ class FedProx(AsyncStrategy):
 
     Args:
         proximal: mu >= 0; 0 is FedAvg.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> small = Update(1, 3, np.array([4, 0], np.float32), "model", 10, 0.5)
+        >>> large = Update(2, 3, np.array([0, 4], np.float32), "model", 30, 0.5)
+        >>> FedProx().aggregate(model, [small, large]).tolist()
+        [1.0, 3.0]
+        >>> FedProx(proximal=0.1).dispatch(model, client_id=1)[1]
+        {'proximal-mu': 0.1}
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)

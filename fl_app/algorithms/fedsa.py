@@ -52,6 +52,14 @@ class FedSA(AsyncStrategy):
         local_epochs: E >= 1, the clients' number were there no stages. Clients that count steps in
             place of epochs take as many in both.
         num_versions: of the run, >= 1.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> update = Update(1, 3, np.array([1, 2], np.float32), "model", 10, 0.5)
+        >>> FedSA(mixing=0.5).aggregate(model, [update]).tolist()
+        [0.5, 1.0]
+        >>> FedSA(local_epochs=5).dispatch(model, client_id=1)[1]
+        {'local_epochs': 10, 'local_lr_factor': 1.0}
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)

@@ -42,6 +42,13 @@ class GSGM(AsyncStrategy):
         momentum: alpha in [0, 1).
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
+        >>> stale = Update(2, 2, np.array([0, 2], np.float32), "gradient", 30, 0.5)
+        >>> GSGM(server_lr=1.0).aggregate(model, [fresh, stale]).tolist()
+        [-1.0, -1.0]
     """
 
     schedule: ClassVar[Schedule] = RoundBlocking(10)

@@ -48,6 +48,15 @@ class MOON(AsyncStrategy):
     Args:
         contrast: mu >= 0; 0 is FedAvg.
         temperature: T > 0.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> small = Update(1, 3, np.array([4, 0], np.float32), "model", 10, 0.5)
+        >>> large = Update(2, 3, np.array([0, 4], np.float32), "model", 30, 0.5)
+        >>> MOON().aggregate(model, [small, large]).tolist()
+        [1.0, 3.0]
+        >>> MOON().dispatch(model, client_id=1)[1]
+        {'contrast': 5.0, 'temperature': 0.5}
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)

@@ -55,6 +55,13 @@ class OverlapFedAvg(AsyncStrategy):
         compensation: lambda >= 0.
         momentum: beta in [0, 1).
         max_local_epochs: E_max >= 1, of a cycle.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> small = Update(1, 2, np.array([2, 0], np.float32), "delta", 10, 0.5)
+        >>> large = Update(2, 2, np.array([0, 2], np.float32), "delta", 30, 0.5)
+        >>> OverlapFedAvg().aggregate(model, [small, large]).tolist()
+        [0.5, 1.5]
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)

@@ -44,6 +44,15 @@ class PORT(AsyncStrategy):
         staleness_bound: Omega >= 1, versions.
         clip_norm: longest trainable part of a displacement, > 0; None = any.
         lr_schedule: of `server_lr`; None = constant.
+
+    Example:
+        >>> course = np.array([1, 0], np.float32)
+        >>> model = GlobalModel(course, version=3, history={2: np.zeros(2, np.float32)})
+        >>> along = Update(1, 2, np.array([2, 0], np.float32), "delta", 10, 0.5)
+        >>> back = Update(2, 2, np.array([-2, 0], np.float32), "delta", 10, 0.5)
+        >>> strategy = PORT(staleness_weight=0.0)
+        >>> strategy.aggregate(model, [along, back]).tolist()
+        [3.0, 0.0]
     """
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")

@@ -45,6 +45,13 @@ class REFL(AsyncStrategy):
         scale: divides the exponential of the deviation, >= 1.
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "pseudo", 10, 0.5)
+        >>> stale = Update(2, 2, np.array([0, 2], np.float32), "pseudo", 30, 0.5)
+        >>> REFL(boost=0.0).aggregate(model, [fresh, stale]).round(3)
+        array([-1.333, -0.667], dtype=float32)
     """
 
     schedule: ClassVar[Schedule] = k_async(10)

@@ -29,7 +29,15 @@ from fl_app.strategy.weighted import WeightedGradients
 
 @dataclass(kw_only=True)
 class SAFL(WeightedGradients):
-    """One step along the sum of K gradients, weighted by examples over staleness."""
+    """One step along the sum of K gradients, weighted by examples over staleness.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
+        >>> stale = Update(2, 2, np.array([0, 2], np.float32), "gradient", 30, 0.5)
+        >>> SAFL(server_lr=1.0).aggregate(model, [fresh, stale]).tolist()
+        [-0.5, -0.75]
+    """
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
 

@@ -40,6 +40,13 @@ class SASGD(WeightedGradients):
         normalise: whether the weights are made to sum to 1.
         clip_norm: longest trainable part of an upload, > 0; None = any.
         lr_schedule: of eta; None = constant.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
+        >>> stale = Update(2, 2, np.array([0, 2], np.float32), "gradient", 30, 0.5)
+        >>> SASGD(server_lr=1.0).aggregate(model, [fresh, stale]).tolist()
+        [-1.0, -0.5]
     """
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")

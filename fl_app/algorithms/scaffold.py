@@ -65,6 +65,16 @@ class SCAFFOLD(AsyncStrategy):
     Args:
         server_lr: eta_g > 0.
         num_clients: N >= 1; None = the clients heard so far.
+
+    Example:
+        >>> vector = np.array([1, 2], np.float32)
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> update = Update(1, 3, vector, "delta", 10, 0.5, extra={"control": -vector})
+        >>> strategy = SCAFFOLD(num_clients=4)
+        >>> strategy.aggregate(model, [update]).tolist()
+        [1.0, 2.0]
+        >>> strategy.dispatch_extra(model, client_id=2)["control"].tolist()
+        [-0.25, -0.5]
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)

@@ -74,6 +74,16 @@ class WKAFL(AsyncStrategy):
         select: False leaves out selection and stage two: the step is along gbar.
         staleness: False sets a_i = 1 and gamma = 0.
         history: False sets alpha = 0.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
+        >>> stale = Update(2, 2, np.array([-2, 0], np.float32), "gradient", 30, 0.5)
+        >>> strategy = WKAFL(server_lr=1.0)
+        >>> strategy.aggregate(model, [fresh, stale]).tolist()
+        [-2.0, 0.0]
+        >>> strategy.report["kept"]
+        1
     """
 
     schedule: ClassVar[Schedule] = k_async(10)

@@ -70,6 +70,12 @@ class FedASMU(AsyncStrategy):
         version_after_merge: True = an upload whose device was given a fresh model to merge is as
             old as that model, s = t - g + 1; False = as the one it began with, s = t - o + 1.
         seed: of the meta-model.
+
+    Example:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=4)
+        >>> update = Update(1, 4, np.array([6, 12], np.float32), "model", 10, 0.5)
+        >>> FedASMU().aggregate(model, [update]).tolist()
+        [5.0, 10.0]
     """
 
     schedule: ClassVar[Schedule] = Periodic()
