@@ -56,7 +56,7 @@ def app(config: DictConfig) -> float | None:
     _hydra = job = HydraConfig.get()
     sweeps = job.mode == RunMode.MULTIRUN
     _sweep[:] = [job.sweep.dir] if sweeps else []
-    parallel = _parallel()
+    parallel = _parallel(job)
     if parallel:
         if signals.noted:
             return None  # the sweep was interrupted
@@ -196,15 +196,20 @@ def _again(words: Sequence[str]) -> str:
     return shlex.join([*program, *kept, f"hydra.{key}.dir={folder}", "resume=auto"])
 
 
-def _parallel() -> bool:
-    """Whether the jobs are processes of their own."""
-    sweeps = _hydra is not None and _hydra.mode == RunMode.MULTIRUN
-    return sweeps and not _hydra.launcher._target_.startswith(BASIC)
+def _parallel(job: Any) -> bool:
+    """Whether the jobs are processes of their own.
+
+    Args:
+        job: Hydra's own configuration. In such a process the globals of this module are not those
+            of `app`, which travels there by value.
+    """
+    sweeps = job is not None and job.mode == RunMode.MULTIRUN
+    return sweeps and not job.launcher._target_.startswith(BASIC)
 
 
 def _processes() -> list[int]:
     """The processes that carry out a sweep's jobs, where this one does not."""
-    if not _parallel():
+    if not _parallel(_hydra):
         return []
     import psutil
 

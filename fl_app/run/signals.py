@@ -7,16 +7,19 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 
 PATIENCE = 1.0  # seconds
+PARENT_CHECK = 1.0  # seconds between two looks for the main process of a parallel sweep
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 Undisturbed = Callable[[], AbstractContextManager[None]]
 
 received: int | None = None  # the last signal that arrived here, for the exit status
+_watched = False  # whether this process ends with its parent
 noted = False  # in a process of a parallel sweep: that a signal came there
 
 
@@ -59,7 +62,12 @@ def ending_at_once(jobs: Callable[[], list[int]] = list) -> Iterator[None]:
 
 
 def note() -> None:
-    """From here on Ctrl-C and SIGTERM are only `noted` here, but for within `interruptible`."""
+    """From here on Ctrl-C and SIGTERM are only `noted` here, except within `interruptible`.
+
+    The process is a job of a parallel sweep. It ends when the sweep's main process is gone, which
+    alone could end it otherwise.
+    """
+    global _watched
 
     def remember(number: int, frame: FrameType | None) -> None:
         global noted
@@ -68,6 +76,15 @@ def note() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in HANDLED:
             signal.signal(number, remember)
+    if not _watched:
+        _watched = True
+        threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def _end_with_parent(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK)
+    os._exit(128 + signal.SIGTERM)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 SWEEP = ["-m", "seed=0,1,2", "num_versions=40", "eval_every=1", "runtime.workers=0"]
@@ -116,3 +117,16 @@ def test_a_parallel_sweep_ends_at_once_and_one_command_goes_on(
         _, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert stopped(tmp_path) == ["num_versions"] * 3
+
+
+@pytest.mark.slow
+def test_jobs_end_with_the_main_process_of_a_parallel_sweep(tmp_path: Path) -> None:
+    """SIGKILL, as of a batch system that has lost its patience: nobody is left to end the jobs."""
+    words = [*SWEEP, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]
+    with started(*words, f"hydra.sweep.dir={tmp_path}", "num_versions=4000") as process:
+        wait_for_rows(process, tmp_path / "0" / "metrics.csv")
+        jobs = psutil.Process(process.pid).children(recursive=True)
+        assert len(jobs) >= 2
+        process.kill()
+        _, alive = psutil.wait_procs(jobs, timeout=30)
+        assert not [p.cmdline() for p in alive]
