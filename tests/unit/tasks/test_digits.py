@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
 
 from fl_app.tasks.digits import digits
 from fl_app.tasks.partition import Dirichlet, Iid
@@ -19,6 +21,21 @@ def test_sizes_and_classes() -> None:
     tested = np.bincount(task.test_targets)
     assert (np.bincount(task.targets) + tested).tolist() == counts.tolist()
     assert np.abs(tested - counts * 360 / 1797).max() < 1
+
+
+def test_images_and_split_are_those_of_scikit_learn() -> None:
+    """The task does not import it."""
+    pixels, labels = load_digits(return_X_y=True)
+    train, test = train_test_split(
+        np.arange(labels.size), test_size=360, stratify=labels, random_state=0
+    )
+    task = digits(partition=Iid(), num_clients=1, scaling="raw255")
+    for inputs, targets, places in (
+        (task.inputs, task.targets, train),
+        (task.test_inputs, task.test_targets, test),
+    ):
+        np.testing.assert_array_equal(inputs.flatten(1), pixels[places])
+        np.testing.assert_array_equal(targets, labels[places])
 
 
 @pytest.mark.parametrize(("scaling", "maximum"), [("unit", 1.0), ("raw255", 16.0)])

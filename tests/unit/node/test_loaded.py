@@ -1,0 +1,70 @@
+"""What a node loads: nothing of the server, of the report or of its plots."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from configs import composed
+from fake_grid import FakeGrid
+from flwr.app import Message, RecordDict
+from flwr.common.serde import message_to_proto
+from omegaconf import OmegaConf
+
+from fl_app import client_app
+from fl_app.client import initial_vector
+from fl_app.client.build import build_task
+from fl_app.core.types import Order
+from fl_app.flower import wire
+
+SERVER = {"fl_app.engine", "fl_app.flower.grid", "fl_app.record", "fl_app.report", "fl_app.run"}
+ALGORITHM = {"fl_app.schedule", "fl_app.strategy"}
+PLOTS = {"matplotlib", "pandas", "plotly"}
+
+NODE = """
+import json, sys
+from pathlib import Path
+
+from flwr.app import Context, RecordDict
+from flwr.common.serde import message_from_proto
+from flwr.proto.message_pb2 import Message
+
+from fl_app import client_app
+
+loaded = [sorted(sys.modules)]
+for path in sys.argv[2:]:
+    node_config = {"partition-id": 1, "state-dir": sys.argv[1]}
+    order = message_from_proto(Message.FromString(Path(path).read_bytes()))
+    reply = client_app.app(order, Context(1, 5, node_config, RecordDict(), {}))
+    assert reply.has_content(), reply.error
+    loaded.append(sorted(sys.modules))
+print(json.dumps(loaded))
+"""
+
+
+def order(name: str) -> RecordDict:
+    """A training order of an algorithm, as a real node gets it."""
+    settings = ("num_clients=20", "runtime=deployment", "algorithm.client.local_steps=1")
+    config = composed(f"algorithm={name}", *settings)
+    vector, layout = initial_vector(build_task(config), config.seed)
+    extra = {"regularisation": 0.1} if name == "feddyn" else {}
+    packer = wire.OrderPacker(layout, {wire.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
+    return packer.pack(Order(0, 5, 0, 0, vector, extra, 0.0))
+
+
+def test_a_node_that_trains_loads_nothing_of_the_server(tmp_path: Path) -> None:
+    """FedBuff's clients train with LocalTrainer; FedDyn's trainer lies beside its strategy."""
+    FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
+    paths = []
+    for name in ("fedbuff", "feddyn"):
+        message = Message(order(name), dst_node_id=5, message_type="train")
+        paths.append(tmp_path / name)
+        paths[-1].write_bytes(message_to_proto(message).SerializeToString())
+    words = [sys.executable, "-c", NODE, str(tmp_path), *map(str, paths)]
+    run = subprocess.run(words, capture_output=True, text=True, check=True)
+    ready, fedbuff, feddyn = map(set, json.loads(run.stdout.splitlines()[-1]))
+    assert not ready & (SERVER | ALGORITHM | PLOTS | {"torch"})
+    assert "fl_app.client.trainer" in fedbuff
+    assert not fedbuff & (SERVER | ALGORITHM | PLOTS)
+    assert "fl_app.algorithms.feddyn" in feddyn
+    assert not feddyn & (SERVER | PLOTS)
