@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer
+from fl_app.core.algorithm import Algorithm
 from fl_app.core.events import Event, Sink, to_json
 from fl_app.core.types import (
     NO_EXTRA,
@@ -174,40 +175,19 @@ class Stays:
         return stays[number] if number < len(stays) else math.inf
 
 
-class MeanDelta:
+class MeanDelta(Algorithm):
     """w <- w + mean of the displacements; remembers what it was shown."""
 
-    cites_forgotten = False
     transient = ("histories",)
-    order_extra: tuple[str, ...] = ()
-    upload_extra: tuple[str, ...] = ()
 
     def __init__(self) -> None:
-        self.report: dict[str, Any] = {}
+        super().__init__()
         self.histories: list[list[int]] = []
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         self.histories.append(sorted(model.history))
         weights = [1 / len(updates)] * len(updates)
         return model.params + weighted_sum(weights, [model.delta(update) for update in updates])
-
-    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        return model.params, {}
-
-    def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
-        return {}
-
-    def admit(self, model: GlobalModel, update: Update) -> str | None:
-        return None
-
-    def to_evaluate(self, model: GlobalModel) -> Vector:
-        return model.params
-
-    def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
-        return {update.client_id: 0 for update in updates}
-
-    def totals(self) -> Mapping[str, float]:
-        return {}
 
 
 Flat = dict[str, Any]

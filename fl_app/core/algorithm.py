@@ -37,7 +37,7 @@ class Algorithm(ABC):
         order_extra: names of the vectors, of the model's shape, that every order carries beside the
             model (`dispatch_extra`). They are known before the run, and so are transfer times.
         upload_extra: names of the vectors that every upload carries (`Update.extra`).
-        state: everything learned; whoever restores it restores the algorithm.
+        state: everything learned, which checkpoints hold.
         report: numbers about the last aggregation (such as ``weight``, one per update), which go
             into its event; the engine empties it before every `aggregate`.
 
@@ -139,6 +139,18 @@ class Algorithm(ABC):
     def totals(self) -> dict[str, float]:
         """What ``summary.json`` is to say of the run as a whole, such as the privacy it cost."""
         return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything learned, for a checkpoint; overridden where `state` holds objects.
+
+        A checkpoint holds numbers, strings, arrays, lists, dicts, random generators and the like,
+        and refuses anything else.
+        """
+        return self.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what was learned."""
+        self.state = state
 
     # -- pieces of `aggregate` that many algorithms share -----------------------------------------
 

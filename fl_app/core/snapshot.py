@@ -1,83 +1,100 @@
-"""State of a run as plain JSON and arrays, and back: exactly, and without pickle.
+"""Encodes the state of a run as JSON and arrays, and decodes it exactly, without pickle.
 
-Structure goes to JSON, arrays stay arrays; one that is met twice is kept once, and is one again
-afterwards. Of classes only those of this project are made, from their attributes, and nothing that
-was read is ever called.
+The structure goes to JSON and arrays stay arrays. An array that occurs twice is stored once and is
+one array again afterwards. No class is stored: orders, updates, uploads and replies are written as
+their fields under the name of their kind, and everything else is plain data.
 """
 
 import hashlib
-import importlib
 import json
 import pickle
-from collections import Counter, defaultdict, deque
-from collections.abc import Mapping, Sequence
-from enum import Enum
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-PACKAGE = "fl_app."
-CONTAINERS: dict[str, type[Any]] = {
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
+from fl_app.core.types import Order, Reply, Update, Upload
+
+COLLECTIONS: dict[str, type[Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
+MAPPINGS: dict[str, type[Any]] = {"dict": dict, "counter": Counter, "ordered": OrderedDict}
+FACTORIES: dict[str, type[Any]] = {
+    made.__name__: made for made in (int, float, list, dict, set, deque, Counter)
 }
-MAPPINGS: dict[str, type[Any]] = {"dict": dict, "counter": Counter}
+GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
+RECORDS: dict[str, type[Any]] = {"order": Order, "update": Update, "upload": Upload, "reply": Reply}
+
+_NAMES: dict[type[Any], str] = {
+    made: name for table in (COLLECTIONS, MAPPINGS, RECORDS) for name, made in table.items()
+}
+_FIELDS = {made: [each.name for each in fields(made)] for made in RECORDS.values()}
 
 Array = NDArray[Any]
 
 
-class Freezer:
-    """Turns objects into JSON and a list of arrays.
+class Unkeepable(TypeError):
+    """A value that no checkpoint can hold, and the keys that lead to it."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+        self.keys: list[str] = []  # innermost first
+
+    def __str__(self) -> str:
+        what = f"a {type(self.value).__name__}"
+        if isinstance(self.value, np.ndarray):
+            what = f"an array of {self.value.dtype}"
+        return (
+            f"{'.'.join(reversed(self.keys)) or 'the value'} is {what}, which a checkpoint cannot "
+            "hold: keep numbers, strings, arrays, lists, dicts and random generators"
+        )
+
+
+class Encoder:
+    """Turns values into JSON and a list of arrays.
 
     Attributes:
-        arrays: those met so far, to which the JSON refers by their place.
+        arrays: those met so far; the JSON refers to them by their place.
     """
 
     def __init__(self) -> None:
         self.arrays: list[Array] = []
         self._places: dict[int, int] = {}
 
-    def freeze(self, value: Any) -> Any:
+    def encode(self, value: Any) -> Any:
         """The value as JSON.
 
         Raises:
-            TypeError: it holds something that cannot be kept.
+            Unkeepable: it holds something that is neither plain data nor one of `RECORDS`.
         """
+        made = type(value)
+        if value is None or made in (bool, int, float, str):
+            return value
+        if made is list:
+            return self._items(value)
+        if made in COLLECTIONS.values():
+            return {"$": _NAMES[made], "of": self._items(value)}
+        if made in MAPPINGS.values():
+            return {"$": _NAMES[made], "of": self._pairs(value)}
+        if made in _FIELDS:
+            held = {name: getattr(value, name) for name in _FIELDS[made]}
+            return {"$": _NAMES[made], "of": {n: self._at(n, v) for n, v in held.items()}}
         match value:
-            case None | bool() | str():
-                return value
-            case np.generic():
-                return {"$": "scalar", "of": self._array(np.asarray(value))}
-            case Enum():
-                return {"$": "enum", "of": _path(type(value)), "value": value.value}
-            case int() | float():
-                return value
-            case np.ndarray():
+            case np.ndarray() if value.dtype.kind in "biufc":
                 return {"$": "array", "of": self._array(value)}
+            case np.bool_() | np.number():
+                return {"$": "scalar", "of": self._array(np.asarray(value))}
             case bytes():
                 return {"$": "bytes", "of": value.hex()}
             case np.random.Generator():
-                return {"$": "rng", "of": self.freeze(value.bit_generator.state)}
-            case list():
-                return [self.freeze(item) for item in value]
+                return {"$": "rng", "of": self.encode(value.bit_generator.state)}
             case deque():
-                items = [self.freeze(item) for item in value]
-                return {"$": "deque", "of": items, "longest": value.maxlen}
-            case _ if type(value) in CONTAINERS.values():
-                name = next(name for name, made in CONTAINERS.items() if made is type(value))
-                return {"$": name, "of": [self.freeze(item) for item in value]}
-            case Counter():
-                return {"$": "counter", "of": self._items(value)}
-            case defaultdict():
-                factory = value.default_factory
-                return {"$": "defaultdict", "by": _path(factory), "of": self._items(value)}
-            case dict():
-                return {"$": "dict", "of": self._items(value)}
-            case _ if type(value).__module__.startswith(PACKAGE):
-                return {"$": "object", "by": _path(type(value)), "of": self._attributes(value)}
-        raise TypeError(f"a {type(value).__name__} cannot be kept in a checkpoint: {value!r:.80}")
+                return {"$": "deque", "of": self._items(value), "maxlen": value.maxlen}
+            case defaultdict() if value.default_factory in FACTORIES.values():
+                by = value.default_factory.__name__  # type: ignore[union-attr]
+                return {"$": "defaultdict", "by": by, "of": self._pairs(value)}
+        raise Unkeepable(value)
 
     def _array(self, array: Array) -> int:
         place = self._places.get(id(array))
@@ -86,48 +103,51 @@ class Freezer:
             self.arrays.append(array)  # which also keeps its id from being used again
         return place
 
-    def _items(self, mapping: Any) -> list[list[Any]]:
-        return [[self.freeze(key), self.freeze(value)] for key, value in mapping.items()]
+    def _items(self, values: Iterable[Any]) -> list[Any]:
+        return [self._at(place, value) for place, value in enumerate(values)]
 
-    def _attributes(self, value: Any) -> Any:
-        if isinstance(value, tuple):
-            return {"$": "tuple", "of": [self.freeze(item) for item in value]}
-        if hasattr(value, "__dict__"):
-            return self.freeze(vars(value))
-        return self.freeze({name: getattr(value, name) for name in type(value).__slots__})
+    def _pairs(self, mapping: Mapping[Any, Any]) -> list[list[Any]]:
+        return [[self._at(key, key), self._at(key, value)] for key, value in mapping.items()]
+
+    def _at(self, key: object, value: Any) -> Any:
+        try:
+            return self.encode(value)
+        except Unkeepable as error:
+            error.keys.append(str(key))
+            raise
 
 
 def fingerprints(values: Mapping[str, Any]) -> dict[str, str]:
-    """By name a digest of each value: another one means that the value has changed."""
+    """A digest of each value by its name; another digest means that the value has changed."""
     return {name: _fingerprint(value) for name, value in values.items()}
 
 
 def _fingerprint(value: Any) -> str:
-    freezer = Freezer()
+    encoder = Encoder()
     try:
-        digest = hashlib.sha256(json.dumps(freezer.freeze(value)).encode())
+        digest = hashlib.sha256(json.dumps(encoder.encode(value)).encode())
     except TypeError:
         try:
             return hashlib.sha256(pickle.dumps(value)).hexdigest()
-        except Exception:  # of all sorts; at least another object is noticed
+        except Exception:  # of any class; another object is noticed all the same
             return f"object {id(value)}"
-    for array in freezer.arrays:
+    for array in encoder.arrays:
         digest.update(f"{array.dtype}{array.shape}".encode())
         digest.update(array.tobytes())
     return digest.hexdigest()
 
 
-def thaw(frozen: Any, arrays: Sequence[Array]) -> Any:
-    """What was frozen.
+def decode(encoded: Any, arrays: Sequence[Array]) -> Any:
+    """The value that was encoded.
 
     Raises:
-        ValueError: it names a class of somebody else, or something unknown.
+        ValueError: it is of an unknown kind.
     """
-    if isinstance(frozen, list):
-        return [thaw(item, arrays) for item in frozen]
-    if not isinstance(frozen, dict):
-        return frozen
-    kind, of = frozen["$"], frozen["of"]
+    if isinstance(encoded, list):
+        return [decode(item, arrays) for item in encoded]
+    if not isinstance(encoded, dict):
+        return encoded
+    kind, of = encoded["$"], encoded["of"]
     match kind:
         case "array":
             return arrays[of]
@@ -136,51 +156,28 @@ def thaw(frozen: Any, arrays: Sequence[Array]) -> Any:
         case "bytes":
             return bytes.fromhex(of)
         case "rng":
-            state = thaw(of, arrays)
-            generator = np.random.Generator(getattr(np.random, state["bit_generator"])())
-            generator.bit_generator.state = state
-            return generator
-        case "enum":
-            return _class(of)(frozen["value"])
+            return _generator(decode(of, arrays))
         case "deque":
-            return deque((thaw(item, arrays) for item in of), frozen["longest"])
-        case "defaultdict":
-            return defaultdict(_class(frozen["by"]), _pairs(of, arrays))
-        case "object":
-            return _object(_class(frozen["by"]), thaw(of, arrays))
+            return deque((decode(item, arrays) for item in of), encoded["maxlen"])
+        case "defaultdict" if encoded["by"] in FACTORIES:
+            return defaultdict(FACTORIES[encoded["by"]], _decoded_pairs(of, arrays))
+    if kind in RECORDS:
+        return RECORDS[kind](**{name: decode(value, arrays) for name, value in of.items()})
     if kind in MAPPINGS:
-        return MAPPINGS[kind](dict(_pairs(of, arrays)))
-    if kind in CONTAINERS:
-        return CONTAINERS[kind](thaw(item, arrays) for item in of)
-    raise ValueError(f"unknown kind {kind!r} in a checkpoint")
+        return MAPPINGS[kind](dict(_decoded_pairs(of, arrays)))
+    if kind in COLLECTIONS:
+        return COLLECTIONS[kind](decode(item, arrays) for item in of)
+    raise ValueError(f"a checkpoint holds a value of the unknown kind {encoded.get('by', kind)!r}")
 
 
-def _pairs(items: Any, arrays: Sequence[Array]) -> list[tuple[Any, Any]]:
-    return [(thaw(key, arrays), thaw(value, arrays)) for key, value in items]
+def _decoded_pairs(items: Any, arrays: Sequence[Array]) -> list[tuple[Any, Any]]:
+    return [(decode(key, arrays), decode(value, arrays)) for key, value in items]
 
 
-def _object(cls: type[Any], attributes: Any) -> Any:
-    if issubclass(cls, tuple):
-        return cls(*attributes)
-    made = object.__new__(cls)
-    for name, value in attributes.items():
-        object.__setattr__(made, name, value)  # frozen ones as well
-    return made
-
-
-def _path(cls: Any) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _class(path: str) -> type[Any]:
-    module, _, name = path.partition(":")
-    if module == "builtins" and name in ("int", "list", "dict", "float"):
-        return {"int": int, "list": list, "dict": dict, "float": float}[name]
-    if module == "collections" and name == "deque":
-        return deque
-    if not module.startswith(PACKAGE):
-        raise ValueError(f"a checkpoint names {path}, which is not one of this project's classes")
-    found = getattr(importlib.import_module(module), name)
-    if not isinstance(found, type):
-        raise ValueError(f"a checkpoint names {path}, which is no class")
-    return found
+def _generator(state: Mapping[str, Any]) -> np.random.Generator:
+    name = state["bit_generator"]
+    if name not in GENERATORS:
+        raise ValueError(f"a checkpoint holds a random generator of the unknown kind {name!r}")
+    generator = np.random.Generator(getattr(np.random, name)())
+    generator.bit_generator.state = state
+    return generator

@@ -101,16 +101,16 @@ class Clock(Protocol):
         """Ask for an `Alarm` at this time at the latest, in place of the one asked for before."""
         ...
 
-    def snapshot(self) -> dict[str, Any]:
-        """What `restore` needs, between two events; see `fl_app.core.snapshot`."""
+    def state_dict(self) -> dict[str, Any]:
+        """What `load_state_dict` needs, between two events: plain data and arrays."""
         ...
 
-    def restore(self, state: dict[str, Any], orders: Mapping[int, Order]) -> bool:
-        """Be as when `state` was taken; whether the orders under way then are so again.
+    def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
+        """Restore a state; whether the orders under way then are under way again.
 
         Args:
-            state: of `snapshot`.
-            orders: by their numbers, those under way, with models that were shared anew.
+            state: of `state_dict`.
+            orders: those under way then by their numbers, with models that were shared anew.
         """
         ...
 

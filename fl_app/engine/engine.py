@@ -72,28 +72,6 @@ NO_STATE: State = {}
 # multiplied or divided by these they still are finite.
 LEAST_RATE, MOST_RATE = 1e-18, 1e18
 
-# Of the engine, in a checkpoint.
-KEPT = (
-    "_rng",
-    "_version",
-    "_versions",
-    "_cited",
-    "_idle",
-    "_busy",
-    "_buffer",
-    "_latest",
-    "_sequences",
-    "_client_states",
-    "_orders",
-    "_failures_in_a_row",
-    "_checkpointed",
-    "_updates",
-    "_ended",
-    "_evaluated",
-    "_guard",
-)
-
-
 Evaluate = Callable[[int, Vector], Mapping[str, float]]
 
 
@@ -161,7 +139,7 @@ class Engine:
         eval_every: versions between evaluations; the first and the last version always are.
         guard: bounds on uploads, asked before the strategy is.
         upload_bytes: size of an upload with its extra vectors; default that of as many models.
-        checkpoint: called with the version when it is time for a `snapshot`.
+        checkpoint: called with the version when it is time for a checkpoint (`state_dict`).
         checkpoint_every: versions between checkpoints; None = only when asked to `stop`.
         checkpoint_final: whether there is a checkpoint at the end, before the last evaluation, from
             which a run with a later end can go on.
@@ -318,22 +296,35 @@ class Engine:
 
     # -- checkpoints ------------------------------------------------------------------------------
 
-    def snapshot(self) -> dict[str, Any]:
-        """The whole state between two events, see `fl_app.core.snapshot`."""
+    def state_dict(self) -> dict[str, Any]:
+        """The whole state between two events, as `fl_app.core.snapshot` can encode it."""
         self._notice_attributes()
-        marked = {"unkept": self._unkept} if self._unkept else {}
         return {
-            **marked,
-            **{name: getattr(self, name) for name in KEPT},
-            "schedule": getattr(self._schedule, "__dict__", {}),
-            "strategy": self._strategy.state,
-            "clock": self._clock.snapshot(),
+            "unkept": self._unkept,
+            "rng": self._rng,
+            "version": self._version,
+            "versions": self._versions,
+            "cited": self._cited,
+            "idle": list(self._idle),
+            "busy": self._busy,
+            "buffer": self._buffer,
+            "latest": self._latest,
+            "sequences": self._sequences,
+            "client_states": self._client_states,
+            "orders": self._orders,
+            "failures_in_a_row": self._failures_in_a_row,
+            "checkpointed": self._checkpointed,
+            "updates": self._updates,
+            "ended": self._ended,
+            "evaluated": self._evaluated,
+            "guard": self._guard.state_dict(),
+            "schedule": self._schedule.state_dict(),
+            "strategy": self._strategy.state_dict(),
+            "clock": self._clock.state_dict(),
         }
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Be as when `state` was taken; on real nodes without the orders that were under way.
-
-        To be called before `run`.
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a state before `run`; on real nodes without the orders that were under way.
 
         Raises:
             ValueError: as `check_complete`.
@@ -346,22 +337,34 @@ class Engine:
                 shared[id(vector)] = self._clock.share(vector)
             return shared.get(id(vector), vector)
 
-        for name in KEPT:
-            setattr(self, name, state[name])
-        self._versions = {version: share(params) for version, params in self._versions.items()}
+        self._rng = state["rng"]
+        self._version = state["version"]
+        self._versions = {version: share(params) for version, params in state["versions"].items()}
+        self._cited = Counter(state["cited"])
+        self._idle = ClientPool(state["idle"])
         self._busy = {
             client_id: replace(
                 order,
                 vector=share(order.vector),
                 extra={name: share(vector) for name, vector in order.extra.items()},
             )
-            for client_id, order in self._busy.items()
+            for client_id, order in state["busy"].items()
         }
-        if state["schedule"]:
-            vars(self._schedule).update(state["schedule"])
-        self._strategy.state = state["strategy"]
+        self._buffer = list(state["buffer"])
+        self._latest = dict(state["latest"])
+        self._sequences = Counter(state["sequences"])
+        self._client_states = dict(state["client_states"])
+        self._orders = state["orders"]
+        self._failures_in_a_row = state["failures_in_a_row"]
+        self._checkpointed = state["checkpointed"]
+        self._updates = state["updates"]
+        self._ended = state["ended"]
+        self._evaluated = state["evaluated"]
+        self._guard.load_state_dict(state["guard"])
+        self._schedule.load_state_dict(state["schedule"])
+        self._strategy.load_state_dict(state["strategy"])
         orders = {order.number: order for order in self._busy.values()}
-        if not self._clock.restore(state["clock"], orders):
+        if not self._clock.load_state_dict(state["clock"], orders):
             self._idle, self._busy = ClientPool(self._clock.clients()), {}
             self._lost = list(orders.values())
 
@@ -387,26 +390,36 @@ class Engine:
         return ended == "seconds" and not lost
 
     def _attributes(self) -> dict[str, Any]:
-        """Of the strategy, what must not change: a checkpoint holds none of it."""
-        held = {"state", "report", "schedule", *self._strategy.transient}
-        return {name: value for name, value in vars(self._strategy).items() if name not in held}
+        """What must not change, since no checkpoint holds it, by owner and name."""
+        strategy, schedule = self._strategy, self._schedule
+        held = {"state", "report", "schedule", *strategy.transient}
+        attributes = {
+            f"{type(strategy).__name__}.{name}": value
+            for name, value in vars(strategy).items()
+            if name not in held
+        }
+        if type(schedule).state_dict is Schedule.state_dict:
+            name = type(schedule).__name__
+            attributes |= {f"{name}.{key}": value for key, value in vars(schedule).items()}
+        return attributes
 
     def _notice_attributes(self) -> None:
-        """Warn of an attribute in which the strategy learns, once."""
-        now = fingerprints(
-            {name: v for name, v in self._attributes().items() if name not in self._unkept}
-        )
-        before = {name: v for name, v in self._first.items() if name not in self._unkept}
-        for name in sorted(before.keys() | now.keys()):
-            if before.get(name) != now.get(name):
-                self._unkept.append(name)
+        """Warn once of every attribute that has changed and that no checkpoint holds."""
+        now = fingerprints({k: v for k, v in self._attributes().items() if k not in self._unkept})
+        before = {k: v for k, v in self._first.items() if k not in self._unkept}
+        of_strategy = f"{type(self._strategy).__name__}."
+        for key in sorted(before.keys() | now.keys()):
+            if before.get(key) != now.get(key):
+                self._unkept.append(key)
+                name = key.removeprefix(of_strategy)
                 log.warning(
-                    "%s.%s has changed since the run began, and no checkpoint holds it: no run can "
-                    'go on from this one; keep it as self.state["%s"], or list it in `transient` '
-                    "if it can be computed again",
-                    type(self._strategy).__name__,
-                    name,
-                    name,
+                    "%s has changed since the run began, and no checkpoint holds it: no run can go "
+                    "on from this one; %s",
+                    key,
+                    f'keep it as self.state["{name}"], or list it in `transient` if it can be '
+                    "computed again"
+                    if name != key
+                    else "write its state_dict and load_state_dict",
                 )
 
     def _keep(self) -> None:
@@ -771,13 +784,14 @@ class Engine:
 
 
 def check_complete(state: Mapping[str, Any]) -> None:
-    """Refuse an engine's `snapshot` that lacks what the strategy had learned.
+    """Refuse the state of an engine (`Engine.state_dict`) that lacks something learned.
 
     Raises:
         ValueError: attributes had changed that no checkpoint holds.
     """
-    if unkept := state.get("unkept"):
+    if unkept := state["unkept"]:
         raise ValueError(
-            f"the checkpoint is not complete, for the strategy had changed {', '.join(unkept)}, "
-            f'which is not in self.state: keep it as self.state["{unkept[0]}"], and start anew'
+            f"the checkpoint is not complete: {', '.join(unkept)} had changed and is not in it. "
+            "Keep what a strategy learns in its self.state, and what a schedule remembers in its "
+            "state_dict(), and start anew"
         )

@@ -2,6 +2,8 @@
 
 import statistics
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -84,6 +86,14 @@ class Guard:
         if not reason and self.min_interval is not None:
             self._let_in[update.client_id] = now
         return reason
+
+    def state_dict(self) -> dict[str, Any]:
+        """The lengths that the medians are of, and when each client was let in last."""
+        return {"lengths": self._lengths, "let_in": self._let_in}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore lengths and times."""
+        self._lengths, self._let_in = dict(state["lengths"]), dict(state["let_in"])
 
     def _too_much(self, model: GlobalModel, update: Update) -> str:
         age = model.age(update)

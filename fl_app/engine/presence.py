@@ -65,13 +65,20 @@ class Presence:
         self._next_stay(client_id)
         return client_id, comes
 
-    def snapshot(self) -> dict[str, Any]:
-        """What `restore` needs."""
-        return {k: v for k, v in vars(self).items() if k != "_availability"}
+    def state_dict(self) -> dict[str, Any]:
+        """The stays, and who is online in the order in which they came."""
+        return {
+            "numbers": self._numbers,
+            "until": self._until,
+            "ends": self._ends,
+            "online": list(self._online),
+        }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Be as when `state` was taken."""
-        vars(self).update(state)
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore the stays and who is online."""
+        self._numbers, self._until = list(state["numbers"]), list(state["until"])
+        self._ends = list(state["ends"])
+        self._online = dict.fromkeys(state["online"])
 
     def _next_stay(self, client_id: int) -> None:
         self._numbers[client_id] += 1

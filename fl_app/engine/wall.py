@@ -1,12 +1,12 @@
 """Real time over a mailbox of real nodes."""
 
-import heapq
 import math
 import time
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from fl_app.core.types import Order, Reply, Vector
+from fl_app.engine.agenda import Agenda
 from fl_app.engine.clock import (
     Alarm,
     Arrived,
@@ -30,13 +30,11 @@ class WallClock:
 
     def __init__(self, mailbox: Mailbox, *, deadline: float = math.inf) -> None:
         self._mailbox = mailbox
-        self._deadline = deadline
         self._began = time.monotonic()
         self._orders: dict[int, Order] = {}  # with a client, in time
         self._expired: dict[int, Order] = {}  # given up, the client still out
-        self._deadlines: list[tuple[float, int]] = []
+        self._agenda = Agenda(deadline)
         self._inbox: list[Reply | Joined | Left] = []
-        self._alarm = math.inf
 
     @property
     def now(self) -> float:
@@ -50,8 +48,7 @@ class WallClock:
 
     def dispatch(self, order: Order) -> None:
         self._orders[order.number] = order
-        if math.isfinite(self._deadline):
-            heapq.heappush(self._deadlines, (self.now + self._deadline, order.number))
+        self._agenda.add_deadline(order)
         self._mailbox.push(order)
 
     def continue_order(self, order: Order, progress: float) -> None:
@@ -65,13 +62,13 @@ class WallClock:
         return False
 
     def alarm(self, at: float) -> None:
-        self._alarm = at
+        self._agenda.alarm = at
 
-    def snapshot(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, Any]:
         return {"now": self.now}
 
-    def restore(self, state: dict[str, Any], orders: Mapping[int, Order]) -> bool:
-        # Whoever works on one of the orders answers a server that is no more.
+    def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
+        # The replies to these orders go to a server that exists no more.
         del orders
         self._began = time.monotonic() - state["now"]
         return False
@@ -81,18 +78,17 @@ class WallClock:
             if self._inbox:
                 return self._event(self._inbox.pop(0))
             now = self.now
-            if now >= self._alarm:
-                self._alarm = math.inf
+            if now >= self._agenda.alarm:
+                self._agenda.pop_alarm()
                 return Alarm()
-            while self._deadlines and self._deadlines[0][0] <= now:
-                order = self._orders.pop(heapq.heappop(self._deadlines)[1], None)
+            while self._agenda.first <= now:
+                order = self._orders.pop(self._agenda.pop().number, None)
                 if order is not None:
                     self._expired[order.number] = order
                     return Expired(order)
             if now >= until:
                 return None
-            given_up = self._deadlines[0][0] if self._deadlines else math.inf
-            due = min(until, self._alarm, given_up)
+            due = min(until, self._agenda.alarm, self._agenda.first)
             self._inbox.extend(self._mailbox.pull(due - now if math.isfinite(due) else None))
 
     def close(self) -> None:

@@ -12,9 +12,9 @@ from safetensors.numpy import save
 
 from fl_app.core.errors import RunError
 from fl_app.core.files import atomic_write
-from fl_app.core.snapshot import Array, Freezer, thaw
+from fl_app.core.snapshot import Array, Encoder, decode
 
-FORMAT = "4"
+FORMAT = "5"
 KEPT = 2
 ASIDE = ".torn"
 PATTERN = "version-*.safetensors"
@@ -41,17 +41,18 @@ class Checkpoints:
 
         Args:
             version: of the global model, by which the file is named.
-            state: what `fl_app.core.snapshot` can keep.
+            state: what `fl_app.core.snapshot` can encode.
 
         Returns:
             The file.
 
         Raises:
             RunError: it cannot be written.
+            TypeError: the state holds a value that cannot be encoded.
         """
-        freezer = Freezer()
-        structure = json.dumps(freezer.freeze(state)).encode()
-        arrays = {str(i): np.asarray(array, order="C") for i, array in enumerate(freezer.arrays)}
+        encoder = Encoder()
+        structure = json.dumps(encoder.encode(state)).encode()
+        arrays = {str(i): np.asarray(array, order="C") for i, array in enumerate(encoder.arrays)}
         # Not as metadata, of which safetensors reads 100 MB: 80,000 orders under way are more.
         arrays[STRUCTURE] = np.frombuffer(structure, np.uint8)
         metadata = {
@@ -116,8 +117,9 @@ class Checkpoints:
             raise _Torn(f"torn ({error})") from error
         if metadata.get("format") != FORMAT:
             raise ValueError(
-                f"{path} is not a checkpoint of this program, or of another version of it "
-                f"(format {metadata.get('format')}, expected {FORMAT})"
+                f"{path} is of checkpoint format {metadata.get('format')}, and this version reads "
+                f"format {FORMAT}: go on with the version that wrote it, or give overwrite=true to "
+                "begin anew"
             )
         if _checksum(arrays) != metadata["sha256"]:
             raise _Torn("its checksum does not fit")
@@ -130,7 +132,7 @@ class Checkpoints:
                 "replace it"
             )
         structure = json.loads(arrays.pop(STRUCTURE).tobytes())
-        return thaw(structure, [arrays[str(place)] for place in range(len(arrays))])
+        return decode(structure, [arrays[str(place)] for place in range(len(arrays))])
 
 
 def different(there: Any, here: Any, key: str = "") -> list[str]:

@@ -179,7 +179,7 @@ def run_cell(
     def checkpoint(version: int) -> None:
         with undisturbed():
             state = {
-                "engine": engine.snapshot(),
+                "engine": engine.state_dict(),
                 "lines": lines.position(),
                 "table": table.position(),
                 "token": token,
@@ -204,7 +204,7 @@ def run_cell(
         )
         stack.enter_context(closing(engine))
         if kept is not None:
-            engine.restore(kept["engine"])
+            engine.load_state_dict(kept["engine"])
             print(f"{label}: goes on from version {engine.version}")
         with require_writable(folder):
             folder.mkdir(parents=True, exist_ok=True)

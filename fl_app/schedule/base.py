@@ -12,7 +12,7 @@ One class covers the classic regimes. With M_c clients at work and a buffer of K
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -107,6 +107,14 @@ class Schedule(Protocol):
         """
         del clusters, buffer
         return ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the schedule remembers, for a checkpoint: plain data and arrays."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what the schedule remembered."""
+        del state
 
 
 def not_waiting(idle: ClientPool, buffer: Sequence[Update]) -> Sequence[int]:

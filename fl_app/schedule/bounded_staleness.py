@@ -1,6 +1,7 @@
 """Buffered aggregation that waits for whoever is too far behind: PORT's schedule."""
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -70,3 +71,9 @@ class BoundedStaleness(Schedule):
 
     def validate_population(self, num_clients: int) -> None:
         self._buffered.validate_population(num_clients)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"awaited": self._awaited}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._awaited = set(state["awaited"])

@@ -4,6 +4,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -118,6 +119,21 @@ class ClusteredQuorum(Schedule):
             f"at most num_clients={num_clients}",
             "the server would wait for ever for a client in each cluster",
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "clusters": self._clusters,
+            "due": self._due,
+            "ordered": self._ordered,
+            "failed": self._failed,
+            "expected": self._expected,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._clusters, self._due = state["clusters"], state["due"]
+        self._ordered, self._failed = set(state["ordered"]), set(state["failed"])
+        self._expected = set(state["expected"])
+        self._counted, self._quorums = set(), {}
 
     def _quorums_of(self, clients: set[int]) -> Mapping[int, int]:
         """How many of each cluster are waited for; most often as the time before."""

@@ -1,7 +1,8 @@
 """Clients start by the clock: FedASMU's schedule."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -71,3 +72,9 @@ class Periodic(Schedule):
             f"at most num_clients={num_clients}",
             "so many clients can never be at work",
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"due": self._due, "is_due": self._is_due}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._due, self._is_due = state["due"], state["is_due"]

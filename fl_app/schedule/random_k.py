@@ -1,7 +1,8 @@
 """In every iteration K random clients answer: WKAFL's own simulation."""
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -66,6 +67,13 @@ class RandomK(Schedule):
             f"num_clients={num_clients}",
             "draws would name clients that do not exist",
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rng": self._rng, "iteration": self._iteration, "draws": self._draws}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._rng, self._iteration = state["rng"], state["iteration"]
+        self._draws = state["draws"]
 
     @property
     def devices(self) -> "RandomK":

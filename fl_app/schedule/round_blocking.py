@@ -1,7 +1,8 @@
 """Rounds that stragglers of earlier rounds may join late."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -75,6 +76,18 @@ class RoundBlocking(Schedule):
             f"at most num_clients={num_clients}",
             "the server would wait for ever",
         )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "used": self._used,
+            "present": self._present,
+            "ordered": self._ordered,
+            "failed": self._failed,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._used, self._present = set(state["used"]), state["present"]
+        self._ordered, self._failed = set(state["ordered"]), set(state["failed"])
 
     def _left(self, arrived: set[int]) -> float:
         """How many clients' turns are still to come in this round."""

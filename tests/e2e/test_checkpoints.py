@@ -208,7 +208,7 @@ def test_a_state_that_cannot_be_restored_leaves_no_worker(
         raise ValueError("of another kind")
 
     killed("fedbuff", tmp_path, 40)
-    monkeypatch.setattr(Engine, "restore", refuse)
+    monkeypatch.setattr(Engine, "load_state_dict", refuse)
     with pytest.raises(ValueError, match="of another kind"):
         federation("fedbuff", tmp_path, "resume=auto", "runtime.workers=1")
     assert multiprocessing.active_children() == []

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -132,6 +132,14 @@ class FedASMU(AsyncStrategy):
                 "FedASMU cannot go by algorithm/schedule=random_k: it knows how long an order "
                 "takes, and not when its client would pause"
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        controls: dict[int, Control] = self.state["controls"]
+        return {**self.state, "controls": {i: dict(vars(c)) for i, c in controls.items()}}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        controls = {i: Control(**kept) for i, kept in state["controls"].items()}
+        self.state = {**state, "controls": controls}
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         if not self.num_slots:

@@ -23,7 +23,8 @@ from fl_app.engine.clock import (
     Stray,
 )
 from fl_app.engine.engine import Engine, Stop
-from fl_app.engine.virtual import READY_LIMIT, VirtualClock
+from fl_app.engine.lookahead import READY_LIMIT
+from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.schedule import Buffered
 
@@ -286,6 +287,7 @@ def test_whoever_leaves_takes_its_orders_along(time: SimpleNamespace) -> None:
     clock = WallClock(field, deadline=5.0)
     clock.dispatch(expired)
     assert clock.next(math.inf) == Expired(expired)
+    lost, kept = replace(lost, sent_at=clock.now), replace(kept, sent_at=clock.now)
     clock.dispatch(lost)
     clock.dispatch(kept)
     assert clock.next(math.inf) == Left(7, (lost,))
@@ -345,7 +347,7 @@ def test_a_node_that_vanishes_frees_its_place(time: SimpleNamespace) -> None:
     assert sink.history.failures == 1
 
 
-# -- alarms, pauses, notices ----------------------------------------------------------------------
+# -- alarms, pauses, recalls ----------------------------------------------------------------------
 
 
 class Parted(Times):
@@ -446,7 +448,7 @@ def test_who_does_not_pause_ends_as_always() -> None:
 
 
 @pytest.mark.parametrize("computed", [False, True])
-def test_a_notice_shortens_an_order_to_its_epoch(computed: bool) -> None:
+def test_a_recall_shortens_an_order_to_its_epoch(computed: bool) -> None:
     """At 6, in the third of 5 epochs of 2 s after 1 s of download: it ends at 7, arrives at 8."""
     mailbox = Answers({})
     clock = VirtualClock(
@@ -486,14 +488,13 @@ def at_the_arrival_of_another(mailbox: Answers) -> tuple[VirtualClock, Order]:
     return clock, late
 
 
-def test_a_notice_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
+def test_a_recall_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
     """As above; what was computed for the whole order is forgotten, here and at the mailbox."""
     mailbox = Answers({-1: replace(UPLOAD, loss=0.25)})
     clock, late = at_the_arrival_of_another(mailbox)
     assert clock.now == 6.0
     assert clock.recall(late)
-    assert clock.snapshot()["held"] == {}
-    assert clock._dropped == set()
+    assert clock.state_dict()["early"] == {}
     event = clock.next(math.inf)
     assert isinstance(event, Arrived)
     assert (clock.now, event.order) == (pytest.approx(8.0), late)
@@ -501,7 +502,24 @@ def test_a_notice_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
     assert event.reply.upload.loss == 0.25
 
 
-def test_who_is_about_to_pause_is_not_hurried() -> None:
+def test_a_client_that_sends_what_it_has_is_not_recalled_into_more() -> None:
+    """1 s down, 10 s in 5 epochs, 1 s up; recalled at 6.0, it has 3 epochs at 7.0."""
+    times = Parted(lambda client, sequence: [10.0, 4.0, 4.5, 5.5][client])
+    clock = VirtualClock(Shelf(), times, 4, epochs=5)
+    late = order(0)
+    for client_id in range(4):
+        clock.dispatch(late if client_id == 0 else order(client_id, client_id=client_id))
+    again = []
+    for _ in range(3):
+        clock.next(math.inf)
+        again.append((clock.now, clock.recall(late)))
+    assert again == [(6.0, True), (6.5, True), (7.5, False)]
+    event = clock.next(math.inf)
+    assert isinstance(event, Arrived)
+    assert (clock.now, event.order) == (8.0, late)
+
+
+def test_a_client_that_is_about_to_pause_is_not_recalled() -> None:
     """It asks after its fourth epoch, at 9; the other is there at 6."""
     mailbox = Answers({0: paused(0.8)})
     clock, late = at_the_arrival_of_another(mailbox)
@@ -526,7 +544,7 @@ def test_an_order_for_more_epochs_takes_longer_where_epochs_count(
     assert clock.now == pytest.approx(end + 12.0)
 
 
-def test_nobody_is_hurried_in_the_last_epoch_or_when_gone() -> None:
+def test_no_client_is_recalled_in_its_last_epoch_or_when_it_is_gone() -> None:
     clock = VirtualClock(Shelf(), Parted(lambda client, _: 4.0 if client else 5.0), 2, epochs=2)
     late, other = order(0), order(1, client_id=1)
     clock.dispatch(late)

@@ -374,14 +374,14 @@ def test_clusters_are_formed_of_every_clients_latest_gradient() -> None:
 @pytest.mark.parametrize(("recluster", "kept"), [(True, 3), (False, 0)])
 def test_gradients_are_kept_only_while_they_may_be_asked_for(recluster: bool, kept: int) -> None:
     engine = Engine(
-        strategy=Stateful(),
+        strategy=MeanDelta(),
         schedule=ClusteredQuorum(num_clusters=1, participation=0.5, recluster=recluster),
         clock=VirtualClock(Inline(Scripted(counting)), Times(one_second), 3),
         initial=vec(0, 0),
         stop=Stop(num_versions=4),
     )
     engine.run()
-    assert len(engine.snapshot()["_latest"]) == kept
+    assert len(engine.state_dict()["latest"]) == kept
 
 
 def test_clusters_must_hold_those_who_were_shown() -> None:
@@ -662,21 +662,13 @@ class Nodes:
 
 def on_nodes(heard: Sequence[Sequence[Joined | Left]], sink: Sink | None = None) -> Engine:
     return Engine(
-        strategy=Stateful(),
+        strategy=MeanDelta(),
         schedule=Buffered(None, 1),
         clock=WallClock(Nodes(heard)),
         initial=vec(0, 0),
         stop=Stop(num_versions=9),
         sinks=[] if sink is None else [sink],
     )
-
-
-class Stateful(MeanDelta):
-    """Can be kept in a checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state: dict[str, Any] = {}
 
 
 def test_a_network_that_loses_all_nodes_at_once_does_not_end_the_run() -> None:
@@ -696,7 +688,7 @@ def test_a_server_that_is_started_anew_outlives_the_orders_of_many_nodes() -> No
     before.run()
     recorder = Recorder()
     after = on_nodes([], recorder)
-    after.restore(deepcopy(before.snapshot()))
+    after.load_state_dict(deepcopy(before.state_dict()))
     after.run()
     assert recorder.history.failures == 300
 
@@ -796,7 +788,8 @@ def test_uploads_that_diverge_blame_the_learning_rates() -> None:
 
 def make(**settings: Any) -> Engine:
     clock = VirtualClock(Inline(Scripted(toward_own_number)), Times(one_second), 10)
-    return Engine(schedule=SCHEDULE, clock=clock, initial=vec(0, 0), stop=Stop(6), **settings)
+    settings = {"schedule": SCHEDULE, **settings}
+    return Engine(clock=clock, initial=vec(0, 0), stop=Stop(6), **settings)
 
 
 class Forgetful(MeanDelta):
@@ -804,7 +797,6 @@ class Forgetful(MeanDelta):
 
     def __init__(self) -> None:
         super().__init__()
-        self.state: dict[str, Any] = {}
         self.rate = 0.5
         self.counts = {"seen": [0]}
 
@@ -822,7 +814,7 @@ def test_an_attribute_that_learns_is_told_once_and_nobody_goes_on_from_it(
     snapshots: list[dict[str, Any]] = []
 
     def keep(version: int) -> None:
-        snapshots.append(engine.snapshot())
+        snapshots.append(engine.state_dict())
 
     engine = make(strategy=Forgetful(), checkpoint=keep, checkpoint_every=2)
     with caplog.at_level(logging.WARNING):
@@ -833,8 +825,10 @@ def test_an_attribute_that_learns_is_told_once_and_nobody_goes_on_from_it(
     assert counts.startswith("Forgetful.counts has changed since the run began, and no checkpoint")
     assert 'keep it as self.state["momentum"], or list it in `transient`' in momentum
     for snapshot in snapshots:
-        with pytest.raises(ValueError, match="had changed counts, momentum, which is not in self"):
-            make(strategy=Forgetful()).restore(deepcopy(snapshot))
+        with pytest.raises(
+            ValueError, match=r"Forgetful\.counts, Forgetful\.momentum had changed and is"
+        ):
+            make(strategy=Forgetful()).load_state_dict(deepcopy(snapshot))
 
 
 def test_attributes_that_can_be_computed_again_are_listed() -> None:
@@ -843,8 +837,30 @@ def test_attributes_that_can_be_computed_again_are_listed() -> None:
 
     engine = make(strategy=Listed())
     engine.run()
-    assert "unkept" not in engine.snapshot()
-    make(strategy=Listed()).restore(deepcopy(engine.snapshot()))
+    assert engine.state_dict()["unkept"] == []
+    make(strategy=Listed()).load_state_dict(deepcopy(engine.state_dict()))
+
+
+def test_a_schedule_that_remembers_without_a_state_dict_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Counting(InBursts):
+        def __init__(self) -> None:
+            super().__init__()
+            self.taken = 0
+
+        def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+            self.taken += 1
+            return super().take(buffer)
+
+    engine = make(strategy=MeanDelta(), schedule=Counting())
+    engine.run()
+    with caplog.at_level(logging.WARNING):
+        state = engine.state_dict()
+    assert "Counting.taken has changed since the run began" in caplog.text
+    assert "write its state_dict and load_state_dict" in caplog.text
+    with pytest.raises(ValueError, match=r"Counting\.taken had changed and is not in it"):
+        make(strategy=MeanDelta(), schedule=Counting()).load_state_dict(deepcopy(state))
 
 
 def test_an_error_of_the_strategy_is_raised_after_the_clock_was_closed() -> None:

@@ -1,7 +1,7 @@
 """A run that goes on past its end is as one that had a later end from the beginning."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -26,6 +26,12 @@ class Moody(Schedule):
         self.asked = 0
         self.left = 0
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"asked": self.asked, "left": self.left}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.asked, self.left = state["asked"], state["left"]
+
     def start(
         self,
         idle: ClientPool,
@@ -48,14 +54,6 @@ class Moody(Schedule):
         pass
 
 
-class Remembering(MeanDelta):
-    """Can be kept in a checkpoint."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.state: dict[str, Any] = {}
-
-
 class Log:
     """Keeps every event as it is written."""
 
@@ -72,7 +70,7 @@ def course(stop: Stop, kept: dict[str, Any] | None = None) -> tuple[list[dict[st
     """The events of a run, what it kept at its end, and what ended it; `kept` is gone on with."""
     log, ends = Log(), []
     engine = Engine(
-        strategy=Remembering(),
+        strategy=MeanDelta(),
         schedule=Moody(),
         clock=VirtualClock(
             Inline(Scripted(toward_own_number)),
@@ -83,12 +81,12 @@ def course(stop: Stop, kept: dict[str, Any] | None = None) -> tuple[list[dict[st
         stop=stop,
         evaluate=lambda version, _: {"accuracy": version / 100, "loss": 1.0},
         eval_every=7,
-        checkpoint=lambda _: ends.append((deepcopy(engine.snapshot()), len(log.events))),
+        checkpoint=lambda _: ends.append((deepcopy(engine.state_dict()), len(log.events))),
         checkpoint_final=True,
         sinks=[log],
     )
     if kept is not None:
-        engine.restore(kept)
+        engine.load_state_dict(kept)
     stopped = engine.run().stopped
     return log.events, ends[-1], stopped
 

@@ -116,5 +116,5 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     store = checkpoints(tmp_path)
     path = store.save(3, {})
     save_file({"0": np.zeros(1)}, path)
-    with pytest.raises(ValueError, match="not a checkpoint of this program"):
+    with pytest.raises(ValueError, match="is of checkpoint format None, and this version reads"):
         store.load()

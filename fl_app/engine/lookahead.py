@@ -1,0 +1,67 @@
+"""What is being computed: results of orders, ahead of the moment at which they are due."""
+
+import heapq
+
+from fl_app.core.types import Order, Reply
+from fl_app.engine.clock import Mailbox
+
+READY_LIMIT = 32
+
+
+class Lookahead:
+    """Keeps workers busy with the orders that are due next.
+
+    Args:
+        mailbox: has the workers; any of them serves any client.
+    """
+
+    def __init__(self, mailbox: Mailbox) -> None:
+        self._mailbox = mailbox
+        self._pending: list[tuple[float, float, int, Order]] = []  # not yet with a worker
+        self._ready: dict[int, Reply] = {}
+        self._under_way = 0  # with a worker
+        self._cancelled: set[int] = set()  # numbers of those with a worker
+
+    def submit(self, time: float, tie: float, order: Order) -> None:
+        """Compute an order's result by a time, seconds; a smaller `tie` goes first."""
+        heapq.heappush(self._pending, (time, tie, order.number, order))
+
+    def result(self, number: int) -> Reply:
+        """The reply of the order with this number; waits for it, and returns it once."""
+        self._feed()
+        if number in self._ready:
+            self._gather(0.0)
+        while number not in self._ready:
+            self._gather(None)
+        return self._ready.pop(number)
+
+    def cancel(self, number: int) -> None:
+        """Drop an order, computed or not."""
+        for place, (_, _, pending, _) in enumerate(self._pending):
+            if pending == number:
+                del self._pending[place]
+                heapq.heapify(self._pending)
+                return
+        if self._ready.pop(number, None) is None:
+            self._cancelled.add(number)
+
+    def _gather(self, timeout: float | None) -> None:
+        for reply in self._mailbox.pull(timeout):
+            if isinstance(reply, Reply):
+                self._under_way -= 1
+                if reply.number in self._cancelled:
+                    self._cancelled.discard(reply.number)
+                else:
+                    self._ready[reply.number] = reply
+        self._feed()
+
+    def _feed(self) -> None:
+        # A result that lies ready takes as much memory as a model. Past READY_LIMIT of them only
+        # the next event's order is computed, which is the first of those pending.
+        while (
+            self._pending
+            and self._mailbox.capacity() > 0
+            and (len(self._ready) < READY_LIMIT or self._under_way == 0)
+        ):
+            self._under_way += 1
+            self._mailbox.push(heapq.heappop(self._pending)[3])
