@@ -6,6 +6,7 @@ import pkgutil
 import re
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import hydra
@@ -70,6 +71,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
+@cache
 def members() -> dict[str, set[str]]:
     """Class -> the names in its body and in those of its bases."""
     own: dict[str, set[str]] = {}
