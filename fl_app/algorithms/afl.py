@@ -1,4 +1,4 @@
-"""AFL: K-asynchronous aggregation weighted by the clients' data, whatever the age.
+"""AFL: K-asynchronous aggregation weighted by the clients' numbers of examples, at any age.
 
 The semi-asynchronous baseline without staleness weights of EAFL's comparison
 (`fl_app.algorithms.eafl`), in gradient form.
@@ -11,7 +11,7 @@ Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of loc
 
 Symbols: eta server_lr, |D_i| number of examples of client i.
 
-Deviations: EAFL prints it as a mixture of models, with a minus sign that turns the model round.
+Deviations: EAFL prints it as a mixture of models, with a minus sign that reverses the model.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""ASO-Fed: slow clients take longer steps, along gradients that remember those before.
+"""ASO-Fed: slow clients take longer steps, along gradients that remember earlier ones.
 
 Chen, Ning, Slawski, Rangwala: "Asynchronous Online Federated Learning for Edge Devices with Non-IID
 Data", IEEE Big Data 2020, arXiv:1911.02134, Algorithms 1 and 2.
@@ -17,11 +17,11 @@ where r = max(1, ln d), d the mean of the client's delays; h and v last from ord
 Symbols: lambda regularisation, b decay, eta client.local_lr, n_i number of training examples of
 client i, n that of all clients.
 
-Deviations: the paper's displacement is from the "old copy" of the client's model, read here as what
-the client had received. A delay is counted in versions, age + 1, and told to the client with its
-next order [A]. n is num_clients times the mean n_i of the clients heard so far. Left out: the
-re-weighting of features on the server, which shrinks the first layer with every upload; data that
-arrive while training goes on.
+Deviations: the paper measures the displacement from the "old copy" of the client's model. Here that
+is the model which the client received. A delay is counted in versions, age + 1. The client learns
+it with its next order [A]. n is num_clients times the mean n_i of the clients that have reported so
+far. Two parts are left out: the re-weighting of features on the server, which shrinks the first
+layer with every upload, and data that arrive during training.
 """
 
 import math
@@ -46,9 +46,9 @@ class ASOFed(AsyncStrategy):
     """Adds each arrival's displacement, by the client's share of all examples.
 
     Args:
-        regularisation: lambda >= 0.
-        decay: b, in [0, 1).
-        num_clients: whose examples n counts; None = the clients heard so far.
+        regularisation: lambda, the pull towards the received model.
+        decay: b, the share of h that a step keeps.
+        num_clients: number of clients whose examples n counts; None = those that have reported.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -98,7 +98,7 @@ class ASOFedTrainer(LocalTrainer):
     """Local SGD along z; a client keeps h and v between its orders."""
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
-        """Take up h and v where the client's last order left them."""
+        """Restore h and v of the client's last order."""
         del rng
         self._regularisation = float(config["regularisation"])
         self._decay = float(config["decay"])
@@ -109,7 +109,7 @@ class ASOFedTrainer(LocalTrainer):
         )
 
     def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
-        """z = g - v + h, with g that of the loss and of the pull to what was received."""
+        """z = g - v + h. g includes the pull towards the received model."""
         del step
         params: list[Tensor] = self.model.params  # type: ignore[assignment]
         pull = list(torch._foreach_sub(params, self._received))

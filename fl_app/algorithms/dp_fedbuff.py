@@ -10,13 +10,13 @@ Server, once K updates have arrived, of clients i in B with n_i updates each:
     s(u)    = (1 + u)^(-1/2)
     w_{t+1} = w_t + eta_g [ (1/K) sum_{i in B} u_i + N(0, (z C / K)^2 I) ]
 
-As s <= 1, a client moves the sum by at most C, also one that is so fast that it is in a buffer
-twice; so z is the noise multiplier of every version. Versions are composed without amplification
-by sampling, for nobody draws who comes first.
+As s <= 1, a client moves the sum by at most C, even if the buffer holds two of its updates. So z is
+the noise multiplier of every version. The accountant composes versions without amplification by
+sampling, because the order of arrival is not a random sample.
 
 Symbols: eta_g server_lr, K schedule.buffer_size, C clip_norm, z noise_multiplier.
 
-What it does not hide: who takes part and when, and the clients' mean losses in the event log.
+It does not hide which clients take part and when, nor the clients' mean losses in the event log.
 """
 
 import math
@@ -46,17 +46,17 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class DPFedBuff(AsyncStrategy):
-    """FedBuff's step along clipped displacements and noise; says what epsilon it came to.
+    """FedBuff's step along clipped displacements and noise; reports the epsilon that was spent.
 
     Args:
-        server_lr: eta_g > 0.
-        clip_norm: C > 0, the longest displacement that counts in full.
-        noise_multiplier: z > 0, standard deviation of the noise over C.
-        delta: of (epsilon, delta), in (0, 1); well below 1 / number of clients.
-        max_epsilon: runs of more versions than it pays for are refused; None = any.
-        noise_seed: of the noise; None = from the operating system, as privacy needs: who knows the
-            seed can take the noise away.
-        lr_schedule: of eta_g; None = constant.
+        server_lr: eta_g, the server's rate.
+        clip_norm: C, the longest displacement that counts in full.
+        noise_multiplier: z, standard deviation of the noise over C.
+        delta: of (epsilon, delta); well below 1 / number of clients.
+        max_epsilon: a run that would spend more is refused; None = any.
+        noise_seed: of the noise; None = from the operating system, as privacy needs. Whoever knows
+            the seed can remove the noise.
+        lr_schedule: how eta_g falls; None = constant.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -95,7 +95,7 @@ class DPFedBuff(AsyncStrategy):
             "strategy.max_epsilon",
             self.max_epsilon,
             "null with num_versions=null and max_updates=null",
-            "nobody could say what the run will spend",
+            "what the run will spend would be unknown",
         )
         epsilon = self.epsilon(int(num_versions))
         require(
@@ -110,8 +110,8 @@ class DPFedBuff(AsyncStrategy):
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         if model.num_trainable < model.params.size:
             raise RunError(
-                "DP-FedBuff needs a model without buffers such as BatchNorm's statistics: they "
-                "would leave the clients without clip and noise"
+                "DP-FedBuff needs a model without buffers such as BatchNorm's statistics: clients "
+                "would upload them without clip and noise"
             )
         share = Counter(update.client_id for update in updates)
         weights = [
@@ -128,14 +128,14 @@ class DPFedBuff(AsyncStrategy):
         return self.step(model, -total / np.float32(len(updates)), self.server_lr)
 
     def epsilon(self, versions: int) -> float:
-        """Of (epsilon, delta)-differential privacy for clients that moved so many versions, >= 0.
+        """Epsilon of (epsilon, delta)-differential privacy after `versions` versions, >= 0.
 
-        Renyi accounting of the Gaussian mechanism, by Flower's accountant; neighbours differ in
-        all of one client's data.
+        Flower's accountant computes it by Renyi accounting of the Gaussian mechanism. Neighbouring
+        data sets differ in all data of one client.
         """
         if versions == 0:
             return 0.0
-        # Without amplification it does not matter how many of how many take part.
+        # Without amplification the size of the population has no effect.
         config = PrivacyConfig(
             target_delta=self.delta,
             population_size=1,
@@ -149,7 +149,7 @@ class DPFedBuff(AsyncStrategy):
     def totals(self) -> dict[str, float]:
         """Epsilon of all versions, and of the client that moved most, at `delta`.
 
-        The second holds where it does not depend on the data who takes part when.
+        The second holds if the data have no influence on which clients take part when.
         """
         most = max(self.state["participation"].values(), default=0)
         return {

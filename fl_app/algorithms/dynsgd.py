@@ -1,8 +1,7 @@
-"""DynSGD: updates count inversely to their staleness.
+"""DynSGD: updates weighted inversely to their staleness.
 
 Jiang, Cui, Zhang, Yu: "Heterogeneity-aware Distributed Parameter Servers", SIGMOD 2017
-(dynamic learning rate); in the K-asynchronous form in which FedHist (arXiv:2312.10425) compares
-with it.
+(dynamic learning rate); in the K-asynchronous form of FedHist's comparison (arXiv:2312.10425).
 
 Server, once K uploads have arrived:
 
@@ -15,8 +14,8 @@ of one mini-batch at w_o.
 
 Symbols: eta server_lr, tau_i = t - o + 1 >= 1 the staleness.
 
-Deviations: the original divides each update's learning rate by its staleness, which is
-``normalise=False`` and then SASGD to the bit; FedHist's eq. 4 asks for weights that sum to 1.
+Deviations: the original divides each update's learning rate by its staleness. That is
+``normalise=False``, which equals SASGD to the bit. FedHist's eq. 4 has weights that sum to 1.
 """
 
 from collections.abc import Sequence
@@ -35,10 +34,10 @@ class DynSGD(WeightedGradients):
     """One step along the mean of K gradients, weighted by 1 / staleness.
 
     Args:
-        server_lr: eta > 0.
-        normalise: whether the weights are made to sum to 1.
-        clip_norm: longest trainable part of an upload, > 0; None = any.
-        lr_schedule: of eta; None = constant.
+        server_lr: eta, the server's rate.
+        normalise: whether the weights are divided by their sum.
+        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

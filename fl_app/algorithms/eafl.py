@@ -1,4 +1,4 @@
-"""EAFL: weights by staleness within clusters of like gradients, by data between the clusters.
+"""EAFL: weights by staleness within clusters of similar gradients, by data between clusters.
 
 Asynchronous federated learning with dynamic clustering by the similarity of gradients (GDC),
 staleness-aware semi-asynchronous aggregation within (SAA) and data-size-aware synchronous
@@ -10,28 +10,28 @@ Server, at version t, once the first k_n of every cluster X_n have reported, V_n
     w_{t+1} = w_t - eta sum_n |D_n| / |D| gbar_n                              DSA
     k_n     = max(1, floor(phi |X_n| + 1/2))
 
-At t = 0 and every R versions (GDC) all clients that are there are put into N clusters: k-means over
-g_i / ||g_i||, whose squared distances are 2 - 2 cos(g_i, g_j). At t = 0 each client trains at w_0
-for that alone; later its latest gradient serves, and nobody trains anew.
+At t = 0 and every R versions (GDC) the server puts all present clients into N clusters by k-means
+over g_i / ||g_i||, whose squared distances are 2 - 2 cos(g_i, g_j). At t = 0 each client trains at
+w_0 only for the clusters. Later clusters use each client's latest gradient, without extra training.
 
 Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of local learning rates).
 
 Symbols: eta server_lr, N num_clusters, R recluster_every, phi participation, tau_i = t - o + 1 >= 1
 the staleness, |D_i| number of examples of client i, |D_n| of all of X_n, |D| of all clusters.
 
-Ablations: ``recluster=False`` (w/o GDC) keeps the clusters of t = 0 [A]; ``staleness=False`` (w/o
-SAA) leaves out 1/tau_i; ``synchronous=False`` (w/o DSA) makes a version of every cluster's
-aggregate as it comes, w_{t+1} = w_t - eta |D_n| / |D| gbar_n, and counts as many as there are
-clusters as one iteration of R. (About this one the paper's text says synchronous for asynchronous.)
-tau_i then counts versions, of which an iteration has N, so that 1/tau_i shortens steps up to
-N-fold: what this ablation shows is of both.
+Ablations: ``recluster=False`` (w/o GDC) keeps the clusters of t = 0 [A]. ``staleness=False`` (w/o
+SAA) leaves out 1/tau_i. ``synchronous=False`` (w/o DSA) makes a version of each cluster's aggregate
+when it is complete, w_{t+1} = w_t - eta |D_n| / |D| gbar_n. N such versions count as one iteration
+of R. (For this ablation the paper's text says synchronous where it means asynchronous.) tau_i then
+counts versions, N an iteration, so 1/tau_i also shortens the steps up to N-fold: the ablation shows
+both effects together.
 
-Deviations: within a cluster the weights sum to less than 1, as printed; the step shrinks with the
-staleness, so eta is to be chosen several times larger than that of an average, unless
-``normalise=True`` divides by the sum. Clusters have no heads, through which traffic would go, and
-collecting the gradients for later clusters takes no time. A client whose gradient is 0, or that
-comes after the clusters were formed, belongs to the largest. Who is waited for is up to the
-schedule (`fl_app.schedule.clustered_quorum.ClusteredQuorum`).
+Deviations: within a cluster the weights sum to less than 1, as printed. The step shrinks with the
+staleness, so eta must be several times that of an average, unless ``normalise=True`` divides the
+weights by their sum. Clusters have no heads that relay traffic. Collecting the gradients for later
+clusters takes no time. A client whose gradient is 0, or that joins after the clusters were formed,
+belongs to the largest cluster. The schedule decides which clients the server waits for
+(`fl_app.schedule.clustered_quorum.ClusteredQuorum`).
 """
 
 import warnings
@@ -58,22 +58,22 @@ BLOCK = 1 << 13  # entries of every gradient that are multiplied at a time, as d
 
 @dataclass(kw_only=True)
 class EAFL(AsyncStrategy):
-    """Clusters clients by their gradients, so that every kind of data has its say in a version.
+    """Clusters clients by their gradients, so that each kind of data contributes to each version.
 
     The defaults are those of the paper for MNIST, except server_lr: the paper's 0.005 is for inputs
     of 0 to 255; 1.5 is for inputs of 0 to 1 [A]. The server keeps every client's latest gradient.
 
     Args:
-        server_lr: eta > 0.
-        num_clusters: N >= 1.
-        recluster_every: R >= 1 iterations.
-        participation: phi in (0, 1], share of a cluster that is waited for.
-        normalise: whether the weights within a cluster are made to sum to 1.
-        clip_norm: longest trainable part of an upload, > 0; None = any.
-        lr_schedule: of eta; None = constant.
+        server_lr: eta, the server's rate.
+        num_clusters: N.
+        recluster_every: R, iterations.
+        participation: phi, the share of a cluster that the server waits for.
+        normalise: whether the weights within a cluster are divided by their sum.
+        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
         recluster: False forms clusters only once.
         staleness: False sets tau_i = 1.
-        synchronous: False aggregates each cluster by itself.
+        synchronous: False aggregates each cluster when its own quorum has reported.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -90,7 +90,7 @@ class EAFL(AsyncStrategy):
     num_clusters: int = bounded(5, count(), "clients belong to a cluster")
     recluster_every: int = bounded(100, count(), "the server would do nothing else")
     participation: float = bounded(
-        0.1, within("(0, 1]"), "it is the share of a cluster that is waited for"
+        0.1, within("(0, 1]"), "it is the share of a cluster that the server waits for"
     )
     normalise: bool = False
     clip_norm: float | None = None
@@ -101,7 +101,7 @@ class EAFL(AsyncStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.schedule = ClusteredQuorum(  # type: ignore[misc]  # it goes by this one's keywords
+        self.schedule = ClusteredQuorum(  # type: ignore[misc]  # with this class's keywords
             self.num_clusters,
             self.participation,
             self.recluster_every,
@@ -114,8 +114,8 @@ class EAFL(AsyncStrategy):
         del num_versions
         if not schedule.surveys:
             raise ValueError(
-                "EAFL needs algorithm/schedule=clustered_quorum: no other schedule has it form "
-                "clusters, and without them it is algorithm=safl"
+                "EAFL needs algorithm/schedule=clustered_quorum: no other schedule asks for "
+                "clusters, and without clusters it is algorithm=safl"
             )
 
     def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
@@ -145,7 +145,7 @@ class EAFL(AsyncStrategy):
         within = own / np.bincount(mine, own)[mine] * inverse
         if self.normalise:
             within /= np.bincount(mine, within)[mine]
-        # A cluster of which nobody is there any more does not shorten the step of the others.
+        # A cluster without present clients does not shorten the step of the others.
         between = data / (data[reported].sum() if self.synchronous else data.sum())
         weights = between[mine] * within
 
@@ -156,19 +156,22 @@ class EAFL(AsyncStrategy):
 
 
 def k_means(gradients: Sequence[Vector], num_clusters: int, seed: int) -> NDArray[np.int64]:
-    """Clusters of M vectors ``(d,)`` by direction, which none of them lacks.
+    """Clusters of M vectors ``(d,)``, none of them 0, by direction.
 
     Returns:
-        Labels ``(M,)``, numbered by falling size, each in use; fewer than `num_clusters` where
-        fewer directions differ.
+        Labels ``(M,)``, numbered by falling size. There are fewer than `num_clusters` if there are
+        fewer different directions.
     """
-    with threadpool_limits(1), warnings.catch_warnings():  # one thread: bits as of one core
+    with (
+        threadpool_limits(1),
+        warnings.catch_warnings(),
+    ):  # one thread: the same bits on any number of cores
         products = gram(gradients)
         lengths = np.sqrt(np.diag(products))
-        # M coordinates have the distances of the M directions, and k-means sees nothing else.
+        # These M coordinates have the same distances as the M directions, and k-means uses no more.
         values, axes = np.linalg.eigh(cosines(products, lengths, lengths))
         points = axes * np.sqrt(np.maximum(values, 0))
-        warnings.simplefilter("ignore", ConvergenceWarning)  # where fewer directions differ
+        warnings.simplefilter("ignore", ConvergenceWarning)  # with too few different directions
         labels = KMeans(
             min(num_clusters, len(points)), n_init=10, max_iter=100, tol=1e-4, random_state=seed
         ).fit_predict(points)

@@ -1,4 +1,4 @@
-"""FedAsync: every arrival is mixed into the global model, the staler the less.
+"""FedAsync: each arrival is mixed into the global model, with a weight that falls with its age.
 
 Xie, Koyejo, Gupta: "Asynchronous Federated Optimization", OPT 2020, arXiv:1903.03934, Algorithm 1
 and section 5.2.
@@ -14,8 +14,8 @@ Client: SGD on f_i(w) + (rho / 2) ||w - w_o||^2 (`fl_app.client.LocalTrainer`, p
 
 Symbols: alpha mixing, a exponent or hinge_slope, b hinge_age, rho client.proximal.
 
-Deviations: alpha is not halved late in training. An update may be refused for its age
-(`max_staleness`), as Algorithm 1 of FedASMU's comparison does.
+Deviations: alpha is not halved late in training. Updates that are too stale can be refused
+(`max_staleness`), as in FedASMU's comparison.
 """
 
 from collections.abc import Sequence
@@ -32,14 +32,14 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class FedAsync(AsyncStrategy):
-    """Mixes each arrival into the global model, discounted by its age.
+    """Mixes each arrival into the global model with a weight that falls with its age.
 
     Args:
-        mixing: alpha, in (0, 1].
+        mixing: alpha, the weight of a fresh update.
         staleness_function: ``"constant"``, ``"polynomial"`` or ``"hinge"``.
-        exponent: a of the polynomial, >= 0.
-        hinge_slope: a of the hinge, >= 0.
-        hinge_age: b of the hinge, versions, >= 0.
+        exponent: a of the polynomial.
+        hinge_slope: a of the hinge.
+        hinge_age: b of the hinge, versions.
         max_staleness: refuse updates whose 1-based staleness (age + 1) exceeds this; None = never.
 
     Example:

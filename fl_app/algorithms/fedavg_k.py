@@ -1,6 +1,6 @@
-"""K-asynchronous federated averaging: the mean of the first K gradients, whatever their age.
+"""K-asynchronous federated averaging: the mean of the first K gradients, of any age.
 
-The unweighted baseline that staleness-aware methods are compared with. K-async SGD: Dutta, Joshi,
+The baseline of staleness-aware methods. K-async SGD: Dutta, Joshi,
 Ghosh, Dube, Nagpurkar: "Slow and Stale Gradients Can Win the Race", AISTATS 2018, arXiv:1803.01113,
 section 2.
 
@@ -32,11 +32,12 @@ class FedAvgK(WeightedGradients):
     """One step along the mean of K possibly stale gradients.
 
     Args:
-        server_lr: eta > 0. An upload is a mean gradient, so eta = local_lr x local steps moves the
-            model by the clients' mean displacement.
+        server_lr: eta, the server's rate. The default moves the model by the clients' mean
+            displacement if they upload models. With ``"pseudo"`` uploads, which are mean gradients,
+            eta = local_lr x local steps does so.
         weighting: ``"uniform"`` (1/K) or ``"examples"`` (n_i/n).
-        clip_norm: longest trainable part of an upload, > 0; None = any.
-        lr_schedule: of eta; None = constant.
+        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -46,7 +47,7 @@ class FedAvgK(WeightedGradients):
         [-0.5, -1.5]
     """
 
-    weighting: str = bounded("uniform", one_of("uniform", "examples"), "no other weights are known")
+    weighting: str = bounded("uniform", one_of("uniform", "examples"), "no other weighting exists")
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.ones(len(updates))

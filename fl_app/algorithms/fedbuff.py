@@ -7,9 +7,9 @@ Server, once K updates have arrived:
 
     w_{t+1} = w_t + eta_g (1/K) sum_k s(t - o_k) Delta_k,    s(u) = (1 + u)^(-1/2)  or  1
 
-Client: Delta_k = w_k - w_o after local SGD from w_o; it restarts at once from the current model.
+Client: Delta_k = w_k - w_o after local SGD from w_o. It restarts at once from the current model.
 
-Symbols: eta_g server_lr, K schedule.buffer_size, o_k the version that the k-th update started from.
+Symbols: eta_g server_lr, K schedule.buffer_size, o_k the base version of the k-th update.
 
 Deviations: no server momentum.
 """
@@ -33,10 +33,10 @@ class FedBuff(AsyncStrategy):
     """A server step along the mean of K displacements, each discounted by its age.
 
     Args:
-        server_lr: eta_g > 0.
+        server_lr: eta_g, the server's rate.
         staleness_function: ``"polynomial"`` or ``"constant"``.
-        clip_norm: longest trainable part of a displacement, > 0; None = any.
-        lr_schedule: of eta_g; None = constant.
+        clip_norm: greatest length of a displacement's trainable part, > 0; None = any length.
+        lr_schedule: how eta_g falls; None = constant.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -1,4 +1,4 @@
-"""FedDyn: every client's loss is shifted until its optimum and the global one are the same.
+"""FedDyn: each client's loss is shifted until its optimum equals the global one.
 
 Acar, Zhao, Matas Navarro, Mattina, Whatmough, Saligrama: "Federated Learning Based on Dynamic
 Regularization", ICLR 2021, arXiv:2111.04263, Algorithm 1, in the form of its authors' code.
@@ -7,23 +7,23 @@ Client, from the received c, with h_i = 0 at first and alpha_i = alpha / (n_i / 
 
     minimise f_i(w) + alpha_i <w, h_i - c> + (alpha_i / 2) ||w||^2,    then h_i <- h_i + w_i - c
 
-which pulls by alpha_i (h_i + w - c).
+so a step adds alpha_i (h_i + w - c) to the gradient.
 
 Server, once all of the round's cohort have reported:
 
     mean = mean_cohort w_i,    c <- mean + (1 / m) sum_all h_i
 
-c is what clients receive, the mean is what is tested and saved (`FedDyn.to_evaluate`). The sum of
-all h_i is known to the server, for it grows by what clients upload (not by what is lost or refused
-on the way, which its client remembers all the same).
+Clients receive c. The mean is tested and saved (`FedDyn.to_evaluate`). The server knows the sum of
+all h_i, because the sum grows by each upload. It misses uploads that are lost or refused, which
+their clients have added to h_i.
 
 Symbols: alpha regularisation; m num_clients; n_i number of training examples of client i.
 
-Deviations: h_i and alpha_i are those of the code; the paper has gradients in place of
-displacements, and one alpha. The mean n is that of the clients heard so far, told with every order;
-before the first is heard alpha_i = alpha [A]. The gradient's clip (client.max_grad_norm) holds for
-the whole of it, where the code leaves alpha_i w out. Buffers such as batch normalisation's are
-averaged, and h_i has none.
+Deviations: h_i and alpha_i are those of the code. The paper has gradients in place of
+displacements, and one alpha. Every order carries the mean n of the clients that have reported so
+far. Before the first report alpha_i = alpha [A]. client.max_grad_norm clips the whole gradient; the
+code's clip leaves out alpha_i w. Buffers such as batch normalisation's are averaged, and h_i does
+not cover them.
 """
 
 from collections.abc import Sequence
@@ -44,11 +44,11 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class FedDyn(AsyncStrategy):
-    """Mean of the local models, and ahead of it by the mean of what all clients remember.
+    """Mean of the local models plus the mean of all clients' memories h_i.
 
     Args:
-        regularisation: alpha > 0.
-        num_clients: m; None = those heard so far.
+        regularisation: alpha, the weight of the shift.
+        num_clients: m; None = the clients that have reported so far.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -105,7 +105,7 @@ class FedDynTrainer(LocalTrainer):
     """Local SGD on the shifted loss; a client keeps h_i between its orders."""
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
-        """Say where the pull leads to, h_i - c, and how strong it is."""
+        """Prepare the shift h_i - c and its weight alpha_i."""
         del rng
         share = 1.0
         if "mean_examples" in config:

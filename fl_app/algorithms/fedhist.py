@@ -1,10 +1,10 @@
-"""FedHist: buffered history steadies the gradients, weighs the clients, and sets the step's length.
+"""FedHist: buffered history stabilises gradients, weighs clients and sets the step's length.
 
 Jiang, Xu, Gao, Liao, Zhou: "Take History as a Mirror in Heterogeneous Federated Learning",
 arXiv:2312.10425v1, Algorithm 1, eq. 4-15.
 
 Server, in round r = t + 1, once K uploads (i, g_i, tau_i) have arrived; L_0..L_{h-1} are the
-uploads of the last h rounds, this one last, and G the steps g of the h rounds before:
+uploads of the last h rounds, this round's last, and G holds the steps g of the h rounds before:
 
     EGS (once G is full)   g~_i = g_i + alpha argmin_{G_k} cos(g_i, G_k)          (6, 7)
     HAA                    ph_i = max(0, (e/2)^(-tau_i) + lambda U_i)              (8)
@@ -27,10 +27,10 @@ utility_weight, U_i = 0 at first, mu norm_decay, floor norm_floor, eta server_lr
 similarity_threshold, gamma utility_rate.
 
 Deviations: eq. 8 as printed sums over the clients that it weighs. The reward in eq. 13 as printed,
-(1 - e/2)^(-tau), changes its sign with every version and explodes; the prose wants it to grow with
-the staleness. Algorithm 1 aggregates g_i, the text g~_i. The floor keeps the step from turning
-round. Equal weights if all ph_i are 0. With h = 0 only (e/2)^(-tau) and INA are left. The paper
-prints no value of any hyper-parameter.
+(1 - e/2)^(-tau), changes its sign with every version and diverges; according to the text it grows
+with the staleness. Algorithm 1 aggregates g_i, the text g~_i. The floor keeps the step from
+changing its sign. Weights are equal if all ph_i are 0. With h = 0 only (e/2)^(-tau) and INA remain.
+The paper prints no hyper-parameter's value.
 """
 
 from collections.abc import Sequence
@@ -50,26 +50,26 @@ from fl_app.schedule import Schedule, k_async
 from fl_app.strategy import AsyncStrategy
 
 NORM_FLOOR = 0.05
-SHORTEST = 1e-12  # a shorter g has no direction worth a step
+SHORTEST = 1e-12  # the direction of a shorter g is rounding noise
 
 
 @dataclass(kw_only=True)
 class FedHist(AsyncStrategy):
-    """Fuses gradients with opposite past ones, weighs clients by hindsight, keeps steps long.
+    """Fuses gradients with opposite past ones, weighs clients in hindsight, keeps steps long.
 
-    It keeps the last ``h K`` uploads and the last h steps: 4 h (K + 1) d bytes.
+    The server keeps the last ``h K`` uploads and the last h steps: 4 h (K + 1) d bytes.
 
     Args:
-        server_lr: eta > 0.
-        buffer_length: h >= 0, rounds.
-        fusion: alpha >= 0.
-        utility_weight: lambda >= 0; a utility lies between -(1 + |c_0|) |S| and (1 + |c_0|) |S|.
-        utility_rate: gamma in [0, 1].
-        norm_decay: mu >= 0 per round.
-        norm_floor: in (0, 1]; None = 0.05, and no run that reaches 1 - mu r <= 0 is accepted.
-        similarity_threshold: c_0 in [-1, 1].
-        clip_norm: longest trainable part of an upload, > 0; None = any.
-        lr_schedule: of eta; None = constant.
+        server_lr: eta, the server's rate.
+        buffer_length: h, rounds.
+        fusion: alpha, how much of the most opposite past step is added.
+        utility_weight: lambda; a utility lies between -(1 + |c_0|) |S| and (1 + |c_0|) |S|.
+        utility_rate: gamma, the rate of the running mean of utilities.
+        norm_decay: mu, per round.
+        norm_floor: floor of INA; None = 0.05, and a run that reaches 1 - mu r <= 0 is refused.
+        similarity_threshold: c_0.
+        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
         egs: False sets alpha = 0.
         haa: False sets lambda = 0.
         ina: False leaves the length of g as it is.
@@ -144,7 +144,7 @@ class FedHist(AsyncStrategy):
                     "client": clients,
                     "staleness": staleness,
                     "length": lengths.tolist(),
-                    "gradient": gradients,  # the uploads themselves: nobody writes to them
+                    "gradient": gradients,  # the uploads themselves, which are read-only
                 }
             )
             if len(self._local) == self.buffer_length:
@@ -160,11 +160,11 @@ class FedHist(AsyncStrategy):
         lengths: NDArray[np.float64],
         weights: NDArray[np.float64],
     ) -> Vector:
-        """What each row of G adds to g: alpha p_i of every i that it is most opposite to."""
+        """What each row of G adds to g: alpha p_i of each i whose most opposite row it is."""
         h = self.buffer_length
         oldest_first = (self.state["num_global"] + np.arange(h)) % h
         cosine = cosines(products, lengths, self.state["global_length"])
-        chosen = oldest_first[cosine[:, oldest_first].argmin(axis=1)]  # of equals the oldest
+        chosen = oldest_first[cosine[:, oldest_first].argmin(axis=1)]  # the oldest of equals
         return (self.fusion * np.bincount(chosen, weights, minlength=h)).astype(np.float32)
 
     def _remember(self, direction: Vector, length: float) -> None:
@@ -196,7 +196,7 @@ class FedHist(AsyncStrategy):
         return raw / raw.sum() if raw.any() else np.full(len(raw), 1 / len(raw))
 
     def _judge(self) -> None:
-        """Compare the oldest round with what S says its clients should have sent."""
+        """Compare the oldest round with the gradient that S predicts."""
         reference = [
             row
             for k, uploads in enumerate(self._local)

@@ -1,4 +1,4 @@
-"""FedProx: federated averaging whose clients are held back by the model they received.
+"""FedProx: federated averaging with a penalty on the distance to the received model.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: "Federated Optimization in Heterogeneous Networks",
 MLSys 2020, arXiv:1812.06127, Algorithm 2.
@@ -14,7 +14,7 @@ Client: E epochs of mini-batch SGD from w_t (`fl_app.client.LocalTrainer`) on
 Symbols: mu proximal, which every order carries as ``proximal-mu``, Flower's own name for it; n_i
 number of training examples of client i.
 
-Deviations: a cohort is drawn uniformly and averaged by examples, as FedAvg does; the paper draws by
+Deviations: a cohort is drawn uniformly and averaged by examples, as in FedAvg. The paper draws by
 examples and averages uniformly. With a single local step mu has no effect.
 """
 
@@ -33,10 +33,10 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class FedProx(AsyncStrategy):
-    """Average of the local models, weighted by the number of examples; the clients do the rest.
+    """Average of the local models, weighted by the number of examples.
 
     Args:
-        proximal: mu >= 0; 0 is FedAvg.
+        proximal: mu; 0 = FedAvg.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

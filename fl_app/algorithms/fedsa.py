@@ -3,23 +3,23 @@
 After Chen, Mao, Ma: "FedSA: A Staleness-Aware Asynchronous Federated Learning Algorithm with
 Non-IID Data", Future Generation Computer Systems 120, 2021.
 
-NOTE: its equations were not at hand. Known are two stages of training, their own local epochs and
-rates, and weights by staleness; all else here is ours [A]. Results say nothing about the paper's
-algorithm and stay out of tables that compare it.
+NOTE: the paper's equations were not available. Known are two stages of training with local epochs
+and rates of their own, and weights by staleness. Everything else is our assumption [A]. Results say
+nothing about the paper's algorithm and do not belong into comparisons with it.
 
 Server, on every upload w_i of a client that started from version o, at version t:
 
     w_{t+1} = (1 - alpha_t) w_t + alpha_t w_i,    alpha_t = alpha (t - o + 1)^(-a)
 
-with alpha halved in the second stage. That begins when the mean training loss of the last 5 % of
-the run's versions is less than 1 % below that of the 5 % before them, and is not left again.
+with alpha halved in the second stage. The second stage begins when the mean training loss of the
+last 5 % of the run's versions is less than 1 % below that of the 5 % before them. It does not end.
 
 Client: SGD (`fl_app.client.LocalTrainer`); 2 E local epochs at the rate eta in the first stage,
 max(1, E / 2 rounded down) at eta / sqrt(10) in the second.
 
 Symbols: alpha mixing, a exponent, E local_epochs, eta client.local_lr.
 
-Deviations: all of it, see above.
+Deviations: see the note above.
 """
 
 import math
@@ -37,21 +37,20 @@ from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy import AsyncStrategy
 
 WINDOW = 0.05  # of the run's versions, over which the loss is averaged
-LEAST_GAIN = 0.01  # of the mean loss from window to window; less begins the second stage
+LEAST_GAIN = 0.01  # relative fall of the mean loss; less begins the second stage
 CAREFUL_RATE = 0.1**0.5
 CAREFUL_MIXING = 0.5
 
 
 @dataclass(kw_only=True)
 class FedSA(AsyncStrategy):
-    """Mixes each arrival into the global model; two stages, told to clients with every order.
+    """Mixes each arrival into the global model, in two stages; orders tell clients the stage.
 
     Args:
-        mixing: alpha, in (0, 1].
-        exponent: a >= 0.
-        local_epochs: E >= 1, the clients' number were there no stages. Clients that count steps in
-            place of epochs take as many in both.
-        num_versions: of the run, >= 1.
+        mixing: alpha, the weight of a fresh update.
+        exponent: a.
+        local_epochs: E. Clients with `local_steps` take the same number of steps in both stages.
+        num_versions: of the run.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -96,11 +95,11 @@ class FedSA(AsyncStrategy):
         params = model.params
         for weight, update in zip(weights, updates, strict=True):
             params = weighted_sum([1 - weight, weight], [params, model.local(update)])
-        self._note([update.loss for update in updates])
+        self._record_losses([update.loss for update in updates])
         return params
 
-    def _note(self, losses: Sequence[float]) -> None:
-        """Take notice of a version's losses, and see whether the second stage begins."""
+    def _record_losses(self, losses: Sequence[float]) -> None:
+        """Record a version's losses; begin the second stage if they no longer fall."""
         window = math.ceil(WINDOW * self.num_versions)
         self.state["losses"] = [*self.state["losses"], float(np.mean(losses))][-2 * window :]
         if len(self.state["losses"]) == 2 * window:

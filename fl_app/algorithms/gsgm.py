@@ -1,10 +1,10 @@
-"""GSGM: rounds in which every client counts once, and a global momentum from round to round.
+"""GSGM: rounds that use each client once, and a global momentum from round to round.
 
 Li, Li, Wang, Li, Zhou, Guo, Li: "Gradient Scheduling with Global Momentum for Non-IID Data
-Distributed Asynchronous Training", arXiv:1902.07848 (withdrawn); in the K-asynchronous form in
-which WKAFL (arXiv:2203.01214) compares with it.
+Distributed Asynchronous Training", arXiv:1902.07848 (withdrawn); in the K-asynchronous form
+of WKAFL's comparison (arXiv:2203.01214).
 
-Server, once K uploads have arrived from clients that were not used in this round yet:
+Server, once K uploads have arrived from clients that this round has not used yet:
 
     gm = (1/K) sum_i g_i,    gu = gm + alpha M,    w_{t+1} = w_t - eta gu
     acc <- acc + gu K / P
@@ -12,12 +12,12 @@ Server, once K uploads have arrived from clients that were not used in this roun
 
 Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of local learning rates).
 
-Symbols: eta server_lr, alpha momentum; P is counted, not configured.
+Symbols: eta server_lr, alpha momentum. P is counted, not configured.
 
-Deviations: WKAFL's published code accumulates gu / P, and applies gm in place of gu, so that its
-momentum never acts; neither is followed. The last aggregation of a round is of the k <= K clients
-that are left, and counts k / P. Which uploads are taken is up to the schedule
-(`fl_app.schedule.RoundBlocking`); the first client that is seen again opens the next round.
+Deviations: WKAFL's published code accumulates gu / P and applies gm in place of gu, so its momentum
+has no effect. Neither is followed. The last aggregation of a round has the k <= K remaining clients
+and counts k / P. The schedule decides which uploads are taken (`fl_app.schedule.RoundBlocking`).
+The first client that is seen again opens the next round.
 """
 
 from collections.abc import Sequence
@@ -38,10 +38,10 @@ class GSGM(AsyncStrategy):
     """One step along the mean of K gradients and the mean step of the round before.
 
     Args:
-        server_lr: eta > 0.
-        momentum: alpha in [0, 1).
-        clip_norm: longest trainable part of an upload, > 0; None = any.
-        lr_schedule: of eta; None = constant.
+        server_lr: eta, the server's rate.
+        momentum: alpha, the weight of the mean step of the round before.
+        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

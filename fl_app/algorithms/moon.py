@@ -1,4 +1,4 @@
-"""MOON: clients learn features like the global model's and unlike their own of last time.
+"""MOON: clients learn features close to the global model's and far from their previous ones.
 
 Li, He, Song: "Model-Contrastive Federated Learning", CVPR 2021, arXiv:2103.16257, Algorithm 1.
 
@@ -10,16 +10,16 @@ Client: E epochs of mini-batch SGD from w_t on the task's loss and, over the exa
 
     mu mean -log( exp(cos(z, z_g) / T) / (exp(cos(z, z_g) / T) + exp(cos(z, z_p) / T)) )
 
-where z are the features under the model that is trained, z_g under w_t, and z_p under what this
-client's order before ended with (at first w_t: the term then begins at mu log 2).
+where z are the features under the model in training, z_g under w_t, and z_p under the model with
+which this client's previous order ended (w_t at first, so the term begins at mu log 2).
 
-Symbols: mu contrast, T temperature, which every order carries; n_i number of training examples of
-client i.
+Symbols: mu contrast and T temperature, which every order carries; n_i number of training examples
+of client i.
 
-Deviations: features are the inputs of the model's last linear layer; the authors put a projection
-head of two layers before it, with which the model would not be that of the other algorithms. w_t
-and the previous model are frozen whole: no dropout, batch normalisation by running statistics.
-With a single local step the term is of little use, for z is z_g.
+Deviations: features are the inputs of the model's last linear layer. The authors put a projection
+head of two layers before it, but then the model would differ from that of other algorithms. w_t and
+the previous model are frozen completely: no dropout, batch normalisation by running statistics.
+With a single local step the term has no effect, because z is z_g.
 """
 
 from collections.abc import Sequence
@@ -43,11 +43,11 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class MOON(AsyncStrategy):
-    """Average of the local models, weighted by the number of examples; the clients do the rest.
+    """Average of the local models, weighted by the number of examples.
 
     Args:
-        contrast: mu >= 0; 0 is FedAvg.
-        temperature: T > 0.
+        contrast: mu, the weight of the clients' term; 0 = FedAvg.
+        temperature: T of the clients' term.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -78,12 +78,12 @@ class MOON(AsyncStrategy):
 
 
 class MOONTrainer(LocalTrainer):
-    """Local SGD with the contrastive term; keeps the model that a client's last order ended with.
+    """Local SGD with the contrastive term; keeps each client's last trained model.
 
     Args:
         task: data, model and loss of every client; the model has a linear layer.
-        contrast: mu >= 0, unless the order says.
-        temperature: T > 0, unless the order says.
+        contrast: mu >= 0; an order's value has precedence.
+        temperature: T > 0; an order's value has precedence.
         settings: those of `LocalTrainer`.
 
     Raises:
@@ -129,7 +129,7 @@ class MOONTrainer(LocalTrainer):
 
 
 class _Features:
-    """What a module was given last: inputs, and inputs of its last linear layer."""
+    """The last inputs of a module and of its last linear layer."""
 
     inputs: Tensor
     of_head: Tensor
@@ -139,7 +139,7 @@ class _Features:
         if not heads:
             raise ValueError(
                 f"task.model={type(module).__name__} must have a linear layer: MOON compares "
-                "the features that the last one is given"
+                "the inputs of the last one"
             )
         module.register_forward_pre_hook(self._keep_inputs)
         heads[-1].register_forward_pre_hook(self._keep_features)
@@ -152,7 +152,7 @@ class _Features:
 
 
 class _Frozen:
-    """A second model of the task, which is not trained."""
+    """A second model of the task that is not trained."""
 
     def __init__(self, task: TrainingTask, device: torch.device) -> None:
         self._model = FlatModel(task.model(), device)
@@ -161,7 +161,7 @@ class _Frozen:
         self.load = self._model.load
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the last linear layer is given, shape ``(n, ..., size)``."""
+        """Inputs of the last linear layer, shape ``(n, ..., size)``."""
         with torch.no_grad():
             self._model.module(inputs)
         return self._features.of_head

@@ -1,12 +1,13 @@
-"""Overlap-FedAvg: training goes on while models travel; compensation and momentum make up for it.
+"""Overlap-FedAvg: clients train while models travel; the server compensates for the delay.
 
 Zhou, Li, Ye, Guo, Wang, Liu, Lv: "Communication-efficient Federated Learning with Compensated
 Overlap-FedAvg", IEEE TPDS 2022, arXiv:2012.06706, Algorithms 1 to 3, equation 8.
 
-Device: at the end of a cycle it sends what it trained from the global model of the cycle before,
-loads the newest one that has come, and trains on without waiting. So the uploads u_k that meet the
-server at w_t were trained from w_{t-1}: the age of all is 1. A cycle has as many local epochs as
-fit into the transfer, at least 1 and at most E_max (beyond that the device waits).
+Device: at the end of a cycle it sends the model that it trained from the previous cycle's global
+model, loads the newest global model that has arrived, and continues without waiting. So the uploads
+u_k that reach the server at w_t were trained from w_{t-1}: all have age 1. A cycle has as many
+local epochs as fit into the transfer, at least 1 and at most E_max. After E_max epochs the device
+waits.
 
 Server, once all N uploads are in, with p_k = n_k / n and momentum V = 0 at first:
 
@@ -14,19 +15,20 @@ Server, once all N uploads are in, with p_k = n_k / n and momentum V = 0 at firs
     d_ah = d + (lambda / eta) d .* d .* (w_t - w_{t-1})
     V    = beta V + d_ah + beta (d_ah - d),    w_{t+1} = w_t - V
 
-which is equation 8 with g = d / eta: eta remains in the compensation alone. Where the clients' rate
-falls from version to version it is that of the current exchange, eta = eta_0 lr_decay^t.
+which is equation 8 with g = d / eta: eta remains only in the compensation. If the clients' rate
+falls from version to version, eta is the rate of the current exchange, eta = eta_0 lr_decay^t.
 
 Symbols: eta_0 server_lr (the clients' rate), lambda compensation, beta momentum, E_max
 max_local_epochs.
 
-Deviations: Algorithm 3 line 3 takes the difference the other way round and line 10 leaves beta out;
-equation 8 is followed. The first cycle has no global model before w_0, from which is trained twice.
-An order's answer is what the device trained before it came, so one order a device is under way.
+Deviations: Algorithm 3 line 3 has the opposite sign and line 10 leaves out beta; equation 8 is
+followed. The first cycle has no global model before w_0, so devices train twice from w_0. A device
+answers an order with the training that it did before the order came, so each device has one order
+under way.
 
-All N take part in every exchange, so each waits for whoever fails or is gone for a while. One that
-leaves for good ends a simulation ("nothing is under way"), and real nodes wait for it; one that
-does nothing but fail ends the run after 100 + 10 N attempts.
+All N clients take part in every exchange, so all wait for a client that fails or is absent. If a
+client leaves for good, a simulation ends ("nothing is under way") and real nodes wait. If a client
+only fails, the run ends after 100 + 10 N attempts.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,11 +52,11 @@ class OverlapFedAvg(AsyncStrategy):
     """Averages displacements that are one version old, with compensation and Nesterov momentum.
 
     Args:
-        server_lr: eta_0 > 0, the clients' rate.
-        lr_decay: in (0, 1], what the clients multiply it by for every version.
-        compensation: lambda >= 0.
-        momentum: beta in [0, 1).
-        max_local_epochs: E_max >= 1, of a cycle.
+        server_lr: eta_0, the clients' rate.
+        lr_decay: factor of the clients' rate from version to version.
+        compensation: lambda.
+        momentum: beta.
+        max_local_epochs: E_max, epochs of a cycle.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -67,9 +69,9 @@ class OverlapFedAvg(AsyncStrategy):
     schedule: ClassVar[Schedule] = synchronous(10)
     needs: ClassVar[str] = "fl_app.algorithms.overlap_fedavg.OverlapTrainer"
     cites_forgotten: ClassVar[bool] = True  # displacements from the version before
-    takes: ClassVar[Sequence[str]] = ("delta", "pseudo")  # whose model is known no more
+    takes: ClassVar[Sequence[str]] = ("delta", "pseudo")  # the base model is not kept
 
-    server_lr: float = bounded(0.05, POSITIVE, "the compensation would have no measure")
+    server_lr: float = bounded(0.05, POSITIVE, "the compensation is divided by it")
     lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")
     compensation: float = bounded(0.0, at_least(0), "delays would be amplified")
     momentum: float = bounded(0.0, within("[0, 1)"), "steps would oscillate or grow for ever")
@@ -81,7 +83,7 @@ class OverlapFedAvg(AsyncStrategy):
         if schedule != synchronous(size):
             raise ValueError(
                 "OverlapFedAvg needs algorithm/schedule=full_participation (or synchronous): its "
-                "displacements are one version old only where all that started report together"
+                "displacements are one version old only if all that started report together"
             )
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
@@ -96,13 +98,13 @@ class OverlapFedAvg(AsyncStrategy):
         mean = weighted_sum(weights, deltas)
         split = model.num_trainable
         d = -mean[:split]
-        # At rates so small that floats do not hold them nobody moves, and d is 0.
+        # If the rate is too small for a float, clients do not move and d is 0.
         eta = max(self.server_lr * self.lr_decay**model.version, SMALLEST)
         scale = np.float32(self.compensation / eta)
         ahead = d + scale * d * d * (model.params - previous)[:split]
         beta = np.float32(self.momentum)
         velocity = beta * self.state.get("velocity", np.float32(0)) + ahead + beta * (ahead - d)
-        params = previous + mean  # where the uploads are: right for buffers
+        params = previous + mean  # buffers move by the displacement
         params[:split] = model.params[:split] - velocity
         self.state["previous"] = model.params.copy()
         self.state["velocity"] = velocity
@@ -111,13 +113,13 @@ class OverlapFedAvg(AsyncStrategy):
 
 
 class OverlapTrainer(LocalTrainer):
-    """Answers an order with what it trained from the model of the order before.
+    """Answers an order with the training from the previous order's model.
 
-    Where it is given the time, on devices with a resident process, it did so before the order came.
+    On devices with a resident process that training runs before the order comes.
 
     Args:
         task: see `LocalTrainer`.
-        settings: see `LocalTrainer`; `local_epochs` is the number of a cycle.
+        settings: see `LocalTrainer`; `local_epochs` counts the epochs of a cycle.
     """
 
     overlaps: ClassVar[bool] = True
@@ -131,7 +133,7 @@ class OverlapTrainer(LocalTrainer):
     def train(self, order: Order, out: Vector | None = None) -> Upload:
         version, state = int(order.config.get("version", 0)), order.state
         base, base_version = order.vector, version
-        # A server that went on from a checkpoint may not have come to that version again.
+        # A resumed server may not have reached that version again.
         if state and int(state["version"]) <= version:
             base, base_version = state["received"], int(state["version"])
         ahead, self._ahead = self._ahead, None
@@ -153,7 +155,7 @@ class OverlapTrainer(LocalTrainer):
         config = {**order.config, "version": version, "local_epochs": most}
         self._until = until
         try:
-            # As the next order's, which it will be the answer to.
+            # With the randomness of the next order, which this will answer.
             upload = super().train(replace(order, sequence=order.sequence + 1, config=config))
         finally:
             self._until = None

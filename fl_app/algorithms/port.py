@@ -1,4 +1,4 @@
-"""PORT: buffered aggregation weighted by data, age and agreement, with bounded staleness.
+"""PORT: buffered aggregation weighted by examples, age and agreement, with bounded staleness.
 
 Su, Li: "How Asynchronous can Federated Learning Be?", IWQoS 2022, in the form of its authors' code
 (Plato, examples/async).
@@ -14,9 +14,10 @@ epoch. No version is made without it (`BoundedStaleness`).
 
 Symbols: a staleness_weight, b similarity_weight, Omega staleness_bound, K schedule.buffer_size.
 
-Deviations: the code compares each update with the model of two rounds ago; here it is compared with
-what the global model did since that client got it. NOTE: a recall does not reach a real node that
-trains, since a SuperNode handles one message at a time; the server then waits for the whole order.
+Deviations: the code compares each update with the model of two rounds ago. Here it is compared with
+the displacement of the global model since the update's base version. NOTE: a recall does not reach
+a real node that trains, since a SuperNode handles one message at a time; the server then waits for
+the whole order.
 """
 
 from collections.abc import Sequence
@@ -35,15 +36,15 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class PORT(AsyncStrategy):
-    """Displacements weighted by number of examples, age, and agreement with the global course.
+    """Displacements weighted by examples, age and agreement with the global displacement.
 
     Args:
-        server_lr: of the whole step, > 0; 1 in the paper.
-        staleness_weight: a >= 0.
-        similarity_weight: b >= 0; a + b > 0.
-        staleness_bound: Omega >= 1, versions.
-        clip_norm: longest trainable part of a displacement, > 0; None = any.
-        lr_schedule: of `server_lr`; None = constant.
+        server_lr: factor of the whole step; 1 in the paper.
+        staleness_weight: a; a + b > 0.
+        similarity_weight: b.
+        staleness_bound: Omega, versions.
+        clip_norm: greatest length of a displacement's trainable part, > 0; None = any length.
+        lr_schedule: how `server_lr` falls; None = constant.
 
     Example:
         >>> course = np.array([1, 0], np.float32)
@@ -72,7 +73,7 @@ class PORT(AsyncStrategy):
             "no update would count",
         )
         bounded_by = BoundedStaleness(staleness_bound=self.staleness_bound)
-        self.schedule = bounded_by  # type: ignore[misc]  # it goes by this one's keyword
+        self.schedule = bounded_by  # type: ignore[misc]  # with this class's keyword
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         deltas = self.clip(model, (model.delta(update) for update in updates))
@@ -83,7 +84,7 @@ class PORT(AsyncStrategy):
             ]
         )
         total = weights.sum()
-        # All weights are 0 if all updates lead straight back and their age does not count.
+        # All weights are 0 if all updates point straight back and age has no weight.
         weights = weights / total if total > 0 else np.full(len(updates), 1 / len(updates))
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)
 

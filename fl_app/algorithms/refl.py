@@ -1,10 +1,10 @@
-"""REFL: stale updates count less with their age and more the more they differ from the fresh ones.
+"""REFL: a stale update's weight falls with its age and grows with its difference from fresh ones.
 
 Abdelmoniem, Sahu, Canini, Fahmy: "REFL: Resource-Efficient Federated Learning", EuroSys 2023,
 arXiv:2111.01108 (staleness-aware aggregation); details as in the authors' code.
 
-Server, once K uploads have arrived, of which the n_F youngest (equally old) are fresh, ubar their
-mean, and the others s stale:
+Server, once K uploads have arrived. The n_F youngest, of equal age, are fresh and have the mean
+ubar. The others s are stale:
 
     L_s = ||ubar - (g_s + n_F ubar) / (n_F + 1)||^2 / ||ubar||^2
     v_s = (1 - b) / (age_s + 1) + b (1 - exp(-L_s / max L) / scale)
@@ -16,8 +16,9 @@ of one mini-batch at w_o.
 
 Symbols: eta server_lr, b boost.
 
-Deviations: REFL runs in rounds, where fresh is who started in this one; here, who is youngest among
-the K. With ``scale=1`` v_s is as printed; the authors' code has 10. No selection of clients.
+Deviations: REFL has rounds, and the fresh updates are those of the round. Here they are the
+youngest of the K. With ``scale=1`` v_s is as printed; the authors' code has 10. Clients are not
+selected.
 """
 
 from collections.abc import Sequence
@@ -37,14 +38,14 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class REFL(AsyncStrategy):
-    """One step along the mean of K gradients, weighted by age and by deviation from the fresh.
+    """One step along the mean of K gradients, weighted by age and deviation from the fresh ones.
 
     Args:
-        server_lr: eta > 0.
-        boost: b in [0, 1], share of the deviation in a stale update's weight.
-        scale: divides the exponential of the deviation, >= 1.
-        clip_norm: longest trainable part of an upload, > 0; None = any.
-        lr_schedule: of eta; None = constant.
+        server_lr: eta, the server's rate.
+        boost: b, share of the deviation in a stale update's weight.
+        scale: divides the exponential of the deviation.
+        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -73,10 +74,10 @@ class REFL(AsyncStrategy):
 
 
 def _deviation(gradients: Sequence[Vector], fresh: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """L_i / max L, in [0, 1], shape ``(K,)``; 0 for all where ubar is 0 or everybody agrees."""
+    """L_i / max L, in [0, 1], shape ``(K,)``; 0 for all if ubar is 0 or all agree."""
     mean = weighted_sum(fresh / fresh.sum(), gradients)
-    # NOTE: ubar - (g + n_F ubar) / (n_F + 1) = (ubar - g) / (n_F + 1), so that n_F and ||ubar||
-    # cancel in the quotient.
+    # NOTE: ubar - (g + n_F ubar) / (n_F + 1) = (ubar - g) / (n_F + 1), so n_F and ||ubar|| cancel
+    # in the quotient.
     squares = np.array([norm(mean - gradient) ** 2 for gradient in gradients])
     squares[fresh] = 0
     largest = squares.max()

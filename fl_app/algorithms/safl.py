@@ -1,4 +1,4 @@
-"""SAFL: K-asynchronous aggregation weighted by the clients' data over their staleness.
+"""SAFL: K-asynchronous aggregation weighted by examples over staleness.
 
 The staleness-aware baseline of EAFL's comparison (`fl_app.algorithms.eafl`, eq. 1), in gradient
 form.
@@ -11,8 +11,8 @@ Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of loc
 
 Symbols: eta server_lr, |D_i| number of examples of client i, tau_i = t - o + 1 >= 1 the staleness.
 
-Deviations: EAFL prints it as a mixture of models, with a minus sign that turns the model round.
-As there, the weights do not sum to 1: the step shrinks with the staleness.
+Deviations: EAFL prints it as a mixture of models, with a minus sign that reverses the model. As in
+EAFL, the weights do not sum to 1: the step shrinks with the staleness.
 """
 
 from collections.abc import Sequence

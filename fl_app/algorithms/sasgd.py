@@ -1,8 +1,8 @@
-"""SASGD: K-asynchronous SGD whose gradients count inversely to their staleness.
+"""SASGD: K-asynchronous SGD with gradients weighted inversely to their staleness.
 
 Zhang, Gupta, Lian, Liu: "Staleness-aware Async-SGD for Distributed Deep Learning", IJCAI 2016,
-arXiv:1511.05950 (n-softsync protocol with a learning rate over the staleness); in the form in which
-WKAFL (arXiv:2203.01214) compares with it.
+arXiv:1511.05950 (n-softsync protocol with a learning rate over the staleness); in the form of
+WKAFL's comparison (arXiv:2203.01214).
 
 Server, once K uploads have arrived:
 
@@ -14,9 +14,9 @@ Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of loc
 
 Symbols: eta server_lr, tau_i = t - o + 1 >= 1 the staleness.
 
-Deviations: tau counts from 1, as in WKAFL's published code, since 1/tau is not defined for a fresh
-gradient's tau = 0. The weights do not sum to 1: the step shrinks with the staleness, so eta is to
-be chosen several times larger than that of an average.
+Deviations: tau counts from 1, as in WKAFL's published code, because 1/tau is undefined for a fresh
+gradient's tau = 0. The weights do not sum to 1: the step shrinks with the staleness, so eta must be
+several times that of an average.
 """
 
 from collections.abc import Sequence
@@ -36,10 +36,10 @@ class SASGD(WeightedGradients):
     """One step along the sum of K gradients, each divided by K and by its staleness.
 
     Args:
-        server_lr: eta > 0.
-        normalise: whether the weights are made to sum to 1.
-        clip_norm: longest trainable part of an upload, > 0; None = any.
-        lr_schedule: of eta; None = constant.
+        server_lr: eta, the server's rate.
+        normalise: whether the weights are divided by their sum.
+        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

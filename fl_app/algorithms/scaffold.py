@@ -1,4 +1,4 @@
-"""SCAFFOLD: control variates keep clients with unequal data from drifting apart.
+"""SCAFFOLD: control variates correct the drift of clients with unequal data.
 
 Karimireddy, Kale, Mohri, Reddi, Stich, Suresh: "SCAFFOLD: Stochastic Controlled Averaging for
 Federated Learning", ICML 2020, arXiv:1910.06378, Algorithm 1 with option II.
@@ -15,18 +15,18 @@ and then
 
     c_i+ = c_i - c + (x - y_i) / (K eta_l),    c_i <- c_i+
 
-It uploads y_i - x and, as a second vector, c_i+ - c_i. An order carries c beside x.
+The client uploads y_i - x and, as a second vector, c_i+ - c_i. An order carries c beside x.
 
-Symbols: eta_g server_lr, eta_l client.local_lr, N num_clients, S the clients whose updates are
-aggregated together, c and c_i control variates.
+Symbols: eta_g server_lr, eta_l client.local_lr, N num_clients, S the clients of one aggregation, c
+and c_i control variates.
 
-Deviations: the paper has rounds. In a schedule without them an update displaces from the version
-that its client received, x_o, and its c_i+ is made with the c of that version, c_o; neither is
-discounted by age. c is the sum of all changes of the c_i over N: the mean of the c_i, however old
-updates are. An upload that is lost or refused is the exception: its client remembers the change.
-N is num_clients, or the number of clients heard so far where that is larger or num_clients is not
-given. Where the rate changes within an order, K eta_l is the sum of its rates. Momentum, weight
-decay and client.max_grad_norm change the steps and so what (x - y_i) / (K eta_l) estimates. Buffers
+Deviations: the paper has rounds. In a schedule without rounds a displacement starts from x_o, the
+version that the client received, and c_i+ is computed with c_o, the c of that version. Neither is
+discounted by age. c is the sum of all changes of the c_i over N, so it is the mean of the c_i at
+any age of the updates. Lost and refused uploads are the exception: their clients have changed c_i.
+N is num_clients, or the number of clients that have reported if that is larger or num_clients is
+not given. If the rate changes within an order, K eta_l is the sum of its rates. Momentum, weight
+decay and client.max_grad_norm change the steps and so the estimate (x - y_i) / (K eta_l). Buffers
 such as batch normalisation's move by the mean of the displacements and have no control variate.
 """
 
@@ -63,8 +63,8 @@ class SCAFFOLD(AsyncStrategy):
     """A server step along the mean displacement; sends and collects control variates.
 
     Args:
-        server_lr: eta_g > 0.
-        num_clients: N >= 1; None = the clients heard so far.
+        server_lr: eta_g, the server's rate.
+        num_clients: N; None = the clients that have reported so far.
 
     Example:
         >>> vector = np.array([1, 2], np.float32)
@@ -133,11 +133,11 @@ class SCAFFOLDTrainer(LocalTrainer):
             "client.upload",
             self.upload,
             "model, delta or pseudo",
-            "a client that takes no step learns no control variate",
+            "the control variate is estimated from local steps",
         )
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
-        """Note the correction, c - c_i."""
+        """Prepare the correction, c - c_i."""
         del config, rng
         correction = self.extra[CONTROL][: self.model.layout.num_trainable]
         if CONTROL in self.state:

@@ -2,7 +2,7 @@
 
 Chen, Sun, Jin: "Communication-Efficient Federated Deep Learning With Layerwise Asynchronous Model
 Update and Temporally Weighted Aggregation", IEEE TNNLS 2020, arXiv:1903.07424 (temporally
-weighted aggregation); in the gradient form in which WKAFL (arXiv:2203.01214) compares with it.
+weighted aggregation); in the gradient form of WKAFL's comparison (arXiv:2203.01214).
 
 Server, once K uploads have arrived:
 
@@ -14,8 +14,8 @@ Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of loc
 
 Symbols: eta server_lr, tau_i = t - o the age, n_i number of examples, n = sum_i n_i.
 
-Deviations: normalised weights without n_i, as WKAFL's published code has them, are the default:
-those printed vanish with the age, and with them the step. No layerwise schedule.
+Deviations: the default is normalised weights without n_i, as in WKAFL's published code. The printed
+weights vanish with the age, and the step with them. There is no layerwise schedule.
 """
 
 from collections.abc import Sequence
@@ -35,10 +35,10 @@ class TWAFL(WeightedGradients):
     """One step along the mean of K gradients, weighted by (e/2)^(-staleness).
 
     Args:
-        server_lr: eta > 0.
-        normalise: whether the weights are made to sum to 1.
-        clip_norm: longest trainable part of an upload, > 0; None = any.
-        lr_schedule: of eta; None = constant.
+        server_lr: eta, the server's rate.
+        normalise: whether the weights are divided by their sum.
+        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
 
     Example:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -15,23 +15,23 @@ Server, once K uploads have arrived, at version t:
     w_{t+1} = w_t - eta sum_i p_i g_i,   eta = eta_0 / (1 + gamma min_i tau_i)     (10)
     G   <- gbar
 
-Stage two begins, for good, once the clients' mean loss is at most eps, or with version N.
+Stage two begins once the clients' mean loss is at most eps, or with version N. It does not end.
 
 Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of local learning rates).
 
 Symbols: alpha momentum, CB clip_norm, tau_i = t - o the age, beta similarity_sharpness, s_min
 min_similarity, B relative_clip, eta_0 server_lr, gamma lr_decay, eps stage_two_loss, N
-stage_two_at. Selection aside, G is remembered from one aggregation to the next.
+stage_two_at. The state between aggregations is G and the stage.
 
-Deviations: if nobody passes the selection, the step is along gbar (0/0 in eq. 8). A cosine with a
-zero vector is 0. The mean loss decides, as the prose has it, not the sum of Algorithm 2, line 10;
-by default a fixed version does, as in the published code. That code's ways are options where they
-are a matter of choice: ``momentum_source="aggregated"`` (sum_i p_i g_i becomes G, as section 5 of
+Deviations: if no gradient passes the selection, the step is along gbar (0/0 in eq. 8). A cosine
+with a zero vector is 0. The mean loss decides on stage two, as in the text, not the sum of
+Algorithm 2, line 10. By default a fixed version decides, as in the published code. Two choices of
+that code are options: ``momentum_source="aggregated"`` (sum_i p_i g_i becomes G, as section 5 of
 the paper needs) and ``reuse_staleness_weight`` (q_i a_i in place of q_i).
 
-Not followed are its defects: the model handed to a client is the server's own tensor, so that every
-gradient after a client's first is fresh and merely labelled stale; stage two clips to length 0 or
-raises; on two data sets momentum doubles the gradient; tau counts from 1 in eq. 10.
+Defects of the published code are not followed: a client receives the server's own tensor, so every
+gradient after a client's first is fresh but labelled stale; stage two clips to length 0 or raises;
+on two data sets momentum doubles the gradient; tau counts from 1 in eq. 10.
 """
 
 from collections.abc import Sequence
@@ -52,26 +52,26 @@ from fl_app.strategy import AsyncStrategy
 
 @dataclass(kw_only=True)
 class WKAFL(AsyncStrategy):
-    """Estimates the unbiased gradient from the freshest, and follows those that agree with it.
+    """Estimates the unbiased gradient from fresh ones, and averages those that agree with it.
 
     The defaults are those of the published code for MNIST, except two: the code has server_lr 0.005
     and clip_norm 100 for inputs of 0 to 255; the values here are for inputs of 0 to 1 [A].
 
     Args:
-        server_lr: eta_0 > 0.
-        momentum: alpha >= 0.
-        similarity_sharpness: beta >= 0.
-        lr_decay: gamma >= 0.
-        min_similarity: s_min in [-1, 1].
-        clip_norm: CB > 0; None = any length.
-        relative_clip: B > 0, of stage two.
-        stage_rule: ``"iteration"`` or ``"mean_loss"`` begins stage two.
-        stage_two_at: N >= 1, the first version that is made in stage two.
-        stage_two_loss: eps >= 0.
+        server_lr: eta_0, the server's rate.
+        momentum: alpha.
+        similarity_sharpness: beta.
+        lr_decay: gamma, the fall of the rate with the smallest age.
+        min_similarity: s_min.
+        clip_norm: CB, the greatest length of an upload, > 0; None = any length.
+        relative_clip: B, the greatest length in stage two, over that of gbar.
+        stage_rule: what begins stage two, ``"iteration"`` or ``"mean_loss"``.
+        stage_two_at: N, the first version of stage two.
+        stage_two_loss: eps, the mean loss that begins stage two.
         momentum_source: what becomes G, ``"estimated"`` (gbar) or ``"aggregated"`` (sum_i p_i g_i).
         reuse_staleness_weight: whether q_i is multiplied by a_i.
-        lr_schedule: of eta; None = constant.
-        select: False leaves out selection and stage two: the step is along gbar.
+        lr_schedule: how eta falls; None = constant.
+        select: False = no selection and no stage two: the step is along gbar.
         staleness: False sets a_i = 1 and gamma = 0.
         history: False sets alpha = 0.
 
@@ -160,13 +160,13 @@ class WKAFL(AsyncStrategy):
     def _raw_weights(
         self, similarity: NDArray[np.float64], fresh: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """q_i up to a common factor, for the difference to the largest exponent cannot overflow."""
+        """q_i up to a common factor: relative to the largest exponent, nothing overflows."""
         q: NDArray[np.float64] = np.exp(self.similarity_sharpness * (similarity - similarity.max()))
         return q * fresh if self.reuse_staleness_weight else q
 
 
 def _clip(rows: Vector, lengths: NDArray[np.float64], bound: float | None) -> NDArray[np.float64]:
-    """Shorten rows longer than `bound` in place; the lengths that they have then."""
+    """Shorten rows longer than `bound` in place; returns the new lengths."""
     if bound is None:
         return lengths
     for row, length in zip(rows, lengths, strict=True):

@@ -38,8 +38,8 @@ class Algorithm(ABC):
             model (`dispatch_extra`). They are known before the run, and so are transfer times.
         upload_extra: names of the vectors that every upload carries (`Update.extra`).
         state: everything learned, which checkpoints hold.
-        report: numbers about the last aggregation (such as ``weight``, one per update), which go
-            into its event; the engine empties it before every `aggregate`.
+        report: numbers about the last aggregation for its event, such as ``weight``, one number
+            per update. The engine empties it before every `aggregate`.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -94,21 +94,21 @@ class Algorithm(ABC):
         """
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        """What a client that starts now receives: a vector of shape ``(d,)`` and settings."""
+        """What a client that starts now receives: a vector of shape ``(d,)`` and a config."""
         del client_id
         return model.params, {}
 
     def dispatch_extra(self, model: GlobalModel, client_id: int) -> Extra:
-        """The vectors named in `order_extra`, shape ``(d,)``; also with the answer to a pause.
+        """The vectors named in `order_extra`, shape ``(d,)``; the answer to a pause has them, too.
 
-        One that is read-only is given to clients as it is, another one is copied for every order.
+        Read-only vectors are shared with clients; others are copied for every order.
         """
         raise NotImplementedError
 
     def refresh(self, model: GlobalModel, paused: Update) -> tuple[Vector, Config]:
-        """The answer to a client that paused: a vector of shape ``(d,)`` and settings.
+        """The answer to a client that paused: a vector of shape ``(d,)`` and a config.
 
-        Only asked when there is a newer version than the client started from.
+        It is called only if there is a newer version than the client's base version.
         """
         del paused
         return model.params, {}
@@ -119,15 +119,15 @@ class Algorithm(ABC):
         return None
 
     def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
-        """Clusters of clients, for a schedule that asks for them; no version comes of it.
+        """Clusters of clients, for a schedule that asks for them; this makes no version.
 
         Args:
             model: w_t.
-            updates: the latest upload of every client that is there, as a descent direction.
+            updates: the latest upload of every present client, as a descent direction.
 
         Returns:
-            client -> cluster, numbered from 0 by falling size. A client that is in none, since it
-            comes later, belongs to cluster 0, the largest.
+            client -> cluster, numbered from 0 by falling size. A client that joins later belongs to
+            cluster 0, the largest.
         """
         del model
         return {update.client_id: 0 for update in updates}
@@ -137,7 +137,7 @@ class Algorithm(ABC):
         return model.params
 
     def totals(self) -> dict[str, float]:
-        """What ``summary.json`` is to say of the run as a whole, such as the privacy it cost."""
+        """Further numbers for ``summary.json``, such as the privacy that the run has spent."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
@@ -161,11 +161,11 @@ class Algorithm(ABC):
         return [clipped(upload, self.clip_norm, model.num_trainable) for upload in uploads]
 
     def gradients(self, model: GlobalModel, updates: Sequence[Update]) -> list[Vector]:
-        """Descent directions of K updates ``(d,)``, clipped; they may be the uploads themselves."""
+        """Clipped descent directions of K updates ``(d,)``; they may be the uploads themselves."""
         return self.clip(model, (model.gradient(update) for update in updates))
 
     def average(self, model: GlobalModel, weights: Floats, uploads: Sequence[Vector]) -> Vector:
-        """sum_i p_i g_i, a new vector ``(d,)``; says so in the report (`describe`)."""
+        """sum_i p_i g_i, a new vector ``(d,)``; it is reported (`describe`)."""
         split = model.num_trainable
         direction = np.empty_like(uploads[0])
         total, lengths, _ = combine(weights, [u[:split] for u in uploads], out=direction[:split])
@@ -176,18 +176,18 @@ class Algorithm(ABC):
     def complete(
         self, model: GlobalModel, direction: Vector, weights: Floats, uploads: Sequence[Vector]
     ) -> Vector:
-        """A direction ``(num_trainable,)`` and the mean of the uploads' buffers: ``(d,)``."""
+        """A direction ``(num_trainable,)``, extended by the uploads' mean buffers to ``(d,)``."""
         buffers = [upload[model.num_trainable :] for upload in uploads]
         if not buffers[0].size:
             return direction
         return np.concatenate([direction, weighted_sum(weights, buffers)])
 
     def describe(self, weights: Floats, lengths: Floats, total_length: float) -> None:
-        """Report an aggregation: ``weight``, and how many clients' worth of averaging it did.
+        """Report an aggregation: ``weight`` and ``effective_clients``.
 
-        ``effective_clients`` is (mean_i ||g_i|| / ||g||)^2 of the weighted mean g: K if all count
-        the same and are orthogonal, 1 if one counts alone or all agree. Weights that do not sum to
-        1 change the step but not this number.
+        ``effective_clients`` is (mean_i ||g_i|| / ||g||)^2 of the weighted mean g. It is K if all
+        gradients have the same weight and are orthogonal, and 1 if one has all the weight or all
+        agree. The sum of the weights does not change it.
 
         Args:
             weights: p_i, shape ``(K,)``.
@@ -200,6 +200,6 @@ class Algorithm(ABC):
         )
 
     def step(self, model: GlobalModel, direction: Vector, server_lr: float) -> Vector:
-        """w_t - eta direction, with eta = `server_lr` as far as `lr_schedule` leaves it."""
+        """w_t - eta direction, with eta = `server_lr` times the factor of `lr_schedule`."""
         decay = 1.0 if self.lr_schedule is None else self.lr_schedule.factor(model.version)
         return model.step(direction, server_lr * decay)

@@ -101,7 +101,7 @@ def run(
             seed=seed,
             learning_rates=rates(strategy),
         )
-        if output is not None:  # nothing can be refused any more
+        if output is not None:  # from here on no argument can be refused
             settings = {
                 "algorithm": {
                     "name": strategy._label,
@@ -138,7 +138,7 @@ def rates(strategy: AsyncStrategy) -> dict[str, float]:
 
 
 class _Results:
-    """Sink that fills Flower's result with what each version's updates say of the training."""
+    """Sink that fills Flower's result with the training metrics of each version."""
 
     def __init__(self, strategy: AsyncStrategy, result: Result, num_versions: int) -> None:
         self._strategy = strategy

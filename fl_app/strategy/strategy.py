@@ -55,7 +55,11 @@ class AsyncStrategy(Algorithm, Strategy):
     takes: ClassVar[Sequence[str]] = KINDS
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
-        """Refuse a run of so many versions at most, inf = nobody knows, under this schedule.
+        """Refuse a run that the algorithm cannot do.
+
+        Args:
+            num_versions: greatest number of versions of the run; inf = unknown.
+            schedule: of the run.
 
         Raises:
             ValueError: naming the key, its bound and what would happen.
@@ -82,11 +86,10 @@ class AsyncStrategy(Algorithm, Strategy):
     ) -> Result:
         """Run asynchronously on real or simulated nodes, in real time.
 
-        Flower's own signature, read asynchronously: `num_rounds` counts published versions, and
-        `timeout` is how long one order may take before its place is given to another client.
-        ClientApps that never heard of this project work: they receive ``arrays`` and ``config``,
-        and return ``arrays`` and ``metrics`` with ``num-examples``. Not so with an algorithm whose
-        clients have equations of their own (`needs`): the first reply without them ends the run.
+        The signature is Flower's. `num_rounds` counts published versions. After `timeout` seconds
+        an order's place is given to another client. Any ClientApp works that receives ``arrays``
+        and ``config`` and returns ``arrays`` and ``metrics`` with ``num-examples``. An algorithm
+        with client equations (`needs`) requires its trainer: the first other reply ends the run.
 
         Args:
             grid: reaches the nodes.
@@ -94,24 +97,24 @@ class AsyncStrategy(Algorithm, Strategy):
             num_rounds: versions to publish, >= 1.
             timeout: seconds, > 0.
             train_config: sent with every order.
-            evaluate_config: unused, for evaluation is central.
+            evaluate_config: unused, because evaluation is central.
             evaluate_fn: maps (version, arrays) to metrics.
             schedule: instead of the class's own.
             guard: bounds on uploads; default none.
             eval_every: versions between evaluations.
-            sinks: receive the run's events, and are closed however the run ends.
+            sinks: receive the run's events; they are closed at the end, also after an error.
             seed: of the choice of clients.
-            output: folder for the run's files, as of a run of the command line: ``events.jsonl``,
-                ``metrics.csv``, ``summary.json``, ``model.npz``, ``config.yaml``, and a report to
-                open in a browser, ``report.html``. None = no files.
+            output: folder for the same files that the command line writes: ``events.jsonl``,
+                ``metrics.csv``, ``summary.json``, ``model.npz``, ``config.yaml`` and a report for
+                the browser, ``report.html``. None = no files.
 
         Returns:
-            The final arrays; by version, the clients' mean loss and the evaluations. After Ctrl-C,
-            what was reached by then.
+            The final arrays; the clients' mean loss and the evaluations by version. After Ctrl-C
+            they are those of the last version.
 
         Raises:
             ValueError: an argument is out of its bounds, or `output` holds a run already.
-            RunError: the run could not go on; its files are written.
+            RunError: the run cannot continue; its files are written.
         """
         # Imported here: a node loads this class for the trainer beside it, and starts no run.
         from fl_app.strategy.start import run
@@ -134,16 +137,16 @@ class AsyncStrategy(Algorithm, Strategy):
 
     @property
     def _label(self) -> str:
-        """Name of the algorithm in files and reports: for one of this project, as configured."""
+        """The algorithm in files and reports; for those of this project, as in `algorithm=`."""
         package, _, file = type(self).__module__.rpartition(".")
         return file if package == "fl_app.algorithms" else type(self).__name__
 
     def _train_metrics(self) -> MetricRecord | None:
-        """What Flower's result says of the last aggregation; None = the clients' mean loss."""
+        """Metrics of the last aggregation for Flower's result; None = the clients' mean loss."""
         return None
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> Mapping[str, object]:
-        """Get ready for a run of `start`; what to send with every order beside `dispatch`'s own."""
+        """Prepare a run of `start`; returns what every order carries beside `dispatch`'s config."""
         del layout
         return dict(train_config or {})
 
@@ -159,7 +162,7 @@ class AsyncStrategy(Algorithm, Strategy):
         return {name: described(value) for name, value in own.items()}
 
     # -- Flower's Strategy, in Flower's own synchronous loop --------------------------------------
-    # `start` never calls these; Flower's wrappers and users' own round loops do.
+    # `start` does not call these; Flower's wrappers and users' own round loops do.
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -219,7 +222,7 @@ class AsyncStrategy(Algorithm, Strategy):
 
 
 def described(value: object) -> Scalar | None:
-    """A setting as a log or a file tells it: objects by their class and settings."""
+    """A setting for a log or a file; an object is described by its class and settings."""
     if isinstance(value, None | bool | int | float | str):
         return value
     if isinstance(value, np.ndarray):
@@ -234,7 +237,7 @@ def described(value: object) -> Scalar | None:
 
 
 def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: str) -> Update:
-    """What a node sent in a round of Flower's; ValueError if it cannot be aggregated."""
+    """A node's update in a round of Flower; ValueError if it cannot be aggregated."""
     if reply.has_error():
         raise ValueError(wire.error_of(reply))
     upload = wire.unpack_reply(reply, layout, needs=needs)

@@ -1,4 +1,4 @@
-"""Algorithms that are nothing but the weights of a sum of gradients."""
+"""The base of algorithms that only weigh gradients."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -20,9 +20,9 @@ class WeightedGradients(AsyncStrategy):
     """One step along a weighted sum of K gradients: w_{t+1} = w_t - eta sum_i p_i g_i.
 
     Args:
-        server_lr: eta > 0.
-        clip_norm: longest trainable part of an upload, > 0; None = any.
-        lr_schedule: of eta; None = constant.
+        server_lr: eta, the server's rate.
+        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
     """
 
     schedule: ClassVar[Schedule] = k_async(10)

@@ -101,7 +101,7 @@ REFUSED = {
     ("overlap_fedavg", "any but full_participation, synchronous"): (
         "OverlapFedAvg needs algorithm/schedule=full_participation"
     ),
-    ("fedasmu", "random_k"): "FedASMU cannot go by algorithm/schedule=random_k",
+    ("fedasmu", "random_k"): "FedASMU cannot use algorithm/schedule=random_k",
     ("krum", "fully_async, periodic, clustered_quorum"): r"schedule\.buffer_size=1 must be above",
     (
         "multi_krum",

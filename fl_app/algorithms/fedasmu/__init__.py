@@ -9,30 +9,30 @@ version o, at version t, with staleness s = t - o + 1 (refused if s > tau):
     xi = lambda_i / (sqrt(t) s^sigma_i) + iota_i,    alpha = mu_a xi / (1 + mu_a xi)
     w_{t+1} = w_t + alpha (w_i - w_t)
 
-and before that lambda_i, sigma_i and iota_i take a step down the gradient of the device's loss at
-the model it received, through the mixing weight of the device's last upload.
+Before that lambda_i, sigma_i and iota_i descend the gradient of the device's loss at the model that
+it received, through the mixing weight of the device's last upload.
 
 Device (`fl_app.algorithms.fedasmu.device`), after l* local epochs, if there is a newer version g:
 
     phi = gamma_i / sqrt(g) (1 - upsilon_i / sqrt(g - o + 1)),    beta = mu_b phi / (1 + mu_b phi)
     w <- w + beta (w_g - w)
 
-with gamma_i and upsilon_i learned likewise. l* is chosen by an LSTM on the server for a device's
-first order, and afterwards by Q-learning on the device (`fl_app.algorithms.fedasmu.slots`); the
-reward is by how much the merge lowers the loss of a batch.
+gamma_i and upsilon_i are learned in the same way. For a device's first order an LSTM on the server
+chooses l*; afterwards Q-learning on the device does (`fl_app.algorithms.fedasmu.slots`). The reward
+is the fall of a batch's loss by the merge.
 
 Symbols: mu_a mixing_scale, lambda_0 lambda0, sigma_0 sigma0, iota_0 iota0, their rates lambda_lr,
 sigma_lr, iota_lr; tau max_staleness; mu_b client.merge_scale, gamma_0 client.gamma0, upsilon_0
 client.upsilon0, their rates client.gamma_lr, client.upsilon_lr; eta_RL rl_lr, rho reward_rate;
 Q-learning's phi client.q_lr, psi client.q_discount.
 
-Deviations: the paper's control gradients have the sign of the device's gradient reversed (they
-climb the loss) and, for sigma, ln(sigma) instead of lambda ln(s); here they are the derivatives.
-The device's mean gradient is its displacement over the sum of its rates, the merge included.
-sqrt(t) is sqrt(max(t, 1)), phi and xi are clamped at 0, and a refused upload makes no version. The
-LSTM starts untrained, for the "historical data" of the paper are not given; slots are drawn from
-its probabilities, as REINFORCE's gradient supposes, and not epsilon-greedily: the most probable
-slot of an untrained LSTM is nothing to be greedy for. Both losses of a reward see one dropout mask.
+Deviations: the paper's control gradients have the opposite sign (they climb the loss) and, for
+sigma, ln(sigma) instead of lambda ln(s). Here they are the derivatives. The device's mean gradient
+is its displacement over the sum of its rates, with the merge included. sqrt(t) is sqrt(max(t, 1)),
+phi and xi are clamped at 0, and a refused upload makes no version. The LSTM starts untrained,
+because the paper's "historical data" are not available. Slots are drawn from its probabilities, as
+REINFORCE's gradient requires, and not epsilon-greedily, because the most probable slot of an
+untrained LSTM has no merit. Both losses of a reward use the same dropout mask.
 """
 
 from fl_app.algorithms.fedasmu.device import FedASMUTrainer

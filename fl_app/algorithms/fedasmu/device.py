@@ -27,8 +27,8 @@ def merge_weight(
         scale: mu_b.
 
     Returns:
-        beta, in [0, 1), and its derivatives by gamma and upsilon; where phi is clamped at 0 those
-        without the clamp, or else nothing could ever be learned again.
+        beta, in [0, 1), and its derivatives by gamma and upsilon. They ignore the clamp of phi at
+        0, because with derivatives of 0 learning would stop there for good.
     """
     root, age = math.sqrt(version), math.sqrt(version - origin + 1)
     scaled = scale * max(0.0, gamma / root * (1 - upsilon / age))
@@ -43,8 +43,8 @@ def merge_weight(
 class FedASMUTrainer(LocalTrainer):
     """Local SGD that pauses once for a fresh global model and merges it into its own.
 
-    It keeps between its orders: gamma_i and upsilon_i, its last slot and action, and its table of
-    Q-values ``(L_max - 1, 3)``.
+    A client keeps between its orders gamma_i and upsilon_i, its last slot and action, and its table
+    of Q-values ``(L_max - 1, 3)``.
 
     Args:
         task: data, model and loss of every client.
@@ -90,7 +90,7 @@ class FedASMUTrainer(LocalTrainer):
             "client.slot",
             slot,
             f"learned, {', '.join(FIXED)}",
-            "no other choice is known",
+            "no other choice exists",
         )
         require(0 < q_lr <= 1, "client.q_lr", q_lr, "in (0, 1]", "it is a share")
         require(0 <= q_discount < 1, "client.q_discount", q_discount, "in [0, 1)", "values grow")
@@ -129,14 +129,14 @@ class FedASMUTrainer(LocalTrainer):
             self._ask_after, action = next_slot(self._values(), last, self.epsilon, rng)
             self.state["came_from"] = np.array(last)
         else:
-            # The first order's slot is the server's choice. NOTE: also that of a device which the
-            # server knows but which knows no slot, such as one that lost its memory.
+            # The server chooses the first order's slot. NOTE: a known device without a slot, as one
+            # that lost its memory, takes the first slot.
             require(
                 self._ask_after <= num_slots,
                 "slot",
                 self._ask_after,
                 f"at most client.local_epochs - 1={num_slots}",
-                "the server goes by another number, strategy.local_epochs",
+                "the server chose it by strategy.local_epochs",
             )
             self._ask_after = max(self._ask_after, 1)
             self.state.pop("came_from", None)
@@ -147,10 +147,10 @@ class FedASMUTrainer(LocalTrainer):
         return epoch == self._ask_after
 
     def merge(self, fresh: Vector, config: Config, rng: np.random.Generator) -> dict[str, float]:
-        """w <- w + beta (w_g - w); learn from it gamma_i, upsilon_i and the slot's value.
+        """w <- w + beta (w_g - w), then learn gamma_i, upsilon_i and the slot's value.
 
         Returns:
-            ``reward``, the drop of a batch's loss, and ``merge_weight``, beta.
+            ``reward``, the fall of a batch's loss, and ``merge_weight``, beta.
         """
         indices = self.task.train_indices(self.client_id)
         chosen = rng.permutation(indices)[: self.batch_size]
@@ -158,14 +158,14 @@ class FedASMUTrainer(LocalTrainer):
         gamma = float(self.state.get("gamma", np.array(self.gamma0)))
         upsilon = float(self.state.get("upsilon", np.array(self.upsilon0)))
         beta, by_gamma, by_upsilon = merge_weight(gamma, upsilon, origin, version, self.merge_scale)
-        # Both losses with the same dropout: the generator is put back after the first.
+        # Both losses use the same dropout: the generator is restored after the first.
         gpus = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=gpus), torch.no_grad():
             before = self._loss(chosen)
         gap = torch.tensor(fresh, device=self.device) - self.model.flat
         self.model.flat.add_(gap, alpha=beta)
         after = self._loss(chosen)
-        # Of the loss alone: decay and clip are for the steps of local training.
+        # Of the loss alone: weight decay and clip belong to local training.
         grad = torch.autograd.grad(after, self.model.params)
 
         split = self.model.layout.num_trainable

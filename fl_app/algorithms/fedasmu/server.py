@@ -1,4 +1,4 @@
-"""FedASMU's server: how much an upload counts, learned per device."""
+"""FedASMU's server: it learns for each device how much an upload counts."""
 
 import math
 from collections.abc import Sequence
@@ -17,23 +17,23 @@ from fl_app.schedule import Schedule
 from fl_app.schedule.periodic import Periodic
 from fl_app.strategy import AsyncStrategy
 
-STATIC_MIXING, STATIC_EXPONENT = 0.6, 0.5  # FedAsync's, of the ablations without dynamic weights
+STATIC_MIXING, STATIC_EXPONENT = 0.6, 0.5  # FedAsync's, for the ablations without dynamic weights
 MAX_SIGMA = 5.0
 
 
 @dataclass
 class Control:
-    """A device's control parameters, and its last upload that was applied.
+    """A device's control parameters and its last applied upload.
 
     Attributes:
         lam: lambda_i >= 0.
         sigma: sigma_i in [0, 5].
         iota: iota_i >= 0.
-        version: r_i, at which the last upload was applied; -1 = there was none.
+        version: r_i, at which the last upload was applied; -1 = none so far.
         staleness: s of that upload, r_i - o' + 1 unless it is counted from a fresh model.
-        xi: of that upload, and the lambda and sigma that made it.
-        lam_used: see `xi`.
-        sigma_used: see `xi`.
+        xi: of that upload.
+        lam_used: the lambda_i of that `xi`.
+        sigma_used: the sigma_i of that `xi`.
         direction: d_i = w_i - w_{r_i} of that upload, trainable part.
     """
 
@@ -50,25 +50,25 @@ class Control:
 
 @dataclass(kw_only=True)
 class FedASMU(AsyncStrategy):
-    """Mixes each arrival into the global model with a weight that each device's history shapes.
+    """Mixes each arrival into the global model with a weight learned for each device.
 
     Args:
-        mixing_scale: mu_a > 0.
-        lambda0: first lambda_i, >= 0.
-        sigma0: first sigma_i, in [0, 5].
-        iota0: first iota_i, >= 0.
-        lambda_lr: eta_lambda >= 0.
-        sigma_lr: eta_sigma >= 0.
-        iota_lr: eta_iota >= 0.
-        max_staleness: tau >= 1; an upload with more is refused.
-        local_epochs: L_max of the devices, >= 2; they may ask for a fresh model between two.
-        rl_lr: eta_RL >= 0, of the meta-model.
-        reward_rate: rho in (0, 1], of the rewards' running mean.
+        mixing_scale: mu_a.
+        lambda0: first lambda_i.
+        sigma0: first sigma_i.
+        iota0: first iota_i.
+        lambda_lr: eta_lambda.
+        sigma_lr: eta_sigma.
+        iota_lr: eta_iota.
+        max_staleness: tau; an upload with more is refused.
+        local_epochs: L_max of the devices, which may ask for a fresh model between two epochs.
+        rl_lr: eta_RL, of the meta-model.
+        reward_rate: rho, of the rewards' running mean.
         dynamic: False = FedAsync's polynomial weight 0.6 s^-0.5 (ablation FedASMU-DA).
         refresh: False = devices never ask for a fresh model (ablation FedASMU-FA; without both,
             FedASMU-0).
-        version_after_merge: True = an upload whose device was given a fresh model to merge is as
-            old as that model, s = t - g + 1; False = as the one it began with, s = t - o + 1.
+        version_after_merge: whether the staleness of an upload counts from the fresh model that its
+            device merged, s = t - g + 1, instead of from the order's model, s = t - o + 1.
         seed: of the meta-model.
 
     Example:
@@ -129,8 +129,8 @@ class FedASMU(AsyncStrategy):
         del num_versions
         if schedule.devices is not None:
             raise ValueError(
-                "FedASMU cannot go by algorithm/schedule=random_k: it knows how long an order "
-                "takes, and not when its client would pause"
+                "FedASMU cannot use algorithm/schedule=random_k: that schedule draws how long an "
+                "order takes, but not when its client pauses"
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ class FedASMU(AsyncStrategy):
 
     def staleness_of(self, update: Update, version: int) -> int:
         """s >= 1 of an upload that is applied at version t."""
-        # A fresh model of an earlier order is no newer than the one this order began with.
+        # A fresh model of an earlier order is not newer than this order's own model.
         fresh: int = self.state["fresh"].get(update.client_id, 0)
         return version - max(update.base_version, fresh) + 1
 
@@ -184,7 +184,7 @@ class FedASMU(AsyncStrategy):
         return params
 
     def weight(self, control: Control, version: int, s: int) -> float:
-        """alpha at version t for staleness s; `control` remembers what it was made of."""
+        """alpha at version t for staleness s; `control` keeps its ingredients."""
         control.version, control.staleness = version, s
         control.lam_used, control.sigma_used = control.lam, control.sigma
         decay = math.sqrt(max(version, 1)) * s**control.sigma
@@ -222,12 +222,12 @@ class FedASMU(AsyncStrategy):
         control.iota = max(control.iota - self.iota_lr * by_iota, 0.0)
 
     def _reward(self, update: Update) -> None:
-        """Teach the meta-model by the reward of a merge, if there was one."""
+        """Train the meta-model by the reward of a merge, if there was one."""
         slot = self.state["chosen"].pop(update.client_id, None)
         if "reward" not in update.metrics:
             return
         advantage = float(update.metrics["reward"]) - self.state["baseline"]
-        if not math.isfinite(advantage):  # a node's own number, which nobody has looked at
+        if not math.isfinite(advantage):  # the node computed it, and it is not checked before
             return
         if slot is not None:
             theta = MetaModel.reinforce(
@@ -238,5 +238,5 @@ class FedASMU(AsyncStrategy):
         self.state["baseline"] += self.reward_rate * advantage
 
 
-# The keyword `refresh` left its default in the place of the method.
+# The default of the keyword `refresh` has taken the place of the method of that name.
 FedASMU.refresh = FedASMU._note_fresh  # type: ignore[method-assign, assignment]

@@ -1,4 +1,4 @@
-"""When a device asks for a fresh model: an LSTM's choice first, Q-learning's afterwards."""
+"""When a device asks for a fresh model: an LSTM chooses first, Q-learning afterwards."""
 
 from typing import cast
 
@@ -11,16 +11,15 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from fl_app.core.types import Vector
 
 EMBEDDING, HIDDEN = 16, 32
-START, WAIT, ASK = 0, 1, 2  # what the LSTM reads: that it begins, or its last decision
+START, WAIT, ASK = 0, 1, 2  # inputs of the LSTM: the beginning, or its last decision
 ADD, STAY, MINUS = 0, 1, 2  # what Q-learning does to the last slot
 MOVES = (1, 0, -1)
 
 
 class MetaModel(nn.Module):
-    """Decides slot by slot whether to ask now; the first yes is the slot, the last one needs none.
+    """Decides slot by slot whether to ask now; the first yes is the slot, else the last slot.
 
-    Its parameters are held as one vector by whoever uses it, so that they can be saved with the
-    rest of what was learned.
+    Callers hold its parameters as one vector, which is saved with the rest of the learned state.
     """
 
     def __init__(self) -> None:
@@ -44,7 +43,7 @@ class MetaModel(nn.Module):
 
     @staticmethod
     def initial(seed: int) -> Vector:
-        """Parameters of an untrained model, within the bounds that torch gives an LSTM's."""
+        """Parameters of an untrained model, within the bounds of torch's initial LSTM weights."""
         size = sum(parameter.numel() for parameter in MetaModel().parameters())
         bound = HIDDEN**-0.5
         rng = np.random.default_rng((seed, 0xA511))
@@ -60,7 +59,7 @@ class MetaModel(nn.Module):
     @staticmethod
     def reinforce(theta: Vector, num_slots: int, slot: int, step: float) -> Vector:
         """theta + step * grad log P(slot), a new vector; REINFORCE with step = eta (R - b)."""
-        if num_slots == 1:  # there is no choice, and so nothing to learn
+        if num_slots == 1:  # without a choice there is nothing to learn
             return theta
         model = MetaModel._of(theta)
         parameters = list(model.parameters())
@@ -73,13 +72,12 @@ class MetaModel(nn.Module):
 
     @staticmethod
     def usable(theta: Vector, num_slots: int) -> bool:
-        """Whether probabilities come of these parameters; finite but huge ones make NaN."""
+        """Whether these parameters give finite probabilities; huge parameters give NaN."""
         return bool(np.isfinite(np.exp(MetaModel.log_probs(theta, num_slots))).all())
 
     @staticmethod
     def _of(theta: Vector) -> "MetaModel":
-        # Made without drawing: its parameters are overwritten, and the global random state is the
-        # trainer's where that runs in this process.
+        # The global random state stays as it is: a trainer in this process uses it.
         with torch.random.fork_rng(devices=[]):
             model = MetaModel()
         vector_to_parameters(torch.from_numpy(theta.copy()), model.parameters())
