@@ -1,10 +1,9 @@
-"""A run's folder: what is written at its end, and all of it where `start` was given one."""
+"""The files of a run in its folder."""
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,8 @@ from omegaconf import OmegaConf
 
 from fl_app.core.events import Event
 from fl_app.core.files import atomic_write
-from fl_app.record import measures as metrics
+from fl_app.record import measures
+from fl_app.record.durations import Recorder
 from fl_app.record.files import JsonLines, Metrics
 from fl_app.record.history import History
 from fl_app.record.provenance import provenance
@@ -24,23 +24,14 @@ if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
 
 EVENTS, SUMMARY = "events.jsonl", "summary.json"
-
-
-def write_results(
-    folder: Path, model: Mapping[str, NDArray[np.generic]], summary: Mapping[str, Any]
-) -> None:
-    """Write ``model.npz`` and ``summary.json``, which is last, for it says that all is there."""
-    with atomic_write(folder / "model.npz") as file:
-        np.savez(file, allow_pickle=False, **model)
-    with atomic_write(folder / SUMMARY) as file:
-        file.write(json.dumps(summary, indent=2).encode() + b"\n")
+TABLE, DURATIONS = "metrics.csv", "devices.csv"
 
 
 def require_free(folder: Path) -> None:
     """Refuse a folder that holds a run.
 
     Raises:
-        ValueError: naming the folder and the way on.
+        ValueError: the folder holds a run, or is a file.
     """
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"output={folder} is no folder: the run's files would have no place")
@@ -52,40 +43,86 @@ def require_free(folder: Path) -> None:
 
 
 class RunFolder:
-    """A sink that writes the files of a run on real nodes, as the command line does.
+    """Sink that writes the files of a run; it writes nothing before `lock`.
 
     Args:
-        folder: made if it is not there.
-        settings: of the run, for ``config.yaml``.
-
-    Raises:
-        ValueError: the folder cannot be made.
-        RunError: another process writes to its files.
+        folder: of the run.
+        history: of the run; takes in every event before this sink does.
+        num_clients: N; None = as many as join.
+        overrides: the user's.
+        kept: `state_dict` at the checkpoint from which the run is resumed; None = a new run.
     """
 
-    def __init__(self, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        history: History,
+        num_clients: int | None = None,
+        *,
+        overrides: Sequence[str] = (),
+        kept: Mapping[str, Any] | None = None,
+    ) -> None:
         self._folder = folder
-        self._settings = settings
-        self._began = time.monotonic()
-        self._origin = provenance([])
-        self._history = History()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ValueError(f"output={folder} cannot be made: {error}") from error
-        with ExitStack() as stack:
-            lines = JsonLines(folder / EVENTS)
-            stack.callback(lines.close)
-            table = Metrics(folder / "metrics.csv", partial(metrics.columns, self._history, None))
-            stack.callback(table.close)
-            OmegaConf.save(OmegaConf.create(dict(settings)), folder / "config.yaml")
-            self._open = stack.pop_all()
-        self._sinks = (self._history, lines, table)
+        self._history = history
+        self._num_clients = num_clients
+        self._overrides = list(overrides)
+        self._origin = provenance(overrides, kept and kept["provenance"])
+        self._began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
+        self._lengths: Mapping[str, int] = kept["lengths"] if kept else {}
+        self._files: dict[str, JsonLines | Metrics | Recorder] = {}
+        self._open = ExitStack()
+
+    @property
+    def wall_seconds(self) -> float:
+        """Since the run began, without the time between an interruption and its resumption."""
+        return time.monotonic() - self._began
+
+    def columns(self) -> dict[str, float]:
+        """The columns of ``metrics.csv`` that come from the history."""
+        return measures.columns(self._history, self._num_clients)
+
+    def lock(self) -> None:
+        """Create the folder and open the event log, for which this process is the only writer.
+
+        Raises:
+            OSError: the folder cannot be created or written to.
+            RunError: another process writes to the log; no file has changed.
+        """
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._add(EVENTS, JsonLines(self._folder / EVENTS, keep=self._lengths.get(EVENTS)))
+
+    def begin(self, settings: object, *, durations: bool = False) -> None:
+        """Write the configuration, and open the other files that grow.
+
+        Args:
+            settings: of the run, for ``config.yaml``.
+            durations: whether to record those of orders, in ``devices.csv``.
+        """
+        # If this run is killed, the summary of an earlier run must not be taken for its own.
+        (self._folder / SUMMARY).unlink(missing_ok=True)
+        # A sweep's report names its jobs after their overrides.
+        for name, content in (("config.yaml", settings), ("overrides.yaml", self._overrides)):
+            with atomic_write(self._folder / name) as file:
+                text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=True)  # type: ignore[call-overload]
+                file.write(text.encode())
+        path = self._folder / TABLE
+        self._add(TABLE, Metrics(path, self.columns, keep=self._lengths.get(TABLE)))
+        if durations:
+            path = self._folder / DURATIONS
+            self._add(DURATIONS, Recorder(path, self._history, keep=self._lengths.get(DURATIONS)))
 
     def emit(self, event: Event) -> None:
-        """Hand an event on to every file."""
-        for sink in self._sinks:
-            sink.emit(event)
+        """Hand an event to every file."""
+        for file in self._files.values():
+            file.emit(event)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs, with all events so far on disk."""
+        return {
+            "lengths": {name: file.position() for name, file in self._files.items()},
+            "wall_seconds": self.wall_seconds,
+            "provenance": self._origin,
+        }
 
     def close(self) -> None:
         """Write what is left; may be called again."""
@@ -95,19 +132,32 @@ class RunFolder:
         self,
         outcome: "Outcome",
         model: Mapping[str, NDArray[np.generic]],
-        num_clients: int,
+        about: Mapping[str, Any],
         report_accuracy: float,
-    ) -> None:
-        """Write model and summary."""
+    ) -> dict[str, Any]:
+        """Write ``model.npz``, then ``summary.json``, which says that all files are complete.
+
+        Args:
+            outcome: of the run.
+            model: final arrays by name.
+            about: what was run, the first keys of the summary.
+            report_accuracy: in [0, 1], the accuracy to which times are measured.
+
+        Returns:
+            The summary.
+        """
+        wall_seconds = self.wall_seconds
         self.close()
-        wall_seconds = time.monotonic() - self._began
-        summary = {
-            "algorithm": self._settings["algorithm"]["name"],
-            "task": None,
-            "data": None,
-            "seed": self._settings["seed"],
-            "num_clients": num_clients,
-            **of_outcome(outcome, self._history, None, wall_seconds, report_accuracy),
-            **self._origin,
-        }
-        write_results(self._folder, model, summary)
+        results = of_outcome(
+            outcome, self._history, self._num_clients, wall_seconds, report_accuracy
+        )
+        summary = {**about, **results, **self._origin}
+        with atomic_write(self._folder / "model.npz") as file:
+            np.savez(file, allow_pickle=False, **model)
+        with atomic_write(self._folder / SUMMARY) as file:
+            file.write(json.dumps(summary, indent=2).encode() + b"\n")
+        return summary
+
+    def _add(self, name: str, file: JsonLines | Metrics | Recorder) -> None:
+        self._files[name] = file
+        self._open.callback(file.close)  # each of them, also if another one cannot be closed

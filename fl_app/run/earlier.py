@@ -7,10 +7,10 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS
 from fl_app.run.checkpoint import PATTERN, different
 
-EVENTS = "events.jsonl"
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
 # Of a run, beside its event log, which is locked and emptied by who writes it.
 STALE = (

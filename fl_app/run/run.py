@@ -3,32 +3,24 @@
 import gc
 import math
 import secrets
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from fl_app import report
-from fl_app.client import TrainingTask
 from fl_app.client.build import build_task, prepare_process
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.events import Sink
-from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log, require_writable
-from fl_app.devices import Recorder
+from fl_app.core.files import disk_errors_as_run_errors, open_log, require_writable
 from fl_app.engine.engine import Outcome, check_complete
-from fl_app.record import measures as metrics
-from fl_app.record.files import JsonLines, Metrics
-from fl_app.record.folder import write_results
+from fl_app.record.folder import EVENTS, RunFolder
 from fl_app.record.history import History
 from fl_app.record.log import read_events
 from fl_app.record.progress import Progress
-from fl_app.record.provenance import provenance
-from fl_app.record.summary import of_outcome
 from fl_app.record.tensorboard import TensorBoard
 from fl_app.run import earlier
 from fl_app.run.checkpoint import Checkpoints
@@ -163,16 +155,20 @@ def run_cell(
     if kept is not None:
         check_complete(kept["engine"])
         earlier.refuse_lower(earlier.limits(config), kept["limits"], kept["reached"], folder)
-    origin = provenance(overrides, kept and kept.get("provenance"))
     token = kept["token"] if kept else secrets.token_hex(8)
-    began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
     devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
     # Before the file is locked: a process loses its lock when it closes any handle of the file.
-    for event in read_events(folder / earlier.EVENTS, kept["lines"] if kept else 0):
+    length = kept["files"]["lengths"][EVENTS] if kept else 0
+    for event in read_events(folder / EVENTS, length):
         history.emit(event)
-    num_clients = None if real else config.num_clients  # on nodes, as many as join
-    columns = partial(metrics.columns, history, num_clients)
+    files = RunFolder(
+        folder,
+        history,
+        None if real else config.num_clients,  # on nodes, as many as join
+        overrides=overrides,
+        kept=kept and kept["files"],
+    )
     # The others read the history, so it takes in every event first.
     sinks: list[Sink] = [history]
 
@@ -180,12 +176,8 @@ def run_cell(
         with undisturbed():
             state = {
                 "engine": engine.state_dict(),
-                "lines": lines.position(),
-                "table": table.position(),
+                "files": files.state_dict(),
                 "token": token,
-                "provenance": origin,
-                "devices": recorder and recorder.position(),
-                "wall_seconds": time.monotonic() - began,
                 "limits": earlier.limits(config),
                 "reached": engine.reached,
             }
@@ -207,23 +199,13 @@ def run_cell(
             engine.load_state_dict(kept["engine"])
             print(f"{label}: goes on from version {engine.version}")
         with require_writable(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            # First, for it refuses a folder in which another process runs.
-            lines = JsonLines(folder / earlier.EVENTS, keep=kept and kept["lines"])
-        stack.callback(lines.close)  # each of them, also if another one cannot be closed
+            files.lock()  # before anything changes that a run of another process needs
+        stack.callback(files.close)
         if experiment is not None and config.overwrite:
             _replace_run(experiment)
         if kept is None:
             earlier.clear(folder)
-        # Of the run before: if this one is killed, it must not be taken for the end of this one.
-        (folder / "summary.json").unlink(missing_ok=True)
-        with atomic_write(folder / "config.yaml") as file:
-            file.write(OmegaConf.to_yaml(config, resolve=True).encode())
-        # A sweep's report names its jobs after their overrides.
-        with atomic_write(folder / "overrides.yaml") as file:
-            file.write(OmegaConf.to_yaml(OmegaConf.create(list(overrides))).encode())
-        table = Metrics(folder / "metrics.csv", columns, keep=kept and kept["table"])
-        stack.callback(table.close)
+        files.begin(config, durations=real)
         progress = Progress(
             history,
             _unlimited(config.num_versions),
@@ -232,58 +214,36 @@ def run_cell(
             seconds=_unlimited(config.max_seconds),
         )
         stack.callback(progress.close)
-        sinks += [lines, table, progress]
-        recorder: Recorder | None = None
-        if real:
-            recorder = Recorder(folder / "devices.csv", history, keep=kept and kept["devices"])
-            stack.callback(recorder.close)
-            sinks.append(recorder)
+        sinks += [files, progress]
         if config.tensorboard is True or (config.tensorboard == "auto" and real):
-            board = TensorBoard(folder / "tensorboard", history, lambda: engine.clients, columns)
+            board = TensorBoard(
+                folder / "tensorboard", history, lambda: engine.clients, files.columns
+            )
             stack.callback(board.close)
             sinks.append(board)
             print(f"To watch: tensorboard --logdir {folder}")
         with interruptible(engine.stop) as undisturbed:
             outcome = engine.run()
-    wall_seconds = time.monotonic() - began
-    summary = summarise(config, task, outcome, history, num_clients, wall_seconds) | origin
-    write_results(folder, layout.named(outcome.params), summary)
-    return outcome, summary
+    about = {
+        "algorithm": config.algorithm.name,
+        "task": task.name,
+        "data": task.source,
+        "seed": config.seed,
+        "num_clients": config.num_clients,
+    }
+    model = layout.named(outcome.params)
+    return outcome, files.finish(outcome, model, about, config.experiment.report_accuracy)
 
 
 def _replace_run(folder: Path) -> None:
     """Remove the run that lies in the folder of an experiment: the report would be of it alone."""
-    events = folder / earlier.EVENTS
+    events = folder / EVENTS
     if events.exists():
         with open_log(events, 0):  # refused where somebody writes to it
             earlier.clear(folder)
             events.unlink()
     else:
         earlier.clear(folder)
-
-
-def summarise(
-    config: DictConfig,
-    task: TrainingTask,
-    outcome: Outcome,
-    history: History,
-    num_clients: int | None,
-    wall_seconds: float,
-) -> dict[str, Any]:
-    """The contents of ``summary.json``: what was run, and what it came to.
-
-    To the keys below come those of `fl_app.record.summary.of_outcome`.
-    """
-    return {
-        "algorithm": config.algorithm.name,
-        "task": task.name,
-        "data": task.source,
-        "seed": config.seed,
-        "num_clients": config.num_clients,
-        **of_outcome(
-            outcome, history, num_clients, wall_seconds, config.experiment.report_accuracy
-        ),
-    }
 
 
 def _unlimited(value: float | None) -> float:

@@ -60,6 +60,7 @@ def run(
             # Imported here: a run without files does not need them.
             from fl_app import report
             from fl_app.record.folder import RunFolder, require_free
+            from fl_app.record.history import History
 
             folder = Path(output)
             require_free(folder)
@@ -113,16 +114,28 @@ def run(
                 "eval_every": eval_every,
                 "seed": seed,
             }
-            files = RunFolder(folder, settings)
+            history = History()
+            files = RunFolder(folder, history)
+            try:
+                files.lock()
+            except OSError as error:
+                raise ValueError(f"output={folder} cannot be made: {error}") from error
             stack.callback(files.close)
-            listening.append(files)
+            files.begin(settings)
+            listening += [history, files]
         outcome = engine.run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
         result.arrays = wire.to_arrays(outcome.params, layout)
         if output is not None:
-            num_clients = sum(len(clients) for clients in engine.clients)
+            about = {
+                "algorithm": strategy._label,
+                "task": None,
+                "data": None,
+                "seed": seed,
+                "num_clients": sum(len(clients) for clients in engine.clients),
+            }
             model = layout.named(outcome.params)
-            files.finish(outcome, model, num_clients, report.TARGET_ACCURACY)
+            files.finish(outcome, model, about, report.TARGET_ACCURACY)
             report.write_report(folder, figures=outcome.stopped != "interrupted")
             log.info("Files: %s", folder)
             log.info("Report, to open in a browser: %s", folder / report.PAGE)

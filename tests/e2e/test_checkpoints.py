@@ -174,7 +174,7 @@ def test_resumed_run_says_when_and_with_what_it_began(tmp_path: Path) -> None:
     config = composed("algorithm=fedbuff", *SMALL, *CASES["fedbuff"])
     checkpoints = Checkpoints(tmp_path, earlier.settings(config))
     state = checkpoints.load()
-    state["provenance"] |= {"date": "2020-01-01T00:00:00+00:00", "version": "0.0.1"}
+    state["files"]["provenance"] |= {"date": "2020-01-01T00:00:00+00:00", "version": "0.0.1"}
     checkpoints.save(12, state)
     (tmp_path / "summary.json").unlink()
     resumed = federation("fedbuff", tmp_path, "resume=auto")
