@@ -10,6 +10,7 @@ from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobReturn, JobStatus
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from hydra.types import RunMode
@@ -25,7 +26,7 @@ BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
 PIPE_CLOSED = 141  # what a shell reports for a command that writes to a closed pipe
 PRINTS = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i"}  # and runs nothing
 
-_sweep: list[str] = []  # folder of the sweep whose jobs this process carried out
+_sweep: list[str] = []  # folder of the sweep, if the command is one
 _failures: list[int] = []  # exit status of each job of a sweep that failed
 _hydra: Any = None  # Hydra's own configuration: of the sweep, or of the job that began last
 
@@ -37,25 +38,50 @@ class Ended(BaseException):
     """
 
 
-class SweepBegins(Callback):
-    """Hydra's hook by which the process that begins a sweep learns where it goes."""
+class Failed(JobReturn):
+    """A failed job whose error is raised without Hydra's line about it."""
+
+    @property
+    def return_value(self) -> Any:
+        raise self._return_value
+
+
+class Hooks(Callback):
+    """Hydra's hooks: where a sweep writes, and jobs that fail."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Note the sweep's folder in the main process, whichever process runs the jobs."""
         global _hydra
         _hydra = config.hydra
+        _sweep[:] = [_hydra.sweep.dir]
+
+    def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
+        """Keep Hydra from printing a line of its own for a job that failed."""
+        if job_return.status == JobStatus.FAILED:
+            job_return.__class__ = Failed
 
 
 @hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")
 def app(config: DictConfig) -> float | None:
-    """One job: a run, or the cells of an experiment. Returns the last accuracy, for sweepers.
+    """Run one job; see `_job`.
 
-    Of a sweep that Hydra itself carries out, jobs that fail are told of at once, and the others are
-    run. Other sweepers and launchers are given the exception.
+    A parallel launcher pickles this function with copies of the globals that it uses.
+    """
+    return _job(config)
+
+
+def _job(config: DictConfig) -> float | None:
+    """Run one job: a run, or the cells of an experiment.
+
+    If Hydra's own sweeper and launcher run the sweep, a failed job is reported at once, and the
+    other jobs run. Other sweepers and launchers receive the exception.
+
+    Returns:
+        The last accuracy, for sweepers.
     """
     global _hydra
     _hydra = job = HydraConfig.get()
     sweeps = job.mode == RunMode.MULTIRUN
-    _sweep[:] = [job.sweep.dir] if sweeps else []
     parallel = _parallel(job)
     if parallel:
         if signals.noted:

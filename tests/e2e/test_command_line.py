@@ -213,3 +213,28 @@ def test_interrupt_ends_within_two_seconds_with_files_written(tmp_path):
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["stopped"] == "interrupted"
     assert summary["num_versions"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_parallel_sweep_tells_of_a_failed_job_in_one_line(tmp_path: Path) -> None:
+    words = ["-m", "seed=0,-1", "num_versions=1", "runtime.workers=0"]
+    words += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path}"]
+    command = [sys.executable, "-m", "fl_app", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stderr.splitlines() == [
+        "error: seed=-1 must be an integer >= 0: random streams could not be made from it"
+    ]
+    assert done.returncode == 2
+    assert (tmp_path / "0" / "summary.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_parallel_sweep_ends_with_the_command_that_reports_it(tmp_path: Path) -> None:
+    words = ["-m", "seed=0,1", "num_versions=1", "runtime.workers=0"]
+    words += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path}"]
+    command = [sys.executable, "-m", "fl_app", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    last = done.stdout.splitlines()[-1]
+    assert last == f"All jobs in one report: python -m fl_app.report {tmp_path}"
