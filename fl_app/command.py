@@ -45,6 +45,10 @@ class Failed(JobReturn):
     def return_value(self) -> Any:
         raise self._return_value
 
+    @return_value.setter
+    def return_value(self, value: Any) -> None:
+        self._return_value = value
+
 
 class Hooks(Callback):
     """Hydra's hooks: where a sweep writes, and jobs that fail."""

@@ -16,12 +16,16 @@ FAILING = (errno.EROFS, errno.EIO)
 TAKEN = (errno.EACCES, errno.EAGAIN)
 
 
+RESUME = "resume=auto goes on from the last checkpoint, if there is one (checkpoint_every)"
+
+
 @contextmanager
-def disk_errors_as_run_errors(folder: Path) -> Iterator[None]:
-    """Turn the `OSError` of a full or failing disk into a `RunError` that says how to resume.
+def disk_errors_as_run_errors(folder: Path, again: str = RESUME) -> Iterator[None]:
+    """Turn the `OSError` of a full or failing disk into a `RunError` that says what to do next.
 
     Args:
         folder: of the run.
+        again: what to do once the disk is mended.
 
     Raises:
         RunError: the disk is full or fails.
@@ -33,8 +37,8 @@ def disk_errors_as_run_errors(folder: Path) -> Iterator[None]:
             raise
         mend = "once there is room, " if error.errno in FULL else "once that is mended, "
         raise RunError(
-            f"{error}; the run's folder is {folder}, and its files end where that happened: {mend}"
-            "resume=auto goes on from the last checkpoint, if there is one (checkpoint_every)"
+            f"{error}; the run's folder is {folder}, and its files end where that happened: "
+            f"{mend}{again}"
         ) from error
 
 

@@ -17,6 +17,8 @@ from fl_app.record.measures import PER_CLASS
 from fl_app.run.cells import compose_cells
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
+from fl_app.tasks import options
+from fl_app.tasks.image_sets import image_set
 
 PARTS = ("network", "availability", "energy")  # of devices, each with a target of its own
 
@@ -113,6 +115,7 @@ def validate_config(config: DictConfig) -> None:
         "waits for anybody",
     )
     _check_runtime(config.runtime)
+    _check_task(config.task)
     _check_client(config.algorithm.client)
     strategy, schedule = build_strategy(config), build_schedule(config)
     # Each version takes an update at least, so there are no more versions than updates.
@@ -139,6 +142,23 @@ def validate_config(config: DictConfig) -> None:
         )
     if config.runtime.name != "deployment":  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)
+
+
+def _check_task(task: DictConfig) -> None:
+    """Check the keys of the project's own tasks; others check theirs when they are built."""
+    settings = cast(dict[str, Any], OmegaConf.to_container(task, resolve=True))
+    room, _, _ = settings["_target_"].rpartition(".")
+    if room.rpartition(".")[0] != "fl_app.tasks":
+        return
+    text = room == "fl_app.tasks.text"
+    options.check_model(settings["model"], text=text, quirk=settings.get("model_quirk", False))
+    for check in (options.check_options, options.check_synthetic, image_set):
+        known = signature_of(check).parameters
+        values = {key: value for key, value in settings.items() if key in known}
+        for key, value in values.items():
+            check_type(f"task.{key}", value, known[key].annotation)
+        if values:
+            check(**values)
 
 
 def _check_devices(config: DictConfig) -> None:

@@ -24,6 +24,8 @@ from fl_app.flower.grid import GridMailbox
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy, described
 
+AGAIN = "call start again with another output folder: it cannot resume a run"
+
 log = logging.getLogger("flwr")
 
 
@@ -64,7 +66,7 @@ def run(
 
             folder = Path(output)
             require_free(folder)
-            stack.enter_context(disk_errors_as_run_errors(folder))
+            stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
         layout = wire.layout_of(initial_arrays)
         result = Result()
 

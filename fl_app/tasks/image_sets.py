@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
-from fl_app.tasks.scaling import moments
 from fl_app.tasks.sources import DataSet, Hub, reading
 
 STAND_IN_TRAIN, STAND_IN_TEST = 10_000, 2_000
@@ -55,6 +55,8 @@ def arrays_of(
     Raises:
         ValueError: shapes, numbers or labels do not fit: a file is not what its name says.
     """
+    from fl_app.tasks.scaling import moments  # imports torch, which a lookup must not cost
+
     arrays: Arrays = {}
     for part, (images, labels) in (("train", train), ("test", test)):
         inputs = np.ascontiguousarray(images, np.uint8).reshape(-1, *shape)
@@ -381,3 +383,25 @@ IMAGE_SETS: dict[str, ImageSet] = {
         ("zh-plus/tiny-imagenet", None, {"test": "valid"}),
     ),
 }
+
+
+def image_set(data: str, split: str | None = None) -> ImageSet:
+    """The set of images of a name.
+
+    Args:
+        data: a name in `IMAGE_SETS`, less the split.
+        split: of a data set that comes in several (EMNIST).
+
+    Raises:
+        ValueError: there is none.
+    """
+    name = data if split is None else f"{data}_{split}"
+    require(
+        name in IMAGE_SETS,
+        "task.data" if split is None else "task.split",
+        split or data,
+        f"such that {data if split is None else f'{data}_<split>'} is one of "
+        f"{', '.join(IMAGE_SETS)}",
+        "unknown",
+    )
+    return IMAGE_SETS[name]

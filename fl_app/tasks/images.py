@@ -6,10 +6,10 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fl_app.core.errors import require
 from fl_app.tasks.augmentation import crop_flip
-from fl_app.tasks.image_sets import IMAGE_SETS
+from fl_app.tasks.image_sets import image_set
 from fl_app.tasks.models import architecture
+from fl_app.tasks.options import check_options
 from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import make_scaling
 from fl_app.tasks.sources import load
@@ -54,22 +54,13 @@ def image_task(
         ValueError: a value is out of its bounds, the data are nowhere or damaged, or a client gets
             none.
     """
-    name = data if split is None else f"{data}_{split}"
-    require(
-        name in IMAGE_SETS,
-        "task.data" if split is None else "task.split",
-        split or data,
-        f"such that {data if split is None else f'{data}_<split>'} is one of "
-        f"{', '.join(IMAGE_SETS)}",
-        "unknown",
-    )
-    require(augment in AUGMENTATIONS, "task.augment", augment, "null or crop_flip", "unknown")
-    images = IMAGE_SETS[name]
+    images = image_set(data, split)
+    check_options(augment=augment)
     make_model = architecture(model, images.shape, images.num_classes, quirk=model_quirk)
     arrays, source = load(images.data, sources, root)
     targets = arrays["train_targets"]
     return Task(
-        name=name,
+        name=images.data.name,
         num_classes=images.num_classes,
         architecture=make_model,
         inputs=torch.from_numpy(arrays["train_inputs"]),

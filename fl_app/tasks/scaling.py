@@ -7,9 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.core.errors import require
-
-SCALINGS = ("raw255", "unit", "standardised")
+from fl_app.tasks.options import check_options
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,9 +59,7 @@ def make_scaling(scaling: str, maximum: float, train_moments: NDArray[np.float64
     Raises:
         ValueError: `scaling` is unknown.
     """
-    require(
-        scaling in SCALINGS, "task.scaling", scaling, f"one of {', '.join(SCALINGS)}", "unknown"
-    )
+    check_options(scaling=scaling)
     if scaling == "standardised":
         mean, deviation = torch.from_numpy(train_moments).view(2, -1, 1, 1)
         deviation = torch.where(deviation > 0, deviation, 1.0)

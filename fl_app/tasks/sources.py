@@ -15,8 +15,8 @@ from typing import Any
 
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays, cached
+from fl_app.tasks.options import check_options
 
-SOURCES = ("local", "hub", "synthetic")
 STAND_IN = "stand-in"  # what `Task.source` says of data made up in place of the real ones
 
 log = logging.getLogger(__name__)
@@ -101,13 +101,7 @@ def load(data: DataSet, sources: Sequence[str], root: str | None) -> tuple[Array
         ValueError: `sources` is empty or names an unknown one, the root is no folder, a file cannot
             be read, or no source has the data.
     """
-    require(
-        len(sources) > 0 and not isinstance(sources, str) and set(sources) <= set(SOURCES),
-        "task.sources",
-        sources,
-        f"a list of {', '.join(SOURCES)}",
-        "the data would come from nowhere",
-    )
+    check_options(sources=sources)
     tries = []
     for source in sources:
         if source == "synthetic":

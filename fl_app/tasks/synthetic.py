@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require, require_at_least
 from fl_app.tasks.models import architecture
+from fl_app.tasks.options import check_synthetic
 from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.task import Task
 
@@ -42,17 +42,13 @@ def synthetic(
     Raises:
         ValueError: a value is out of its bounds, or a client gets no data.
     """
-    require(
-        len(shape) == 3 and min(shape) >= 1,
-        "task.shape",
-        shape,
-        "three numbers >= 1: channels, height, width",
-        "there would be no image",
+    check_synthetic(
+        shape=shape,
+        num_classes=num_classes,
+        num_examples=num_examples,
+        num_test=num_test,
+        noise=noise,
     )
-    require_at_least("task.num_classes", num_classes, 2, "there would be nothing to tell apart")
-    require_at_least("task.num_examples", num_examples, num_classes, "a class would be missing")
-    require_at_least("task.num_test", num_test, num_classes, "a class would not be tested")
-    require_at_least("task.noise", noise, 0, "a deviation cannot be negative")
     channels, height, width = shape
     rng = np.random.default_rng((seed, STREAM))
     templates = rng.standard_normal((num_classes, channels, height, width), np.float32)

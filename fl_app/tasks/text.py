@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.models import architecture
+from fl_app.tasks.options import check_options
 from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.sources import DataSet, Hub, load, reading
 from fl_app.tasks.task import Task
@@ -26,7 +26,7 @@ IMDB_VOCABULARY, IMDB_LENGTH = 30_000, 400
 WIKITEXT_VOCABULARY = 33_278  # of the training text
 WIKITEXT_LENGTH = 35  # tokens of an example; "bptt" in PyTorch's example
 END = "<eos>"
-TRAIN_SPLITS = {"train": "train", "validation": "valid"}  # of WikiText-2, and their files' names
+TRAIN_FILES = {"train": "train", "validation": "valid"}  # of WikiText-2, by the split's name
 
 
 def imdb(
@@ -102,13 +102,7 @@ def wikitext2(
         ValueError: a value is out of its bounds, the data are nowhere or damaged, or a client gets
             none.
     """
-    require(
-        train_split in TRAIN_SPLITS,
-        "task.train_split",
-        train_split,
-        f"one of {', '.join(TRAIN_SPLITS)}",
-        "unknown",
-    )
+    check_options(train_split=train_split)
     arrays, source = load(_wikitext2(train_split), sources, root)
     vocabulary = int(arrays["vocabulary"][0])
     inputs, targets = _next_words(arrays["train_stream"])
@@ -260,7 +254,7 @@ def _wikitext2_stand_in() -> Arrays:
 
 
 def _wikitext2(train_split: str) -> DataSet:
-    file = TRAIN_SPLITS[train_split]
+    file = TRAIN_FILES[train_split]
     return DataSet(
         name=f"wikitext2-{train_split}",
         files=(f"wikitext-2/{file}.txt", "wikitext-2/test.txt"),

@@ -5,7 +5,6 @@ from functools import partial
 
 from torch import nn
 
-from fl_app.core.errors import require
 from fl_app.tasks.models.plain import (
     cnn,
     cnn_asmu,
@@ -23,12 +22,13 @@ from fl_app.tasks.models.residual import resnet18, resnet20, resnet_r
 from fl_app.tasks.models.shape import Shape
 from fl_app.tasks.models.text import textcnn, transformer
 from fl_app.tasks.models.vgg import alexnet, vgg11, vgg_r
+from fl_app.tasks.options import check_model
 
 __all__ = ["MODELS", "QUIRKS", "Shape", "architecture"]
 
 Model = Callable[[Shape, int], nn.Module]
 
-IMAGE_MODELS: dict[str, Model] = {
+MODELS: dict[str, Model] = {
     "logistic": logistic,
     "mlp": mlp,
     "cnn": cnn,
@@ -45,9 +45,9 @@ IMAGE_MODELS: dict[str, Model] = {
     "resnet18": resnet18,
     "resnet20": resnet20,
     "resnet_r": resnet_r,
+    "textcnn": textcnn,
+    "transformer": transformer,
 }
-TEXT_MODELS: dict[str, Model] = {"textcnn": textcnn, "transformer": transformer}
-MODELS = IMAGE_MODELS | TEXT_MODELS
 # As in the code of the models' authors, where it does what the paper does not say.
 QUIRKS: dict[str, Model] = {"cnn_cifar": cnn_cifar_quirk}
 
@@ -68,15 +68,5 @@ def architecture(
         ValueError: no model has this name, it takes no such inputs, or has no quirk; or, when it
             is called, it cannot take images or sequences of this size.
     """
-    require(name in MODELS, "task.model", name, f"one of {', '.join(MODELS)}", "unknown model")
-    kind = "sequences" if name in TEXT_MODELS else "images"
-    fits = len(shape) == (2 if name in TEXT_MODELS else 3)
-    require(fits, "task.model", name, "one that fits the task's inputs", f"it takes {kind}")
-    require(
-        name in QUIRKS or not quirk,
-        "task.model_quirk",
-        quirk,
-        f"false with task.model={name}",
-        f"only {', '.join(QUIRKS)} has one",
-    )
+    check_model(name, text=len(shape) == 2, quirk=quirk)
     return partial((QUIRKS if quirk else MODELS)[name], shape, num_classes)

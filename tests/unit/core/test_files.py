@@ -107,6 +107,14 @@ def test_errors_of_a_disk_end_the_run(error: OSError, text: str) -> None:
         raise error
 
 
+def test_the_error_of_a_full_disk_says_what_its_caller_can_do() -> None:
+    with (
+        pytest.raises(RunError, match="once there is room, call start again$"),
+        disk_errors_as_run_errors(Path("/run"), "call start again"),
+    ):
+        raise OSError(errno.ENOSPC, "No space left")
+
+
 def test_other_errors_are_left_alone() -> None:
     with pytest.raises(FileNotFoundError), disk_errors_as_run_errors(Path("/run")):
         raise FileNotFoundError(errno.ENOENT, "No such file")
