@@ -109,7 +109,7 @@ def test_errors_of_a_disk_end_the_run(error: OSError, text: str) -> None:
 
 def test_the_error_of_a_full_disk_says_what_its_caller_can_do() -> None:
     with (
-        pytest.raises(RunError, match="once there is room, call start again$"),
+        pytest.raises(RunError, match=r"once there is room, call start again$"),
         disk_errors_as_run_errors(Path("/run"), "call start again"),
     ):
         raise OSError(errno.ENOSPC, "No space left")
