@@ -69,7 +69,7 @@ class EAFL(AsyncStrategy):
         recluster_every: R, iterations.
         participation: phi, the share of a cluster that the server waits for.
         normalise: whether the weights within a cluster are divided by their sum.
-        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
         recluster: False forms clusters only once.
         staleness: False sets tau_i = 1.

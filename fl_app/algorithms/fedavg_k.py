@@ -36,7 +36,7 @@ class FedAvgK(WeightedGradients):
             displacement if they upload models. With ``"pseudo"`` uploads, which are mean gradients,
             eta = local_lr x local steps does so.
         weighting: ``"uniform"`` (1/K) or ``"examples"`` (n_i/n).
-        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 
     Example:

@@ -35,7 +35,7 @@ class FedBuff(AsyncStrategy):
     Args:
         server_lr: eta_g, the server's rate.
         staleness_function: ``"polynomial"`` or ``"constant"``.
-        clip_norm: greatest length of a displacement's trainable part, > 0; None = any length.
+        clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
         lr_schedule: how eta_g falls; None = constant.
 
     Example:

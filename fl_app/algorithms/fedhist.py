@@ -68,7 +68,7 @@ class FedHist(AsyncStrategy):
         norm_decay: mu, per round.
         norm_floor: floor of INA; None = 0.05, and a run that reaches 1 - mu r <= 0 is refused.
         similarity_threshold: c_0.
-        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
         egs: False sets alpha = 0.
         haa: False sets lambda = 0.

@@ -40,7 +40,7 @@ class GSGM(AsyncStrategy):
     Args:
         server_lr: eta, the server's rate.
         momentum: alpha, the weight of the mean step of the round before.
-        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 
     Example:

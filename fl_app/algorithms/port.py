@@ -43,7 +43,7 @@ class PORT(AsyncStrategy):
         staleness_weight: a; a + b > 0.
         similarity_weight: b.
         staleness_bound: Omega, versions.
-        clip_norm: greatest length of a displacement's trainable part, > 0; None = any length.
+        clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
         lr_schedule: how `server_lr` falls; None = constant.
 
     Example:

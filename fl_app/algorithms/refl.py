@@ -44,7 +44,7 @@ class REFL(AsyncStrategy):
         server_lr: eta, the server's rate.
         boost: b, share of the deviation in a stale update's weight.
         scale: divides the exponential of the deviation.
-        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 
     Example:

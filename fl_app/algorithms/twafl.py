@@ -37,7 +37,7 @@ class TWAFL(WeightedGradients):
     Args:
         server_lr: eta, the server's rate.
         normalise: whether the weights are divided by their sum.
-        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 
     Example:

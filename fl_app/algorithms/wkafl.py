@@ -63,8 +63,8 @@ class WKAFL(AsyncStrategy):
         similarity_sharpness: beta.
         lr_decay: gamma, the fall of the rate with the smallest age.
         min_similarity: s_min.
-        clip_norm: CB, the greatest length of an upload, > 0; None = any length.
-        relative_clip: B, the greatest length in stage two, over that of gbar.
+        clip_norm: CB, the largest norm of an upload, > 0; None = any length.
+        relative_clip: B, the largest norm in stage two, over that of gbar.
         stage_rule: what begins stage two, ``"iteration"`` or ``"mean_loss"``.
         stage_two_at: N, the first version of stage two.
         stage_two_loss: eps, the mean loss that begins stage two.

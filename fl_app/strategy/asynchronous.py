@@ -1,4 +1,4 @@
-"""Flower's own strategies, asynchronously: K arrivals at a time instead of rounds."""
+"""Flower's own strategies, run asynchronously: K arrivals at a time instead of rounds."""
 
 import logging
 import math
@@ -31,52 +31,52 @@ from fl_app.flower import wire
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy
 
-NAME = "model"  # of the one array that the inner strategy sees where the model's are not known
+NAME = "model"  # of the one array that the inner strategy sees if the model's names are unknown
 
-# Of Flower's classes, by a part of their names, why they cannot be had here.
+# Classes of Flower that cannot run here, by a part of their names, and why.
 REFUSED = {
     "SecAgg": "SecAgg+ needs rounds, in which a cohort answers several times together",
     "DifferentialPrivacy": (
         "Flower's wrapper adds noise for rounds, in which each of num_sampled_clients uploads "
-        "once; a buffer may hold two uploads of one client, so that its privacy would be less than "
+        "once; a buffer may hold two uploads of one client, so its privacy would be less than "
         "promised; use algorithm=dp_fedbuff"
     ),
     "FedXgb": (
-        "its models are trees, which grow and cannot be added: no displacement of a stale one can "
-        "be put on the current one"
+        "its models are trees, which grow and cannot be added: a stale displacement cannot be "
+        "applied to the current model"
     ),
 }
 # Keys of an order's config that the wrapper sets itself.
 RESERVED = (wire.VERSION, wire.CLIENT_ID, wire.SEQUENCE, wire.PACKED)
-# Keys of an aggregation's event that it has already.
+# Keys that every aggregation's event has.
 TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
-LOOKS = 10  # at who is connected, in one call of `configure_train`
+LOOKS = 10  # queries of the connected nodes in one call of `configure_train`
 
 
 class Asynchronous(AsyncStrategy):
     """Runs a strategy of Flower (FedAvg, FedAdam, FedYogi, FedMedian, Krum, ...) on K arrivals.
 
-    The inner strategy sees K replies of one round: the current model plus each client's own
-    displacement, ``w_t + (w_i - w_o)``. Flower's strategies replace the global model by what they
-    aggregate, so with the clients' stale models themselves (``rebase=False``) a version would undo
-    what was published since they started. The two agree when no update is stale.
+    The inner strategy sees K replies of one round: the current model plus each client's
+    displacement, ``w_t + (w_i - w_o)``. Flower's strategies replace the global model by their
+    aggregate. If they saw the clients' stale models (``rebase=False``), a version would undo what
+    was published since those clients started. Both agree if no update is stale.
 
-    Its `configure_train` and `aggregate_train` are called once a version, as in Flower's loop: what
-    it puts into config and arrays reaches every client that starts from the version, and replies
-    come with all their metrics and records. A class that is not Flower's own may tell each client
-    something else, so it is asked again for every further order of a version; what it changes in
-    itself meanwhile (a rate that falls, a counter) is undone.
+    Its `configure_train` and `aggregate_train` are called once a version, as in Flower's loop. Its
+    config and arrays reach every client that starts from the version, and replies keep all their
+    metrics and records. A class that is not Flower's own may send each client something else, so
+    `configure_train` is called again for each further order of a version. Changes that it then
+    makes to itself (a falling rate, a counter) are undone.
 
     Args:
-        inner: its sampling of nodes is not used.
-        rebase: put displacements on the current model.
-        schedule: instead of the default, K = 1.
+        inner: the strategy of Flower; its sampling of nodes is not used.
+        rebase: whether displacements are applied to the current model.
+        schedule: None = fully asynchronous, K = 1.
 
     Raises:
-        ValueError: `inner` is not based on Flower's FedAvg, or needs what cannot be had here.
+        ValueError: `inner` is not based on Flower's FedAvg, or cannot run asynchronously.
     """
 
-    # What was learned, and `_config` where it was changed, are in `state`.
+    # `state` holds what was learned, and `_config` if it was changed.
     transient: ClassVar[Collection[str]] = ("inner", "_layout", "_config", "_begun", "_metrics")
     takes: ClassVar[Sequence[str]] = TRAINED
 
@@ -111,7 +111,7 @@ class Asynchronous(AsyncStrategy):
         )
         for key in ("server_learning_rate", "server_momentum", "num_malicious_nodes"):
             number = getattr(inner, key, 0)  # Flower's classes check none of them
-            require_at_least(f"inner.{key}", number, 0, "its equations would turn round")
+            require_at_least(f"inner.{key}", number, 0, "its equations would change their sign")
         selected = getattr(inner, "num_nodes_to_select", 1)
         require_count("inner.num_nodes_to_select", selected, "no upload would be left")
         self.inner = inner
@@ -119,7 +119,7 @@ class Asynchronous(AsyncStrategy):
         if schedule is not None:
             self.schedule = schedule  # type: ignore[misc]
         self._layout: Layout | None = None
-        self._config: dict[str, Any] = {}  # of the user; a strategy may change it for good
+        self._config: dict[str, Any] = {}  # the user's; a strategy may change it for good
         self._begun: _Round | None = None
         self._metrics: MetricRecord | None = None
 
@@ -133,7 +133,7 @@ class Asynchronous(AsyncStrategy):
                 "schedule.buffer_size",
                 size,
                 f"above 2 x num_malicious_nodes + 2={least}",
-                "so many bad uploads that agree could lie closer to each other than the good ones",
+                "that many equal bad uploads could be closer to each other than the good ones",
             )
         if isinstance(self.inner, Bulyan):
             least = 4 * self.inner.num_malicious_nodes + 3
@@ -149,7 +149,7 @@ class Asynchronous(AsyncStrategy):
         begun = self._begun
         if begun is None or not begun.of(model):
             return self._begin_round(model, client_id).order
-        if type(self.inner).__module__.startswith("flwr."):  # tells all clients the same
+        if type(self.inner).__module__.startswith("flwr."):  # sends all clients the same
             return begun.order
         return self._configure(_copied(begun.inner), _copied(begun.config), begun, client_id)
 
@@ -165,8 +165,8 @@ class Asynchronous(AsyncStrategy):
                     "client.upload",
                     update.kind,
                     "model",
-                    f"{type(self.inner).__name__} changes the arrays that it sends, and "
-                    "displacements would be taken from others",
+                    f"{type(self.inner).__name__} changes the arrays that it sends, so "
+                    "displacements would start from other arrays",
                 )
         server_round = model.version + 1
         replies = []
@@ -201,13 +201,13 @@ class Asynchronous(AsyncStrategy):
     def _train_metrics(self) -> MetricRecord | None:
         return self._metrics
 
-    # -- what the inner strategy tells clients ----------------------------------------------------
+    # -- what the inner strategy sends to clients --------------------------------------------------
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> dict[str, Any]:
         self._layout, self._begun = layout, None
         self._config = dict(train_config or {})
         self.state.pop("config", None)
-        return {}  # it travels with what the inner strategy makes of it
+        return {}  # the inner strategy's config contains it
 
     def _begin_round(self, model: GlobalModel, client_id: int) -> "_Round":
         """Call `configure_train` as Flower's loop does between two aggregations."""
@@ -227,7 +227,7 @@ class Asynchronous(AsyncStrategy):
     def _configure(
         self, inner: FedAvg, config: dict[str, Any], begun: "_Round", client_id: int
     ) -> tuple[Vector, Config]:
-        """What `inner` sends to a client; changes `inner` and `config` as it does."""
+        """What `inner` sends to a client; `inner` and `config` change as in Flower's loop."""
         arrays, record, server_round = ArrayRecord(), ConfigRecord(config), begun.version + 1
         for name, array in begun.arrays.items():
             arrays[name] = array
@@ -254,7 +254,7 @@ class Asynchronous(AsyncStrategy):
     def _contents(
         self, messages: Sequence[Message], server_round: int, client_id: int
     ) -> tuple[ArrayRecord, dict[str, Any]]:
-        """Arrays and config of the one message that can be sent as an order."""
+        """Arrays and config of the message; there must be one that an order can carry."""
         to = [message.metadata.dst_node_id for message in messages]
         if to != [client_id]:
             self._refuse(f"sends {len(to)} messages where one client, {client_id}, is to train")
@@ -296,14 +296,14 @@ class Asynchronous(AsyncStrategy):
 
 @dataclass
 class _Round:
-    """A version of which the inner strategy was told.
+    """A version that the inner strategy has configured.
 
     Attributes:
         params: of the version, shape ``(d,)``.
         arrays: the same, serialised once.
-        inner: the inner strategy as it was before it was told.
-        config: of the user, likewise.
-        order: its answer.
+        inner: the inner strategy before that.
+        config: the user's config before that.
+        order: the inner strategy's vector and config.
     """
 
     params: Vector
@@ -318,7 +318,7 @@ class _Round:
 
 
 class _OneNode(Grid):
-    """What an inner strategy sees of the nodes: the one that is to train now."""
+    """The grid that an inner strategy sees: its one node is the client that starts now."""
 
     def __init__(self, node_id: int) -> None:
         self._node_id = node_id
@@ -328,8 +328,8 @@ class _OneNode(Grid):
         self._looks += 1
         if self._looks > LOOKS:
             raise ValueError(
-                "the inner strategy's configure_train waits for more nodes than the one that is "
-                "to train: asynchronously, clients start one by one"
+                "the inner strategy's configure_train waits for more nodes than the one that "
+                "starts: asynchronously, clients start one by one"
             )
         return [self._node_id]
 
@@ -354,14 +354,14 @@ class _OneNode(Grid):
 
     def _refuse(self) -> NoReturn:
         raise ValueError(
-            "the inner strategy's configure_train talks to nodes itself: asynchronously, it can "
-            "only return the message for the node that it is shown"
+            "the inner strategy's configure_train sends messages itself: asynchronously, it can "
+            "only return the message for the node that it sees"
         )
 
 
 @contextmanager
 def _sampling_all(inner: FedAvg) -> Iterator[None]:
-    """With a sample that is the one node there is."""
+    """Within the context `inner` samples all nodes, of which there is one."""
     all_nodes = {"fraction_train": 1.0, "min_train_nodes": 1, "min_available_nodes": 1}
     own = {name: getattr(inner, name) for name in all_nodes}
     vars(inner).update(all_nodes)
@@ -372,7 +372,7 @@ def _sampling_all(inner: FedAvg) -> Iterator[None]:
 
 
 def _identify() -> None:
-    """A Message takes its origin from the identity of its process, which only ServerApps have."""
+    """Set the process's identity, which Message needs and only ServerApps have."""
     try:
         _ = TaskIdentity.run_id
     except RuntimeError:
@@ -381,7 +381,7 @@ def _identify() -> None:
 
 @contextmanager
 def _warnings_only() -> Iterator[None]:
-    """Without the line in which Flower says that all replies came: the event log says more."""
+    """Suppress Flower's log line on received replies: the event log says more."""
     log = logging.getLogger("flwr")
     level = log.level
     log.setLevel(logging.WARNING)
@@ -401,7 +401,7 @@ def _is_plain(value: object) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """The same with containers of its own; arrays are shared, since nobody writes to them."""
+    """A copy with its own containers; arrays are shared, because they are not written to."""
     if isinstance(value, FedAvg):
         twin = copy(value)
         vars(twin).update(_copied(vars(value)))
@@ -414,7 +414,7 @@ def _copied(value: Any) -> Any:
 
 
 def _reply(update: Update, server_round: int, arrays: ArrayRecord) -> Message:
-    """The message with which a client of Flower's round loop would have sent `arrays`."""
+    """The message of a client that sends `arrays` in Flower's round loop."""
     records: Mapping[str, Mapping[str, Mapping[str, Any]]] = update.records or {
         wire.METRICS: {
             wire.METRICS: {

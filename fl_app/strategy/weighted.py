@@ -21,7 +21,7 @@ class WeightedGradients(AsyncStrategy):
 
     Args:
         server_lr: eta, the server's rate.
-        clip_norm: greatest length of an upload's trainable part, > 0; None = any length.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
     """
 

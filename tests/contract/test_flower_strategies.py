@@ -336,7 +336,7 @@ class _Nobody(flower.FedAvg):
     ("inner", "text"),
     [
         (_Waits, "waits for more nodes"),
-        (_Talks, "talks to nodes itself"),
+        (_Talks, "sends messages itself"),
         (_OtherType, "inner=_OtherType .* type 'train.fast'"),
         (_OtherRecord, "inner=_OtherRecord .* the records arrays, config, control"),
         (_HalfTheModel, "inner=_HalfTheModel .* do not fit the model"),
