@@ -41,7 +41,7 @@ QUIET = {
     "dp_fedbuff": ["algorithm.strategy.noise_multiplier=0.01", "algorithm.strategy.clip_norm=9"]
 }
 
-every_algorithm = pytest.mark.parametrize("name", NAMES)
+every_algorithm = pytest.mark.parametrize("name", NAMES, scope="module")  # one after the other
 
 
 @cache
@@ -183,13 +183,16 @@ def test_trains_to_the_optimum_of_a_quadratic(name: str) -> None:
     assert np.linalg.norm(result.outcome.params - TASK.optimum) < 0.2
 
 
+@cache
+def trained(name: str, seed: int = 0, workers: int = 0) -> Run:
+    """Mini-batches are drawn, for they have fewer examples than a client."""
+    return train(name, "algorithm.client.batch_size=3", num_versions=6, seed=seed, workers=workers)
+
+
 @every_algorithm
 def test_same_seed_same_log_whatever_the_number_of_workers(name: str) -> None:
-    """And another seed another log: mini-batches of fewer examples than a client has are drawn."""
-    one, same, other = (
-        train(name, "algorithm.client.batch_size=3", num_versions=6, seed=seed, workers=workers)
-        for seed, workers in ((0, 0), (0, 2), (1, 0))
-    )
+    """And another seed another log."""
+    one, same, other = trained(name), trained(name, workers=2), trained(name, seed=1)
     assert same.events == one.events != other.events
     assert same.final == one.final
     # By more than the order of a sum, which all that differs would be were the batches the same.
@@ -199,7 +202,7 @@ def test_same_seed_same_log_whatever_the_number_of_workers(name: str) -> None:
 @every_algorithm
 def test_the_log_tells_as_much_as_the_run_itself(name: str) -> None:
     """Also a log as it was written before orders had numbers, but for bytes."""
-    result = train(name, num_versions=6)
+    result = trained(name)
     live = vars(result.history)
     assert vars(folded(result.events)) == live
     unnumbered = [

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from configs import composed
 
 from fl_app import report
 from fl_app.__main__ import main
+from fl_app.run.run import run_cell
 
 FILES = {"summary.json", "events.jsonl", "metrics.csv", "config.yaml", "model.npz"}
 SUMMARY_KEYS = set(
@@ -180,14 +182,14 @@ def test_an_experiment_brings_its_own_algorithms(monkeypatch, capsys, tmp_path):
     assert "experiment.only=[...]" in capsys.readouterr().err
 
 
-def test_workers_and_inline_write_the_same_files(monkeypatch, tmp_path):
+def test_workers_and_inline_write_the_same_files(tmp_path):
     logs, models = set(), set()
     for workers in (0, 1, 2, 4):
         folder = tmp_path / str(workers)
         overrides = ["num_versions=8", "devices=uniform_110x", f"runtime.workers={workers}"]
-        assert run(monkeypatch, folder, *overrides) == 0
+        _, summary = run_cell(composed(*overrides), folder, label="")
         logs.add((folder / "events.jsonl").read_bytes())
-        models.add(json.loads((folder / "summary.json").read_text())["model_sha256"])
+        models.add(summary["model_sha256"])
     assert len(logs) == len(models) == 1
 
 

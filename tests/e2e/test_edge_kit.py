@@ -16,7 +16,11 @@ from fl_app.field.kit import Kit
 from fl_app.field.loopback import free_ports
 from fl_app.field.supervise import end
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(400),
+    pytest.mark.xdist_group("federation"),
+]
 
 NODES = 2
 RUN = [

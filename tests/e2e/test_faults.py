@@ -11,7 +11,11 @@ import pytest
 
 from faults.groups import QUICK, UNTESTED
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.xdist_group("federation"),
+]
 
 
 def left_behind(folder: Path) -> list[list[str]]:

@@ -18,7 +18,11 @@ from fl_app.field.demo import demo
 from fl_app.field.loopback import Federation
 from fl_app.node import resident
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("federation"),
+]
 
 NODE = 17
 

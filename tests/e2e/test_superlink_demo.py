@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("federation"),
+]
 
 
 def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":

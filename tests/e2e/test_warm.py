@@ -9,7 +9,11 @@ import pytest
 from fl_app.field.demo import demo
 from fl_app.field.loopback import Federation
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("federation"),
+]
 
 
 def with_state_in(folder: Path) -> list[list[str]]:

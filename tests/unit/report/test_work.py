@@ -77,7 +77,7 @@ def test_table_page_and_markdown_tell_it(tmp_path):
         "num_versions=null."
     )
     out = io.StringIO()
-    print_table(write_report(tmp_path, figures=False), Console(file=out))
+    print_table(write_report(tmp_path, figures=False), Console(file=out, width=1000))
     assert told in out.getvalue().splitlines()
     assert told in (tmp_path / "report.html").read_text()
     out = io.StringIO()

@@ -170,7 +170,7 @@ def test_cnn_cifars_quirk_gives_shares_in_place_of_logits() -> None:
     assert sum(p.numel() for p in quirk.parameters()) == 878_538
 
 
-@pytest.mark.parametrize("name", MODELS.keys() - QUIRKS.keys())
+@pytest.mark.parametrize("name", sorted(MODELS.keys() - QUIRKS.keys()))
 def test_other_models_have_no_quirk(name: str) -> None:
     with pytest.raises(
         ValueError, match=rf"task\.model_quirk=True must be false with task\.model={name}"
