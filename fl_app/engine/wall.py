@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from fl_app.core.types import Order, Reply, Vector
@@ -26,11 +26,19 @@ class WallClock:
     Args:
         mailbox: reports replies and who joins and leaves.
         deadline: seconds after which an order is given up; inf = never.
+        monotonic: tells real time.
     """
 
-    def __init__(self, mailbox: Mailbox, *, deadline: float = math.inf) -> None:
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        *,
+        deadline: float = math.inf,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._mailbox = mailbox
-        self._began = time.monotonic()
+        self._monotonic = monotonic
+        self._began = monotonic()
         self._orders: dict[int, Order] = {}  # with a client, in time
         self._expired: dict[int, Order] = {}  # given up, the client still out
         self._agenda = Agenda(deadline)
@@ -38,7 +46,7 @@ class WallClock:
 
     @property
     def now(self) -> float:
-        return time.monotonic() - self._began
+        return self._monotonic() - self._began
 
     def clients(self) -> Collection[int]:
         return ()
@@ -70,7 +78,7 @@ class WallClock:
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
         # The replies to these orders go to a server that exists no more.
         del orders
-        self._began = time.monotonic() - state["now"]
+        self._began = self._monotonic() - state["now"]
         return False
 
     def next(self, until: float) -> ClockEvent | None:

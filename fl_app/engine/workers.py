@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from multiprocessing.connection import Connection
@@ -90,6 +90,7 @@ class Workers:
         size: d, entries of a model vector.
         upload_extra: names of the extra vectors of an upload.
         patience: seconds of real time that one order may take.
+        monotonic: tells real time.
     """
 
     def __init__(
@@ -100,10 +101,12 @@ class Workers:
         *,
         upload_extra: Sequence[str] = (),
         patience: float = 600.0,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._trainer = trainer
         self._upload_extra = tuple(upload_extra)
         self._patience = patience
+        self._monotonic = monotonic
         self._arena = Arena(size)
         self._selector = selectors.DefaultSelector()
         self._context = multiprocessing.get_context("fork")
@@ -168,7 +171,7 @@ class Workers:
             *(self._arena.new() for _ in range(1 + len(self._upload_extra))), strict=True
         )
         if not worker.orders:
-            worker.since = time.monotonic()
+            worker.since = self._monotonic()
         worker.orders.append((order, received, list(results)))
         with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
             about = [getattr(order, name) for name in BESIDE_ORDER]
@@ -190,7 +193,7 @@ class Workers:
                 return []
             return self._replace(worker, f"worker process died (exit code {code})")
         order, _, (result, *extra) = worker.orders.popleft()
-        worker.since = time.monotonic()
+        worker.since = self._monotonic()
         if isinstance(answer, tuple):
             named = dict(zip(self._upload_extra, extra, strict=True)) if extra else NO_EXTRA
             beside = dict(zip(BESIDE_VECTOR, answer, strict=True))
@@ -200,10 +203,10 @@ class Workers:
     def _patience_left(self) -> float:
         """Seconds until the first worker has had its order for too long."""
         began = min((w.since for w in self._workers if w.orders), default=math.inf)
-        return min(max(began + self._patience - time.monotonic(), 0.0), self._patience)
+        return min(max(began + self._patience - self._monotonic(), 0.0), self._patience)
 
     def _replace_hung(self) -> list[Reply]:
-        now = time.monotonic()
+        now = self._monotonic()
         for worker in self._workers:
             if worker.orders and now - worker.since >= self._patience:
                 return self._replace(

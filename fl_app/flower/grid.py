@@ -21,8 +21,6 @@ from fl_app.flower import wire
 log = logging.getLogger(__name__)
 
 INTRODUCTION_SECONDS = 60.0
-REFRESH_SECONDS = 1.0
-HEED_SECONDS = 1.0
 NO_NODES = (
     "no node connected within {:g} s: start some with `flower-supernode`, or set num-supernodes "
     "of the simulation's federation above 0"
@@ -38,6 +36,7 @@ class AnyNode:
         train_config: sent with every order.
         ttl: seconds of real time that an order may take; None = Flower's default, 12 hours.
         patience: seconds to wait for the first node.
+        refresh_seconds: between looks for nodes that came or went.
 
     Raises:
         RunError: no node came.
@@ -51,9 +50,11 @@ class AnyNode:
         train_config: Mapping[str, object] | None = None,
         ttl: float | None = None,
         patience: float = 60.0,
+        refresh_seconds: float = 1.0,
     ) -> None:
         self._grid = grid
         self._layout = layout
+        self._refresh_seconds = refresh_seconds
         self._packer = wire.OrderPacker(layout, {**(train_config or {}), wire.ANY_NODE: True})
         self._ttl = ttl
         self._free: dict[int, None] = {}  # nodes; a dict keeps their order
@@ -73,7 +74,7 @@ class AnyNode:
         return read_only(vector)
 
     def capacity(self) -> int:
-        if time.monotonic() - self._refreshed >= REFRESH_SECONDS:
+        if time.monotonic() - self._refreshed >= self._refresh_seconds:
             self._refresh()
         return len(self._free)
 
@@ -137,6 +138,7 @@ class GridMailbox:
         patience: seconds to wait for the first node, and for an end of errors while looking who is
             there.
         poll_seconds: how often to look who is there.
+        heed_seconds: how often a signal is noticed that a thread has raised.
     """
 
     def __init__(
@@ -150,6 +152,7 @@ class GridMailbox:
         needs: str = "",
         patience: float = 60.0,
         poll_seconds: float = 3.0,
+        heed_seconds: float = 1.0,
     ) -> None:
         self._grid = grid
         self._layout = layout
@@ -159,6 +162,7 @@ class GridMailbox:
         self._needs = needs
         self._patience = patience
         self._poll_seconds = poll_seconds
+        self._heed_seconds = heed_seconds
         self._inbox: SimpleQueue[Reply | Joined | Left | RunError] = SimpleQueue()
         self._closed = threading.Event()
         self._packs: set[int] = set()  # nodes that take models packed; known before they join
@@ -193,7 +197,7 @@ class GridMailbox:
             left = until - time.monotonic()
             # In short waits: Flower ends a ServerApp without a SuperLink by a signal that it raises
             # in a thread of its own, which the main thread notices only when it wakes.
-            event = self._arrived(min(max(left, 0.0), HEED_SECONDS))
+            event = self._arrived(min(max(left, 0.0), self._heed_seconds))
             if event is not None:
                 return [event]  # and no second: what is done upon this one may depend on it
             if left <= 0.0:

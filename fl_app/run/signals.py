@@ -88,11 +88,15 @@ def _end_with_parent(parent: int) -> None:
 
 
 @contextmanager
-def interruptible(stop: Callable[[], None]) -> Iterator[Undisturbed]:
+def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Iterator[Undisturbed]:
     """Within it, Ctrl-C and SIGTERM call `stop`; if that takes too long, KeyboardInterrupt comes.
 
     It also comes at once if somebody presses Ctrl-C a second time. In a thread other than the main
     one nothing changes: signals never arrive there.
+
+    Args:
+        stop: asks for an end.
+        patience: seconds until KeyboardInterrupt comes.
 
     Returns:
         A context for what `stop` asks for and may take long: patience has no end from there on.
@@ -102,11 +106,11 @@ def interruptible(stop: Callable[[], None]) -> Iterator[Undisturbed]:
         return
     main = threading.get_ident()
     seen: set[int] = set()
-    patience: threading.Timer | None = None
+    timer: threading.Timer | None = None
     patient = impatient = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal patience
+        nonlocal timer
         global received
         if impatient or number in seen:
             raise KeyboardInterrupt
@@ -115,9 +119,9 @@ def interruptible(stop: Callable[[], None]) -> Iterator[Undisturbed]:
             return
         received = number
         if not patient:
-            patience = threading.Timer(PATIENCE, insist)
-            patience.daemon = True
-            patience.start()
+            timer = threading.Timer(patience, insist)
+            timer.daemon = True
+            timer.start()
         stop()
 
     def insist() -> None:
@@ -127,8 +131,8 @@ def interruptible(stop: Callable[[], None]) -> Iterator[Undisturbed]:
         signal.pthread_kill(main, signal.SIGINT)
 
     def cancel() -> None:
-        if patience is not None:
-            patience.cancel()
+        if timer is not None:
+            timer.cancel()
 
     @contextmanager
     def undisturbed() -> Iterator[None]:

@@ -1,7 +1,7 @@
 """Virtual and real time."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,6 @@ import pytest
 from helpers import MeanDelta, Recorder, Times, vec
 
 from fl_app.core.types import Order, Parts, Reply, Upload, Vector
-from fl_app.engine import wall as clock_module
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
@@ -214,7 +213,7 @@ class Field:
     """Nodes of which batches of messages come, each so many seconds after the one before."""
 
     def __init__(self, time: SimpleNamespace, batches: Iterable[Batch]) -> None:
-        self._time = time
+        self.time = time
         self._batches = iter(batches)
         self._next: Batch | None = next(self._batches, None)
         self.pushed: list[int] = []
@@ -227,10 +226,10 @@ class Field:
         assert self._next is not None or timeout is not None, "would wait for ever"
         seconds, messages = self._next or (math.inf, [])
         if timeout is not None and seconds > timeout:
-            self._time.seconds += timeout
+            self.time.seconds += timeout
             self._next = (seconds - timeout, messages)
             return []
-        self._time.seconds += seconds
+        self.time.seconds += seconds
         self._next = next(self._batches, None)
         return messages
 
@@ -239,18 +238,19 @@ class Field:
 
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+def time() -> SimpleNamespace:
     """Real time in the test's hands: `seconds`."""
-    state = SimpleNamespace(seconds=100.0)
-    fake = SimpleNamespace(monotonic=lambda: state.seconds)
-    monkeypatch.setattr(clock_module, "time", fake)
-    return state
+    return SimpleNamespace(seconds=100.0)
+
+
+def wall_clock(field: Field, deadline: float = math.inf) -> WallClock:
+    return WallClock(field, deadline=deadline, monotonic=lambda: field.time.seconds)
 
 
 def test_messages_of_nodes_become_events(time: SimpleNamespace) -> None:
     reply = Reply(0, UPLOAD)
     field = Field(time, [(1.0, [Joined(7)]), (2.0, [reply]), (1.0, [reply, Reply(99)])])
-    clock = WallClock(field)
+    clock = wall_clock(field)
     assert clock.next(math.inf) == Joined(7)
     assert clock.now == 1.0
     given = order(0, client_id=7)
@@ -264,7 +264,7 @@ def test_messages_of_nodes_become_events(time: SimpleNamespace) -> None:
 
 def test_a_deadline_passes_in_real_time(time: SimpleNamespace) -> None:
     field = Field(time, [(4.0, [Reply(1, UPLOAD)]), (6.0, [Reply(0, UPLOAD)])])
-    clock = WallClock(field, deadline=5.0)
+    clock = wall_clock(field, deadline=5.0)
     late, punctual = order(0, client_id=1), order(1, client_id=2)
     clock.dispatch(late)
     clock.dispatch(punctual)
@@ -284,7 +284,7 @@ def test_whoever_leaves_takes_its_orders_along(time: SimpleNamespace) -> None:
             (0.0, [Reply(1, UPLOAD)]),
         ],
     )
-    clock = WallClock(field, deadline=5.0)
+    clock = wall_clock(field, deadline=5.0)
     clock.dispatch(expired)
     assert clock.next(math.inf) == Expired(expired)
     lost, kept = replace(lost, sent_at=clock.now), replace(kept, sent_at=clock.now)
@@ -296,7 +296,7 @@ def test_whoever_leaves_takes_its_orders_along(time: SimpleNamespace) -> None:
 
 
 def test_wall_time_stops_where_it_is_told_to(time: SimpleNamespace) -> None:
-    clock = WallClock(Field(time, [(9.0, [Joined(1)])]))
+    clock = wall_clock(Field(time, [(9.0, [Joined(1)])]))
     assert clock.next(4.0) is None
     assert clock.now == 4.0
     assert clock.next(math.inf) == Joined(1)
@@ -310,7 +310,7 @@ def test_exactly_k_although_one_poll_brings_more(time: SimpleNamespace) -> None:
     outcome = Engine(
         strategy=MeanDelta(),
         schedule=Buffered(concurrency=7, buffer_size=3, refill="after_aggregation"),
-        clock=WallClock(field),
+        clock=wall_clock(field),
         initial=vec(0, 0),
         stop=Stop(seconds=2.0),
         sinks=[sink],
@@ -331,7 +331,7 @@ def test_a_node_that_vanishes_frees_its_place(time: SimpleNamespace) -> None:
     Engine(
         strategy=MeanDelta(),
         schedule=Buffered(concurrency=2, buffer_size=2),
-        clock=WallClock(field),
+        clock=wall_clock(field),
         initial=vec(0, 0),
         stop=Stop(seconds=3.0),
         sinks=[sink],

@@ -19,7 +19,6 @@ from torch import Tensor
 from fl_app.client import LocalTrainer
 from fl_app.core.events import Aggregated
 from fl_app.core.types import GlobalModel, Order, Reply, Update, Upload, Vector
-from fl_app.engine import workers as workers_module
 from fl_app.engine.workers import ORDERS_PER_WORKER, Inline, Workers
 from fl_app.schedule import Buffered
 
@@ -418,19 +417,16 @@ def test_a_hanging_worker_is_replaced_after_patience() -> None:
     ]
 
 
-def test_patience_is_counted_from_the_end_of_the_order_before(
-    start: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_patience_is_counted_from_the_end_of_the_order_before(start: Any) -> None:
     """Two orders given at 0 s, patience 10 s: the first ends at 9 s, the second may until 19 s."""
     now = SimpleNamespace(seconds=0.0)
-    monkeypatch.setattr(workers_module, "time", SimpleNamespace(monotonic=lambda: now.seconds))
 
     def script(client_id: int, sequence: int, received: Vector) -> Upload:
         if sequence == 1:
             threading.Event().wait(0.1)  # so that nothing is there yet when it is looked for
         return GOOD
 
-    mailbox = start(script, num_workers=1, patience=10.0)
+    mailbox = start(script, num_workers=1, patience=10.0, monotonic=lambda: now.seconds)
     mailbox.push(order(0))
     mailbox.push(order(1))
     now.seconds = 9.0

@@ -406,12 +406,11 @@ def test_nodes_that_are_all_gone_are_waited_for(open_mailbox: Any) -> None:
 
 
 def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(
-    open_mailbox: Any, monkeypatch: pytest.MonkeyPatch
+    open_mailbox: Any,
 ) -> None:
     """So Flower ends a ServerApp whose SuperLink is gone; it does not wake the main thread."""
-    monkeypatch.setattr("fl_app.flower.grid.HEED_SECONDS", 0.01)
     grid = FakeGrid(plus_one, 0)
-    mailbox = open_mailbox(grid, patience=math.inf)
+    mailbox = open_mailbox(grid, patience=math.inf, heed_seconds=0.01)
     default = signal.signal(signal.SIGUSR1, lambda *_: grid.connect())
     try:
         threading.Timer(0.1, signal.raise_signal, [signal.SIGUSR1]).start()
@@ -505,8 +504,7 @@ def test_a_node_that_takes_no_order_is_passed_over() -> None:
 
 def test_a_simulation_whose_nodes_are_all_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     grid = FakeGrid(plus_one, 1)
-    mailbox = AnyNode(grid, LAYOUT, patience=0.0)
-    monkeypatch.setattr("fl_app.flower.grid.REFRESH_SECONDS", 0.0)
+    mailbox = AnyNode(grid, LAYOUT, patience=0.0, refresh_seconds=0.0)
     monkeypatch.setattr(grid, "get_node_ids", list)
     with pytest.raises(RunError, match="every node is gone"):
         mailbox.pull(None)
@@ -517,11 +515,10 @@ def test_nodes_that_come_late_are_waited_for_and_used(monkeypatch: pytest.Monkey
     looks = iter([[], []])
     monkeypatch.setattr(grid, "get_node_ids", lambda: next(looks, list(grid.node_ids)))
     node = grid.connect()
-    mailbox = AnyNode(grid, LAYOUT)
+    mailbox = AnyNode(grid, LAYOUT, refresh_seconds=0.0)
     assert mailbox.capacity() == 1
     mailbox.push(order(0, 0))
     grid.connect()
-    monkeypatch.setattr("fl_app.flower.grid.REFRESH_SECONDS", 0.0)
     assert mailbox.capacity() == 1, "one new, one at work"
     assert grid.received[0].metadata.dst_node_id == node
 

@@ -5,6 +5,7 @@ import selectors
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ import pytest
 
 from fl_app.run import checkpoint, signals
 from fl_app.run.checkpoint import Checkpoints
-from fl_app.run.signals import interruptible
 
 LONG = 30.0  # seconds; nobody waits for so long
 
@@ -20,9 +20,7 @@ LONG = 30.0  # seconds; nobody waits for so long
 def asked() -> None: ...
 
 
-@pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signals, "PATIENCE", 0.1)
+interruptible = partial(signals.interruptible, patience=0.1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
