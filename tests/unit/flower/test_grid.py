@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import foreign_app
@@ -291,7 +292,7 @@ def test_an_upload_that_is_interrupted_occupies_its_node_no_longer_than_its_mess
     assert clock.next(math.inf) == Expired(order(0, node))
     assert clock.next(math.inf) == Returned(order(0, node))
     assert mailbox.capacity() == 1
-    clock.dispatch(order(1, node))
+    clock.dispatch(replace(order(1, node), sent_at=clock.now))
     grid.uploading[node].set()
     assert clock.next(math.inf).reply.number == 1
     assert clock.next(clock.now + 0.1) is None, "the first reply is of no use to anybody"
