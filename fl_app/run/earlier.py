@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.core.files import open_log
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS
 from fl_app.run.checkpoint import PATTERN, different
@@ -137,6 +138,17 @@ def refuse_lower(
                 "reached: what was done cannot be undone; give another folder, or overwrite=true "
                 "to replace it"
             )
+
+
+def remove_run(folder: Path) -> None:
+    """Remove the run in the folder of an experiment: the report would show this run alone."""
+    events = folder / EVENTS
+    if events.exists():
+        with open_log(events, 0):  # refused while another process writes to it
+            clear(folder)
+            events.unlink()
+    else:
+        clear(folder)
 
 
 def clear(folder: Path) -> None:

@@ -1,0 +1,165 @@
+"""One run, from configuration to files."""
+
+import math
+import secrets
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from fl_app.client import TrainingTask
+from fl_app.client.build import build_task, prepare_process
+from fl_app.core.errors import RunError
+from fl_app.core.events import Sink
+from fl_app.core.files import require_writable
+from fl_app.engine.engine import Outcome, check_complete
+from fl_app.record.folder import EVENTS, RunFolder
+from fl_app.record.history import History
+from fl_app.record.log import read_events
+from fl_app.record.progress import Progress
+from fl_app.record.tensorboard import TensorBoard
+from fl_app.run import earlier
+from fl_app.run.checkpoint import Checkpoints
+from fl_app.run.factory import build_components, build_engine
+from fl_app.run.signals import interruptible
+from fl_app.tasks.task import Task
+
+if TYPE_CHECKING:
+    from flwr.serverapp import Grid
+
+SMOKE_TESTS = 20  # test examples
+
+
+def run_cell(
+    config: DictConfig,
+    folder: Path,
+    *,
+    label: str,
+    grid: "Grid | None" = None,
+    overrides: Sequence[str] = (),
+    experiment: Path | None = None,
+) -> tuple[Outcome, dict[str, Any]]:
+    """Carry out one run and write its files into `folder`, also when the run ends early.
+
+    Args:
+        config: accepted by `fl_app.run.validate.validate_config`.
+        folder: for the files.
+        label: what runs, for the console.
+        grid: of the ServerApp, for the runtimes that need one.
+        overrides: the user's.
+        experiment: folder of the experiment that this run is a cell of.
+
+    Returns:
+        The engine's outcome, and the contents of ``summary.json``.
+
+    Raises:
+        ValueError: the configuration is refused, or the checkpoint that the run was to resume
+            from. No file has changed.
+    """
+    real = config.runtime.name == "deployment"
+    if not real:
+        prepare_process()
+    task = _build_task(config)
+    components = build_components(config, task)
+    checkpoints = Checkpoints(folder, earlier.settings(config))
+    saved = checkpoints.load() if config.resume == "auto" else None
+    if saved is not None:
+        check_complete(saved["engine"])
+        earlier.refuse_lower(earlier.limits(config), saved["limits"], saved["reached"], folder)
+    token = saved["token"] if saved else secrets.token_hex(8)
+    devices = components.devices
+    history = History(joules=None if devices is None else devices.joules)
+    # The log is read before it is locked: a process loses its lock when it closes any handle of
+    # the file.
+    length = saved["files"]["lengths"][EVENTS] if saved else 0
+    for event in read_events(folder / EVENTS, length):
+        history.emit(event)
+    files = RunFolder(
+        folder,
+        history,
+        None if real else config.num_clients,  # on nodes, as many as join
+        overrides=overrides,
+        kept=saved and saved["files"],
+    )
+    # The other sinks read the history, so it is the first to receive an event.
+    sinks: list[Sink] = [history]
+
+    def checkpoint(version: int) -> None:
+        with uninterrupted():
+            state = {
+                "engine": engine.state_dict(),
+                "files": files.state_dict(),
+                "token": token,
+                "limits": earlier.limits(config),
+                "reached": engine.reached,
+            }
+            try:
+                checkpoints.save(version, state)
+            except (RunError, TypeError) as error:
+                if not engine.outcome.stopped:
+                    raise
+                # The run has ended, and its results do not depend on this checkpoint.
+                print(f"{label}: left no checkpoint, so it cannot be extended: {error}")
+
+    with ExitStack() as stack:
+        # Before a file is opened, because this may refuse the configuration.
+        engine, layout = build_engine(
+            components, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token
+        )
+        stack.enter_context(closing(engine))
+        if saved is not None:
+            engine.load_state_dict(saved["engine"])
+            print(f"{label}: goes on from version {engine.version}")
+        with require_writable(folder):
+            files.lock()  # before anything changes that a run of another process needs
+        stack.callback(files.close)
+        if experiment is not None and config.overwrite:
+            earlier.remove_run(experiment)
+        if saved is None:
+            earlier.clear(folder)
+        files.begin(config, durations=real)
+        progress = Progress(
+            history,
+            _unlimited(config.num_versions),
+            label,
+            updates=_unlimited(config.max_updates),
+            seconds=_unlimited(config.max_seconds),
+        )
+        stack.callback(progress.close)
+        sinks += [files, progress]
+        if config.tensorboard is True or (config.tensorboard == "auto" and real):
+            board = TensorBoard(
+                folder / "tensorboard", history, lambda: engine.clients, files.columns
+            )
+            stack.callback(board.close)
+            sinks.append(board)
+            print(f"To watch: tensorboard --logdir {folder}")
+        with interruptible(engine.stop) as uninterrupted:
+            outcome = engine.run()
+    about = {
+        "algorithm": config.algorithm.name,
+        "task": task.name,
+        "data": task.source,
+        "seed": config.seed,
+        "num_clients": config.num_clients,
+    }
+    model = layout.named(outcome.params)
+    return outcome, files.finish(outcome, model, about, config.experiment.report_accuracy)
+
+
+def _build_task(config: DictConfig) -> TrainingTask:
+    task = build_task(config)
+    if config.experiment.scale == "smoke" and isinstance(task, Task):
+        return replace(
+            task,
+            test_inputs=task.test_inputs[:SMOKE_TESTS],
+            test_targets=task.test_targets[:SMOKE_TESTS],
+        )
+    return task
+
+
+def _unlimited(value: float | None) -> float:
+    return math.inf if value is None else value
