@@ -1,6 +1,6 @@
-"""``python -m faults``: inject one fault after the other into federations of real processes.
+"""``python -m faults``: inject faults, one at a time, into federations of real processes.
 
-A row of the table for each: what happened, and whether it passed. Exits with 1 if one did not.
+Prints a table with what was observed of each fault, and a verdict. Exits with 1 if one failed.
 """
 
 import argparse
@@ -29,16 +29,16 @@ FULL, SHORT = 60.0, 40.0  # seconds in which the others' rate is measured
 
 
 def withstand(group: Group, folder: Path, window: float) -> list[Row]:
-    """Inject a group's faults into one federation and one run; a row for each.
+    """Inject a group's faults into one federation and one run; returns a row for each fault.
 
     Args:
-        group: what to inject.
-        folder: new; keeps logs and the run's files.
-        window: seconds in which the others' rate is measured, at least.
+        group: of faults.
+        folder: new; for logs and the run's files.
+        window: least seconds over which the rate of the other clients is measured.
     """
     rows = {name: Row(name, problems=["never injected"]) for name in group.faults}
     began, ended = time.monotonic(), ""
-    print(f"{group.name}: {NODES} SuperNodes are started", flush=True)
+    print(f"{group.name}: starting {NODES} SuperNodes", flush=True)
     field = Field(folder)
     try:
         field.start(keys=group.keys, resident=group.resident)
@@ -56,7 +56,7 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
                 run.wait(window - (run.now() - start))
             calm, disturbed = [first], (start, run.now())
             if others and share(run.events(), others, calm, disturbed) < KEPT:
-                calm.append(quiet(run, window))  # was it the fault, or other work?
+                calm.append(quiet(run, window))  # to tell the fault from other load
             for name in injection.names:
                 row = rows[name]
                 row.others, row.calm, row.disturbed = sorted(others), calm, disturbed
@@ -67,7 +67,7 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
         traceback.print_exc()
     except KeyboardInterrupt:
         for disturbance in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(disturbance, signal.SIG_IGN)  # or processes would stay behind
+            signal.signal(disturbance, signal.SIG_IGN)  # otherwise processes would be left
         raise
     finally:
         if not field.stop():
@@ -78,16 +78,16 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
 
 
 def quiet(run: Run, seconds: float) -> Span:
-    """A while in which nothing is injected."""
+    """Wait for `seconds` without a fault; returns start and end."""
     start = run.now()
     run.wait(seconds)
     return start, run.now()
 
 
 def observe(injection: Injection, run: Run) -> dict[str, Row]:
-    """Inject faults, and say what the run told of each."""
+    """Inject faults; returns a row for each, by its name."""
     rows = {}
-    problem = "nothing was told of it"
+    problem = "the injection ended without a result"
     try:
         for name, seen in injection.inject(run):
             rows[name] = (
@@ -100,16 +100,16 @@ def observe(injection: Injection, run: Run) -> dict[str, Row]:
     for name in injection.names:
         if name not in rows:
             rows[name] = Row(name, problems=[problem])
-            problem = "not injected after that"
+            problem = "not injected after an earlier failure"
     return rows
 
 
 def main() -> int:
-    """The command line; 0 if all passed that could be tested, 130 after Ctrl-C, else 1."""
+    """The command line; returns 0 if no fault failed, 130 after Ctrl-C, else 1."""
     known = [name for group in (*GROUPS, *QUICK) for name in group.faults]
     parser = argparse.ArgumentParser(prog="python -m faults", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=sorted({*known}), metavar="NAME")
-    parser.add_argument("--quick", action="store_true", help="fewer, shorter, in one federation")
+    parser.add_argument("--quick", action="store_true", help="fewer faults, in one federation")
     parser.add_argument(
         "--keep", action="store_true", help="keep keys, databases and Flower's home"
     )
@@ -123,7 +123,7 @@ def main() -> int:
         print(*(name for group in groups for name in group.faults), *UNTESTED, sep="\n")
         return 0
     folder = Path(f"outputs/faults-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing stays behind
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no process
     rows = []
     try:
         for group in groups:
@@ -142,7 +142,7 @@ def main() -> int:
 
 
 def told(row: Row) -> dict[str, object]:
-    """A row as JSON."""
+    """A row as a JSON object."""
     return {**asdict(row), "verdict": row.verdict, "seconds": row.seconds}
 
 

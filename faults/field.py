@@ -1,4 +1,4 @@
-"""A federation under the edge kit's own supervisors on one machine, every node behind a link."""
+"""A federation on one machine, under the supervisors of the edge kit; every node has a link."""
 
 import json
 import os
@@ -26,18 +26,18 @@ from fl_app.record.log import read_events
 
 APP = Path(__file__).with_name("app")
 NODES = 5
-PATIENCE = 240.0  # seconds for anything that is waited for
+PATIENCE = 240.0  # seconds to wait for anything
 
 
 class Disappointed(Exception):
-    """What should have happened did not."""
+    """An expected event did not happen."""
 
 
 class Field:
     """A SuperLink and SuperNodes, each kept running by ``python -m fl_app.field keep``.
 
     Args:
-        folder: new; receives the kit, the nodes' orders and logs.
+        folder: new; for the kit, the nodes' instructions and the logs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -47,14 +47,15 @@ class Field:
         self.links: list[Link] = []
 
     def start(self, *, keys: bool, resident: int | None = None) -> None:
-        """Start everything, and wait until all nodes are online.
+        """Start all processes, and wait until all nodes are online.
 
         Args:
-            keys: with certificates, and a key for every node; else anybody may join, unencrypted.
-            resident: the node that is a real one with a resident trainer; None = none.
+            keys: whether there are certificates, and a key for every node. Otherwise connections
+                are not encrypted, and any node may join.
+            resident: index of the node with a resident trainer; None = no node.
 
         Raises:
-            Disappointed: they are not online in time.
+            Disappointed: the nodes are not online in time.
         """
         self._folder.mkdir(parents=True)
         port, *node_ports = free_ports(1 + NODES)
@@ -91,7 +92,7 @@ class Field:
             return 0
 
     def give(self, nodes: Sequence[int], *, seconds: float, faults: Sequence[str] = ()) -> None:
-        """Say what the next orders of nodes are like: how long they take, and what is wrong."""
+        """Set how long the next orders of nodes take, and which faults they have."""
         for node in nodes:
             path = self._orders(node)
             draft = path.with_suffix(".new")
@@ -99,7 +100,7 @@ class Field:
             draft.replace(path)
 
     def done(self, node: int) -> list[dict[str, object]]:
-        """What a node's client notes of every order that it begins."""
+        """The notes of a node's client, one for every order that it began."""
         path = self._orders(node).with_suffix(".done")
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -118,22 +119,22 @@ class Field:
         return found
 
     def log(self, name: str) -> str:
-        """What a supervised process said."""
+        """Output of a supervised process."""
         return (self._folder / f"{name}.log").read_text(errors="replace")
 
     def mend(self) -> None:
-        """Make every link a good one."""
+        """Remove the faults of every link."""
         for link in self.links:
             link.up, link.down = Way(), Way()
-            link.say_twice("")
+            link.repeat("")
             link.restore()
 
     def submit(self, overrides: Sequence[str], output: Path) -> "Run":
-        """Have a run seen through; returns when it has begun."""
+        """Start a run under a supervisor; returns when the first update has arrived."""
         return Run(self, self._control, self._pause, overrides, output.resolve())
 
     def stop(self) -> bool:
-        """End everything; whether nothing is left."""
+        """End all processes; returns False if one had to be killed."""
         self._leaving.set()
         for name, keeper in self._keepers.items():
             for process in self.processes(name, ""):
@@ -182,14 +183,14 @@ class Field:
 
 
 class Run:
-    """A run that a supervisor sees through, in a thread.
+    """A run under a supervisor in a thread, which submits it until it has ended.
 
     Args:
-        field: where it runs.
+        field: in which it runs.
         link: the SuperLink.
-        pause: waits for seconds.
-        overrides: as after ``python -m fl_app``.
-        output: its folder.
+        pause: sleeps for a number of seconds.
+        overrides: as of ``python -m fl_app``.
+        output: folder of the run.
     """
 
     def __init__(
@@ -210,7 +211,7 @@ class Run:
         def see_through() -> None:
             try:
                 supervisor.see_through(overrides, output)
-            except BaseException as error:  # told by who waits for it
+            except BaseException as error:  # raised in the main thread
                 self._problems.append(error)
 
         self._thread = threading.Thread(target=see_through, daemon=True)
@@ -230,18 +231,18 @@ class Run:
         return time.monotonic() - self._offset
 
     def answered(self) -> set[int]:
-        """Clients of whom an update has arrived."""
+        """Clients with at least one arrived update."""
         return {event.client for event in self.events() if isinstance(event, Arrived)}
 
     def submitted(self) -> int:
-        """How often the supervisor has submitted it."""
+        """How often the supervisor has submitted the run."""
         return self._told.count(" submitted: ")
 
     def until(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-        """Wait until something is true.
+        """Wait until a condition is true.
 
         Raises:
-            Disappointed: not in time, or the run failed meanwhile.
+            Disappointed: it is not true in time, or the run failed.
         """
 
         def settled() -> bool:
@@ -255,7 +256,7 @@ class Run:
         wait_for(settled, what, seconds)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Wait for so many seconds, or until the run ends."""
         until = time.monotonic() + seconds
         with suppress(Disappointed):
             self.until(lambda: time.monotonic() > until, "time has passed")
@@ -264,7 +265,7 @@ class Run:
         """Wait for the end of the run.
 
         Raises:
-            Disappointed: it did not end well, or nothing happens any more.
+            Disappointed: the run failed, or its log does not grow any more.
         """
         known, since = 0, time.monotonic()
         while self._thread.is_alive():
@@ -274,7 +275,7 @@ class Run:
             elif time.monotonic() - since > PATIENCE:
                 raise Disappointed(f"nothing happened for {PATIENCE:g} s")
         if self._problems:
-            raise Disappointed(f"the run was not seen through: {self._problems[0]}")
+            raise Disappointed(f"the run failed: {self._problems[0]}")
 
     def _tell(self, text: str) -> None:
         self._told += text + "\n"
@@ -282,10 +283,10 @@ class Run:
 
 
 def wait_for(true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
-    """Wait until something is true.
+    """Wait until a condition is true.
 
     Raises:
-        Disappointed: not in time.
+        Disappointed: it is not true in time.
     """
     until = time.monotonic() + seconds
     while not true():

@@ -1,4 +1,4 @@
-"""Which faults are injected into one federation and one run, in which order."""
+"""Groups of faults: each is injected into one federation and one run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,11 +23,11 @@ from faults.injections import (
 )
 
 ALL = range(NODES)
-CYCLE = 12.0  # seconds of an order, at least: Flower starts a process for it
+CYCLE = 12.0  # least seconds of an order, for which Flower starts a process
 EACH = 2  # updates in a version
 UNTESTED = {
-    "packet-loss": "needs netem in the kernel: a proxy in user space works above TCP, which sends "
-    "again what was lost, so that a loss is only more latency there"
+    "packet-loss": "needs netem in the kernel: a proxy in user space works above TCP, which "
+    "resends lost packets, so a loss would only be more latency"
 }
 
 
@@ -36,12 +36,12 @@ class Group:
     """Faults of one run.
 
     Attributes:
-        name: of it.
+        name: of the group.
         keys: whether its federation has certificates and keys.
         deadline: of an order, seconds.
-        estimate: seconds that everything takes, of which the number of versions is made.
-        injections: in their order.
-        resident: the node that is a real one, with a resident trainer.
+        estimate: expected duration in seconds, from which the number of versions is computed.
+        injections: in the order in which they happen.
+        resident: index of the node with a resident trainer; None = no node.
     """
 
     name: str
@@ -53,12 +53,12 @@ class Group:
 
     @property
     def faults(self) -> list[str]:
-        """Their names."""
+        """Names of the faults."""
         return [name for injection in self.injections for name in injection.names]
 
     @property
     def overrides(self) -> list[str]:
-        """Of the run."""
+        """Hydra overrides of the run."""
         versions = round(self.estimate * NODES / CYCLE / EACH)
         return [
             *("algorithm=fedbuff", "runtime=deployment", "partition=iid", f"num_clients={NODES}"),
@@ -70,7 +70,7 @@ class Group:
         ]
 
     def only(self, names: Sequence[str]) -> "Group":
-        """The same with fewer faults."""
+        """This group with only the faults in `names`."""
         chosen = []
         for injection in self.injections:
             if set(injection.names) <= UPDATES.keys():

@@ -1,7 +1,7 @@
-"""The faults: how each is injected, and how the run has to answer.
+"""The faults: how each is injected, and how the run must respond.
 
-Every injection is given the run, and tells what it saw; it raises `Disappointed` where the run does
-not answer as it must.
+Every injection acts on a run and yields what it observed. It raises `Disappointed` if the run does
+not respond as it must.
 """
 
 import re
@@ -17,15 +17,15 @@ from faults.story import orders
 from fl_app.core.events import Aggregated, Failed
 from fl_app.record.history import OrderRecord
 
-SECONDS = 8.0  # that an order takes: it, and not the processor, decides how fast clients answer
+SECONDS = 8.0  # of an order: long enough that clients' rates do not depend on the processor
 MODEL_BYTES = 4 * 61_706  # LeNet
 
-# Paths of requests of a SuperNode: what belongs to a reply, and what follows it.
+# Paths of a SuperNode's requests: those that belong to a reply, and the one that follows it.
 PUSH, ANNOUNCE, PULL = "/v1/fleet/push", "/v1/fleet/push-messages", "/v1/fleet/pull-messages"
 
 ANEW = "the server was started anew"
 
-# Of what a client sends: what becomes of it, and what its story says.
+# Fault of an update -> kind of the event that must follow, and a pattern of its reason.
 UPDATES = {
     "raises": ("failure", "RuntimeError.*the sensor is broken"),
     "nan": ("reject", "payload has non-finite entries"),
@@ -53,8 +53,8 @@ class Injection:
 
     Attributes:
         names: of the faults.
-        inject: does it; yields a fault's name and what was seen of it, once for every name.
-        nodes: whose fault it is; all = the server's, so that nobody is left undisturbed.
+        inject: injects them; yields the name of each fault and what was observed.
+        nodes: that are disturbed; all of them by a fault of the server.
     """
 
     names: Sequence[str]
@@ -66,7 +66,7 @@ class Injection:
 
 
 def bad_updates(kinds: Sequence[str], nodes: Sequence[int]) -> Injection:
-    """One order after the other of these nodes brings one of `kinds`, in turns."""
+    """The next orders of these nodes return bad updates of `kinds`, distributed over the nodes."""
 
     def inject(run: Run) -> Seen:
         mine = {node: list(kinds[i :: len(nodes)]) for i, node in enumerate(nodes)}
@@ -77,7 +77,7 @@ def bad_updates(kinds: Sequence[str], nodes: Sequence[int]) -> Injection:
             for fault in faults:
                 try:
                     yield fault, _refused(run, node, before[node], fault)
-                except Disappointed as problem:  # the others can still be seen
+                except Disappointed as problem:  # the other faults can still be tested
                     yield fault, problem
         run.field.give(nodes, seconds=SECONDS)
 
@@ -112,21 +112,21 @@ def late(node: int, seconds: float) -> Injection:
 
 
 def duplicates(node: int) -> Injection:
-    """Everything that the node sends with an update is sent again when all of it was there."""
+    """All requests with which the node sends an update are repeated after it has arrived."""
 
     def inject(run: Run) -> Seen:
         link, first = run.field.links[node], _last(run, node) + 1
-        link.say_twice(PUSH, after=PULL)
+        link.repeat(PUSH, after=PULL)
         run.until(lambda: _answered(run, node, first) >= 3, "the node answers three times")
-        link.say_twice("")
+        link.repeat("")
         told = [o for o in orders(run.events(), node) if o.ended][first:]
         if bad := [o for o in told if o.ended != "arrival" or o.late]:
-            raise Disappointed(f"an order was answered by {bad[0]}")
-        if not link.said_twice:
+            raise Disappointed(f"an order did not end with one arrival: {bad[0]}")
+        if not link.repeated:
             raise Disappointed("nothing was sent twice")
         yield (
             "duplicate-replies",
-            f"{link.said_twice} requests sent twice; {len(told)} orders, one arrival each",
+            f"{link.repeated} requests sent twice; {len(told)} orders, one arrival each",
         )
 
     return Injection(["duplicate-replies"], inject, [node])
@@ -138,13 +138,13 @@ def upload_disturbed(node: int) -> Injection:
     def inject(run: Run) -> Seen:
         link, (_, first) = run.field.links[node], _training(run, node)
 
-        def lost() -> list[OrderRecord]:  # an upload may have been the faster one
+        def lost() -> list[OrderRecord]:  # an upload may be faster than the second announcement
             told = orders(run.events(), node)[first:]
             return [o for o in told if o.ended == "failure"]
 
-        link.say_twice(ANNOUNCE)
+        link.repeat(ANNOUNCE)
         run.until(lambda: bool(lost()), "an update is lost")
-        link.say_twice("")
+        link.repeat("")
         order = lost()[0]
         _answers_again(run, node, order.sequence)
         yield "upload-disturbed", _story(run, order)
@@ -156,7 +156,7 @@ def upload_disturbed(node: int) -> Injection:
 
 
 def client_app_killed(node: int) -> Injection:
-    """SIGKILL while it trains."""
+    """SIGKILL of a ClientApp that trains."""
 
     def inject(run: Run) -> Seen:
         process, sequence = _training(run, node)
@@ -171,7 +171,7 @@ def client_app_killed(node: int) -> Injection:
 
 
 def client_app_hangs(node: int) -> Injection:
-    """SIGSTOP while it trains, for as long as the order is not given up."""
+    """SIGSTOP of a ClientApp that trains, until the order's deadline has passed."""
 
     def inject(run: Run) -> Seen:
         process, sequence = _training(run, node)
@@ -211,7 +211,7 @@ def node_killed(node: int, name: str) -> Injection:
 
 
 def resident_killed(node: int) -> Injection:
-    """SIGKILL of the training process, once, and then as often as there is one."""
+    """SIGKILL of the resident training process: first once, then whenever it has restarted."""
 
     def inject(run: Run) -> Seen:
         field, where = run.field, f"node-{node}"
@@ -223,7 +223,7 @@ def resident_killed(node: int) -> Injection:
         if failed := [o for o in told if o.ended not in ("arrival", "")]:
             raise Disappointed(f"an order was lost: {failed[0]}")
         starts = len(re.findall(r"resident process \d+ has started", field.log(where)))
-        yield "resident-killed", f"no order lost: number {starts} of its kind carried it out"
+        yield "resident-killed", f"no order lost: resident process {starts} carried it out"
         last = _last(run, node)
 
         def lost() -> list[OrderRecord]:
@@ -267,7 +267,7 @@ def server_killed(name: str, process: str, nodes: Sequence[int]) -> Injection:
 
 
 def link_cut(node: int, seconds: float) -> Injection:
-    """Nothing passes for so long."""
+    """The link is cut for `seconds`."""
 
     def inject(run: Run) -> Seen:
         _, sequence = _training(run, node)
@@ -284,7 +284,7 @@ def link_cut(node: int, seconds: float) -> Injection:
 
 
 def latency(node: int, seconds: float, count: int) -> Injection:
-    """Everything takes longer, both ways."""
+    """The link delays both directions by `seconds`, for `count` orders."""
 
     def inject(run: Run) -> Seen:
         link = run.field.links[node]
@@ -297,7 +297,7 @@ def latency(node: int, seconds: float, count: int) -> Injection:
 
 
 def slow_uplink(node: int, seconds: float, count: int) -> Injection:
-    """An update takes so long to upload."""
+    """The upload of an update takes `seconds`, for `count` orders."""
 
     def inject(run: Run) -> Seen:
         link = run.field.links[node]
@@ -311,7 +311,7 @@ def slow_uplink(node: int, seconds: float, count: int) -> Injection:
 
 @contextmanager
 def _cycle(run: Run, node: int, count: int) -> Iterator[list[float]]:
-    """Seconds of the orders of a node before, and of `count` within."""
+    """Mean seconds of a node's orders: before, and of `count` orders that end afterwards."""
     cycles: list[float] = []
     before = [o for o in orders(run.events(), node) if o.ended]
     cycles.append(sum(o.end - o.start for o in before if o.end is not None) / len(before))
@@ -328,7 +328,7 @@ def _told(cycles: Sequence[float]) -> str:
     return " -> ".join(f"{seconds:.0f}" for seconds in cycles) + " s an order, none lost"
 
 
-# -- what all need --------------------------------------------------------------------------------
+# -- shared ---------------------------------------------------------------------------------------
 
 
 def _order(run: Run, node: int, sequence: int) -> OrderRecord:
@@ -336,20 +336,20 @@ def _order(run: Run, node: int, sequence: int) -> OrderRecord:
 
 
 def _last(run: Run, node: int) -> int:
-    """Sequence number of the last order that a node was given."""
+    """Sequence number of a node's last order."""
     return len(orders(run.events(), node)) - 1
 
 
 def _story(run: Run, order: OrderRecord) -> str:
-    """What the log tells of an order that has ended."""
-    order = _order(run, order.client, order.sequence)  # meanwhile its reply may have come
+    """How an order ended, in words."""
+    order = _order(run, order.client, order.sequence)  # a late reply may have arrived since
     reason = f": {order.reason}" if order.reason else ""
     late = f"; reject: {order.late}" if order.late else ""
     return f"{order.ended} after {(order.end or order.start) - order.start:.0f} s{reason}{late}"
 
 
 def _outcome(run: Run, node: int, sequence: int) -> OrderRecord:
-    """An order, when it has ended."""
+    """Wait until an order has ended."""
     run.until(
         lambda: _last(run, node) >= sequence and bool(_order(run, node, sequence).ended),
         f"order {sequence} of client {node} ends",
@@ -358,7 +358,7 @@ def _outcome(run: Run, node: int, sequence: int) -> OrderRecord:
 
 
 def _ended(run: Run, node: int, fault: str, since: int) -> OrderRecord:
-    """The order that had a fault, when it has ended."""
+    """Wait until the order with a fault has ended."""
 
     def sequences() -> list[int]:
         done = run.field.done(node)[since:]
@@ -375,7 +375,7 @@ def _expect(order: OrderRecord, kind: str, reason: str) -> None:
 
 
 def _answered(run: Run, node: int, since: int) -> int:
-    """How many orders of a node from number `since` on have arrived."""
+    """How many updates of a node have arrived, from order number `since` on."""
     told = orders(run.events(), node)[since:]
     return sum(o.ended == "arrival" for o in told)
 
@@ -386,7 +386,7 @@ def _answers_again(run: Run, node: int, sequence: int) -> None:
 
 
 def _training(run: Run, node: int) -> tuple[psutil.Process, int]:
-    """A ClientApp that has just begun to train, and the sequence number of its order."""
+    """Wait until a ClientApp begins to train: its process, and the sequence number of its order."""
     before = len(run.field.done(node))
     run.until(lambda: len(run.field.done(node)) > before, f"node {node} trains")
     note = run.field.done(node)[-1]
@@ -398,7 +398,7 @@ def _training(run: Run, node: int) -> tuple[psutil.Process, int]:
 def _kill(run: Run, where: str, name: str) -> None:
     processes = run.field.processes(where, name)
     if not processes:
-        raise Disappointed(f"there is no {name} at {where} to kill")
+        raise Disappointed(f"there is no process {name} of {where} to kill")
     for process in processes:
         process.kill()
 

@@ -1,6 +1,6 @@
-"""A bad link in user space: a proxy that delays, throttles, cuts, or says twice what passes it.
+"""A bad link in user space: a proxy that delays, throttles, cuts or repeats what passes through.
 
-It works on streams, above TCP, so it cannot lose packets: that needs netem in the kernel.
+It forwards streams, above TCP, so it cannot lose packets: that needs netem in the kernel.
 """
 
 import asyncio
@@ -13,24 +13,25 @@ from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
 CHUNK = 4096  # bytes
-UNDER_WAY = 1024  # chunks that a delayed line holds at most
+UNDER_WAY = 1024  # most chunks that a delayed line holds
 
 
 @dataclass
 class Way:
-    """One direction of a link; may be changed at any time.
+    """One direction of a link; its attributes may be changed at any time.
 
     Attributes:
         bytes_per_second: of all connections together.
-        delay: seconds that everything takes longer.
+        delay: added to every transfer, seconds.
+        free: when the line is free again, on the monotonic clock.
     """
 
     bytes_per_second: float = math.inf
     delay: float = 0.0
-    free: float = field(default=0.0, repr=False)  # when the line is free again
+    free: float = field(default=0.0, repr=False)
 
     async def take(self, num_bytes: int) -> float:
-        """Wait until so many bytes have gone out; the moment at which they are there."""
+        """Wait until `num_bytes` have been sent; returns the time at which they arrive."""
         self.free = max(self.free, time.monotonic()) + num_bytes / self.bytes_per_second
         await asyncio.sleep(self.free - time.monotonic())
         return self.free + self.delay
@@ -40,20 +41,20 @@ class Link:
     """Forwards connections to a port of this machine, until it is closed or the process ends.
 
     Args:
-        port: where to.
+        port: to which it forwards.
         bytes_per_second: of all connections together, in each direction.
 
     Attributes:
-        port: where it listens.
-        up: towards that port.
-        down: back.
-        said_twice: requests that were sent once more.
+        port: on which it listens.
+        up: direction from the client to the server.
+        down: direction from the server to the client.
+        repeated: number of requests that were sent a second time.
     """
 
     def __init__(self, port: int, bytes_per_second: float = math.inf) -> None:
         self._to = port
         self.up, self.down = Way(bytes_per_second), Way(bytes_per_second)
-        self.said_twice = 0
+        self.repeated = 0
         self._twice, self._after = b"", b""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -61,25 +62,28 @@ class Link:
         self.port: int = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
 
     def cut(self) -> None:
-        """Let nothing pass, as if a cable were unplugged: connections stay, and hear nothing."""
+        """Stop all traffic, as an unplugged cable does: connections stay open."""
         self._tell(self._whole.clear)
 
     def restore(self) -> None:
-        """Let everything pass, and what waited."""
+        """Resume the traffic, also what was held back."""
         self._tell(self._whole.set)
 
-    def say_twice(self, path: str, after: str = "") -> None:
-        """Send every HTTP request to a path that begins so once more, on a connection of its own.
+    def repeat(self, path: str, after: str = "") -> None:
+        """Send every HTTP request to a path a second time, on a separate connection.
+
+        It does not work with TLS.
 
         Args:
-            path: such as ``/v1/push``; "" ends it. Only without TLS.
-            after: not at once, but when a request to a path that begins so passes.
+            path: prefix of the path, such as ``/v1/push``; "" ends the repetition.
+            after: prefix of another path. Requests are repeated when a request to it passes; "" =
+                at once.
         """
         self._twice = f"POST {path}".encode() if path else b""
         self._after = f"POST {after or path}".encode()
 
     def close(self) -> None:
-        """Break off all connections and stop."""
+        """Abort all connections and stop."""
 
         async def leave() -> None:
             self._server.close()
@@ -97,7 +101,7 @@ class Link:
         self._loop.call_soon_threadsafe(action)
 
     async def _listen(self) -> int:
-        self._kept: list[bytes] = []  # requests to be sent once more
+        self._kept: list[bytes] = []  # requests to repeat
         self._whole = asyncio.Event()
         self._whole.set()
         self._server = await asyncio.start_server(self._connect, HOST, 0, limit=CHUNK)
@@ -113,13 +117,13 @@ class Link:
         await self._whole.wait()
         try:
             there, back = await asyncio.open_connection(HOST, self._to, limit=CHUNK)
-        except ConnectionRefusedError:  # nobody is there
+        except ConnectionRefusedError:  # the server is down
             return
         try:
             await asyncio.gather(
                 self._forward(lambda: self.up, reader, back),
                 self._forward(lambda: self.down, there, writer),
-                return_exceptions=True,  # a side that breaks off ends its connection, no more
+                return_exceptions=True,  # an aborted connection must not end the others
             )
         finally:
             back.close()
@@ -134,7 +138,7 @@ class Link:
         requests = Requests()
 
         async def enter() -> None:
-            with suppress(ConnectionError):  # broken off: the other side is to hear of it, too
+            with suppress(ConnectionError):  # aborted: then the other side is closed, too
                 while data := await reader.read(CHUNK):
                     await line.put((await way().take(len(data)), data))
             await line.put((time.monotonic() + way().delay, b""))
@@ -149,7 +153,7 @@ class Link:
                 writer.write(data)
                 await writer.drain()
                 if way() is self.up and self._twice:
-                    await self._repeat(requests.feed(data))
+                    await self._note(requests.feed(data))
 
         entering = asyncio.ensure_future(enter())
         try:
@@ -158,7 +162,7 @@ class Link:
             entering.cancel()
             writer.close()
 
-    async def _repeat(self, requests: list[bytes]) -> None:
+    async def _note(self, requests: list[bytes]) -> None:
         for request in requests:
             if request.startswith(self._twice):
                 self._kept.append(request)
@@ -169,22 +173,22 @@ class Link:
 
     async def _send(self, request: bytes) -> None:
         there, back = await asyncio.open_connection(HOST, self._to)
-        self.said_twice += 1
+        self.repeated += 1
         try:
             back.write(request)
-            await there.read(CHUNK)  # answered
+            await there.read(CHUNK)  # the answer
         finally:
             back.close()
 
 
 class Requests:
-    """Finds whole HTTP/1.1 requests in what passes; their bodies have a ``Content-Length``."""
+    """Finds complete HTTP/1.1 requests in a stream; bodies must have a ``Content-Length``."""
 
     def __init__(self) -> None:
         self._seen = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The requests that `data` completes."""
+        """The requests that are complete once `data` is added."""
         self._seen += data
         found = []
         while b"\r\n\r\n" in self._seen:

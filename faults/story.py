@@ -1,4 +1,4 @@
-"""What the event log of a run tells: what became of every order, and what entered the model."""
+"""Facts from the event log of a run: orders, aggregations without arrival, and arrival rates."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -17,7 +17,7 @@ def orders(events: Iterable[Event], client: int) -> list[OrderRecord]:
 
 
 def never_arrived(events: Iterable[Event]) -> list[str]:
-    """What was aggregated without an arrival of its own: nothing, if all went well."""
+    """A sentence for every aggregated update that had not arrived, or was aggregated before."""
     problems = []
     waiting: set[int] = set()
     for event in events:
@@ -35,16 +35,16 @@ def never_arrived(events: Iterable[Event]) -> list[str]:
 
 
 def rate(arrivals: Sequence[float], start: float, end: float, usual: float | None = None) -> float:
-    """Arrivals per second of one client between two moments, by the time that they are apart.
+    """Arrivals of one client per second in an interval, from the time between arrivals.
 
-    Counting would be off by one arrival either way, half of what comes in a short while.
+    A count over the interval could be wrong by one arrival, which is much in a short interval.
 
     Args:
-        arrivals: moments, ascending.
-        start: seconds.
-        end: seconds.
-        usual: arrivals per second before: who has been silent for longer than twice the usual time
-            is counted as silent.
+        arrivals: times, ascending.
+        start: of the interval, seconds.
+        end: of the interval, seconds.
+        usual: arrivals per second before the interval. A client without an arrival for twice the
+            usual time counts as silent until the end.
     """
     before = [t for t in arrivals if t <= start]
     within = [t for t in arrivals if start < t <= end]
@@ -61,15 +61,15 @@ def share(
     calm: Sequence[Span],
     disturbed: Span,
 ) -> float:
-    """What the others kept of their rate of arrivals while one of them was disturbed.
+    """The arrival rate of the other clients during a fault, relative to their rate without it.
 
     Args:
         events: of the run.
-        others: clients.
-        calm: when nothing was wrong; of several the one counts in which they were slowest, since
-            other work on this machine comes and goes, but as no less than half of the fastest, or
-            what never recovers would be missed.
-        disturbed: when something was.
+        others: clients without the fault.
+        calm: intervals without a fault. The slowest one counts, since the load of this machine
+            varies, but at least half of the fastest rate: otherwise clients that never recover
+            would be missed.
+        disturbed: interval with the fault.
     """
     arrived = [event for event in events if isinstance(event, Arrived)]
     times = {c: [event.t for event in arrived if event.client == c] for c in others}

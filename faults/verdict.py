@@ -11,25 +11,25 @@ from faults.story import Span, never_arrived, share
 from fl_app.core.events import Aggregated, Event, Failed, Rejected
 from fl_app.record.log import read_events
 
-KEPT = 0.8  # share of their rate that those keep at least who have no fault
+KEPT = 0.8  # least share of their arrival rate that clients without a fault must keep
 
 
 @dataclass
 class Row:
-    """A fault and what came of it.
+    """A fault and its effects.
 
     Attributes:
         fault: name.
-        seen: what the run told of it.
+        seen: what the injection observed.
         problems: why it did not pass.
-        untested: why it could not be injected; "" if it was.
-        others: clients without a fault of their own.
-        calm: when nothing was wrong.
-        disturbed: from the fault until it was over.
-        versions: published by the end.
-        failures: events while disturbed, of all clients.
-        rejected: likewise.
-        kept: share of their rate that the others kept; None where the server was the one disturbed.
+        untested: why it could not be injected; "" if it was injected.
+        others: clients without the fault.
+        calm: intervals without a fault.
+        disturbed: from the start of the fault to its end.
+        versions: published by the end of the run.
+        failures: failure events of all clients while disturbed.
+        rejected: reject events of all clients while disturbed.
+        kept: share of their arrival rate that the others kept; None for a fault of the server.
     """
 
     fault: str
@@ -46,24 +46,24 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """In a word."""
+        """Either "untested", "failed" or "passed"."""
         if self.untested:
             return "untested"
         return "failed" if self.problems else "passed"
 
     @property
     def seconds(self) -> float:
-        """How long it lasted."""
+        """Duration of the fault."""
         return self.disturbed[1] - self.disturbed[0]
 
 
 def judge(rows: Sequence[Row], run: Path, ended: str) -> None:
-    """Complete the rows with what the files of their run tell.
+    """Complete the rows from the files of their run.
 
     Args:
-        rows: of faults that were injected into it.
-        run: its folder.
-        ended: why it did not end well; "" if it did.
+        rows: of the faults that were injected into the run.
+        run: folder of the run.
+        ended: why the run failed; "" if it did not.
     """
     events = list(read_events(run / "events.jsonl"))
     problems = [f"the run: {ended}"] if ended else [*of_files(run), *never_arrived(events)]
@@ -80,7 +80,7 @@ def judge(rows: Sequence[Row], run: Path, ended: str) -> None:
 
 
 def of_files(run: Path) -> list[str]:
-    """What is wrong with a run that has ended: its summary, and its model."""
+    """Problems of a run that has ended, from its summary and its model."""
     if not (run / "summary.json").exists():
         return ["there is no summary"]
     summary = json.loads((run / "summary.json").read_text())

@@ -1,1 +1,1 @@
-"""What is kept of a run: its events in files and on the console, and what they add up to."""
+"""The record of a run: files, console and TensorBoard, and the history of its events."""

@@ -11,10 +11,10 @@ COLUMNS = ("client", "order", "start", "seconds", "bytes_down", "bytes_up")
 
 
 class Recorder:
-    """Sink that writes the file from a run's events, every row at once.
+    """Sink that writes ``devices.csv``: a row per update that arrived, written at once.
 
     Args:
-        path: the file, overwritten.
+        path: of the file.
         history: of the run; takes in every event before this sink does.
         keep: bytes to keep of an existing file; None = begin a new one.
     """
@@ -27,7 +27,7 @@ class Recorder:
             self._writer.writerow(COLUMNS)
 
     def emit(self, event: Event) -> None:
-        """Write a row for an update that arrived."""
+        """Append a row if the event is an arrival."""
         if isinstance(event, Arrived):
             order = self._history.waiting[event.order]
             seconds = event.t - order.start

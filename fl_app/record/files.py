@@ -1,4 +1,4 @@
-"""Sinks: where a run's events go (files, the console). They receive and never answer back."""
+"""Sinks that write ``events.jsonl`` and ``metrics.csv``."""
 
 import csv
 import json
@@ -14,17 +14,17 @@ from fl_app.core.events import Evaluated, Event, to_json
 from fl_app.core.files import on_disk, open_log
 
 FLUSH_EVERY = 2.0  # wall seconds between writes of the event log
-MAX_LINES = 4096  # events held back at most
+MAX_LINES = 4096  # most events that wait for a write
 
 
 class JsonLines:
-    """Writes ``events.jsonl``: one compact JSON object a line, keys in the order emitted.
+    """Sink that writes ``events.jsonl``: one compact JSON object per line.
 
-    A number that is not finite is written as null, since JSON has none. Nothing of the wall clock
-    enters the file: it only decides when lines that are already fixed reach the disk.
+    A number that is not finite is written as null, since JSON has no such number. The wall clock
+    only decides when lines reach the disk, and never what they contain.
 
     Args:
-        path: the file, overwritten.
+        path: of the file.
         keep: bytes to keep of an existing file; None = begin a new one.
         wall: seconds of the wall clock.
     """
@@ -40,14 +40,14 @@ class JsonLines:
         self._encode = json.JSONEncoder(
             separators=(",", ":"), allow_nan=False, check_circular=False, default=_plain
         ).encode
-        # Held here and not in the file's buffer: a forked worker that drops its copy of the file
-        # would write the buffer a second time.
+        # Not in the file's buffer: a forked worker that closes its copy of the file would write
+        # the buffer a second time.
         self._lines: list[str] = []
         self._wall = wall
         self._due = wall() + FLUSH_EVERY
 
     def emit(self, event: Event) -> None:
-        """Append one event; it reaches the disk within seconds of events to come, or at `close`."""
+        """Append one event; it reaches the disk with a later event, or at `close`."""
         flat = to_json(event)
         try:
             line = self._encode(flat)
@@ -71,23 +71,23 @@ class JsonLines:
     def _write(self) -> None:
         if self._lines:
             text = "\n".join(self._lines) + "\n"
-            self._lines.clear()  # where the disk is full, part of them is written: never twice
+            self._lines.clear()  # a full disk may take a part of them, which must not come twice
             self._file.write(text)
             self._file.flush()
         self._due = self._wall() + FLUSH_EVERY
 
 
 class Metrics:
-    """Writes ``metrics.csv``: a row per evaluation, on disk at once.
+    """Sink that writes ``metrics.csv``: a row per evaluation, written at once.
 
     Columns are ``version,t,accuracy,loss``, then every other metric of the first evaluation, then
     what `more` gives at the first evaluation. A value that is missing or not finite is an empty
     field.
 
     Args:
-        path: the file, overwritten.
-        more: gives further columns by name, asked at every evaluation.
-        keep: as of `JsonLines`.
+        path: of the file.
+        more: gives further columns by name, at every evaluation.
+        keep: as for `JsonLines`.
     """
 
     _COLUMNS = ("version", "t", "accuracy", "loss")
@@ -123,21 +123,21 @@ class Metrics:
         return on_disk(self._file)
 
     def close(self) -> None:
-        """Close the file; without any evaluation it holds the header alone."""
+        """Close the file; without an evaluation it holds only the header."""
         if self._writer is None and not self._file.closed:
             self._writer = _csv_writer(self._file, self._COLUMNS)
         self._file.close()
 
 
 def _plain(value: object) -> object:
-    """NumPy scalars and arrays as JSON knows them."""
+    """NumPy scalars and arrays as Python objects."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"an event cannot carry a {type(value).__name__}")
 
 
 def _finite(value: Any) -> Any:
-    """`value` with null for every number that is not finite, at any depth."""
+    """`value` with None for every number that is not finite, at any depth."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, float):
@@ -147,11 +147,6 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
-
-
-def _of(total: float, form: str) -> str:
-    """A total to be written after what is done; nothing if there is none."""
-    return f"/{total:{form}}" if math.isfinite(total) else ""
 
 
 def _further(row: Mapping[str, Any]) -> list[str]:

@@ -1,8 +1,4 @@
-"""What a run is judged by, beside accuracy and loss.
-
-Pure functions of numbers and of a run's `History`, and `PerClass`, which tests a model class by
-class. Nothing here is fed back into the run.
-"""
+"""The measures of a run beside accuracy and loss: functions of its `History`."""
 
 import math
 from collections import Counter
@@ -23,10 +19,10 @@ STABILITY_WINDOW = 10  # evaluations
 
 
 def gini(counts: ArrayLike) -> float:
-    """Gini coefficient of non-negative counts: 0 = all equal, 1 - 1/n = one has everything.
+    """Gini coefficient of non-negative counts: 0 = all are equal, 1 - 1/n = only one is not 0.
 
     Args:
-        counts: shape ``(n,)``, n >= 1. If all are 0, they are equal.
+        counts: shape ``(n,)``, n >= 1. Counts that are all 0 are equal.
     """
     ascending = np.sort(np.asarray(counts, float))
     total = ascending.sum()
@@ -38,11 +34,11 @@ def gini(counts: ArrayLike) -> float:
 
 
 def stability(accuracies: Sequence[float]) -> tuple[float, float]:
-    """How much the last ten accuracies scatter; the smaller, the steadier the training.
+    """Standard deviation of the last ten accuracies; small values mean steady training.
 
     Returns:
-        Population standard deviation of log10(accuracy), which is WKAFL's measure (its Table 3),
-        and of the accuracy itself. NaN for fewer than two accuracies; the former also if one is 0.
+        Population standard deviation of log10(accuracy), the measure of WKAFL's Table 3, and of the
+        accuracy. Both are NaN for fewer than two accuracies, the former also if an accuracy is 0.
     """
     last = np.array(accuracies[-STABILITY_WINDOW:], float)
     if last.size < 2:
@@ -62,10 +58,10 @@ def expected_accuracy(label_mix: Floats, recall: Floats) -> Floats:
 
     Args:
         label_mix: share of every class in the client's data, shape ``(N, C)``, rows sum to 1.
-        recall: share of every class's test examples that the model gets right, shape ``(C,)``.
+        recall: share of each class's test examples that are classified correctly, shape ``(C,)``.
 
     Returns:
-        Shape ``(N,)``: recall averaged with the client's shares.
+        Mean recall weighted by the client's shares, shape ``(N,)``.
     """
     return label_mix @ recall
 
@@ -76,11 +72,11 @@ def mean_age(ages: Counter[int]) -> float:
 
 
 def participation_gini(history: History, num_clients: int | None) -> float:
-    """Spread of the used updates over the clients (`gini`).
+    """Gini coefficient of the number of used updates per client.
 
     Args:
         history: of the run.
-        num_clients: N, of which all count; None = as many as were given orders.
+        num_clients: N; None = the clients that were given orders.
     """
     used = history.participation
     idle = (num_clients or len(history.sequences)) - len(used)
@@ -88,7 +84,7 @@ def participation_gini(history: History, num_clients: int | None) -> float:
 
 
 def columns(history: History, num_clients: int | None) -> dict[str, float]:
-    """What has come together so far, as further columns of ``metrics.csv``."""
+    """The totals so far, which are columns of ``metrics.csv``."""
     columns: dict[str, float] = {
         "client_updates": history.client_updates,
         "bytes_down": history.bytes_down,
@@ -103,12 +99,12 @@ def columns(history: History, num_clients: int | None) -> dict[str, float]:
 
 
 def of_run(history: History, num_clients: int | None, target_accuracy: float) -> dict[str, Any]:
-    """What ``summary.json`` says beside the engine's own counts; None is unknown or never happened.
+    """Keys of ``summary.json``; None is unknown or never happened.
 
     Args:
         history: of the whole run.
-        num_clients: as of `participation_gini`.
-        target_accuracy: to which time and updates are counted, in [0, 1].
+        num_clients: as for `participation_gini`.
+        target_accuracy: in [0, 1], the accuracy to which times are measured.
 
     Returns:
         ``last10_log10_accuracy_std`` and ``last10_accuracy_std`` (`stability`); ``report_accuracy``
@@ -145,12 +141,12 @@ def of_run(history: History, num_clients: int | None, target_accuracy: float) ->
 
 
 def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
-    """What ``summary.json`` says of an evaluation where its metrics hold it.
+    """Keys of ``summary.json`` from the metrics of the last evaluation, if it has them.
 
     Returns:
-        ``collapsed``, whether the model's weights are finite and yet it answers (nearly) always the
-        same class, which no check of numbers sees; ``final_perplexity``; ``recall``, a list over
-        the classes; ``client_accuracy_mean`` and ``client_accuracy_worst_decile``.
+        ``collapsed``: whether the model predicts (nearly) always the same class although its loss
+        is finite; ``final_perplexity``; ``recall``, a list over the classes;
+        ``client_accuracy_mean`` and ``client_accuracy_worst_decile``.
     """
     summary: dict[str, Any] = {}
     if "commonest_prediction" in metrics:
@@ -169,5 +165,5 @@ def of_last_evaluation(metrics: Mapping[str, float]) -> dict[str, Any]:
 
 
 def _known(value: float) -> float | None:
-    """None for what is not finite, since JSON knows no NaN."""
+    """None for a number that is not finite, since JSON has no NaN."""
     return value if math.isfinite(value) else None

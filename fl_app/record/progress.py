@@ -1,4 +1,4 @@
-"""Shows on the console how far a run is."""
+"""Shows the progress of a run on the console."""
 
 import math
 import time
@@ -9,7 +9,6 @@ from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from fl_app.core.events import Event
-from fl_app.record.files import _of
 from fl_app.record.history import History
 
 REFRESH_EVERY = 0.1  # wall seconds between redraws of a progress bar
@@ -17,17 +16,17 @@ LINE_EVERY = 10.0  # wall seconds between lines where a bar cannot be drawn
 
 
 class Progress:
-    """Shows on the console how far a run is: a bar, or now and then a line where there is none.
+    """Sink that shows the progress of a run: a bar on a terminal, otherwise a line now and then.
 
-    Redrawn by hand as events come: a run forks worker processes, so no thread may draw.
+    It is drawn when events come, and not by a thread, since a run forks worker processes.
 
     Args:
         history: of the run; takes in every event before this sink does.
-        total_versions: versions to publish; inf where something else ends the run.
-        label: what runs, such as the cell's name.
-        updates: client updates after which the run ends; inf = never.
-        seconds: on the run's clock, after which it ends; inf = never.
-        console: where to; default standard output.
+        total_versions: versions after which the run ends; inf = no limit.
+        label: of the run, such as the name of its cell.
+        updates: client updates after which the run ends; inf = no limit.
+        seconds: on the run's clock, after which the run ends; inf = no limit.
+        console: to draw on; default standard output.
         wall: seconds of the wall clock.
     """
 
@@ -73,14 +72,14 @@ class Progress:
         self._due = wall() + self._every
 
     def emit(self, event: Event) -> None:
-        """Redraw if it is time."""
+        """Draw if enough time has passed."""
         del event
         if self._wall() >= self._due:
             self._show()
             self._due = self._wall() + self._every
 
     def close(self) -> None:
-        """Show the last state and leave it standing."""
+        """Draw the last state, which stays on the console."""
         self._show()
         if self._bar is not None:
             self._bar.stop()
@@ -95,7 +94,7 @@ class Progress:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def _share(self) -> float:
-        """Of the way to that end of the run which is nearest."""
+        """Share of the run that is done, by the limit that it reaches first."""
         return max(
             self._history.version / self._total,
             self._history.client_updates / self._total_updates,
@@ -113,3 +112,8 @@ class Progress:
         limit = _of(self._total_seconds, ",.1f")
         time = f"  {history.t:,.1f}{limit} s" if limit else ""
         return f"{done:>9} versions {work:>24}{time}  acc {accuracy:>6}"
+
+
+def _of(total: float, form: str) -> str:
+    """A total behind a slash; empty if there is no limit."""
+    return f"/{total:{form}}" if math.isfinite(total) else ""

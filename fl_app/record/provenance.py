@@ -1,4 +1,4 @@
-"""Where a run's numbers came from: software, moment, overrides and host."""
+"""The origin of a run's numbers: software, date, overrides and host."""
 
 import os
 import platform
@@ -10,22 +10,22 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).resolve().parent.parent
-TIMEOUT = 5.0  # seconds that git may take
+SOURCE = Path(__file__).resolve().parents[2]
+TIMEOUT = 5.0  # seconds for git
 
 
 def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What ``summary.json`` says of the origin of a run; equal runs may differ in all of it.
+    """The keys of ``summary.json`` on the origin of a run; equal runs may differ in them.
 
     Args:
         overrides: the user's.
-        began: what this returned when the run began, if it is resumed.
+        began: of a resumed run, what this returned when the run began.
 
     Returns:
-        ``version`` of this package; ``commit`` of its source tree and ``uncommitted_changes``,
-        whether ``fl_app`` or ``conf`` differed from it, both None without a git repository;
-        ``date`` when the run began, UTC; ``overrides``; ``host``. Of a run that was resumed with
-        other software, other overrides or on another host also ``began_with``, what it began with.
+        ``version`` of this package; ``commit`` of its source tree, and ``uncommitted_changes``:
+        whether ``fl_app`` or ``conf`` differ from the commit. Both are None without a git
+        repository. ``date`` when the run began, UTC; ``overrides``; ``host``. A run that was
+        resumed with other software, overrides or host also has ``began_with``, their first values.
     """
     commit, uncommitted_changes = source_commit(SOURCE)
     now: dict[str, Any] = {
@@ -49,8 +49,8 @@ def provenance(overrides: Sequence[str], began: Mapping[str, Any] | None = None)
 def source_commit(folder: Path) -> tuple[str | None, bool | None]:
     """Commit of a source tree, and whether its package differs from it; None without repository.
 
-    Only a repository of the folder's own counts: that of a project which has this one installed
-    below it says nothing of this code. Whatever goes wrong with git is the same as no repository.
+    The folder must be the root of the repository: the repository of a project below which this
+    package is installed says nothing about this code. A failure of git counts as no repository.
     """
     if not (folder / ".git").exists():
         return None, None
@@ -71,7 +71,7 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
         return None, None
     told = [line for line in status if line.startswith("# branch.oid ")]
     commit = told[0].split()[-1] if told else "(initial)"
-    if commit == "(initial)":  # there is a repository without any commit
+    if commit == "(initial)":  # a repository without a commit
         return None, None
     return commit, any(not line.startswith("#") for line in status)
 
@@ -88,7 +88,7 @@ def _host() -> dict[str, Any]:
 
 
 def _processor() -> str:
-    """Its name; Python itself knows it on some systems only."""
+    """Name of the processor, which Python knows only on some systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_app.record import measures as metrics
+from fl_app.record import measures
 from fl_app.record.history import History
 
 if TYPE_CHECKING:
@@ -21,10 +21,10 @@ def of_outcome(
     wall_seconds: float,
     report_accuracy: float,
 ) -> dict[str, Any]:
-    """What ``summary.json`` says a run came to.
+    """The results of a run in ``summary.json``.
 
-    To the keys below come those of `metrics.of_run`, and of `metrics.of_last_evaluation` where the
-    task and the configured ``metrics`` give them.
+    They are the keys below, those of `measures.of_run`, and those of `measures.of_last_evaluation`
+    that the task and the configured ``metrics`` give.
     """
     measured = [evaluation.metrics for evaluation in history.evaluations]
     accuracies = [numbers["accuracy"] for numbers in measured if "accuracy" in numbers]
@@ -40,7 +40,7 @@ def of_outcome(
         "last10_accuracy": _finite(accuracies[-10:]),
         "final_loss": _finite(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
-        "mean_staleness": metrics.mean_age(history.ages) if history.ages else None,
+        "mean_staleness": measures.mean_age(history.ages) if history.ages else None,
         "max_staleness": max(history.ages, default=None),
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
@@ -48,12 +48,12 @@ def of_outcome(
         "rejected": history.rejected,
         "stopped": outcome.stopped,
         **outcome.totals,
-        **metrics.of_run(history, num_clients, report_accuracy),
-        **metrics.of_last_evaluation(measured[-1] if measured else {}),
+        **measures.of_run(history, num_clients, report_accuracy),
+        **measures.of_last_evaluation(measured[-1] if measured else {}),
     }
 
 
 def _finite(values: Sequence[float]) -> float | None:
-    """Mean of the values; None if there is none or it is not finite, for JSON knows no NaN."""
+    """Mean of the values; None if it is unknown or not finite, since JSON has no NaN."""
     mean = float(np.mean(values)) if values else math.nan
     return mean if math.isfinite(mean) else None

@@ -1,4 +1,10 @@
-"""Table, page and figures of a run that ended or still goes on: `python -m fl_app.report`."""
+"""Table, page and figures of a run that ended or still goes on: `python -m fl_app.report`.
+
+There are two plot libraries, since each does what the other cannot. A page needs zoom, choices and
+text under the mouse, for which plotly draws in the browser. A paper needs PDFs with fonts embedded,
+of exact size and equal bytes, which matplotlib writes without a browser. Both draw the same numbers
+(`fl_app.report.series`) in the same colours (`fl_app.report.style`).
+"""
 
 import time
 from collections.abc import Callable, Collection
@@ -28,21 +34,21 @@ def write_report(
     """Write ``table.csv``, ``report.html`` and ``figures/*.png`` into a run folder.
 
     Args:
-        run_folder: holds one folder per cell, or is itself the only cell.
+        run_folder: a folder with a folder per cell, or the folder of a single cell.
         target_accuracy: in (0, 1], the accuracy to which times are measured; None = 0.9.
-        figures: draw the pictures, which takes seconds.
-        span: seconds from and to which the page's timelines reach; None = so much that a browser
-            draws it quickly.
-        only: names of the cells to tell about, each for all of its seeds; none = all.
-        shared: folder with one plotting library for many pages, as of the jobs of a sweep; None =
-            the page holds the library itself and opens anywhere.
+        figures: whether to draw the pictures, which takes seconds.
+        span: start and end of the page's timelines in seconds; None = as much as a browser draws
+            quickly.
+        only: names of the cells to report, each with all of its seeds; empty = all cells.
+        shared: folder for one copy of the plotting library that many pages load, such as those of a
+            sweep's jobs; None = the page contains the library and opens anywhere.
 
     Returns:
         The table that was written.
 
     Raises:
-        ValueError: the folder holds no cell, or not one that is named, or an argument is out of
-            its range.
+        ValueError: the folder holds no cell, or none of a given name, or an argument is out of its
+            range.
     """
     cells, table = _read(run_folder, target_accuracy, span, only)
     write_csv(table, run_folder / "table.csv")
@@ -63,22 +69,22 @@ def watch(
     span: tuple[float, float] | None = None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> None:
-    """Write ``report.html`` again and again until the run has ended; it reloads itself meanwhile.
+    """Write ``report.html`` repeatedly until the run has ended; until then the page reloads itself.
 
     Args:
         run_folder: as for `write_report`.
-        target_accuracy: likewise.
-        every: seconds from one to the next, > 0.
+        target_accuracy: as for `write_report`.
+        every: seconds between pages, > 0.
         span: as for `write_report`.
-        sleep: waits so many seconds.
+        sleep: waits for a number of seconds.
 
     Raises:
-        ValueError: as `write_report`.
+        ValueError: as for `write_report`.
     """
     require_positive("every", every, "the page would never rest")
     ended = False
     while not ended:
-        ended = _ended(run_folder)  # before the files are read, so that the last page has all
+        ended = _ended(run_folder)  # before the files are read: the last page must be complete
         cells, table = _read(run_folder, target_accuracy, span)
         _write_page(run_folder, cells, table, span, refresh=None if ended else every)
         if not ended:
@@ -86,10 +92,10 @@ def watch(
 
 
 def require_target(accuracy: float) -> None:
-    """Refuse a target accuracy that is not in (0, 1].
+    """Refuse a target accuracy outside (0, 1].
 
     Raises:
-        ValueError: it is not.
+        ValueError: naming it.
     """
     require(
         0 < accuracy <= 1,
@@ -133,7 +139,7 @@ def _write_page(
 
 
 def _ended(run_folder: Path) -> bool:
-    """Whether something that is written at the end is newer than all event logs."""
+    """Whether a file that is written at the end of a run is newer than all event logs."""
     logs = [run_folder / "events.jsonl", *run_folder.glob("*/events.jsonl")]
     newest = max((log.stat().st_mtime for log in logs if log.is_file()), default=0.0)
     last = (run_folder / "table.csv", run_folder / "summary.json")

@@ -1,4 +1,4 @@
-"""`python -m fl_app.report <run folder>`: write table, page and figures of a run again."""
+"""`python -m fl_app.report <run folder>`: write table, page and figures of a run."""
 
 import argparse
 from pathlib import Path
@@ -18,7 +18,9 @@ from fl_app.report.reading import read_run
 def main(arguments: list[str] | None = None) -> None:
     """Read the command line, write the report, print the table; or watch a run until it ends."""
     parser = argparse.ArgumentParser(prog="python -m fl_app.report", description=__doc__)
-    parser.add_argument("run_folder", type=Path, help="a run's output folder, or one of its cells'")
+    parser.add_argument(
+        "run_folder", type=Path, help="output folder of a run, or of one of its cells"
+    )
     parser.add_argument(
         "--target-accuracy",
         type=float,
@@ -30,28 +32,28 @@ def main(arguments: list[str] | None = None) -> None:
         type=float,
         nargs=2,
         metavar=("FROM", "TO"),
-        help="seconds from and to which the page's timelines reach (default: as much as is quick)",
+        help="start and end of the page's timelines in seconds (default: as much as is drawn fast)",
     )
     parser.add_argument(
         "--only",
         nargs="+",
         default=[],
         metavar="CELL",
-        help="tell about these cells (default: all)",
+        help="report only these cells (default: all)",
     )
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument(
         "--last",
         type=int,
         metavar="N",
-        help="only print how cells compare over their last N evaluations, seeds together",
+        help="only print a comparison of the cells over their last N evaluations",
     )
     alone.add_argument(
         "--mean",
         type=float,
         nargs=2,
         metavar=("FROM", "TO"),
-        help="likewise over the evaluations between two times",
+        help="only print a comparison over the evaluations between two times",
     )
     parser.add_argument(
         "--over",
@@ -62,14 +64,14 @@ def main(arguments: list[str] | None = None) -> None:
         "--watch",
         type=float,
         metavar="SECONDS",
-        help=f"write only {PAGE}, so often until the run ends; in a browser it reloads itself",
+        help=f"write only {PAGE}, at this interval until the run ends; a browser reloads it",
     )
     alone.add_argument(
         "--grid",
         nargs=2,
         metavar=("KEY", "KEY"),
-        help="draw figures/grid.png, the accuracy of every cell over two keys, and nothing else; "
-        "local_lr does for algorithm.client.local_lr",
+        help="draw only figures/grid.png, the accuracy of every cell over two keys; local_lr "
+        "stands for algorithm.client.local_lr",
     )
     options = parser.parse_args(arguments)
     if options.over and not options.mean:

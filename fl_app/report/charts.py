@@ -1,4 +1,4 @@
-"""What the interactive figures of a report have in common."""
+"""Parts that the interactive figures of a report share."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
@@ -11,17 +11,17 @@ from fl_app.report.style import GRID, INK, MUTED, Look
 Figure: TypeAlias = dict[str, Any]  # as Plotly's JavaScript takes it
 
 MAX_POINTS = 600  # of a curve
-MAX_DOTS = 60  # points of a curve that are marked
-MAX_NAMED = 40  # clients along an axis that are named
+MAX_DOTS = 60  # points of a curve up to which each is marked
+MAX_NAMED = 40  # clients along an axis up to which each is named
 
 _DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
 
 
 def layout_of(x: str, y: str, *, height: int = 300, legend: bool = True) -> dict[str, Any]:
-    """The layout of a figure: titles of the axes, pixels, and whether it has a legend below.
+    """The layout of a figure: titles of the axes, height in pixels, and whether it has a legend.
 
-    The height is that without the legend: how many lines a legend has depends on the width of the
-    page, so the page adds them (`fl_app.report.template`).
+    The height is without the legend. The number of the legend's lines depends on the width of the
+    page, so the page adds their height (`fl_app.report.template`).
     """
     axis = {
         "gridcolor": GRID,
@@ -54,7 +54,7 @@ def layout_of(x: str, y: str, *, height: int = 300, legend: bool = True) -> dict
 
 
 def choice(buttons: list[dict[str, Any]]) -> dict[str, Any]:
-    """Buttons above the figure, of which one is pressed."""
+    """Buttons above the figure; one of them is active."""
     return {
         "type": "buttons",
         "direction": "right" if len(buttons) <= 3 else "down",
@@ -72,7 +72,7 @@ def choice(buttons: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def line_of(look: Look, width: float = 2) -> dict[str, Any]:
-    """What a line of a series looks like."""
+    """Style of a series' line."""
     return {
         "type": "scatter",
         "mode": "lines",
@@ -81,35 +81,35 @@ def line_of(look: Look, width: float = 2) -> dict[str, Any]:
 
 
 def dots(points: int) -> dict[str, Any]:
-    """Show single points where there are not too many."""
+    """Mark the points of a curve if there are few."""
     return {"mode": "lines+markers" if points <= MAX_DOTS else "lines", "marker": {"size": 4}}
 
 
 def remark(text: str) -> dict[str, Any]:
-    """A text above the figure, on the left."""
+    """A text above the figure, at its left edge."""
     where = {"xref": "paper", "yref": "paper", "x": 0, "y": 1.01}
     return {**where, "xanchor": "left", "yanchor": "bottom", "text": text, "showarrow": False}
 
 
 def faint(colour: str, alpha: str = "2e") -> str:
-    """The colour with an alpha of 0.18, as in the pictures, or another."""
+    """The colour with an alpha, by default 0.18 as in the printed figures."""
     return colour + alpha
 
 
 def few(x: ArrayLike, y: ArrayLike) -> tuple[list[float], list[float]]:
-    """At most `MAX_POINTS` of the points, first and last among them."""
+    """At most `MAX_POINTS` of the points, which include the first and the last."""
     x, y = np.asarray(x, float), np.asarray(y, float)
     at = spread_out(x.size)
     return plain(x[at]), plain(y[at])
 
 
 def spread_out(size: int) -> Any:
-    """At most `MAX_POINTS` places of an array of `size`, evenly, first and last among them."""
+    """At most `MAX_POINTS` evenly spread indices of an array, with the first and the last."""
     return np.unique(np.linspace(0, size - 1, min(size, MAX_POINTS)).round().astype(int))
 
 
 def means(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:
-    """At most `MAX_POINTS` points: means of as many neighbours each."""
+    """At most `MAX_POINTS` points, each the mean of equally many neighbours."""
     parts = min(len(x), MAX_POINTS)
     return tuple(  # type: ignore[return-value]
         [float(part.mean()) for part in np.array_split(np.asarray(values, float), parts)]
@@ -118,10 +118,10 @@ def means(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[flo
 
 
 def plain(values: ArrayLike) -> list[float]:
-    """Six significant digits are more than a screen shows."""
+    """Numbers with six significant digits, more than a screen shows."""
     return [float(f"{value:.6g}") for value in np.asarray(values, float)]
 
 
 def rounded(times: Iterable[float | None]) -> list[float | None]:
-    """Times in tenths of milliseconds; None is a gap."""
+    """Times rounded to 0.1 ms; None is a gap in a line."""
     return [None if t is None else round(t, 4) for t in times]

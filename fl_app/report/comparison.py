@@ -1,4 +1,4 @@
-"""How the cells of a run compare: accuracy over some of their evaluations, seeds together."""
+"""Compares the cells of a run by their accuracy over some evaluations."""
 
 from collections.abc import Callable, Sequence
 from statistics import fmean, median, pstdev
@@ -24,19 +24,21 @@ Choice: TypeAlias = Callable[[Cell], list[Evaluation]]
 
 
 def last(number: int) -> Choice:
-    """Choose the last so many evaluations of every cell, >= 1."""
+    """Choose the last `number` evaluations of every cell, at least 1."""
     require(number >= 1, "last", number, "at least 1", "there would be nothing to average")
     return lambda cell: cell.evaluations[-number:]
 
 
 def between(field: str, first: float, last: float) -> Choice:
-    """Choose the evaluations in a stretch of every cell.
+    """Choose the evaluations of every cell in an interval.
+
+    If a cell has no evaluation in the interval, its last one before the interval is chosen, since
+    that model was still the newest one tested.
 
     Args:
         field: "t" (seconds), "client_updates" or "version".
-        first: where the stretch begins, >= 0.
-        last: where it ends, >= `first`; both ends are in it. If a cell has no evaluation in the
-            stretch, the last one before it is taken, for that model was still the newest known.
+        first: start of the interval, >= 0, included.
+        last: end of the interval, >= `first`, included.
     """
     require(
         0 <= first <= last,
@@ -56,13 +58,13 @@ def between(field: str, first: float, last: float) -> Choice:
 def print_comparison(
     cells: Sequence[Cell], choice: Choice, target: float, console: Console | None = None
 ) -> None:
-    """Print `compare`'s table, and below it which cells did not end as they should.
+    """Print the table of `compare`, and below it the cells that did not reach their end.
 
     Args:
-        cells: as of `compare`.
-        choice: likewise.
-        target: likewise.
-        console: where to, wide enough; default standard output, for a broken line is no Markdown.
+        cells: as for `compare`.
+        choice: as for `compare`.
+        target: as for `compare`.
+        console: wide enough that no line breaks, or it is not Markdown; default standard output.
     """
     console = console or Console(width=1000)
     console.print(compare(cells, choice, target))
@@ -86,7 +88,7 @@ def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:
 
     Args:
         cells: of a run.
-        choice: which evaluations of a cell count.
+        choice: chooses the evaluations of a cell.
         target: accuracy in (0, 1].
 
     Returns:
@@ -115,7 +117,7 @@ def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:
 
 
 def _row(series: Series, choice: Choice, target: float) -> tuple[float, list[str]]:
-    """The mean accuracy, by which rows are sorted, and the row."""
+    """The mean accuracy, by which the rows are sorted, and the row."""
     cells = series.cells
     runs = [[100 * e.accuracy for e in choice(cell)] for cell in cells]
     accuracies = [fmean(run) for run in runs if run]

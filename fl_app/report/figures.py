@@ -1,4 +1,4 @@
-"""Draws a run: who learned faster (accuracy over time) and why (staleness, who trained when)."""
+"""Draws a run for print: accuracy over time, staleness, and the timeline of the clients."""
 
 import math
 import re
@@ -36,12 +36,12 @@ from fl_app.report.series import (
 )
 from fl_app.report.style import INK, MUTED, RC, WAITING, Look, looks, save
 
-MAX_LINES = 12  # in one plot; more are drawn as small multiples
-MAX_PANELS = 6  # series of which the overview shows more than the accuracy
-LONG = 45  # characters of a legend's line, from which on it is below the plot
-BELOW = 70  # ... and of one of its lines there
+MAX_LINES = 12  # curves in one plot; more are drawn as small multiples
+MAX_PANELS = 6  # series with staleness and timeline in the overview
+LONG = 45  # characters of a legend's line above which the legend is below the plot
+BELOW = 70  # characters of a legend's line below the plot
 PANEL = 24  # characters of a line above a small panel
-MAX_LABELS = 15  # clients that a panel of the timeline can name
+MAX_LABELS = 15  # clients named in a panel of the timeline
 _LOST: dict[str, Any] = {"color": "black", "marker": "x", "ls": "", "ms": 4, "mew": 1.2}
 _VERSION: dict[str, Any] = {"colors": INK, "lw": 0.7, "clip_on": False}
 
@@ -52,7 +52,7 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
     Args:
         cells: of the run, in the order of legends and panels.
         target: accuracy to which times are measured, in (0, 1].
-        folder: created if need be.
+        folder: created if it does not exist.
     """
     series = group(cells)
     drawn = looks([each.algorithm for each in series])
@@ -118,10 +118,10 @@ def draw_accuracy(
     until: float | None,
     told: int | None = None,
 ) -> None:
-    """Accuracy over time with the moment each series reaches the target, seeds as a band.
+    """Accuracy over time, with the time at which each series reaches the target.
 
-    A band reaches from the lowest to the highest of the seeds, and ends with the mean where the
-    first of them does; what the others did then is a thin line each.
+    A band reaches from the lowest to the highest seed. Band and mean end where the first seed ends;
+    the rest of the other seeds is drawn as thin lines.
 
     Args:
         axes: to draw on.
@@ -129,8 +129,8 @@ def draw_accuracy(
         drawn: look of each series.
         target: accuracy in (0, 1].
         unit: label of the time axis.
-        until: where the time axis ends, seconds; None = with the last event.
-        told: of how many series the legend tells, the first; the others are grey. None = of all.
+        until: end of the time axis, seconds; None = the last event.
+        told: number of series in the legend; the others are grey. None = all.
     """
     told = len(series) if told is None else told
     highest = max((_highest(curve(each)) for each in series), default=0.0)
@@ -148,7 +148,7 @@ def draw_accuracy(
     if any(len(each.cells) > 1 for each in series[:told]):
         label = "lowest to highest seed"
         axes.fill_between([], [], [], color=MUTED, alpha=0.35, lw=0, label=label)
-    if highest > target / 2:  # a target far above every curve would press them down
+    if highest > target / 2:  # a target far above all curves would flatten them
         highest = max(highest, target)
     axes.axhline(target, color=MUTED, lw=0.8, ls=(0, (4, 3)), zorder=1)
     axes.set_xlim(0, until)
@@ -172,7 +172,7 @@ def draw_multiples(
     unit: str,
     columns: int,
 ) -> None:
-    """Accuracy over time of many series: a panel for each, in which all others are grey."""
+    """Accuracy over time of many series: a panel for each, with all others in grey."""
     highest = max((_highest(curve(each)) for each in series), default=0.0)
     panels = _grid(figure, len(series), columns)
     for number, (axes, each, look) in enumerate(zip(panels, series, drawn, strict=True)):
@@ -205,7 +205,7 @@ def _draw_curve(
 
 
 def _background(axes: Axes, series: Sequence[Series]) -> None:
-    """Curves that tell only where the others lie."""
+    """The curves of other series, in grey."""
     for number, each in enumerate(series):
         line = curve(each)
         label = None if number else f"the other {len(series)}"
@@ -220,7 +220,7 @@ def _highest(line: Curve) -> float:
 def draw_staleness(
     figure: Figure | SubFigure, series: Sequence[Series], drawn: Sequence[Look], columns: int
 ) -> None:
-    """A histogram per series of how old the aggregated updates were, on one scale of ages."""
+    """A histogram of the aggregated updates' ages for each series, on a common scale."""
     grid = _grid(figure, len(series), columns)
     oldest = max((max(each.ages, default=0) for each in series), default=0)
     width = math.ceil((oldest + 1) / 30)
@@ -250,7 +250,7 @@ def draw_timeline(
     max_clients: int = 60,
     letters: int = 50,
 ) -> None:
-    """A panel per series (its first seed): who trained and who waited when, and new versions."""
+    """A panel for the first seed of each series: when clients train and wait, and new versions."""
     cells = [each.cells[0] for each in series]
     until = window(cells)
     active = rows(cells, until)
@@ -290,7 +290,7 @@ def _draw_orders(axes: Axes, cell: Cell, clients: Sequence[int], until: float, c
         if order.client in row and order.start < until
     ]
     lost = [(end, row[o.client]) for o, end in orders if o.ended in ("failure", "reject")]
-    gap = until / 800  # so that orders that follow each other can be told apart
+    gap = until / 800  # separates consecutive orders
     axes.add_collection(_bars(((row[w.client], w.start, w.end) for w in waits), WAITING))
     axes.add_collection(
         _bars(
@@ -334,7 +334,7 @@ def _grid(figure: Figure | SubFigure, panels: int, columns: int) -> list[Axes]:
 
 
 def _name(axes: Axes, series: Series, look: Look, letters: int) -> None:
-    """Put a series' name above its panel, in lines of so many letters and small if it is long."""
+    """Write a series' name above its panel, in several lines or small letters if it is long."""
     size = 8 if len(series.name) > letters - 6 else None
     title = _lines(series.name, letters)
     axes.set_title(title, color=look.colour, fontweight="bold", fontsize=size)
@@ -347,7 +347,7 @@ def _told(series: Series) -> str:
 
 
 def _lines(text: str, letters: int) -> str:
-    """Break a text at spaces, and only in words that are too long also behind = and _."""
+    """Break a text at spaces, and words that are too long after = and _."""
     lines = [""]
     for word in re.split(r"(?<= )", text):
         for piece in re.split(r"(?<=[=_])", word) if len(word) > letters else [word]:
@@ -358,13 +358,13 @@ def _lines(text: str, letters: int) -> str:
 
 
 def _extra(series: Sequence[Series], letters: int) -> float:
-    """Inches that the longest name takes beyond its first line of so many letters."""
+    """Inches for the further lines of the longest name."""
     most = max((_lines(each.name, letters).count("\n") for each in series), default=0)
     return 0.15 * most
 
 
 def _below(series: Sequence[Series]) -> float:
-    """Inches of a legend below a plot, in which long names would hide the curves; 0 = within it."""
+    """Inches of a legend below the plot; 0 = the legend fits into the plot."""
     names = [_told(each) for each in series]
     if max(map(len, names), default=0) <= LONG:
         return 0.0

@@ -1,4 +1,4 @@
-"""The interactive timeline: who trained when, what was lost, and what else happened."""
+"""The interactive timeline: orders, waits, losses and other events of the clients."""
 
 import html
 from collections.abc import Sequence
@@ -11,14 +11,14 @@ from fl_app.report.series import labels, time_label
 from fl_app.report.style import INK, WAITING, Look
 from fl_app.report.timeline import Timeline
 
-ROOMY = 15  # orders of a slow client that a timeline shows at first
+ROOMY = 15  # orders of a slow client in the first view of a timeline
 EXPIRED = "deadline passed"
 
-# Kind of a mark: its symbol and what it is called.
+# Kind of a mark -> its symbol and its name.
 _SIGNS = {
     "failure": ("x-thin", "failed"),
     "expiry": ("hourglass-open", "deadline passed"),
-    "refused": ("diamond-open", "refused"),
+    "rejected": ("diamond-open", "rejected"),
     "reject": ("circle-open", "late or duplicate reply"),
     "pause": ("triangle-left-open", "paused"),
     "refresh": ("triangle-right", "refreshed"),
@@ -29,13 +29,13 @@ _SIGNS = {
 
 
 def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
-    """Who trained and who waited when, what was lost, and new versions along the top.
+    """When clients trained and waited, what was lost, and new versions along the top.
 
     Args:
-        cell: of which.
-        shown: the part of it to draw.
+        cell: to draw.
+        shown: the part of the cell to draw.
         look: of the cell.
-        zoom: seconds to show at first: the first ones, on the wall clock the last ones.
+        zoom: seconds of the first view: the first ones, on the wall clock the last ones.
     """
     place = {client: row for row, client in enumerate(shown.clients)}
     kinds: dict[str, list[OrderRecord]] = {"arrival": [], "lost": [], "": []}
@@ -113,7 +113,7 @@ def _orders(
 
 def _story(order: OrderRecord) -> str:
     """An order in words."""
-    words = {"arrival": "arrived", "failure": "failed", "reject": "refused", "": "under way"}
+    words = {"arrival": "arrived", "failure": "failed", "reject": "rejected", "": "under way"}
     text = f"given version {order.version}<br>{words[order.ended]}"
     if order.age is not None:
         text += f" {order.age} versions old"
@@ -143,13 +143,13 @@ def _bars(
 
 
 def _signs(cell: Cell, shown: Timeline, place: dict[int, int], top: float) -> list[dict[str, Any]]:
-    """Markers: how orders were lost, and moments that ended none."""
+    """Markers of lost orders, and of events that end no order."""
     points: dict[str, list[Mark]] = {kind: [] for kind in _SIGNS}
     for order in shown.orders:
         if order.ended == "failure":
             kind = "expiry" if order.reason == EXPIRED else "failure"
         elif order.ended == "reject":
-            kind = "refused"
+            kind = "rejected"
         else:
             continue
         points[kind].append(Mark(kind, cell.end(order), order.client, order.reason[:200]))

@@ -19,28 +19,28 @@ from fl_app.report.cells import Cell
 from fl_app.report.naming import matches, settings_of, shortest, texts_of, varied
 from fl_app.report.style import RC, save
 
-LIGHT = 0.6  # of the accuracy's range, from which on the background is light
+LIGHT = 0.6  # share of the accuracy's range above which the background is light
 LETTER = 0.075  # width of a tick label's letter, inches
 
 
 def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figure:
-    """Draw each cell's accuracy at the place that two keys of its configuration give it.
+    """Draw the accuracy of cells over two keys of their configuration.
 
-    The accuracy is the mean of the last ten evaluations, over cells that differ in neither key; the
-    title says over which other keys the mean is.
+    The accuracy is the mean of the last ten evaluations. Cells with the same values of both keys
+    are averaged; the title names the other keys over which this mean is taken.
 
     Args:
         cells: of the run.
-        keys: from left to right and from bottom to top, each as ``algorithm.client.local_lr`` or as
-            an end that no other key has, ``local_lr``.
-        path: of the PNG; the PDF lies beside it.
+        keys: of the horizontal and the vertical axis: ``algorithm.client.local_lr``, or an
+            unambiguous end such as ``local_lr``.
+        path: of the PNG; the PDF is written beside it.
 
     Returns:
-        What was drawn.
+        The figure.
 
     Raises:
-        ValueError: no cell has been run to its end, or a key is unknown or ambiguous, or one's
-            configuration lacks it.
+        ValueError: no cell has a summary with an accuracy, or a key is unknown, ambiguous or
+            missing in the configuration of a cell.
     """
     settings = [settings_of(cell) for cell in cells]
     known = {key for each in settings for key in each}
@@ -87,7 +87,7 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
 
 
 def _whole(key: str, known: Collection[str], changed: Sequence[str]) -> str:
-    """The key that a user means by its end."""
+    """The key with an end that the user gave."""
     found = matches(key.replace("/", "."), known)
     if not found:
         ends = [shortest(each, known) for each in changed]
@@ -100,6 +100,6 @@ def _whole(key: str, known: Collection[str], changed: Sequence[str]) -> str:
 
 
 def _ticks(values: Sequence[Any]) -> list[Any]:
-    """Each value once: numbers by size, then what else there is as it comes."""
+    """The distinct values: numbers in ascending order, then others in order of appearance."""
     unique = list({json.dumps(value): value for value in values}.values())
     return sorted(unique, key=lambda value: (0, value) if is_number(value) else (1, 0))

@@ -1,4 +1,4 @@
-"""What the jobs of a sweep are called: their algorithm, and the keys that were varied."""
+"""Names of a sweep's jobs: their algorithm, and the keys that were varied."""
 
 import json
 from collections import Counter
@@ -14,16 +14,16 @@ SEED = "seed"
 
 
 def name_jobs(jobs: Sequence[Cell]) -> None:
-    """Give the jobs of a sweep their names and labels, such as ``fedasync local_lr=0.1``.
+    """Set the names and labels of a sweep's jobs, such as ``fedasync local_lr=0.1``.
 
-    They begin with the algorithm or, where each job is an experiment, with the cell. A name tells
-    every key that was varied, by its shortest unambiguous end. A label leaves out the seed, so that
-    jobs that differ in nothing else share it. Jobs that nothing tells apart, or whose overrides are
-    lost, are numbered.
+    A name begins with the algorithm or, if each job is an experiment, with the cell. It contains
+    every key that was varied, by its shortest unambiguous end. A label is the name without the
+    seed: jobs that differ only in their seed share it. Jobs with equal names, or with unknown
+    overrides, are numbered.
 
     Args:
-        jobs: all that the sweep left; the folder of each is the job's number, or that and the
-            cell's name.
+        jobs: of the sweep; the folder of each is the job's number, or the number and the cell's
+            name.
     """
     settings = [settings_of(job) for job in jobs]
     known = {key for each in settings for key in each}
@@ -32,7 +32,7 @@ def name_jobs(jobs: Sequence[Cell]) -> None:
     for key in varied(jobs, settings):
         texts = texts_of([each.get(key) for each in settings])
         if key == "algorithm" and _determine([job.algorithm for job in jobs], texts):
-            continue  # the names begin with the algorithm's
+            continue  # the names begin with it
         told = seeds if key == SEED else words
         for mine, values, text in zip(told, settings, texts, strict=True):
             if key in values:
@@ -51,12 +51,12 @@ def name_jobs(jobs: Sequence[Cell]) -> None:
 
 
 def settings_of(cell: Cell) -> dict[str, Any]:
-    """Every dotted key of a cell with its value; of a group that was chosen, the choice."""
+    """Dotted key -> value of a cell's configuration; of a chosen group, the choice."""
     return {**_keys(cell.config), **cell.overrides}
 
 
 def varied(cells: Sequence[Cell], settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys that the user gave and that are not the same for all cells, in the order given."""
+    """Keys that the user gave and that differ between cells, in the order given."""
     given = dict.fromkeys(key for cell in cells for key in cell.overrides)
     return [key for key in given if len({json.dumps(each.get(key)) for each in settings}) > 1]
 
@@ -69,12 +69,12 @@ def shortest(key: str, known: Collection[str]) -> str:
 
 
 def matches(end: str, known: Collection[str]) -> list[str]:
-    """The known keys that end so, in whole parts; only the one that is all of it, if there is."""
+    """The known keys with this end, in whole parts; if `end` is a known key, only that."""
     return [end] if end in known else sorted(key for key in known if key.endswith(f".{end}"))
 
 
 def texts_of(values: Sequence[Any]) -> list[str]:
-    """Values as one writes them on the command line, numbers in few digits where these suffice."""
+    """Values as on the command line; numbers with few digits if these tell them apart."""
     texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
     short = [
         f"{value:g}" if isinstance(value, float) else text
@@ -84,11 +84,11 @@ def texts_of(values: Sequence[Any]) -> list[str]:
 
 
 def _determine(names: Sequence[str], values: Sequence[str]) -> bool:
-    """Whether no two values have one name."""
+    """Whether the name determines the value."""
     return len(set(zip(names, values, strict=True))) == len(set(names))
 
 
-@cache  # for a report asks several times, and reading YAML takes long
+@cache  # a report asks several times, and reading YAML is slow
 def _keys(config: str) -> Mapping[str, Any]:
     return _leaves(OmegaConf.to_container(OmegaConf.create(config)))
 

@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: figures that can be zoomed and asked."""
+"""The report as one HTML file with interactive figures, which needs no other file."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
+from fl_app.core.files import atomic_write
 from fl_app.record.measures import mean_age
 from fl_app.record.targets import WINDOW
 from fl_app.report import plots
@@ -30,7 +31,7 @@ LIBRARY = "plotly.min.js"
 MAX_NAMED = 4  # algorithms in a title
 MAX_TIMELINES = 6  # on a page that compares series
 MAX_REASONS = 20  # of a cell
-MAX_TOLD = 20  # troubles of a cell on a page that compares
+MAX_TOLD = 20  # troubles of a cell on a page with several cells
 
 _BUTTONS = ["select2d", "lasso2d", "autoScale2d"]
 _CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": _BUTTONS}
@@ -54,7 +55,7 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class Section:
-    """A part of the page: figures beside each other or, if wide, below each other."""
+    """A part of the page, with its figures side by side or, if wide, below each other."""
 
     title: str
     text: str
@@ -71,16 +72,16 @@ def write_page(
     refresh: float | None = None,
     shared: Path | None = None,
 ) -> None:
-    """Write the report; who reads the file meanwhile gets all of the old one or of the new one.
+    """Write the report, atomically.
 
     Args:
-        cells: of the run; one is told in full, several are compared.
+        cells: of the run; a single one is described in full, several are compared.
         table: of the cells.
-        path: the file.
-        span: seconds that timelines show; None = as much as a browser draws quickly.
-        refresh: seconds after which a browser reads the file again; None = never.
-        shared: folder of the plotting library, which is written there unless it is there; None =
-            it is a part of the page.
+        path: of the file.
+        span: start and end of the timelines in seconds; None = as much as a browser draws quickly.
+        refresh: seconds after which a browser reloads the page; None = never.
+        shared: folder for a copy of the plotting library that pages load; None = the page contains
+            the library.
     """
     library = None
     if shared is not None:
@@ -93,10 +94,9 @@ def write_page(
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a file whole; two processes that write the same one do not mix."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, "utf-8")
-    draft.replace(path)
+    """Write a file atomically, also if another process writes it at the same time."""
+    with atomic_write(path, aside=f".{os.getpid()}") as file:
+        file.write(text.encode())
 
 
 def render(
@@ -107,7 +107,7 @@ def render(
     refresh: float | None = None,
     library: str | None = None,
 ) -> str:
-    """The text of the page; `library` is the plotting library's address, None = within the page."""
+    """The HTML of the page; `library` is the plotting library's address, None = in the page."""
     series = group(cells)
     drawn = looks([each.algorithm for each in series])
     alone = len(cells) == 1
@@ -201,7 +201,7 @@ def _of_comparison(
         text += ": diamonds are means, bars standard deviations, circles seeds." if seeds else "."
         sections.append(Section("Where it ends", text, [plots.final(table, series, drawn)], True))
     if any(each.ages for each in series):
-        text = "Share of the aggregated updates that were at most so old."
+        text = "Share of the aggregated updates of at most this age."
         sections.append(Section("Staleness", text, [plots.staleness(series, drawn)], True))
     first = [each.cells[0] for each in series]
     active = [(cell, look) for cell, look in zip(first, drawn, strict=True) if cell.history.orders]
@@ -224,7 +224,7 @@ def _curves(series: Sequence[Series], drawn: Sequence[Look], table: Table) -> li
 
 
 def _words(cell: Cell, shown: Timeline) -> str:
-    """What a timeline shows, and what it leaves out."""
+    """A sentence on what a timeline shows and leaves out."""
     text = f"All {shown.num_clients:,} clients, from fast (below) to slow"
     if len(shown.clients) < shown.num_clients:
         text = (
@@ -239,7 +239,7 @@ def _words(cell: Cell, shown: Timeline) -> str:
 
 
 def _tiles(cell: Cell, table: Table) -> list[tuple[str, str, str]]:
-    """Label, value and remark of the numbers on top of a run's page."""
+    """Label, value and remark of each number at the top of a run's page."""
     row, history = table.rows[0], cell.history
     clock = "wall clock" if cell.on_wall_clock else "virtual"
     reached, stays = row.seconds_to_target, row.seconds_to_stay_at_target
@@ -265,13 +265,13 @@ def _tiles(cell: Cell, table: Table) -> list[tuple[str, str, str]]:
         tiles.append(("mean staleness", f"{mean_age(history.ages):.1f}", oldest))
     if row.mb_up is not None and row.mb_down is not None:
         tiles.append(("traffic", f"{row.mb_up + row.mb_down:,.1f} MB", f"{row.mb_up:,.1f} MB up"))
-    refused = f"{history.rejected:,} replies refused"
-    tiles.append(("failures", f"{history.failures:,}", refused))
+    rejected = f"{history.rejected:,} replies rejected"
+    tiles.append(("failures", f"{history.failures:,}", rejected))
     return tiles
 
 
 def _title(cells: Sequence[Cell]) -> str:
-    """What was run; an experiment's cells may be of several tasks."""
+    """Experiment, cell or algorithms, and tasks."""
     algorithms = list(dict.fromkeys(cell.algorithm for cell in cells))
     if len(cells) == 1:
         what = cells[0].name
@@ -286,7 +286,7 @@ def _title(cells: Sequence[Cell]) -> str:
 
 
 def _origin(cell: Cell) -> str:
-    """The software that ran a cell, and when; empty if its summary does not say."""
+    """Software and date of a cell; empty if they are unknown."""
     summary = cell.summary
     if not summary.get("version"):
         return ""
@@ -296,7 +296,7 @@ def _origin(cell: Cell) -> str:
 
 
 def _status(cells: Sequence[Cell]) -> str:
-    """How the run stands, in words."""
+    """The state of the run in words."""
     ends = {cell.summary.get("stopped") for cell in cells}
     if None in ends:
         return "no summary: still running, or killed"
@@ -304,7 +304,7 @@ def _status(cells: Sequence[Cell]) -> str:
 
 
 def _number(row: Row, spread: Row | None, key: str, form: str) -> Markup:
-    """A number of a row with its spread."""
+    """A number of a row with its standard deviation."""
     value = getattr(row, key)
     if value is None:
         return Markup("&ndash;")
@@ -320,6 +320,6 @@ def _percent(share: float | None) -> str:
 
 
 def _drawn(figures: Sequence[Figure]) -> Markup:
-    """The figures as JSON that cannot end the script in which it stands."""
+    """The figures as JSON that cannot end the surrounding script element."""
     text = json.dumps(figures, cls=PlotlyJSONEncoder, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))

@@ -1,4 +1,4 @@
-"""The interactive figures of a report, but for the timeline."""
+"""The interactive figures of a report, except the timeline."""
 
 import html
 import math
@@ -28,7 +28,7 @@ from fl_app.report.series import Curve, Series, curve, histogram, labels, time_l
 from fl_app.report.style import INK, MUTED, Look
 from fl_app.report.table import Table
 
-MAX_BARS = 400  # clients with a bar of their own
+MAX_BARS = 400  # clients drawn as bars; more are drawn as an area
 
 
 def learning(
@@ -103,9 +103,9 @@ def learning(
 
 
 def staleness(series: Sequence[Series], looks: Sequence[Look]) -> Figure:
-    """How old aggregated updates were: a histogram of one series, cumulative lines of several."""
+    """Ages of aggregated updates: a histogram of one series, cumulative lines of several."""
     several = len(series) > 1
-    title = "share of updates at most so old" if several else "share of updates"
+    title = "share of updates of at most this age" if several else "share of updates"
     layout = layout_of("age of the update (versions)", title, legend=several)
     layout["yaxis"].update(tickformat=".0%", rangemode="tozero")
     eldest = max((max(each.ages, default=0) for each in series), default=0)
@@ -143,14 +143,14 @@ def staleness(series: Sequence[Series], looks: Sequence[Look]) -> Figure:
                 "line": {**line_of(look)["line"], "shape": "hv"},
                 "mode": "lines",
                 "name": html.escape(each.name),
-                "hovertemplate": "%{y:.1%} are at most %{x} old",
+                "hovertemplate": "%{y:.1%} have an age of at most %{x}",
             }
         )
     return {"data": traces, "layout": layout}
 
 
 def participation(cell: Cell, look: Look) -> Figure:
-    """Updates of each client that were aggregated, and its orders that were lost."""
+    """Aggregated updates and lost orders of each client."""
     history = cell.history
     clients = sorted(
         history.sequences,
@@ -160,7 +160,7 @@ def participation(cell: Cell, look: Look) -> Figure:
     lost = [history.lost[client] for client in clients]
     layout = layout_of("clients, most used first", "orders", legend=lost != [0] * len(lost))
     layout["yaxis"]["rangemode"] = "tozero"
-    if len(clients) > MAX_BARS:  # as an area, which costs the same for thousands
+    if len(clients) > MAX_BARS:  # an area draws thousands as fast
         traces: list[dict[str, Any]] = [
             {
                 "type": "scatter",
@@ -205,7 +205,7 @@ def participation(cell: Cell, look: Look) -> Figure:
 
 
 def traffic(cell: Cell, look: Look) -> Figure:
-    """Megabytes sent to and received from clients over time, as evaluations noted them."""
+    """Megabytes sent to and received from clients over time, at the evaluations."""
     layout = layout_of(time_label([cell]), "MB (10<sup>6</sup> bytes)")
     traces = [
         {
@@ -227,7 +227,7 @@ def traffic(cell: Cell, look: Look) -> Figure:
 
 
 def reports(cell: Cell, look: Look) -> Figure:
-    """Whatever the strategy reported of its aggregations, one number at a time."""
+    """What the strategy reported of its aggregations; a menu chooses one number."""
     names = list(cell.reports)
     layout = layout_of("version", html.escape(names[0]), legend=False)
     traces = []
@@ -302,7 +302,7 @@ def final(table: Table, series: Sequence[Series], looks: Sequence[Look]) -> Figu
 
 
 def _joined(tails: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
-    """One line with a gap after each of its parts."""
+    """The tails as one line with gaps between them."""
     if not tails:
         return [], []
     gap = [math.nan]
@@ -314,6 +314,6 @@ def _joined(tails: Sequence[tuple[Any, Any]]) -> tuple[Any, Any]:
 
 
 def _thin(line: Curve) -> Curve:
-    """At most `MAX_POINTS` of a curve's points, first and last among them."""
+    """At most `MAX_POINTS` points of a curve, which include the first and the last."""
     at = spread_out(line.t.size)
     return Curve(line.t[at], line.mean[at], line.low[at], line.high[at], line.tails)

@@ -1,4 +1,4 @@
-"""The table of a run on the console, in as many columns as there is room for."""
+"""The table of a run on the console, with as many columns as fit."""
 
 import os
 import textwrap
@@ -12,8 +12,8 @@ from rich.table import Table as RichTable
 from fl_app.report.cells import ENDS
 from fl_app.report.table import Row, Table, name
 
-# Left out first where there is no room. Never left out are the names of the cells and their final
-# accuracy; what ended a run is the first to go or, if it is not the usual, the last.
+# Columns in the order in which a narrow terminal leaves them out. Name and final accuracy always
+# stay. The column "stopped" goes first, or last if a run did not reach its end.
 LEAST_IMPORTANT = (
     "updates_per_second",
     "max_staleness",
@@ -29,12 +29,12 @@ LEAST_IMPORTANT = (
     "client_updates",
     "seconds_to_target",
 )
-MAX_STOPPED = 24  # characters of a line, for what ended a run may be a long story
+MAX_STOPPED = 24  # characters per line of the column "stopped"
 UNBOUNDED = 100_000
 
 
 class _Column(NamedTuple):
-    """A field of the rows as texts. Neighbours of one group show its title once."""
+    """A field of the rows as texts. Adjacent columns of a group share the group's title."""
 
     key: str
     group: str
@@ -43,11 +43,11 @@ class _Column(NamedTuple):
 
 
 def print_table(table: Table, console: Console | None = None) -> None:
-    """Print the table, with mean and spread below the seeds of a cell.
+    """Print the table, with mean and standard deviation below the seeds of a cell.
 
-    The best accuracies and the shortest ways to the target are bold, seeds taken together. On a
-    narrow terminal the least important columns are left out and long names take two lines. A file
-    or a pipe gets all columns and no broken line, unless the environment's COLUMNS limits them.
+    The best mean accuracies and the shortest mean times to the target are bold. A narrow terminal
+    shows long names in two lines and leaves out the least important columns. A file or a pipe gets
+    all columns in unbroken lines, unless the environment variable COLUMNS limits the width.
     """
     console = console or Console()
     limited = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
@@ -79,13 +79,13 @@ def print_table(table: Table, console: Console | None = None) -> None:
 
 
 def print_stand_ins(names: Sequence[str], console: Console) -> None:
-    """Say which cells, if any, were trained on data that were made up."""
+    """Print which cells were trained on stand-in data; nothing if there are none."""
     if names:
         console.print(f"NOT THE REAL DATA but a stand-in: {escape(', '.join(names))}", style="bold")
 
 
 def _columns(table: Table, rows: Sequence[Row]) -> list[_Column]:
-    """All columns but the names, in their order."""
+    """All columns except the names."""
 
     def column(
         key: str, group: str, title: str, form: str, best: Callable[[list[float]], float] | None
@@ -133,7 +133,7 @@ def _width(drawn: RichTable, console: Console) -> int:
 
 
 def _in_two_lines(names: Sequence[str], width: int) -> list[str]:
-    """Break names at spaces: at `width`, or at more if some would need a third line."""
+    """Break names at spaces, at `width` or as much more as two lines need."""
     while True:
         broken = [_wrap(each, width) for each in names]
         if all(len(lines) <= 2 for lines in broken):
@@ -146,7 +146,7 @@ def _in_lines(column: _Column) -> _Column:
 
 
 def _wrap(text: str, width: int) -> list[str]:
-    whole = text.replace(" seeds)", "\xa0seeds)")  # a space at which no line is broken
+    whole = text.replace(" seeds)", "\xa0seeds)")  # no line break before "seeds"
     lines = textwrap.wrap(
         whole, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
     )
@@ -164,7 +164,7 @@ def _marked(
     form: str,
     best: Callable[[list[float]], float],
 ) -> list[str]:
-    """Values as text, means with their spread, and the best of several in bold."""
+    """Values as text, means with their standard deviation, the best one in bold."""
     series = table.of_series()
     spreads = {row.cell: spread for row, spread in series if spread is not None}
     known = [value for row, _ in series if (value := getattr(row, key)) is not None]

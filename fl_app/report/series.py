@@ -1,4 +1,4 @@
-"""What the figures show, as numbers: curves, histograms and the rows of the timeline."""
+"""The numbers behind the figures: curves, histograms and the rows of the timeline."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -16,19 +16,19 @@ Floats = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True)
 class Series:
-    """One cell, or the seeds of one: cells that share a label, which is the series' name."""
+    """One cell, or the seeds of a cell. They share a label, which is the series' name."""
 
     name: str
     cells: tuple[Cell, ...]
 
     @property
     def algorithm(self) -> str:
-        """Of all its cells."""
+        """The algorithm of its cells."""
         return self.cells[0].algorithm
 
     @property
     def ages(self) -> Counter[int]:
-        """How many aggregated updates were of each age, seeds together."""
+        """Age -> number of aggregated updates, over all seeds."""
         return sum((cell.history.ages for cell in self.cells), Counter())
 
 
@@ -36,11 +36,11 @@ class Curve(NamedTuple):
     """Something over `t`: mean, lowest and highest of the seeds; arrays of one shape ``(n,)``.
 
     Attributes:
-        t: where every seed has values: from the last one's first to the first one's last.
+        t: points at which every seed has a value.
         mean: over the seeds.
         low: of the lowest seed.
         high: of the highest seed.
-        tails: what lies beyond `t`, for each seed that has it: its points, and its values there.
+        tails: for each seed with values beyond `t`: its points, and its values there.
     """
 
     t: Floats
@@ -51,7 +51,7 @@ class Curve(NamedTuple):
 
 
 def group(cells: Sequence[Cell]) -> list[Series]:
-    """Put the seeds of a cell together, in the order in which the cells come."""
+    """Group the seeds of each cell, in the order of the cells."""
     groups: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[cell.label].append(cell)
@@ -61,10 +61,9 @@ def group(cells: Sequence[Cell]) -> list[Series]:
 def curve(series: Series, x: str = "t", y: str = "accuracy") -> Curve:
     """A field of the evaluations over another, by default accuracy over time.
 
-    Seeds are evaluated at different times, so each is interpolated linearly on the union of all
-    times. The mean ends where the first seed does: to go on with the others would be a step that
-    no model made, and to keep the last value of a seed would be data that nobody measured. Empty if
-    none was evaluated.
+    Seeds are evaluated at different times, so each is interpolated linearly at the union of all
+    times. The mean ends where the first seed ends: a mean over the other seeds would jump, and the
+    last value of a seed says nothing of later times. The curve is empty if no seed was evaluated.
 
     Args:
         series: of one cell or its seeds.
@@ -108,10 +107,10 @@ def reached(line: Curve, accuracy: float) -> float | None:
 
 
 def learning_phase(series: Sequence[Series], accuracy: float) -> float | None:
-    """Seconds that show how all reached `accuracy`, or None where the whole run shows it as well.
+    """Seconds in which all series reach `accuracy`; None if a separate plot would show no more.
 
-    The whole run does if some series never reached it, if all did at once, or if it is not much
-    longer.
+    It is None if a series never reaches it, if all reach it at once, or if the whole run is not
+    much longer.
     """
     curves = [curve(each) for each in series]
     moments = [reached(line, accuracy) for line in curves]
@@ -140,7 +139,7 @@ def time_label(cells: Sequence[Cell]) -> str:
 
 
 def busy_share(cell: Cell, until: float) -> float:
-    """Part of the occupied time before `until` in which clients train, not wait, in [0, 1]."""
+    """Training time of the clients before `until`, divided by training and waiting time."""
     training, waiting = (
         sum(max(0.0, min(end, until) - start) for start, end in spans)
         for spans in (
@@ -152,9 +151,9 @@ def busy_share(cell: Cell, until: float) -> float:
 
 
 def window(cells: Sequence[Cell], num_orders: float = 5.0) -> float:
-    """Seconds from the start in which a slow client trains about `num_orders` times.
+    """Seconds in which a slow client trains about `num_orders` times, at most the longest cell's.
 
-    Slow is the 90th percentile of all cells' orders; at most the length of the longest cell.
+    The order of a slow client lasts as long as the 90th percentile of all cells' orders.
     """
     durations = [cell.end(order) - order.start for cell in cells for order in cell.history.orders]
     longest = max((cell.history.t for cell in cells), default=0.0)
@@ -164,7 +163,7 @@ def window(cells: Sequence[Cell], num_orders: float = 5.0) -> float:
 
 
 def rows(cells: Sequence[Cell], until: float) -> list[int]:
-    """Clients that any cell has training before `until` seconds, fast to slow by mean duration."""
+    """Clients that train in any cell before `until` seconds, by mean duration of their orders."""
     durations: dict[int, list[float]] = defaultdict(list)
     active = set()
     for cell in cells:
@@ -176,14 +175,14 @@ def rows(cells: Sequence[Cell], until: float) -> list[int]:
 
 
 def sample(clients: Sequence[int], limit: int) -> list[int]:
-    """All clients, or `limit` of them evenly spread, first and last among them."""
+    """All clients, or `limit` evenly spread ones that include the first and the last."""
     if len(clients) <= limit:
         return list(clients)
     return [clients[round(i)] for i in np.linspace(0, len(clients) - 1, limit)]
 
 
 def labels(clients: Sequence[int]) -> list[str]:
-    """Short names: small ids as they are, node ids by as many last digits as tell them apart."""
+    """Short names: small ids, or the last digits of node ids that tell them apart."""
     texts = [str(client) for client in clients]
     if all(len(text) <= 5 for text in texts):
         return texts

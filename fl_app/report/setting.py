@@ -1,4 +1,4 @@
-"""The setting of a run in a few words, for the head of its page."""
+"""The setting of a run, for the head of its page."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from omegaconf import OmegaConf
 
 from fl_app.report.cells import Cell
 
-MAX_VALUES = 4  # of one thing that differs between cells; more are counted
+MAX_VALUES = 4  # values listed of one setting; more are counted
 
-# Of a partition or of devices: the keys that tell most, in words.
+# The most important keys of partitions and devices, in words.
 _PARTITION = {
     "alpha": "alpha {}",
     "num_labels": "labels a client: {}",
@@ -21,7 +21,7 @@ _DEVICES = {"ratio": "up to {}x slower", "slowdown": "{}x slower", "sigma": "sig
 
 
 def setting(cells: Sequence[Cell]) -> list[tuple[str, str]]:
-    """What was run: pairs of a label and the values that the cells have, without what is unknown.
+    """Pairs of a label and the cells' values; unknown settings are left out.
 
     Args:
         cells: of the run, at least one.
@@ -49,7 +49,7 @@ def setting(cells: Sequence[Cell]) -> list[tuple[str, str]]:
 
 
 def _values(found: Sequence[Any]) -> str:
-    """What the cells have, each value once."""
+    """The distinct values in words."""
     known = dict.fromkeys(str(value) for value in found if value not in (None, ""))
     if len(known) <= MAX_VALUES:
         return ", ".join(known)
@@ -58,7 +58,7 @@ def _values(found: Sequence[Any]) -> str:
 
 
 def _kind(node: Any, telling: Mapping[str, str]) -> str:
-    """The class of an object that a configuration describes, with the values that tell most."""
+    """The class that a configuration names, with its most important values."""
     if not isinstance(node, dict) or not node.get("_target_"):
         return ""
     name = node["_target_"].rpartition(".")[2]

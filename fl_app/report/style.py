@@ -1,4 +1,4 @@
-"""How the project's figures look: one colour per algorithm, safe for colour-blind readers."""
+"""Style of the figures: one colour per algorithm, safe for colour-blind readers."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -54,8 +54,8 @@ _LINES = ("-", "--", ":", "-.")
 
 INK, MUTED, GRID, WAITING = "#222222", "#888888", "#e6e6e6", "#d4d4d4"
 
-# What a page shows instead in the dark. The palette is as far apart there as here, and all of it
-# has a contrast of 3 or more with the background.
+# Colours of a page in dark mode. They differ as much as the light ones, and each has a contrast of
+# at least 3 with the background.
 PAPER = "#1d2125"
 IN_THE_DARK = {
     _GREY: "#fcf0e6",
@@ -105,14 +105,14 @@ class Look(NamedTuple):
 
 
 def looks(algorithms: Sequence[str]) -> list[Look]:
-    """One look per series: the algorithm's colour, and a line style where the colour is taken.
+    """One look per series: the algorithm's colour, and another line style if that is taken.
 
-    Where an algorithm has more series than there are line styles, as in a sweep, they go through
-    the colours of the palette first. Up to 36 looks differ.
+    If an algorithm has more series than there are line styles, as in a sweep, they use all colours
+    of the palette. Up to 36 looks differ.
 
     Args:
-        algorithms: of the series in the order they are drawn. One that is not listed here gets the
-            colour that its name hashes to.
+        algorithms: of the series, in the order they are drawn. The colour of an unknown algorithm
+            is chosen by the hash of its name.
     """
     many = {name for name, number in Counter(algorithms).items() if number > len(_LINES)}
     taken: Counter[str] = Counter()
@@ -128,12 +128,12 @@ def looks(algorithms: Sequence[str]) -> list[Look]:
 
 
 def save(figure: "Figure", path: Path, *, tight: bool = False) -> None:
-    """Write a figure as PNG and, for print, as PDF; the same figure gives the same bytes.
+    """Write a figure as PNG and, for print, as PDF; equal figures give equal bytes.
 
     Args:
         figure: drawn with `RC`.
-        path: of the PNG; the PDF lies beside it.
-        tight: whether the edges go where what is drawn ends.
+        path: of the PNG; the PDF is written beside it.
+        tight: whether to crop the empty border.
     """
     path.parent.mkdir(exist_ok=True)
     box = "tight" if tight else None

@@ -1,4 +1,4 @@
-"""The table of a run: one row per cell, and what the seeds of a cell have in common."""
+"""The table of a run: one row per cell, and mean and standard deviation over its seeds."""
 
 import csv
 from collections.abc import Callable, Sequence
@@ -16,15 +16,15 @@ from fl_app.report.work import work_of
 
 @dataclass(frozen=True)
 class Row:
-    """What one cell came to; None where it is unknown or never happened.
+    """The results of one cell; None is unknown or never happened.
 
-    Or, over the seeds of a cell, the mean or the population standard deviation of each number;
-    unknown where it is unknown of a seed, and of words what all seeds have in common.
+    A row may also hold the mean or the population standard deviation over the seeds of a cell. It
+    is None where the value of a seed is None. A text is kept if all seeds share it.
 
     Attributes:
-        cell: name of the cell; of its seeds together, their label.
+        cell: name of the cell; of several seeds, their label.
         algorithm: name of the algorithm.
-        data: where the data were from; "stand-in" = made up in place of the real ones.
+        data: origin of the data; "stand-in" = synthetic data in place of the real data.
         final_accuracy: of the last evaluation, in [0, 1].
         best_accuracy: of any evaluation, in [0, 1].
         seconds_to_target: on the run's clock, until the target accuracy was first evaluated.
@@ -38,14 +38,14 @@ class Row:
         mb_up: received from clients, 10^6 bytes.
         client_updates: that arrived and were accepted.
         updates_per_second: by the wall clock.
-        failures: orders that brought nothing.
-        rejected: replies that were refused.
+        failures: orders that ended without an update.
+        rejected: replies that were rejected.
         stopped: what ended the run.
         statistic: "run" for one cell, "mean" or "std" over its seeds.
-        num_seeds: 1, or over how many.
-        label: what the seeds of a cell are called together.
+        num_seeds: of the row.
+        label: shared by the seeds of a cell.
         seed: of the run.
-        folder: in which the run lies.
+        folder: of the run.
     """
 
     cell: str
@@ -75,12 +75,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """What a run came to.
+    """The results of a run.
 
     Attributes:
         rows: of its cells.
         target_accuracy: in (0, 1], to which times are measured.
-        work: a sentence, if the cells did unequal work; else empty.
+        work: a sentence if the cells did unequal work; else empty.
     """
 
     rows: tuple[Row, ...]
@@ -88,7 +88,7 @@ class Table:
     work: str = ""
 
     def of_series(self) -> list[tuple[Row, Row | None]]:
-        """A row for each cell, seeds together: its mean and its spread, which one seed has not."""
+        """For each cell its row, or the mean over its seeds with the standard deviation."""
         spreads = {row.label: row for row in self.rows if row.statistic == "std"}
         return [
             (row, spreads.get(row.label))
@@ -98,9 +98,9 @@ class Table:
 
 
 def make_table(cells: Sequence[Cell], target_accuracy: float) -> Table:
-    """Collect the rows; what the events tell is taken from them, the rest from the summaries.
+    """Collect the rows from the cells' histories and summaries.
 
-    The seeds of a cell are followed by their mean and their spread.
+    The seeds of a cell are followed by their mean and their standard deviation.
     """
     rows: list[Row] = []
     for series in group(cells):
@@ -115,7 +115,7 @@ def make_table(cells: Sequence[Cell], target_accuracy: float) -> Table:
 
 
 def write_csv(table: Table, path: Path) -> None:
-    """Write the table with a header; "-" is what never happened or is unknown."""
+    """Write the table with a header; "-" stands for None."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([*(f.name for f in fields(Row)), "target_accuracy"])
@@ -125,7 +125,7 @@ def write_csv(table: Table, path: Path) -> None:
 
 
 def name(row: Row) -> str:
-    """Of the cell; of several seeds also how many."""
+    """Name of a row, with the number of seeds if there are several."""
     return row.cell if row.num_seeds == 1 else f"{row.cell} ({row.num_seeds} seeds)"
 
 
@@ -174,5 +174,5 @@ def _over(
 
 
 def megabytes(num_bytes: float | None) -> float | None:
-    """10^6 bytes; None if unknown."""
+    """Bytes in 10^6 bytes; None if unknown."""
     return None if num_bytes is None else num_bytes / 1e6

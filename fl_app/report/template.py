@@ -108,7 +108,7 @@ sweep share, is not there. python -m fl_app.report FOLDER writes a page that nee
 <div class="warning"><b>Not the real data</b> but a stand-in: {{ made_up | join(", ") }}.</div>
 {% endif %}
 {% if collapsed %}
-<div class="warning"><b>Collapsed:</b> the model gives nearly always the same answer:
+<div class="warning"><b>Collapsed:</b> the model nearly always predicts the same class:
 {{ collapsed | join(", ") }}.</div>
 {% endif %}
 
@@ -141,7 +141,7 @@ sweep share, is not there. python -m fl_app.report FOLDER writes a page that nee
 <th>first at<br>{{ target }}, s</th><th><br>updates</th><th>stays at<br>{{ target }}, s</th>
 <th><br>updates</th><th>mean<br>staleness</th>
 <th>max</th><th>MB<br>down</th><th>MB<br>up</th><th>client<br>updates</th><th>failures</th>
-<th>refused</th><th class="text">ended by</th></tr>
+<th>rejected</th><th class="text">ended by</th></tr>
 {% for row, spread in rows %}
 <tr><td class="text">{{ row.cell }}{% if row.num_seeds > 1 %}
  <small>{{ row.num_seeds }} seeds</small>{% endif %}</td>
@@ -189,8 +189,8 @@ Of several seeds: mean and population standard deviation, unknown if one seed ne
 
 {% if troubled %}
 <section>
-<h2>Failures and refused replies</h2>
-<p>Nothing of these was aggregated.</p>
+<h2>Failures and rejected replies</h2>
+<p>None of these replies was aggregated.</p>
 {% for cell, reasons, troubles in troubled %}
 {% if not tiles %}
 <h3>{{ cell.name }}</h3>

@@ -1,4 +1,4 @@
-"""What an interactive timeline shows of a cell: so much of it that a browser stays quick."""
+"""The part of a cell that an interactive timeline shows: as much as a browser draws quickly."""
 
 import math
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ class Timeline:
 
     Attributes:
         clients: from fast to slow.
-        num_clients: how many trained in the whole cell.
-        since: seconds.
-        until: seconds.
-        whole: whether `since` to `until` is all of the cell.
-        orders: of the clients, that were under way in between.
-        waits: of the clients, in between.
-        marks: of the clients and of the server, in between.
-        versions: times in between at which a version was published, every `every`-th.
-        every: 1 if all versions are there.
+        num_clients: clients that trained in the whole cell.
+        since: start, seconds.
+        until: end, seconds.
+        whole: whether it covers the whole cell.
+        orders: of the clients, that were under way between start and end.
+        waits: of the clients, between start and end.
+        marks: of the clients and of the server, between start and end.
+        versions: times at which versions were published, one of `every`.
+        every: 1 = all versions.
     """
 
     clients: Sequence[int]
@@ -50,15 +50,15 @@ def timeline(
     max_orders: int = MAX_ORDERS,
     max_versions: int = MAX_VERSIONS,
 ) -> Timeline:
-    """Choose what to show.
+    """Choose what a timeline shows.
 
-    Of more than `max_clients` those that are shown are spread evenly from fast to slow. Of more
-    than `max_orders` the first are shown, which is where a model learns; on the wall clock the last
-    ones, which is what somebody who watches wants to see.
+    Of more than `max_clients` clients it shows some, evenly spread from fast to slow. Of more than
+    `max_orders` orders it shows the first ones, in which a model learns most; on the wall clock it
+    shows the last ones, for a user who watches the run.
 
     Args:
-        cell: of which.
-        span: seconds from and to which; None = as much as fits.
+        cell: to show.
+        span: start and end in seconds; None = as much as fits.
         max_clients: at least 2.
         max_orders: at least 1.
         max_versions: at least 1.

@@ -1,25 +1,25 @@
-"""Whether a comparison is one of equal work: as many client updates in every cell."""
+"""Whether the cells of a comparison did equal work: equally many client updates."""
 
 from collections.abc import Sequence
 
 from fl_app.report.cells import ENDS, Cell
 from fl_app.report.naming import settings_of
 
-MATERIAL = 1.1  # times as many client updates, from which on work is unequal
-LIMITS = {"seconds": "max_seconds", "updates": "max_updates"}  # by what ended a run
+MATERIAL = 1.1  # ratio of client updates above which work is unequal
+LIMITS = {"seconds": "max_seconds", "updates": "max_updates"}  # ``stopped`` -> key
 
 
 def work_of(cells: Sequence[Cell]) -> str:
-    """How much the client updates of cells differ, and whether that is meant, in one sentence.
+    """A sentence on how much the cells' client updates differ, and whether that is intended.
 
-    Cells that were given the same time are compared fairly, and so are cells that ran until they
-    reached their target accuracy. Cells of as many versions are not.
+    A comparison is fair if all cells were given the same time, or ran until their target accuracy.
+    It is not fair if they only published equally many versions.
 
     Args:
-        cells: of a run; those that did not run to their end are left out.
+        cells: of a run; those that did not reach their end are left out.
 
     Returns:
-        Nothing where the client updates do not differ materially.
+        Empty if the client updates do not differ materially.
     """
     ended = [cell for cell in cells if cell.stopped in ENDS]
     counts = [cell.history.client_updates for cell in ended]

@@ -178,17 +178,17 @@ def post(path: str, body: str) -> bytes:
     return f"POST {path} HTTP/1.1\r\nContent-length: {len(body)}\r\n\r\n{body}".encode()
 
 
-def test_requests_are_said_twice_where_asked(heard: "tuple[int, SimpleQueue[str]]") -> None:
+def test_requests_are_repeated_where_asked(heard: "tuple[int, SimpleQueue[str]]") -> None:
     port, asked = heard
     with closing(Link(port)) as link:
-        link.say_twice("/push")
+        link.repeat("/push")
         for path, body in [("/pull", "a"), ("/push", "b")]:
             with connect(link) as connection:
                 connection.sendall(post(path, body))
                 assert b"200 OK" in connection.recv(4096)
         told = [asked.get(timeout=5.0) for _ in range(3)]
     assert told == ["/pull a", "/push b", "/push b"]
-    assert link.said_twice == 1
+    assert link.repeated == 1
 
 
 def test_requests_are_said_again_when_another_passes(
@@ -196,7 +196,7 @@ def test_requests_are_said_again_when_another_passes(
 ) -> None:
     port, asked = heard
     with closing(Link(port)) as link:
-        link.say_twice("/push", after="/pull")
+        link.repeat("/push", after="/pull")
         for path, body in [("/push", "a"), ("/push", "b"), ("/pull", "c")]:
             with connect(link) as connection:
                 connection.sendall(post(path, body))
@@ -204,7 +204,7 @@ def test_requests_are_said_again_when_another_passes(
         told = [asked.get(timeout=5.0) for _ in range(5)]
     assert told[:2] == ["/push a", "/push b"]
     assert sorted(told[2:]) == ["/pull c", "/push a", "/push b"]  # on several connections
-    assert link.said_twice == 2
+    assert link.repeated == 2
 
 
 def test_requests_are_found_however_they_are_cut() -> None:

@@ -3,7 +3,7 @@ import subprocess
 import pytest
 
 from fl_app.record import provenance as module
-from fl_app.record.provenance import provenance, source_commit
+from fl_app.record.provenance import SOURCE, provenance, source_commit
 
 
 @pytest.fixture
@@ -32,6 +32,10 @@ def git(folder, *arguments):
         text=True,
     )
     return done.stdout.strip()
+
+
+def test_the_source_tree_is_that_of_the_package():
+    assert (SOURCE / "fl_app" / "record" / "provenance.py").is_file()
 
 
 def test_commit_is_that_of_the_source_tree(repository):

@@ -46,7 +46,7 @@ def test_timeline_has_a_bar_per_order_and_a_sign_per_moment(eventful):
     assert signs == {
         "failed": [(2, row[1])],
         "deadline passed": [(5, row[2])],
-        "refused": [(3, row[0])],
+        "rejected": [(3, row[0])],
         "late or duplicate reply": [(6, row[2]), (6.5, top)],
         "paused": [(0.5, row[0])],
         "refreshed": [(0.5, row[0])],

@@ -38,7 +38,7 @@ def test_page_of_a_run_tells_all_of_it(tmp_path):
         "<span>client updates</span><b>2</b><small>2 more under way</small>",
         "<span>time</span><b>11.0 s</b><small>virtual</small>",
         "<span>traffic</span><b>5.0 MB</b><small>2.0 MB up</small>",
-        "<span>failures</span><b>2</b><small>3 replies refused</small>",
+        "<span>failures</span><b>2</b><small>3 replies rejected</small>",
     ):
         assert tile in text
     assert re.findall("<h2>(.*?)</h2>", text) == [
@@ -46,7 +46,7 @@ def test_page_of_a_run_tells_all_of_it(tmp_path):
         "Who trained when",
         "Staleness and participation",
         "Traffic and aggregations",
-        "Failures and refused replies",
+        "Failures and rejected replies",
     ]
     assert len(figures(text)) == text.count('class="figure"') == 6
     assert "name: fedbuff" in text  # the configuration

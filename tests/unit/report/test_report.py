@@ -105,7 +105,7 @@ def test_logs_of_the_first_release_can_be_reported(tmp_path, capsys):
         assert text in page, text
     # The late reply answers the order whose deadline had passed, not the one under way.
     assert '"name":"under way"' in figures
-    assert '"name":"refused"' not in figures
+    assert '"name":"rejected"' not in figures
 
 
 def test_a_damaged_line_costs_its_event_alone(tmp_path, capsys):
