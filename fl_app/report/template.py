@@ -157,9 +157,9 @@ sweep share, is not there. python -m fl_app.report FOLDER writes a page that nee
 {% if rows %}
 <section>
 <h2>In numbers</h2>
-<p>First at {{ target }}: seconds and client updates until the first evaluation with so much
-accuracy. Stays at {{ target }}: until the evaluation from which the mean of the last {{ window }}
-is never again below it.
+<p>First at {{ target }}: seconds and client updates until the first evaluation with at
+least this accuracy. Stays at {{ target }}: until the evaluation from which the mean of the last
+{{ window }} is never below it.
 {% if seeds %}
 Of several seeds: mean and population standard deviation, unknown if one seed never got there.
 {% endif %}

@@ -122,7 +122,7 @@ def test_report_of_a_run_is_drawn_without_complaints(tmp_path: Path) -> None:
     for curve in (accuracy, loss, traffic, reports):
         assert 'class="js-line"' in curve
     assert timeline.count('class="point"') >= 7  # an order each
-    for sign in ("failed", "deadline passed", "refused", "paused", "checkpoint", "new version"):
+    for sign in ("failed", "deadline passed", "rejected", "paused", "checkpoint", "new version"):
         assert f">{sign}</text>" in timeline
     assert 'class="point"' in ages
     assert ">lost</text>" in participation
