@@ -7,7 +7,7 @@ or FL_APP_RESIDENT=1 in its environment, that process only passes messages on, t
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fl_app.flower import wire
+from fl_app.flower import names, wire
 from fl_app.node import resident
 from fl_app.node.handler import MessageHandler
 
@@ -35,6 +35,6 @@ def query(message: Message, context: Context) -> Message:
 
 def _answer(message: Message, context: Context) -> Message:
     # Where any node serves any client, nothing is to stay on a node.
-    if wire.ANY_NODE not in wire.order_config(message) and resident.wanted(context):
+    if names.ANY_NODE not in wire.order_config(message) and resident.wanted(context):
         return resident.ask(message, context)
     return handler.handle(message, context)

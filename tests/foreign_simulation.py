@@ -21,7 +21,7 @@ from fl_app.engine.clock import Clock
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
-from fl_app.flower import wire
+from fl_app.flower import encoding, wire
 from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.schedule import Buffered
 
@@ -57,7 +57,7 @@ server_app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     torch.manual_seed(0)
     record = ArrayRecord(foreign_app.Net().state_dict())
-    layout = wire.layout_of(record)
+    layout = encoding.layout_of(record)
     config = {"lr": 0.1}
 
     def run(clock: Clock, num_versions: int, concurrency: int) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def main(grid: Grid, context: Context) -> None:
             strategy=MeanDelta(),
             schedule=Buffered(concurrency=concurrency, buffer_size=2),
             clock=clock,
-            initial=wire.from_arrays(record, layout),
+            initial=encoding.from_arrays(record, layout),
             num_trainable=layout.num_trainable,
             stop=Stop(num_versions=num_versions),
             sinks=[recorder],

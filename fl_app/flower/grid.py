@@ -16,7 +16,7 @@ from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Reply, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.clock import Joined, Left
-from fl_app.flower import wire
+from fl_app.flower import names, wire
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,7 @@ class AnyNode:
         self._grid = grid
         self._layout = layout
         self._refresh_seconds = refresh_seconds
-        self._packer = wire.OrderPacker(layout, {**(train_config or {}), wire.ANY_NODE: True})
+        self._packer = wire.OrderPacker(layout, {**(train_config or {}), names.ANY_NODE: True})
         self._ttl = ttl
         self._free: dict[int, None] = {}  # nodes; a dict keeps their order
         self._patience = patience
@@ -277,7 +277,7 @@ class GridMailbox:
                     client_id = wire.partition_of(reply)
                     if wire.takes_packed(reply):
                         self._packs.add(node)
-                elif wire.unheard(reply):  # to be asked again when it is next seen
+                elif wire.not_delivered(reply):  # to be asked again when it is next seen
                     with self._lock:
                         self._present.discard(node)
                     return

@@ -8,7 +8,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.common import Scalar
 
 from fl_app.core.vector import all_finite
-from fl_app.flower import wire
+from fl_app.flower import names, wire
 from fl_app.node.memory import Memory
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class MessageHandler:
         context: Context,
         config: dict[str, Scalar],
     ) -> Message:
-        any_node = wire.ANY_NODE in config
+        any_node = names.ANY_NODE in config
         memory = None if any_node else self._memory_of(context, config)
         trainer.state = wire.state_of(message) if memory is None else memory.load()
         layout = trainer.model.layout
@@ -78,18 +78,18 @@ class MessageHandler:
         return wire.pack_upload(message, layout, upload, num_examples, metrics, kept, trainer.extra)
 
     def _memory_of(self, context: Context, config: dict[str, Scalar]) -> Memory:
-        run = str(config.get(wire.RUN, context.run_id))
-        memory = Memory.of(context, run, int(config[wire.CLIENT_ID]))
+        run = str(config.get(names.RUN, context.run_id))
+        memory = Memory.of(context, run, int(config[names.CLIENT_ID]))
         if self._memory is None or self._memory.path != memory.path:
             self._memory = memory
         return self._memory
 
     def _prepare(self, config: dict[str, Scalar]) -> "LocalTrainer":
         """The trainer of the order's configuration, with its data; the last one is kept."""
-        wanted = str(config.get(wire.APP_CONFIG, "")), wire.ANY_NODE in config
+        wanted = str(config.get(names.APP_CONFIG, "")), names.ANY_NODE in config
         if not wanted[0]:
             raise ValueError(
-                f"the order carries no {wire.APP_CONFIG}: the server must send its configuration"
+                f"the order carries no {names.APP_CONFIG}: the server must send its configuration"
             )
         if self._trainer is None or self._built_from != wanted:
             self._trainer = None  # its data make room
@@ -114,18 +114,18 @@ def _evaluate(trainer: "LocalTrainer", message: Message, config: dict[str, Scala
     """Loss and accuracy of a model on the client's own training data."""
     arrays = wire.order_arrays(message, trainer.model.layout)
     loss, num_examples, metrics = trainer.evaluate(arrays, config)
-    return wire.pack_metrics(message, num_examples, {**metrics, wire.LOSS: loss})
+    return wire.pack_metrics(message, num_examples, {**metrics, names.LOSS: loss})
 
 
 def _own_config(message: Message, context: Context) -> dict[str, Scalar]:
     """The order's settings, with the client id for which this node works."""
     config = wire.order_config(message)
-    if wire.ANY_NODE in config:
+    if names.ANY_NODE in config:
         return config
-    partition = context.node_config.get(wire.PARTITION_ID)
+    partition = context.node_config.get(names.PARTITION_ID)
     if partition is None:
         raise ValueError(
-            f"this node has no {wire.PARTITION_ID}: start it with "
+            f"this node has no {names.PARTITION_ID}: start it with "
             '--node-config "partition-id=0 num-partitions=10", or nobody knows whose data it has'
         )
-    return {**config, wire.CLIENT_ID: int(partition)}
+    return {**config, names.CLIENT_ID: int(partition)}

@@ -24,7 +24,7 @@ from fl_app.engine.engine import Engine, Evaluate, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
-from fl_app.flower import private, wire
+from fl_app.flower import names, private
 from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.run.validate import PARTS, build_guard, build_schedule, build_strategy
 from fl_app.schedule import Schedule
@@ -176,13 +176,13 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
     config, trainer, schedule = components.config, components.trainer, components.schedule
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
-    settings = {wire.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
+    settings = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
     if runtime.name == "deployment":
         assert grid is not None
         if runtime.warm and private.known():
             private.pull_sooner()
         if run:
-            settings[wire.RUN] = run
+            settings[names.RUN] = run
         mailbox = GridMailbox(grid, layout, train_config=settings, deadline=deadline)
         return WallClock(mailbox, deadline=deadline)
     devices = schedule.devices or components.devices

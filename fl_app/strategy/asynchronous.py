@@ -27,7 +27,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fl_app.core.errors import RunError, require, require_at_least, require_count
 from fl_app.core.layout import Layout
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
-from fl_app.flower import wire
+from fl_app.flower import encoding, names
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy
 
@@ -47,7 +47,7 @@ REFUSED = {
     ),
 }
 # Keys of an order's config that the wrapper sets itself.
-RESERVED = (wire.VERSION, wire.CLIENT_ID, wire.SEQUENCE, wire.PACKED)
+RESERVED = (names.VERSION, names.CLIENT_ID, names.SEQUENCE, names.PACKED)
 # Keys that every aggregation's event has.
 TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
 LOOKS = 10  # queries of the connected nodes in one call of `configure_train`
@@ -94,7 +94,7 @@ class Asynchronous(AsyncStrategy):
                 f"inner={name} must be based on flwr.serverapp.strategy.FedAvg: "
                 "its aggregation could not be called"
             )
-        for key, value in (("arrayrecord_key", wire.ARRAYS), ("configrecord_key", wire.CONFIG)):
+        for key, value in (("arrayrecord_key", names.ARRAYS), ("configrecord_key", names.CONFIG)):
             require(
                 getattr(inner, key) == value,
                 f"inner.{key}",
@@ -239,7 +239,7 @@ class Asynchronous(AsyncStrategy):
         config.clear()
         config.update(record)
         sent, told = self._contents(messages, server_round, client_id)
-        told.pop(wire.SERVER_ROUND, None)  # every order carries it
+        told.pop(names.SERVER_ROUND, None)  # every order carries it
         same = sent.keys() == begun.arrays.keys() and all(
             array.data is begun.arrays[name].data for name, array in sent.items()
         )
@@ -261,18 +261,18 @@ class Asynchronous(AsyncStrategy):
         kind, content = messages[0].metadata.message_type, messages[0].content
         if kind != MessageType.TRAIN:
             self._refuse(f"sends a message of type {kind!r} instead of {MessageType.TRAIN!r}")
-        if content.keys() != {wire.ARRAYS, wire.CONFIG}:
+        if content.keys() != {names.ARRAYS, names.CONFIG}:
             self._refuse(
                 f"sends the records {', '.join(content)}, and an order holds "
-                f"{wire.ARRAYS} and {wire.CONFIG}"
+                f"{names.ARRAYS} and {names.CONFIG}"
             )
-        told = dict(content.config_records[wire.CONFIG])
-        if told.get(wire.SERVER_ROUND, server_round) != server_round:
-            self._refuse(f"sets {wire.SERVER_ROUND} to another number than the round's")
+        told = dict(content.config_records[names.CONFIG])
+        if told.get(names.SERVER_ROUND, server_round) != server_round:
+            self._refuse(f"sets {names.SERVER_ROUND} to another number than the round's")
         for key in RESERVED:
             if key in told:
                 self._refuse(f"sets config[{key!r}], which asynchronous orders use themselves")
-        return content.array_records[wire.ARRAYS], told
+        return content.array_records[names.ARRAYS], told
 
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(
@@ -285,7 +285,7 @@ class Asynchronous(AsyncStrategy):
     def _arrays(self, vector: Vector) -> ArrayRecord:
         if self._layout is None:
             return ArrayRecord({NAME: Array(vector)})
-        return wire.to_arrays(vector, self._layout)
+        return encoding.to_arrays(vector, self._layout)
 
     def _vector(self, arrays: ArrayRecord) -> Vector:
         if self._layout is None:
@@ -416,18 +416,18 @@ def _copied(value: Any) -> Any:
 def _reply(update: Update, server_round: int, arrays: ArrayRecord) -> Message:
     """The message of a client that sends `arrays` in Flower's round loop."""
     records: Mapping[str, Mapping[str, Mapping[str, Any]]] = update.records or {
-        wire.METRICS: {
-            wire.METRICS: {
+        names.METRICS: {
+            names.METRICS: {
                 **update.metrics,
-                wire.NUM_EXAMPLES: update.num_examples,
-                wire.LOSS: update.loss,
+                names.NUM_EXAMPLES: update.num_examples,
+                names.LOSS: update.loss,
             }
         }
     }
-    content = RecordDict({name: arrays for name in records.get(wire.ARRAYS, (wire.ARRAYS,))})
-    for name, numbers in records[wire.METRICS].items():
+    content = RecordDict({name: arrays for name in records.get(names.ARRAYS, (names.ARRAYS,))})
+    for name, numbers in records[names.METRICS].items():
         content[name] = MetricRecord(dict(numbers))
-    for name, values in records.get(wire.CONFIG, {}).items():
+    for name, values in records.get(names.CONFIG, {}).items():
         content[name] = ConfigRecord(dict(values))
     message: Message = Message(  # type: ignore[call-overload]  # Flower's overloads hide `metadata`
         content,

@@ -19,7 +19,7 @@ from fl_app.core.types import Vector
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
-from fl_app.flower import wire
+from fl_app.flower import encoding
 from fl_app.flower.grid import GridMailbox
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy, described
@@ -67,12 +67,12 @@ def run(
             folder = Path(output)
             require_free(folder)
             stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
-        layout = wire.layout_of(initial_arrays)
+        layout = encoding.layout_of(initial_arrays)
         result = Result()
 
         def tested(version: int, vector: Vector) -> Mapping[str, float]:
             assert evaluate is not None
-            metrics = evaluate(version, wire.to_arrays(vector, layout))
+            metrics = evaluate(version, encoding.to_arrays(vector, layout))
             if metrics is None:
                 return {}
             log.info("Version %d: %s", version, metrics)
@@ -94,7 +94,7 @@ def run(
             strategy=strategy,
             schedule=schedule,
             clock=WallClock(mailbox, deadline=timeout),
-            initial=wire.from_arrays(initial_arrays, layout),
+            initial=encoding.from_arrays(initial_arrays, layout),
             num_trainable=layout.num_trainable,
             stop=Stop(num_versions=num_versions),
             evaluate=tested if evaluate else None,
@@ -127,7 +127,7 @@ def run(
             listening += [history, files]
         outcome = engine.run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
-        result.arrays = wire.to_arrays(outcome.params, layout)
+        result.arrays = encoding.to_arrays(outcome.params, layout)
         if output is not None:
             about = {
                 "algorithm": strategy._label,

@@ -15,7 +15,7 @@ from fl_app.core.errors import RunError, require_at_least
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout, check_returned, check_vector
 from fl_app.core.types import KINDS, GlobalModel, Scalar, Update
-from fl_app.flower import wire
+from fl_app.flower import encoding, wire
 from fl_app.schedule import Buffered, Schedule
 
 if TYPE_CHECKING:
@@ -190,8 +190,8 @@ class AsyncStrategy(Algorithm, Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate one round, in which every update has age 0."""
-        layout = wire.layout_of(self._round)
-        params, version = wire.from_arrays(self._round, layout), server_round - 1
+        layout = encoding.layout_of(self._round)
+        params, version = encoding.from_arrays(self._round, layout), server_round - 1
         updates = []
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -205,7 +205,7 @@ class AsyncStrategy(Algorithm, Strategy):
         params = self.aggregate(model, updates)
         if problem := check_returned(f"{type(self).__name__}.aggregate", params, layout.size):
             raise RunError(problem)
-        arrays = wire.to_arrays(params, layout)
+        arrays = encoding.to_arrays(params, layout)
         return arrays, MetricRecord({"loss": float(np.mean([u.loss for u in updates]))})
 
     def configure_evaluate(

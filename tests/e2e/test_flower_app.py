@@ -20,7 +20,7 @@ from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
 from fl_app.core.types import Extra, GlobalModel
-from fl_app.flower import wire
+from fl_app.flower import encoding, wire
 from fl_app.schedule import Buffered, synchronous
 
 NUM_ROUNDS = 20
@@ -132,7 +132,7 @@ def test_clients_with_the_algorithms_own_equations_are_heard(
 
     result = FedDyn().start(
         FakeGrid(app, 2),
-        wire.to_arrays(vec(0), layout),
+        encoding.to_arrays(vec(0), layout),
         num_rounds=1,
         schedule=synchronous(2),  # nobody is asked twice, however slow the other one is
     )

@@ -18,7 +18,7 @@ from fl_app import client_app
 from fl_app.client.build import build_trainer
 from fl_app.core.types import Order, Vector
 from fl_app.engine.clock import NO_VECTOR
-from fl_app.flower import wire
+from fl_app.flower import encoding, wire
 from fl_app.node.handler import MessageHandler
 
 CONFIG = """
@@ -91,7 +91,7 @@ def test_a_node_without_partition_is_told_how_to_get_one() -> None:
 
 
 def test_an_order_without_configuration_is_refused() -> None:
-    content = wire.train_record(wire.to_arrays(VECTOR, LAYOUT), ConfigRecord())
+    content = wire.train_record(encoding.to_arrays(VECTOR, LAYOUT), ConfigRecord())
     reason = ask("evaluate", content, {"partition-id": 1}).error.reason
     assert "carries no app-config: the server must send" in reason
 

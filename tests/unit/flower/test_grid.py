@@ -23,7 +23,7 @@ from fl_app.engine.clock import Expired, Joined, Left, Returned
 from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
-from fl_app.flower import wire
+from fl_app.flower import encoding, wire
 from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.schedule import Buffered
 
@@ -35,7 +35,7 @@ def plus_one(message: Message, context: Context) -> Message:
     """A foreign client that adds 1 to the model, and cannot be asked anything."""
     if message.metadata.message_type != "train":
         raise ValueError("no such function")
-    arrays = wire.to_arrays(wire.from_arrays(message.content["arrays"], LAYOUT) + 1, LAYOUT)
+    arrays = encoding.to_arrays(encoding.from_arrays(message.content["arrays"], LAYOUT) + 1, LAYOUT)
     metrics = MetricRecord({"num-examples": 10 + context.node_config.get("partition-id", 0)})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 
@@ -542,8 +542,8 @@ class Primes:
 def foreign_model() -> tuple[Layout, Vector]:
     torch.manual_seed(0)
     record = ArrayRecord(foreign_app.Net().state_dict())
-    layout = wire.layout_of(record)
-    return layout, wire.from_arrays(record, layout)
+    layout = encoding.layout_of(record)
+    return layout, encoding.from_arrays(record, layout)
 
 
 def train_foreign(clock: WallClock | VirtualClock, num_versions: int) -> tuple[Outcome, Recorder]:

@@ -24,7 +24,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order
-from fl_app.flower import wire
+from fl_app.flower import encoding, wire
 
 INITIAL = {
     "fc.weight": np.array([[1.0, 2.0]], np.float32),
@@ -66,18 +66,18 @@ def a_reply(
 
 
 def test_vector_and_record_are_inverse() -> None:
-    record = wire.to_arrays(VECTOR, LAYOUT)
+    record = encoding.to_arrays(VECTOR, LAYOUT)
     assert list(record) == list(INITIAL)
     for name, array in INITIAL.items():
         assert record[name].numpy().dtype == array.dtype
         np.testing.assert_array_equal(record[name].numpy(), array)
-    vector = wire.from_arrays(record, LAYOUT)
+    vector = encoding.from_arrays(record, LAYOUT)
     np.testing.assert_array_equal(vector, VECTOR)
     assert not vector.flags.writeable
 
 
 def test_layout_of_a_record() -> None:
-    assert wire.layout_of(wire.to_arrays(VECTOR, LAYOUT)) == LAYOUT
+    assert encoding.layout_of(encoding.to_arrays(VECTOR, LAYOUT)) == LAYOUT
 
 
 # -- orders ---------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ def test_a_client_that_names_another_version_is_refused() -> None:
 
 
 def test_reply_to_a_server_without_versions_has_no_tag() -> None:
-    arrays = wire.to_arrays(VECTOR, LAYOUT)
+    arrays = encoding.to_arrays(VECTOR, LAYOUT)
     message = a_message(wire.train_record(arrays, ConfigRecord({"server-round": 1})))
     reply = wire.pack_upload(message, LAYOUT, LAYOUT.unflatten(VECTOR), 12, {"loss": 0.5})
     assert dict(reply.content["metrics"]) == {"loss": 0.5, "num-examples": 12}
@@ -517,8 +517,8 @@ def test_they_are_made_as_small_as_the_upload(dtype: type, sparse: bool, arrays:
     reply = Message(
         RecordDict(
             {
-                "arrays": wire.to_arrays(VECTOR, LAYOUT),
-                "extra": wire.extra_record({"c": CONTROL}, LAYOUT, dtype, sparse=sparse),
+                "arrays": encoding.to_arrays(VECTOR, LAYOUT),
+                "extra": encoding.extra_record({"c": CONTROL}, LAYOUT, dtype, sparse=sparse),
                 "metrics": MetricRecord({"num-examples": 3}),
             }
         ),

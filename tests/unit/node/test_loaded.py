@@ -15,7 +15,7 @@ from fl_app import client_app
 from fl_app.client import initial_vector
 from fl_app.client.build import build_task
 from fl_app.core.types import Order
-from fl_app.flower import wire
+from fl_app.flower import names, wire
 
 SERVER = {"fl_app.engine", "fl_app.flower.grid", "fl_app.record", "fl_app.report", "fl_app.run"}
 ALGORITHM = {"fl_app.schedule", "fl_app.strategy"}
@@ -48,7 +48,7 @@ def order(name: str) -> RecordDict:
     config = composed(f"algorithm={name}", *settings)
     vector, layout = initial_vector(build_task(config), config.seed)
     extra = {"regularisation": 0.1} if name == "feddyn" else {}
-    packer = wire.OrderPacker(layout, {wire.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
+    packer = wire.OrderPacker(layout, {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
     return packer.pack(Order(0, 5, 0, 0, vector, extra, 0.0))
 
 
