@@ -20,17 +20,18 @@ Floats: TypeAlias = Sequence[float] | NDArray[np.float64]
 class Algorithm(ABC):
     """The server's equations; one required method, `aggregate`.
 
-    Hyper-parameters are the fields of a keyword-only dataclass, each with its bound beside it
-    (`fl_app.core.hyper.bounded`); a class with an `__init__` of its own calls this one's. Classes
-    that clip uploads or let their rate fall declare the two fields below.
+    Subclasses are keyword-only dataclasses. Their fields are the hyper-parameters, each declared
+    with its bound (`fl_app.core.hyper.bounded`). A subclass that clips uploads or lets its rate
+    fall redeclares the two fields below. A subclass may have an `__init__` instead that calls this
+    one.
 
     Args:
-        clip_norm: longest trainable part of an upload in `gradients`, > 0; None = any.
-        lr_schedule: of the server's rate in `step`; None = constant.
+        clip_norm: largest norm of an upload's trainable part in `clip`, > 0; None = any.
+        lr_schedule: how the server's rate in `step` falls; None = constant.
 
     Attributes:
-        cites_forgotten: whether clients may report that they started from a version that the
-            server keeps no more. Only their displacements can then be used.
+        cites_forgotten: whether an update may have a base version that the server no longer keeps.
+            Only its displacement can then be used.
         transient: names of attributes that may change during a run because they can be computed
             again. A change of any other attribute would be lost by a checkpoint, so a run with
             such a change cannot be resumed.
@@ -61,7 +62,7 @@ class Algorithm(ABC):
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        """Check the values and begin without anything learned; dataclasses call it, too."""
+        """Check the values and reset `state` and `report`; `__init__` of dataclasses calls it."""
         if is_dataclass(self):
             check_bounds("strategy", self)
         require(

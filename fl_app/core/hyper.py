@@ -1,4 +1,4 @@
-"""Hyper-parameters as dataclass fields: default, bound, and what a value beyond it would do."""
+"""Hyper-parameters as dataclass fields, with default, bound and consequence of a violation."""
 
 import operator
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from fl_app.core.errors import is_number, require
 
 @dataclass(frozen=True)
 class Bound:
-    """What a value must be, and the test of it."""
+    """What a value must be, as text and as a test."""
 
     text: str
     holds: Callable[[Any], bool]
@@ -61,13 +61,13 @@ def bounded(default: Any, bound: Bound, consequence: str) -> Any:
     Args:
         default: of the field.
         bound: what the value must be.
-        consequence: of a value beyond the bound, for the error's message.
+        consequence: of a violation, for the error's message.
     """
     return field(default=default, metadata={"bound": bound, "consequence": consequence})
 
 
 def check_bounds(group: str, owner: object) -> None:
-    """Refuse an instance of a dataclass of which a `bounded` field has a value beyond its bound.
+    """Refuse a dataclass instance with a `bounded` field whose value violates its bound.
 
     Raises:
         ValueError: naming key (``group.field``), value, bound and consequence.
