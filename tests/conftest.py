@@ -1,5 +1,6 @@
 """What all tests share: no network, one thread, the same generated examples, a budget of time."""
 
+import gc
 import os
 from collections.abc import Generator
 
@@ -14,6 +15,12 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")
+
+
+def pytest_collection_finish() -> None:
+    """Spare the many explicit collections of garbage, Flower's and ours, all that was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 # -- a budget of time -----------------------------------------------------------------------------
