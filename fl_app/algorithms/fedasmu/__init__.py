@@ -35,7 +35,20 @@ REINFORCE's gradient requires, and not epsilon-greedily, because the most probab
 untrained LSTM has no merit. Both losses of a reward use the same dropout mask.
 """
 
-from fl_app.algorithms.fedasmu.device import FedASMUTrainer
+from typing import TYPE_CHECKING, Any
+
 from fl_app.algorithms.fedasmu.server import FedASMU
 
+if TYPE_CHECKING:
+    from fl_app.algorithms.fedasmu.device import FedASMUTrainer as FedASMUTrainer
+
 __all__ = ["FedASMU", "FedASMUTrainer"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
+    if name == "FedASMUTrainer":
+        from fl_app.algorithms.fedasmu.device import FedASMUTrainer
+
+        return FedASMUTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,11 +3,10 @@
 import math
 from collections.abc import Sequence
 from dataclasses import InitVar, dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fl_app.algorithms.fedasmu.slots import MetaModel
 from fl_app.core import staleness
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, within
@@ -16,6 +15,9 @@ from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule
 from fl_app.schedule.periodic import Periodic
 from fl_app.strategy import AsyncStrategy
+
+if TYPE_CHECKING:
+    from fl_app.algorithms.fedasmu.slots import MetaModel
 
 STATIC_MIXING, STATIC_EXPONENT = 0.6, 0.5  # FedAsync's, for the ablations without dynamic weights
 MAX_SIGMA = 5.0
@@ -119,7 +121,7 @@ class FedASMU(AsyncStrategy):
         self.num_slots = self.local_epochs - 1 if refresh else 0  # 0 = the devices never ask
         self.state = {
             "controls": {},  # client -> Control
-            "theta": MetaModel.initial(self.seed) if self.num_slots else None,
+            "theta": _meta_model().initial(self.seed) if self.num_slots else None,
             "baseline": 0.0,  # b, running mean of the rewards
             "chosen": {},  # client -> slot of its first order, until its reward is known
             "fresh": {},  # client -> version g of its last fresh model, if that counts
@@ -146,7 +148,7 @@ class FedASMU(AsyncStrategy):
             return model.params, {"slot": 0}
         if client_id in self.state["controls"]:
             return model.params, {}  # the device chooses
-        log_probs = MetaModel.log_probs(self.state["theta"], self.num_slots)
+        log_probs = _meta_model().log_probs(self.state["theta"], self.num_slots)
         rng = np.random.default_rng((self.seed, client_id, model.version))
         slot = 1 + int(rng.choice(self.num_slots, p=np.exp(log_probs)))
         self.state["chosen"][client_id] = slot
@@ -230,13 +232,20 @@ class FedASMU(AsyncStrategy):
         if not math.isfinite(advantage):  # the node computed it, and it is not checked before
             return
         if slot is not None:
-            theta = MetaModel.reinforce(
+            theta = _meta_model().reinforce(
                 self.state["theta"], self.num_slots, slot, self.rl_lr * advantage
             )
-            if MetaModel.usable(theta, self.num_slots):
+            if _meta_model().usable(theta, self.num_slots):
                 self.state["theta"] = theta
         self.state["baseline"] += self.reward_rate * advantage
 
 
 # The default of the keyword `refresh` has taken the place of the method of that name.
 FedASMU.refresh = FedASMU._note_fresh  # type: ignore[method-assign, assignment]
+
+
+def _meta_model() -> "type[MetaModel]":
+    """The LSTM's class, imported on use: it needs torch, and checking values must not."""
+    from fl_app.algorithms.fedasmu.slots import MetaModel
+
+    return MetaModel

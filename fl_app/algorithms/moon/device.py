@@ -1,30 +1,7 @@
-"""MOON: clients learn features close to the global model's and far from their previous ones.
+"""MOON's device: local training; `fl_app.algorithms.moon` has the equations."""
 
-Li, He, Song: "Model-Contrastive Federated Learning", CVPR 2021, arXiv:2103.16257, Algorithm 1.
-
-Server, once all K clients of a round have reported:
-
-    w_{t+1} = sum_i (n_i / n) w_i,    n = sum_i n_i
-
-Client: E epochs of mini-batch SGD from w_t on the task's loss and, over the examples of a batch,
-
-    mu mean -log( exp(cos(z, z_g) / T) / (exp(cos(z, z_g) / T) + exp(cos(z, z_p) / T)) )
-
-where z are the features under the model in training, z_g under w_t, and z_p under the model with
-which this client's previous order ended (w_t at first, so the term begins at mu log 2).
-
-Symbols: mu contrast and T temperature, which every order carries; n_i number of training examples
-of client i.
-
-Deviations: features are the inputs of the model's last linear layer. The authors put a projection
-head of two layers before it, but then the model would differ from that of other algorithms. w_t and
-the previous model are frozen completely: no dropout, batch normalisation by running statistics.
-With a single local step the term has no effect, because z is z_g.
-"""
-
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,47 +11,7 @@ from torch.nn import functional as F
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.client.flat import FlatModel
 from fl_app.core.errors import require_at_least, require_positive
-from fl_app.core.hyper import POSITIVE, at_least, bounded
-from fl_app.core.types import TRAINED, Config, GlobalModel, Order, Update, Upload, Vector
-from fl_app.core.vector import weighted_sum
-from fl_app.schedule import Schedule, synchronous
-from fl_app.strategy import AsyncStrategy
-
-
-@dataclass(kw_only=True)
-class MOON(AsyncStrategy):
-    """Average of the local models, weighted by the number of examples.
-
-    Args:
-        contrast: mu, the weight of the clients' term; 0 = FedAvg.
-        temperature: T of the clients' term.
-
-    Example:
-        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
-        >>> small = Update(1, 3, np.array([4, 0], np.float32), "model", 10, 0.5)
-        >>> large = Update(2, 3, np.array([0, 4], np.float32), "model", 30, 0.5)
-        >>> MOON().aggregate(model, [small, large]).tolist()
-        [1.0, 3.0]
-        >>> MOON().dispatch(model, client_id=1)[1]
-        {'contrast': 5.0, 'temperature': 0.5}
-    """
-
-    schedule: ClassVar[Schedule] = synchronous(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.moon.MOONTrainer"
-
-    contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
-    temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
-
-    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        del client_id
-        return model.params, {"contrast": self.contrast, "temperature": self.temperature}
-
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        weights = np.array([update.num_examples for update in updates], np.float64)
-        weights /= weights.sum()
-        self.report = {"weight": weights.tolist()}
-        return weighted_sum(weights, [model.local(update) for update in updates])
+from fl_app.core.types import Config, Order, Upload, Vector
 
 
 class MOONTrainer(LocalTrainer):

@@ -31,29 +31,26 @@ such as batch normalisation's move by the mean of the displacements and have no 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, bounded, count, or_none
 from fl_app.core.types import (
     TRAINED,
-    Config,
     Extra,
     GlobalModel,
-    Order,
     Update,
-    Upload,
     Vector,
 )
 from fl_app.core.vector import read_only, weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
+
+if TYPE_CHECKING:
+    from fl_app.algorithms.scaffold.device import SCAFFOLDTrainer as SCAFFOLDTrainer
+
 
 CONTROL = "control"
 
@@ -115,46 +112,10 @@ class SCAFFOLD(AsyncStrategy):
         return self.step(model, -mean, self.server_lr)
 
 
-class SCAFFOLDTrainer(LocalTrainer):
-    """Local SGD along corrected gradients; a client keeps c_i between its orders.
+def __getattr__(name: str) -> Any:
+    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
+    if name == "SCAFFOLDTrainer":
+        from fl_app.algorithms.scaffold.device import SCAFFOLDTrainer
 
-    Args:
-        task: see `LocalTrainer`.
-        settings: see `LocalTrainer`; `upload` is not ``"gradient"``.
-
-    Raises:
-        ValueError: a value is out of its bounds.
-    """
-
-    def __init__(self, task: TrainingTask, **settings: Any) -> None:
-        super().__init__(task, **settings)
-        require(
-            self.upload != "gradient",
-            "client.upload",
-            self.upload,
-            "model, delta or pseudo",
-            "the control variate is estimated from local steps",
-        )
-
-    def begin(self, config: Config, rng: np.random.Generator) -> None:
-        """Prepare the correction, c - c_i."""
-        del config, rng
-        correction = self.extra[CONTROL][: self.model.layout.num_trainable]
-        if CONTROL in self.state:
-            correction = correction - self.state[CONTROL]
-        self._correction = self._like_params(correction) or []
-
-    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
-        """g_i - c_i + c."""
-        del step
-        return list(torch._foreach_add(grad, self._correction))
-
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
-        upload = super().train(order, out)
-        split = self.model.layout.num_trainable
-        change = np.zeros_like(order.vector)
-        np.subtract(order.vector[:split], self.model.read()[:split], out=change[:split])
-        change[:split] /= np.float32(upload.rate_sum)
-        change[:split] -= order.extra[CONTROL][:split]
-        own = change[:split] + order.state.get(CONTROL, np.float32(0))
-        return replace(upload, state={CONTROL: own}, extra={CONTROL: change})
+        return SCAFFOLDTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
