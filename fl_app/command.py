@@ -18,7 +18,7 @@ from omegaconf import DictConfig
 
 from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
 from fl_app.core.errors import Interrupted, RunError
-from fl_app.core.files import unwritable
+from fl_app.core.files import SWEEP_ENDED, unwritable
 from fl_app.help import help_on, version
 from fl_app.run import signals
 
@@ -58,6 +58,11 @@ class Hooks(Callback):
         global _hydra
         _hydra = config.hydra
         _sweep[:] = [_hydra.sweep.dir]
+        (Path(_hydra.sweep.dir) / SWEEP_ENDED).unlink(missing_ok=True)
+
+    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
+        """Leave a file by which a report that watches the sweep knows that no job follows."""
+        (Path(config.hydra.sweep.dir) / SWEEP_ENDED).touch()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Keep Hydra from printing a line of its own for a job that failed."""

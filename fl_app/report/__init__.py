@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fl_app.core.errors import require, require_positive
+from fl_app.core.files import SWEEP_ENDED
 from fl_app.report.cells import Cell
 from fl_app.report.printing import print_table
 from fl_app.report.reading import read_run
@@ -139,8 +140,8 @@ def _write_page(
 
 
 def _ended(run_folder: Path) -> bool:
-    """Whether a file that is written at the end of a run is newer than all event logs."""
+    """Whether a file that is written at the end of a run or sweep is newer than all event logs."""
     logs = [run_folder / "events.jsonl", *run_folder.glob("*/events.jsonl")]
     newest = max((log.stat().st_mtime for log in logs if log.is_file()), default=0.0)
-    last = (run_folder / "table.csv", run_folder / "summary.json")
+    last = [run_folder / name for name in ("table.csv", "summary.json", SWEEP_ENDED)]
     return any(path.is_file() and path.stat().st_mtime >= newest for path in last)

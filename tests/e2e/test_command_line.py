@@ -124,6 +124,7 @@ def test_jobs_of_a_sweep_share_the_plotting_library_and_are_reported_together(
     assert run(monkeypatch, tmp_path, *sweep) == 0
     told = capsys.readouterr().out.splitlines()[-1]
     assert told == f"All jobs in one report: python -m fl_app.report {tmp_path}"
+    report.watch(tmp_path, every=1.0, sleep=pytest.fail)  # ends, for the sweep has ended
     assert (tmp_path / "plotly.min.js").is_file()
     for job in ("0", "1"):
         assert (tmp_path / job / "report.html").stat().st_size < 1e6
