@@ -122,7 +122,7 @@ class Rejected:
     """A reply was refused: what was wrong with it, or that it came too late.
 
     Attributes:
-        client: None if nobody knows whose it was; then `order` and `base_version` are None too.
+        client: None if it is unknown; then `order` and `base_version` are None too.
         base_version: of the model that the client was given.
         reason: why.
     """

@@ -21,7 +21,7 @@ Kind: TypeAlias = Literal["gradient", "pseudo", "delta", "model"]
 
 KINDS: tuple[str, ...] = get_args(Kind)
 TRAINED: tuple[str, ...] = ("model", "delta", "pseudo")  # of a client that took steps
-NO_EXTRA: Extra = {}  # one for all that have none; nobody writes to it
+NO_EXTRA: Extra = {}  # shared by all orders and uploads without extra vectors; never written to
 
 
 def _no_extra() -> Extra:
@@ -34,7 +34,7 @@ class Order:
 
     Attributes:
         number: unique in the run, increasing with the time of dispatch.
-        client_id: who does it (partition id under virtual time, else node id).
+        client_id: the client that does it (partition id under virtual time, else node id).
         sequence: how many orders this client had before; with the run's seed and `client_id` it
             decides the client's randomness, so that execution order never does.
         base_version: version of the global model when the order was given.
@@ -59,7 +59,7 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What a client's training returns; the server adds who and which version (`Update`).
+    """What a client's training returns; the server adds client and version (`Update`).
 
     Attributes:
         vector: shape ``(d,)``, meaning given by `kind`.
@@ -147,7 +147,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class GlobalModel:
-    """The server's model w_t and the older versions that somebody still cites.
+    """The server's model w_t and the older versions that orders or updates still cite.
 
     Attributes:
         params: w_t, shape ``(d,)``, read-only.

@@ -152,7 +152,7 @@ def clipped(vector: Vector, bound: float, size: int) -> Vector:
 
 
 def read_only(vector: Vector) -> Vector:
-    """The vector itself if nobody can write to it, else a read-only copy."""
+    """The vector itself if it cannot be written to, else a read-only copy."""
     if not vector.flags.writeable:
         return vector
     copy = vector.copy()

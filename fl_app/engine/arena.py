@@ -1,4 +1,4 @@
-"""Vectors in memory that worker processes share; a place is free again when nobody holds it."""
+"""Vectors in memory that worker processes share; a place is free again when no array uses it."""
 
 import ctypes
 import mmap
@@ -19,7 +19,7 @@ class Arena:
 
     Segments are sparse: a slot costs memory once it was written, and the most recently freed slot
     is used first, so memory follows the largest number of vectors held at a time. A slot is freed
-    when the last array (or view) on it is garbage: whoever keeps a vector keeps its contents.
+    when the last array (or view) on it is garbage: a vector that is kept keeps its contents.
 
     Args:
         size: d, entries of every vector.

@@ -124,7 +124,7 @@ class Clock(Protocol):
 
 
 class Mailbox(Protocol):
-    """Pushes orders to whoever trains and pulls their replies; knows no time but patience."""
+    """Pushes orders to workers or nodes and pulls their replies; it does not know the time."""
 
     def share(self, vector: Vector) -> Vector:
         """As `Clock.share`."""

@@ -225,7 +225,7 @@ class Engine:
 
     @property
     def clients(self) -> tuple[Collection[int], Collection[int]]:
-        """Those who are there and have nothing to do, and those who work on an order."""
+        """Idle clients, and clients at work on an order."""
         return self._idle, self._busy.keys()
 
     def run(self) -> Outcome:
@@ -242,7 +242,7 @@ class Engine:
                         outcome.stopped = "interrupted"
                         return outcome
                     self._start()
-                    if self._settle():  # the others may have waited for somebody who left
+                    if self._settle():  # a client that left may have been the one awaited
                         continue
                 waits = False
                 event = self._clock.next(self._stop.seconds)
@@ -291,7 +291,7 @@ class Engine:
         self._asked_to_stop = True
 
     def close(self) -> None:
-        """End workers and threads, which `run` does at its end; for who does not come to run."""
+        """End workers and threads. `run` does so at its end; call it where `run` is not reached."""
         self._clock.close()
 
     # -- checkpoints ------------------------------------------------------------------------------
@@ -486,7 +486,7 @@ class Engine:
         match event:
             case Arrived(order, reply):
                 upload = reply.upload
-                # Who diverged keeps what it had: with what it has now it would diverge for ever.
+                # A client that diverged keeps its earlier state, or it would diverge for ever.
                 if upload is not None and all_finite(upload.state.values()):
                     self._client_states.pop(order.client_id, None)
                     if upload.state:
@@ -509,7 +509,7 @@ class Engine:
             case Stray():
                 self._reject(None, "duplicate: this order was answered before")
             case Alarm():
-                pass  # whoever asked for it is asked next
+                pass  # the schedule is asked next
             case Joined(client_id):
                 self._idle.add(client_id)
             case Left(client_id, orders, reason):
@@ -645,7 +645,7 @@ class Engine:
             self._emit(Rejected(now, order.client_id, order.number, order.base_version, reason))
 
     def _check_alive(self, reason: str) -> None:
-        # Of clients ever known: those who left are who failed, and they may come back.
+        # Clients that left are counted too: their orders failed, and they may come back.
         known = max(len(self._busy) + len(self._idle), len(self._sequences))
         limit = 100 + 10 * known
         if self._failures_in_a_row > limit:

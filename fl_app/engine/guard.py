@@ -1,4 +1,4 @@
-"""What keeps bad uploads out, whatever the algorithm: each is refused with a reason, or let in."""
+"""Refuses bad uploads with a reason, whatever the algorithm."""
 
 import statistics
 from collections import deque
@@ -12,7 +12,7 @@ from fl_app.core.types import GlobalModel, Update
 from fl_app.core.vector import norm
 
 WINDOW = 100  # lengths of which the median is taken
-FEW = 10  # lengths without which nobody is compared with their median
+FEW = 10  # lengths needed before uploads are compared with their median
 
 
 class Guard:
@@ -28,8 +28,8 @@ class Guard:
             before ten uploads have come. Holds for each of the extra vectors, too.
         max_age: most versions published since the client's model was, >= 0.
         min_interval: least time between two uploads of one client that are let in, on the run's
-            clock, seconds, > 0. Who answers faster than anybody could train would otherwise have
-            more of a say than the others.
+            clock, seconds, > 0. Otherwise a client that answers faster than any could train would
+            outweigh the others.
         max_examples: largest number of examples a client may claim, >= 1: it may be its weight.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Who is online in virtual time, and when that changes next."""
+"""Which clients are online in virtual time, and when that changes next."""
 
 import heapq
 import math
@@ -55,7 +55,7 @@ class Presence:
         return self._until[client_id]
 
     def change(self) -> tuple[int, bool]:
-        """Let the client whose stay ends first come or go; who it is, and whether it came."""
+        """End the first stay: the client, and whether it is online now."""
         _, client_id = heapq.heappop(self._ends)
         comes = client_id not in self._online
         if comes:
@@ -66,7 +66,7 @@ class Presence:
         return client_id, comes
 
     def state_dict(self) -> dict[str, Any]:
-        """The stays, and who is online in the order in which they came."""
+        """The stays, and the clients online in the order in which they came."""
         return {
             "numbers": self._numbers,
             "until": self._until,
@@ -75,7 +75,7 @@ class Presence:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore the stays and who is online."""
+        """Restore the stays and the clients online."""
         self._numbers, self._until = list(state["numbers"]), list(state["until"])
         self._ends = list(state["ends"])
         self._online = dict.fromkeys(state["online"])

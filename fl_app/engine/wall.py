@@ -24,7 +24,7 @@ class WallClock:
     """Real time over a mailbox of real nodes: a client is a node.
 
     Args:
-        mailbox: reports replies and who joins and leaves.
+        mailbox: reports replies, and nodes that join and leave.
         deadline: seconds after which an order is given up; inf = never.
         monotonic: tells real time.
     """

@@ -31,7 +31,7 @@ BESIDE_ORDER, BESIDE_VECTOR = (
     [entry.name for entry in fields(cls) if entry.name not in ("vector", "extra")]
     for cls in (Order, Upload)
 )
-NOTHING = -1  # the place of no model, for a client that goes on with its own
+NOTHING = -1  # the place of no model: the client continues with its own
 ORDERS_PER_WORKER = 2  # one at work, one waiting, so that a worker never waits for the engine
 
 

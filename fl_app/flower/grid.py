@@ -137,7 +137,7 @@ class GridMailbox:
         needs: full name of the class that must train, or the run ends; "" = any will do.
         patience: seconds to wait for the first node, and for an end of errors while looking who is
             there.
-        poll_seconds: how often to look who is there.
+        poll_seconds: seconds between two looks at the connected nodes.
         heed_seconds: how often a signal is noticed that a thread has raised.
     """
 
@@ -222,7 +222,7 @@ class GridMailbox:
                 self._leaving[event.client_id] -= 1
         return event
 
-    # -- who is there -----------------------------------------------------------------------------
+    # -- connected nodes ---------------------------------------------------------------------------
 
     def _watch(self) -> None:
         began, anybody = time.monotonic(), False
@@ -233,9 +233,9 @@ class GridMailbox:
             except Exception as error:
                 # A Grid tries again by itself, but not after every error that passes.
                 if time.monotonic() - seen >= self._patience:
-                    self._inbox.put(RunError(f"cannot see who is connected: {error!r}"))
+                    self._inbox.put(RunError(f"cannot see which nodes are connected: {error!r}"))
                     return
-                log.warning("cannot see who is connected: %r", error)
+                log.warning("cannot see which nodes are connected: %r", error)
                 self._closed.wait(self._poll_seconds)
                 continue
             seen = time.monotonic()
@@ -251,11 +251,11 @@ class GridMailbox:
                     self._join(node, client_id=node)
             self._give_up()
             waited = time.monotonic() - began
-            anybody = anybody or bool(present)  # who was there once may come back
+            anybody = anybody or bool(present)  # a node that was there once may come back
             if not anybody and waited > self._patience:
                 self._inbox.put(RunError(NO_NODES.format(self._patience)))
                 return
-            # Until somebody is there, look more often: the run has not begun.
+            # Look more often until a node is there: the run has not begun.
             self._closed.wait(self._poll_seconds if present else _pause(waited, 0.02, 1.0))
 
     def _give_up(self) -> None:
@@ -282,7 +282,7 @@ class GridMailbox:
                         self._present.discard(node)
                     return
         except Exception as error:  # it may still train
-            log.warning("node %d could not be asked who it is: %r", node, error)
+            log.warning("node %d could not be asked for its introduction: %r", node, error)
         self._join(node, node if client_id is None else client_id)
 
     def _join(self, node: int, client_id: int) -> None:
@@ -340,7 +340,7 @@ class GridMailbox:
         return [_reply(message, order, self._layout, self._needs) for message in messages]
 
     def _await(self, message_id: str, wanted: Callable[[], bool]) -> list[Message]:
-        """The replies to a message; none if nobody wants them any longer."""
+        """The replies to a message; none if they are no longer wanted."""
         began = time.monotonic()
         while message_id and wanted():
             messages = list(self._grid.pull_messages([message_id]))
@@ -350,7 +350,7 @@ class GridMailbox:
         return []
 
     def _thread(self, target: Callable[..., None], *args: object) -> None:
-        # A thread may hang in the grid for hours, so nobody waits for it.
+        # A thread may hang in the grid for hours, so it is not waited for.
         threading.Thread(target=target, args=args, daemon=True).start()
 
 

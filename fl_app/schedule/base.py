@@ -25,7 +25,7 @@ Refill = Literal["at_once", "after_aggregation"]
 class Schedule(Protocol):
     """Decides when clients start and when updates are aggregated; never how.
 
-    Schedules subclass it, for the defaults of what few of them need.
+    Schedules subclass it to inherit the defaults of the methods that few of them need.
     """
 
     def start(
@@ -60,7 +60,7 @@ class Schedule(Protocol):
     def wake(self, now: float) -> float:
         """When to be asked again, should nothing happen before; inf = never.
 
-        If nothing is under way then, and nobody starts, the run has stalled.
+        If no order is under way then and no client starts, the run has stalled.
 
         Args:
             now: seconds on the run's clock, at which `start` is asked next.
@@ -118,7 +118,7 @@ class Schedule(Protocol):
 
 
 def not_waiting(idle: ClientPool, buffer: Sequence[Update]) -> Sequence[int]:
-    """Idle clients without an update in the buffer, who may be offline and idle no more."""
+    """Idle clients without an update in the buffer."""
     if not idle:
         return ()
     waiting = {update.client_id for update in buffer}

@@ -1,4 +1,4 @@
-"""Buffered aggregation that waits for whoever is too far behind: PORT's schedule."""
+"""Buffered aggregation that waits for clients that are too far behind: PORT's schedule."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -49,12 +49,12 @@ class BoundedStaleness(Schedule):
         buffer: Sequence[Update],
         rng: np.random.Generator,
     ) -> Sequence[int]:
-        # Who left, or failed, is waited for no longer.
+        # A client that left or failed is no longer awaited.
         self._awaited.intersection_update(busy)
         return self._buffered.start(idle, busy, buffer, rng)
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
-        """All that wait once they are K, unless somebody too old is still at work."""
+        """The whole buffer once it holds K updates and no awaited client is still at work."""
         here = {update.client_id for update in buffer}
         if self._awaited - here:
             return ()

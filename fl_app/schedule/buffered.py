@@ -67,7 +67,7 @@ class Buffered(Schedule):
             return idle.draw(free, rng) if free > 0 else ()
         waiting = {update.client_id for update in buffer}
         if self.concurrency is None:
-            # Those who wait may be offline and keep nobody else from starting.
+            # A client whose update waits may be offline; it then takes no other client's place.
             free = len(idle) - sum(client_id in idle for client_id in waiting)
         else:
             free = self.concurrency - len(busy) - len(buffer)
@@ -102,8 +102,8 @@ def synchronous(buffer_size: int = 10) -> Buffered:
 def k_async(buffer_size: int = 10, concurrency: int | None = None) -> Buffered:
     """All (or `concurrency`) clients at work; the first K are aggregated, then K start.
 
-    Where all take part, those who start are those who were aggregated; else they are drawn at
-    random from those who do nothing.
+    Where all clients take part, those just aggregated start; otherwise idle clients are drawn at
+    random.
     """
     return Buffered(concurrency, buffer_size, "after_aggregation")
 

@@ -18,11 +18,12 @@ from fl_app.schedule.base import Schedule, not_waiting
 class ClusteredQuorum(Schedule):
     """Everybody at work; of each cluster X_n the first max(1, round(phi |X_n|)) are aggregated.
 
-    EAFL's schedule. Only those who were aggregated restart; who arrives beyond its cluster's quorum
-    waits for the next aggregation. What everybody first trains only serves to form clusters: it is
-    dropped, and all train again. Later clusters are formed of the latest uploads, and cost no time.
+    EAFL's schedule. Only clients that were aggregated restart. An update beyond its cluster's
+    quorum waits for the next aggregation. The first updates of all clients only serve to form
+    clusters: they are dropped, and all clients train again. Later clusters are formed from the
+    latest uploads and cost no time.
 
-    Nobody waits for a client that is not there, or whose last order brought nothing.
+    The server does not wait for a client that is offline or whose last order brought nothing.
 
     Attributes:
         num_clusters: N >= 1; the first clusters wait for at least so many clients.
@@ -57,7 +58,7 @@ class ClusteredQuorum(Schedule):
         self._clusters: Mapping[int, int] | None = None
         self._due = 0  # version at which clusters are formed next
         self._ordered: set[int] = set()  # clients whose order has brought nothing so far
-        self._failed: set[int] = set()  # those of them who were given another
+        self._failed: set[int] = set()  # those of them that were given another
         self._expected: set[int] = set()  # clients that are waited for
         self._counted: set[int] = set()  # those and whose updates wait
         self._quorums: dict[int, int] = {}  # of the clusters of these
@@ -69,7 +70,7 @@ class ClusteredQuorum(Schedule):
         buffer: Sequence[Update],
         rng: np.random.Generator,
     ) -> Sequence[int]:
-        """Whoever is idle and not waiting for the aggregation."""
+        """Idle clients whose update does not wait for the aggregation."""
         del rng
         starting = not_waiting(idle, buffer)
         self._failed |= self._ordered.intersection(starting)
@@ -96,13 +97,13 @@ class ClusteredQuorum(Schedule):
         return self._release(buffer) if first else ()
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
-        """Every cluster's quorum, or one cluster's where they do not wait for each other."""
+        """The quorums of all clusters, or of one cluster if they are not synchronous."""
         if self._clusters is None or not buffer:
             return ()
         arrived: dict[int, list[Update]] = defaultdict(list)
         for update in buffer:
             arrived[self._cluster_of(update.client_id)].append(update)
-        # Who left while its update waits is still one of its cluster.
+        # A client that left while its update waits still belongs to its cluster.
         quorums = self._quorums_of(self._expected.union(update.client_id for update in buffer))
         complete = sorted(n for n, quorum in quorums.items() if len(arrived[n]) >= quorum)
         if self.synchronous and len(complete) < len(quorums):
@@ -145,7 +146,7 @@ class ClusteredQuorum(Schedule):
         return self._quorums
 
     def _cluster_of(self, client_id: int) -> int:
-        # Who came after the clusters were formed belongs to the largest.
+        # A client that came after the clusters were formed belongs to the largest.
         assert self._clusters is not None
         return self._clusters.get(client_id, 0)
 

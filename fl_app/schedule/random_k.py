@@ -52,7 +52,7 @@ class RandomK(Schedule):
         buffer: Sequence[Update],
         rng: np.random.Generator,
     ) -> Sequence[int]:
-        """Whoever is idle and not waiting for the aggregation."""
+        """Idle clients whose update does not wait for the aggregation."""
         del busy, rng
         return not_waiting(idle, buffer)
 

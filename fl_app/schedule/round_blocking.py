@@ -16,9 +16,9 @@ class RoundBlocking(Schedule):
     """K-asynchronous in rounds: every client's update is taken once before any is taken again.
 
     GSGM's schedule (Li et al. 2019). All clients are at work, participants restart after the
-    aggregation. Who reports again in the same round waits for the next one, and so do fewer than K
-    updates unless nobody else is left in the round. No round waits for a client that is not there,
-    or whose last order brought nothing.
+    aggregation. A client's second update in a round waits for the next round. Fewer than K
+    updates wait too, unless no other client is left in the round. No round waits for a client that
+    is offline or whose last order brought nothing.
 
     Args:
         buffer_size: K.
@@ -35,7 +35,7 @@ class RoundBlocking(Schedule):
         self._used: set[int] = set()  # in this round
         self._present: float = math.inf  # clients that are idle or at work
         self._ordered: set[int] = set()  # clients whose order has brought nothing so far
-        self._failed: set[int] = set()  # those of them who are there and were given another
+        self._failed: set[int] = set()  # those of them that are there and were given another
 
     def start(
         self,
@@ -44,7 +44,7 @@ class RoundBlocking(Schedule):
         buffer: Sequence[Update],
         rng: np.random.Generator,
     ) -> Sequence[int]:
-        """Whoever is idle and not waiting for the aggregation."""
+        """Idle clients whose update does not wait for the aggregation."""
         del rng
         starting = not_waiting(idle, buffer)
         self._present = len(idle) + len(busy)
@@ -91,6 +91,6 @@ class RoundBlocking(Schedule):
 
     def _left(self, arrived: set[int]) -> float:
         """How many clients' turns are still to come in this round."""
-        # Who left after its turn is counted as used and not as present: the round then ends
-        # without somebody who is still at work, rather than never.
+        # A client that left after its turn is counted as used and not as present. The round then
+        # ends without a client that is still at work; otherwise it would never end.
         return self._present - len(self._used) - len(self._failed - self._used - arrived)

@@ -364,7 +364,7 @@ def test_a_run_that_cannot_see_anybody_for_too_long_ends(
         raise ConnectionError("refused")
 
     monkeypatch.setattr(grid, "get_node_ids", broken)
-    with pytest.raises(RunError, match=r"cannot see who is connected: ConnectionError"):
+    with pytest.raises(RunError, match=r"cannot see which nodes are connected: ConnectionError"):
         mailbox.pull(timeout=5.0)
 
 
