@@ -1,4 +1,4 @@
-"""What the front doors share: where the configuration lies, and errors that say what was meant."""
+"""Helpers of all entry points: the folder of the configuration, and readable errors."""
 
 import difflib
 import re
@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.errors import HydraException
+from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 _PACKAGE = Path(__file__).resolve().parent
 # Where the package is installed, it holds the configuration; in a clone and in the bundle that
@@ -17,38 +18,40 @@ CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / 
 
 
 def nearest(key: str, known: Sequence[str]) -> str:
-    """What a mistyped key may have meant, as the end of an error text."""
+    """Suggest up to three known keys for a mistyped one, as the end of an error message."""
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(close)}?" if close else ""
 
 
 def explain(error: HydraException, overrides: Sequence[str]) -> str:
-    """Hydra's complaint in one or two lines, with the nearest valid names.
+    """Explain an error of Hydra in one or two lines, with the nearest valid names.
 
     Args:
-        error: what composing the overrides raised.
-        overrides: all of the user's words: they decide which keys there are.
+        error: raised while composing the overrides.
+        overrides: all words of the command; they decide which keys exist.
     """
-    text = str(error)
-    cause = str(error.__cause__ or "")
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        group, _, name = error.missing_cfg_file.rpartition("/")
+        if group:
+            options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+            return (
+                f"{group}={name} does not exist{nearest(name, options)}\n"
+                f"{group} is one of: {', '.join(options)}"
+            )
+    cause, text = error.__cause__, str(error)
+    if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
+        return f"unknown key {cause.full_key!r}{nearest(cause.full_key, known_keys(overrides))}"
+    # A group that is not in the defaults: only the text names it.
     if match := re.search(
         r"Could not (?:override|append to config|delete from config) '([^']*)'", text
     ):
         key = match[1].split("=")[0]
         return f"unknown key {key!r}{nearest(key, known_keys(overrides))}"
-    if match := re.search(r"full_key: (\S+)", cause):
-        return f"unknown key {match[1]!r}{nearest(match[1], known_keys(overrides))}"
-    if match := re.search(r"Could not find '([^']+)/([^'/]+)'", text):
-        options = sorted(p.stem for p in (CONF / match[1]).glob("*.yaml"))
-        return (
-            f"{match[1]}={match[2]} does not exist{nearest(match[2], options)}\n"
-            f"{match[1]} is one of: {', '.join(options)}"
-        )
     return text
 
 
 def refuse_surplus(config: DictConfig) -> None:
-    """Refuse keys that nothing reads, which only ``+key=value`` can bring in.
+    """Refuse top-level keys that nothing reads; only ``+key=value`` can add them.
 
     Raises:
         ValueError: naming the keys.
@@ -59,10 +62,10 @@ def refuse_surplus(config: DictConfig) -> None:
 
 
 def refuse_dots(overrides: Sequence[str]) -> None:
-    """Refuse a dot where a slash chooses a group: Hydra would put the word in place of its keys.
+    """Refuse ``group.option=name``: Hydra would replace the keys of the option by the name.
 
     Raises:
-        ValueError: naming what was meant.
+        ValueError: naming the override to use instead.
     """
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
@@ -75,7 +78,7 @@ def refuse_dots(overrides: Sequence[str]) -> None:
 
 
 def known_keys(overrides: Sequence[str]) -> list[str]:
-    """Every key, dotted, of the groups that the overrides choose, and the groups."""
+    """List every dotted key of the options that the overrides choose, and every group."""
     names = groups()
     pairs = [override.lstrip("+").partition("=") for override in overrides]
     chosen = [f"{key}={value.split(',')[0]}" for key, _, value in pairs if key in names]
@@ -90,7 +93,7 @@ def known_keys(overrides: Sequence[str]) -> list[str]:
 
 
 def groups() -> set[str]:
-    """Names of the groups of options, such as ``algorithm`` and ``algorithm/schedule``."""
+    """List the groups of options, such as ``algorithm`` and ``algorithm/schedule``."""
     return {p.relative_to(CONF).as_posix() for p in CONF.rglob("*") if p.is_dir()}
 
 
