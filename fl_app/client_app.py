@@ -1,7 +1,7 @@
-"""Flower's front door for clients: a ClientApp that has its orders carried out.
+"""The ClientApp: trains and evaluates as its messages ask.
 
 Flower starts a process for every message. With ``resident=true`` in the node's own configuration,
-or FL_APP_RESIDENT=1 in its environment, that process only passes messages on, to one that stays.
+or FL_APP_RESIDENT=1 in its environment, that process forwards messages to a resident process.
 """
 
 from flwr.app import Context, Message
@@ -17,7 +17,7 @@ handler = MessageHandler()
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Carry out one order; what goes wrong is told as in the other runtimes."""
+    """Carry out one training order; errors are reported as in the other runtimes."""
     return _answer(message, context)
 
 
@@ -29,12 +29,12 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Say which partition this node has, without loading it."""
+    """Report which partition this node has, without loading it."""
     return wire.pack_introduction(message, context)
 
 
 def _answer(message: Message, context: Context) -> Message:
-    # Where any node serves any client, nothing is to stay on a node.
+    # Where any node serves any client, no state stays on a node.
     if names.ANY_NODE not in wire.order_config(message) and resident.wanted(context):
         return resident.ask(message, context)
     return handler.handle(message, context)

@@ -1,4 +1,4 @@
-"""Bounds of the values that local training takes, apart from it: to check them needs no torch."""
+"""Bounds of the hyper-parameters of local training; checking them needs no torch."""
 
 from fl_app.client.compression import Compression
 from fl_app.core.errors import require, require_at_least, require_count, require_positive

@@ -1,4 +1,4 @@
-"""What of an upload travels: fewer bits an entry, and fewer entries, the rest of them later.
+"""Compression of uploads: half precision, and top-k sparsification with error feedback.
 
 Top-k with error feedback (Stich, Cordonnier, Jaggi: "Sparsified SGD with Memory", NeurIPS 2018,
 arXiv:1809.07599; of clients' displacements or gradients u):
@@ -27,7 +27,7 @@ DTYPES = ("float32", "float16")
 
 
 class Compression:
-    """How uploads are made smaller: only their trainable part, for buffers are few.
+    """Compresses the trainable part of uploads; buffers are few and travel as they are.
 
     Args:
         dtype: of the entries that travel, ``"float32"`` or ``"float16"``.
@@ -72,7 +72,7 @@ class Compression:
     def apply(
         self, vector: Vector, layout: Layout, residual: NDArray[Any] | None
     ) -> NDArray[Any] | None:
-        """Make of an upload what arrives of it, in place.
+        """Compress an upload in place, to the vector that the server receives.
 
         Args:
             vector: u and buffers, shape ``(d,)``.
@@ -84,8 +84,8 @@ class Compression:
         """
         part = vector[: layout.num_trainable]
         if not all_finite([part]):
-            # To be refused where it arrives: rounding would make a number of it, and what is kept
-            # of it would spoil all uploads to come.
+            # The server refuses it. Rounding would make it finite, and its residual would spoil all
+            # later uploads.
             return residual
         if self.top_k is None:
             part[:] = self._rounded(part)
@@ -104,13 +104,13 @@ class Compression:
 
 
 class Trainer(Protocol):
-    """What uploads come from (`fl_app.client.LocalTrainer`)."""
+    """Makes uploads (`fl_app.client.LocalTrainer`)."""
 
     def train(self, order: Order, out: Vector | None = None) -> Upload: ...
 
 
 class Compressed:
-    """A trainer whose uploads are those that arrive; what it does itself is left as it is.
+    """A trainer with compression applied to its uploads; its training is unchanged.
 
     Args:
         trainer: does the training.
@@ -131,7 +131,7 @@ class Compressed:
             (residuals if key.partition(".")[0] == RESIDUAL else own)[key] = value
         upload = self._trainer.train(replace(order, state=own), out)
         if upload.done:
-            # Copies, for what is sent may be what the client keeps, and that is not made smaller.
+            # Copies, because the client may keep the same vectors, uncompressed.
             extra = {name: vector.copy() for name, vector in upload.extra.items()}
             upload = replace(upload, extra=extra)
             named = {f"{RESIDUAL}.{name}": vector for name, vector in extra.items()}

@@ -1,7 +1,7 @@
 """The client: local training as a Flower NumPyClient.
 
-`LocalTrainer.train` is what every runtime ends in: worker processes call it on vectors in shared
-memory, Flower's ClientApp through `LocalTrainer.fit` with a list of arrays.
+Every runtime calls `LocalTrainer.train`: worker processes on vectors in shared memory, Flower's
+ClientApp through `LocalTrainer.fit` with a list of arrays.
 """
 
 import math
@@ -90,9 +90,9 @@ class LocalTrainer(NumPyClient):
         device: torch device; ``"auto"`` takes a GPU if there is one.
 
     Attributes:
-        sender: trains likewise, and its uploads are what arrives of them.
-        client_id: whose order is being carried out.
-        state: what this client keeps between its orders, arrays by name; they are replaced, never
+        sender: this trainer with compression applied to its uploads.
+        client_id: the client of the current order.
+        state: arrays by name that this client keeps between its orders; they are replaced, never
             changed in place.
         extra: vectors that came with the order beside the model, by name, shape ``(d,)``.
 
@@ -161,11 +161,11 @@ class LocalTrainer(NumPyClient):
         self._corrected = cls.correct is not LocalTrainer.correct
         self._pauses = cls.should_pause is not LocalTrainer.should_pause
 
-    overlaps: ClassVar[bool] = False  # whether it trains while models travel
+    overlaps: ClassVar[bool] = False  # whether it trains during transfers
 
     @property
     def epochs(self) -> int:
-        """Equal parts of an order, at whose ends a client can pause or stop early."""
+        """The number of equal parts of an order; a client can pause or stop after each."""
         return 1 if self.local_steps is not None else self.local_epochs
 
     @property
@@ -184,26 +184,26 @@ class LocalTrainer(NumPyClient):
         raise NotImplementedError
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
-        """Whatever is to be done before an order's first batch."""
+        """Prepare an order; called before its first batch."""
 
     def should_pause(self, epoch: int) -> bool:
-        """Whether to ask for a fresh model after so many local epochs, once an order."""
+        """Whether to ask for a fresh model after `epoch` local epochs; at most once per order."""
         raise NotImplementedError
 
     def should_stop(self, epoch: int) -> bool:
-        """Whether so many local epochs were enough for an order that has more."""
+        """Whether to end an order early, after `epoch` of its local epochs."""
         return False
 
     def work_ahead(self, until: Callable[[], bool]) -> None:
-        """Train before the next order comes, of those that train while models travel.
+        """Train before the next order arrives; only trainers that overlap training do.
 
         Args:
-            until: asked after every local epoch; True ends it.
+            until: called after every local epoch; True ends the training.
         """
         raise NotImplementedError
 
     def merge(self, fresh: Vector, config: Config, rng: np.random.Generator) -> dict[str, float]:
-        """Take the fresh model in that came upon a pause; metrics of that for the upload.
+        """Merge the fresh model that answers a pause; returns metrics for the upload.
 
         Args:
             fresh: w_g, shape ``(d,)``.
@@ -329,7 +329,7 @@ class LocalTrainer(NumPyClient):
     def _pause(
         self, course: "_Course", received: Vector, progress: float, num_examples: int
     ) -> Upload:
-        """Put everything aside that the rest of the order needs, and ask."""
+        """Save what the rest of the order needs in `state`, and ask for a fresh model."""
         self.state["paused"] = self.model.read()
         self.state["paused_at"] = np.array([course.steps, course.loss])
         if self.upload != "model":
@@ -357,7 +357,7 @@ class LocalTrainer(NumPyClient):
         config: Config,
         out: Vector | None,
     ) -> Upload:
-        """The rest of an order that paused, with what was put aside."""
+        """Train the rest of an order that paused, from the saved state."""
         if "paused" not in self.state:
             raise ValueError(f"client {self.client_id} is to go on, but has nothing put aside")
         aside = {key: self.state.pop(key) for key in list(self.state) if key.startswith("paused")}
@@ -387,7 +387,7 @@ class LocalTrainer(NumPyClient):
         return [part.view(p.shape) for part, p in zip(parts, self.model.params, strict=True)]
 
     def _anchor(self) -> list[Tensor] | None:
-        """The received parameters, for those who compare with them."""
+        """The received parameters, if the loss or the penalty compares with them."""
         if not (self._proximal or self._penalised):
             return None
         return [p.detach().clone() for p in self.model.params]

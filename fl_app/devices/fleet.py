@@ -1,4 +1,4 @@
-"""What an order costs: download, training and upload together, in seconds and in joules."""
+"""The cost of an order: seconds and joules of download, training and upload."""
 
 import math
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Network(Protocol):
 
 @dataclass(frozen=True)
 class Energy:
-    """What a device draws beyond what it draws when idle.
+    """The power that a device draws beyond its idle power.
 
     Attributes:
         compute_watts: while it trains, >= 0.
@@ -60,12 +60,12 @@ class Fleet:
     """The devices of all clients: the engine's `Devices`.
 
     An order takes download + training + upload. All of it follows from (seed, client, order
-    number), so that asking again gives the same answer.
+    number), so the same order always gets the same answer.
 
     Args:
         compute: training times.
         network: transfer times; None = transfers take no time.
-        energy: what the devices draw; None = unknown.
+        energy: power of the devices; None = unknown.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Fleet:
         """Energy that the first `elapsed` seconds of an order take; None if it is unknown.
 
         Args:
-            client_id: who does the order.
+            client_id: the client of the order.
             sequence: the order's number.
             now: when it was given, seconds.
             elapsed: seconds since then; an order that was cut short took less than all of it.

@@ -10,7 +10,7 @@ from fl_app.devices.draws import around, uniform
 class Relative:
     """A transfer takes a fixed share of the federation's mean training time, either way.
 
-    FedASMU tells bandwidths by what they are divided by, and gives no unit.
+    FedASMU gives only the divisors of its bandwidths, and no unit.
 
     Args:
         mean_seconds: training time of every client, all > 0.
@@ -32,7 +32,9 @@ class Relative:
         download_share: float = 1.0,
         upload_share: float = 1.0,
     ) -> None:
-        require_at_least("devices.network.share", share, 0, "a model would come before it was sent")
+        require_at_least(
+            "devices.network.share", share, 0, "a model would arrive before it was sent"
+        )
         require_positive("devices.network.slowdown", slowdown, "there would be no bandwidth")
         self._seconds = share * slowdown * fmean(mean_seconds)
         self._download_share = download_share
@@ -80,7 +82,9 @@ class Link:
     ) -> None:
         require_positive("devices.network.down", down, "no model would ever reach a client")
         require_positive("devices.network.up", up, "no update would ever reach the server")
-        require_at_least("devices.network.latency", latency, 0, "it would come before it was sent")
+        require_at_least(
+            "devices.network.latency", latency, 0, "it would arrive before it was sent"
+        )
         require_at_least("devices.network.jitter", jitter, 0, "its time could not be drawn")
         require(
             jitter < 1, "devices.network.jitter", jitter, "below 1", "a transfer could take no time"

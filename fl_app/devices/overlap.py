@@ -1,4 +1,4 @@
-"""Devices that train while models travel, and those of Overlap-FedAvg's Table 4: equal, by model.
+"""Devices that train during transfers, and the equal devices of Overlap-FedAvg's Table 4.
 
 Table 4 gives the seconds of one iteration under FedAvg (five local epochs and the communication)
 and under Overlap-FedAvg (five local epochs alone), so the difference is the communication. NOTE:
@@ -89,7 +89,7 @@ class OverlapNetwork:
 
 
 class Overlapping:
-    """A fleet whose clients go on training while an upload and the next download are under way.
+    """A fleet whose clients train during their upload and their next download.
 
     All clients are in step. A cycle has as many local epochs as the slowest needs to cover its
     transfers, at least one and at most `max_epochs`; it takes as long as its training or its

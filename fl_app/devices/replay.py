@@ -28,9 +28,9 @@ log = logging.getLogger(__name__)
 class Replay:
     """Orders take the seconds that were recorded, transfers included.
 
-    Recorded clients are dealt to the run's in the order of their ids, again from the first where
-    the run has more; a client that needs more orders than were recorded begins again with the
-    first.
+    The run's clients take the recorded clients in the order of their ids, and start over with the
+    first if the run has more clients. A client with more orders than were recorded starts over
+    with the first recorded order.
 
     Args:
         file: CSV as written by `Recorder`.

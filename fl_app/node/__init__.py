@@ -1,1 +1,1 @@
-"""What a device runs: orders carried out in a process that may stay."""
+"""What a device runs: a process that trains, and that may stay between orders."""

@@ -1,4 +1,4 @@
-"""Orders carried out on a device: a message in, its reply out, wherever the training happens."""
+"""Handles the train and evaluate messages of a device."""
 
 import logging
 from collections.abc import Callable
@@ -18,10 +18,10 @@ log = logging.getLogger("flwr")
 
 
 class MessageHandler:
-    """Carries out one order after the other; keeps data, model and what the client remembers.
+    """Handles train and evaluate messages; keeps data, model and client state between them.
 
-    On a real node the partition is the one in the node's own configuration. Under virtual time any
-    node works for any client, and the order says for which.
+    On a real node, the node's own configuration names the partition. Under virtual time any node
+    serves any client, and the order names the client.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class MessageHandler:
     def handle(self, message: Message, context: Context) -> Message:
         """The reply to a `train` or `evaluate` message.
 
-        What goes wrong is in the reply, in the words of the other runtimes.
+        An error is reported in the reply, in the words of the other runtimes.
         """
         try:
             config = _own_config(message, context)
@@ -45,16 +45,16 @@ class MessageHandler:
             return wire.pack_error(message, error)
 
     def work_ahead(self, until: Callable[[], bool]) -> None:
-        """Train for the next order before it comes, if that is the algorithm's way.
+        """Train for the next order before it arrives, if the algorithm overlaps training.
 
         Args:
-            until: asked after every local epoch; True ends it.
+            until: called after every local epoch; True ends the training.
         """
         if self._trainer is None or not self._trainer.overlaps:
             return
         try:
             self._trainer.work_ahead(until)
-        except Exception:  # the next order trains as if there had been no time
+        except Exception:  # the next order then trains from its start
             log.exception("training ahead of the next order failed")
 
     def _train(
@@ -70,8 +70,8 @@ class MessageHandler:
         layout = trainer.model.layout
         trainer.extra = wire.extra_of(message, layout)
         upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
-        # Who diverged keeps what it had: with what it has now it would diverge for ever. But what
-        # was put aside in a pause is asked for again.
+        # A client that diverged keeps its earlier state: with the new one it would diverge for
+        # ever. The state of a paused order is saved in any case, because the rest of it is due.
         if memory is not None and (not upload or all_finite(trainer.state.values())):
             memory.save(trainer.state)
         kept = trainer.state if any_node else None
@@ -85,20 +85,20 @@ class MessageHandler:
         return self._memory
 
     def _prepare(self, config: dict[str, Scalar]) -> "LocalTrainer":
-        """The trainer of the order's configuration, with its data; the last one is kept."""
+        """The trainer that the order's configuration describes; the latest one is kept."""
         wanted = str(config.get(names.APP_CONFIG, "")), names.ANY_NODE in config
         if not wanted[0]:
             raise ValueError(
                 f"the order carries no {names.APP_CONFIG}: the server must send its configuration"
             )
         if self._trainer is None or self._built_from != wanted:
-            self._trainer = None  # its data make room
+            self._trainer = None  # frees its data
             self._trainer, self._built_from = _build(*wanted), wanted
         return self._trainer
 
 
 def _build(app_config: str, any_node: bool) -> "LocalTrainer":
-    # Imported here so that nobody waits for torch who does not train: seconds on a small device.
+    # Imported here, because torch takes seconds to import on a small device.
     from omegaconf import DictConfig, OmegaConf
 
     from fl_app.client.build import build_trainer, prepare_process
@@ -118,7 +118,7 @@ def _evaluate(trainer: "LocalTrainer", message: Message, config: dict[str, Scala
 
 
 def _own_config(message: Message, context: Context) -> dict[str, Scalar]:
-    """The order's settings, with the client id for which this node works."""
+    """The order's settings, with the id of the client that this node serves."""
     config = wire.order_config(message)
     if names.ANY_NODE in config:
         return config

@@ -1,4 +1,4 @@
-"""What a device keeps between its orders: a file that outlives ClientApp and SuperNode."""
+"""The state that a device keeps between its orders, in a file that outlives the SuperNode."""
 
 import logging
 import os
@@ -22,7 +22,7 @@ KEPT_FOR = 7 * 86400.0  # seconds after a run's last order
 
 
 class Memory:
-    """One client's state in one run, as a file that is replaced as a whole.
+    """One client's state in one run, in a file that is replaced atomically.
 
     Args:
         path: the file, in NumPy's npz format; pickles are not read.
@@ -30,22 +30,22 @@ class Memory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._saved: State | None = None  # spares a process that stays reading its own file
+        self._saved: State | None = None  # a resident process need not read its own file
 
     @classmethod
     def of(cls, context: Context, run: str, client_id: int) -> "Memory":
-        """That of a node's client in a run.
+        """The memory of a node's client in a run.
 
-        It lies in the folder that ``state-dir`` of the node's configuration names, else the
-        environment variable FL_APP_STATE_DIR, else the user's state folder.
+        Its folder is ``state-dir`` of the node's configuration, else the environment variable
+        FL_APP_STATE_DIR, else the user's state folder.
 
         Args:
             context: of the node.
-            run: letters and digits. Not Flower's id, which is another one where a run goes on.
+            run: letters and digits; not Flower's run id, which changes when a run is resumed.
             client_id: of the client.
 
         Raises:
-            ValueError: `run` is something else.
+            ValueError: `run` has other characters.
         """
         require(run.isalnum(), "run", run, "letters and digits", "it names a folder")
         home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
@@ -54,12 +54,12 @@ class Memory:
         return cls(root / f"run-{run}" / f"client-{client_id}.npz")
 
     def load(self) -> dict[str, np.ndarray]:
-        """What was saved last; nothing if there is no such file, or none that can be read.
+        """The state that was saved last; empty if there is no readable file.
 
-        A file that cannot be read is set aside and told of: the client goes on as a new one, for
-        it is one of many, and would otherwise fail for the rest of the run.
+        An unreadable file is renamed, with a warning, and the client starts without state.
+        Otherwise it would fail for the rest of the run.
         """
-        # Given away once: an order that fails may have changed it, and the file is as it was.
+        # Returned once: an order that fails may have changed the arrays, but not the file.
         saved, self._saved = self._saved, None
         if saved is not None:
             return dict(saved)
@@ -80,7 +80,7 @@ class Memory:
             return {}
 
     def save(self, state: State) -> None:
-        """Replace what was saved before, at once and as a whole; an empty state leaves no file."""
+        """Replace the saved state atomically; an empty state removes the file."""
         if state:
             self._write(state)
         else:
@@ -92,16 +92,16 @@ class Memory:
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
             _forget(folder.parent)
-        # Two processes may write at once: the last order of a server that died may be under way.
+        # Two processes may write at once: an order of a server that died may still be in progress.
         with atomic_write(self.path, aside=f".{os.getpid()}") as file:
             np.savez(file, allow_pickle=False, **state)
 
 
 def _forget(root: Path) -> None:
-    """Remove what was kept of runs that no order came of for a while."""
+    """Remove the states of runs whose last order is older than `KEPT_FOR`."""
     for folder in root.glob("run-*"):
         if folder.stat().st_mtime < time.time() - KEPT_FOR:
             for path in folder.glob("client-*"):
                 path.unlink(missing_ok=True)
-            with suppress(OSError):  # somebody else's file lies there
+            with suppress(OSError):  # the folder holds other files
                 folder.rmdir()

@@ -46,10 +46,10 @@ CODE = Path(__file__).resolve().parents[1]  # where the package lies: Flower kee
 
 
 def wanted(context: Context) -> bool:
-    """Whether a node is to have a resident process.
+    """Whether the node's configuration asks for a resident process.
 
     Raises:
-        ValueError: its configuration says neither yes nor no.
+        ValueError: the value is neither true nor false.
     """
     value = context.node_config.get(RESIDENT, os.environ.get(VARIABLE) == "1")
     require(
@@ -62,7 +62,7 @@ def wanted(context: Context) -> bool:
 
 
 def ask(message: Message, context: Context) -> Message:
-    """The resident's reply to a message; it is started if it is not there, or crashed."""
+    """The resident's reply to a message; starts the resident if it is not running."""
     try:
         request = wire.context_to_bytes(context), wire.to_bytes(message)
         crashes = 0
@@ -75,7 +75,7 @@ def ask(message: Message, context: Context) -> Message:
                 for part in request:
                     connection.send_bytes(part)
                 return wire.from_bytes(connection.recv_bytes())
-            # Not if it was there and on the point of ending: it never saw the order.
+            # A resident that was about to end never read the order, so it did not crash on it.
             crashes += bool(started or welcome)
             log.warning("the resident process ended before it answered")
         raise RuntimeError(
@@ -88,14 +88,14 @@ def ask(message: Message, context: Context) -> Message:
 
 
 def _connect(context: Context) -> tuple[Connection, bool]:
-    """A connection to the node's resident, which may be busy, and whether it had to be started."""
+    """A connection to the node's resident, which may be busy, and whether it was started now."""
     idle: Any = context.node_config.get(RESIDENT_IDLE, IDLE)
     require_positive(RESIDENT_IDLE, idle, "it would end between two orders")
     folder = _folder()
     address = str(folder / f"{context.node_id}.sock")
     client = socket.socket(socket.AF_UNIX)
     started = False
-    with (folder / "lock").open("w") as lock:  # of two that find nobody, one starts it
+    with (folder / "lock").open("w") as lock:  # of two ClientApps that find none, one starts it
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             client.connect(address)
@@ -113,10 +113,10 @@ def _connect(context: Context) -> tuple[Connection, bool]:
 
 
 def _folder() -> Path:
-    """Where the sockets are: a folder that only this user can enter.
+    """The folder of the sockets, which only this user can enter.
 
     Raises:
-        PermissionError: somebody else can.
+        PermissionError: other users can enter it.
     """
     folder = Path(tempfile.gettempdir()) / f"fl_app-{os.getuid()}"
     with suppress(FileExistsError):
@@ -162,9 +162,9 @@ def _start(listener: socket.socket, idle: float) -> int:
 
 
 def serve(listener: socket.socket, handler: MessageHandler, idle: float) -> None:
-    """Answer whoever connects, one after the other; in between, work ahead.
+    """Answer connections one after the other, and train ahead between them.
 
-    Ends when nobody came for `idle` seconds, or somebody runs another version of the app.
+    Ends after `idle` seconds without a connection, or when a ClientApp runs another version.
     """
 
     def somebody_waits(seconds: float = 0.0) -> bool:
@@ -186,8 +186,8 @@ def serve(listener: socket.socket, handler: MessageHandler, idle: float) -> None
             handler.work_ahead(somebody_waits)
     finally:
         with suppress(FileNotFoundError):
-            if path.stat().st_ino == own:  # else a cleaner of old files removed it
-                path.unlink()  # first: whoever finds it closed replaces it
+            if path.stat().st_ino == own:  # else a cleaner of temporary files removed it
+                path.unlink()  # before closing: a ClientApp replaces a closed socket
         listener.close()
 
 

@@ -7,7 +7,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.core.errors import require
 
-# With experiment.scale=smoke, so far as a cell has these keys and the user does not set them.
+# Values with experiment.scale=smoke, for the keys that a cell has and the user does not set.
 SMOKE = {
     "experiment.scale": "smoke",
     "num_versions": 2,
@@ -17,7 +17,7 @@ SMOKE = {
     "task.sources": ["synthetic"],
     "runtime.workers": 0,
 }
-SMOKE_SLOTS = {  # of clients that pause between local epochs, so that these cannot be steps
+SMOKE_SLOTS = {  # for clients that pause between local epochs: steps would have no pauses
     "algorithm.client.local_steps": None,
     "algorithm.client.local_epochs": 2,
     "algorithm.client.batch_size": 64,
@@ -27,14 +27,14 @@ SMOKE_CLIENTS = 100  # at most
 
 
 def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """The configuration of every cell by its folder's name; without an experiment one, named "".
+    """The configuration of every cell, by the name of its folder; "" = a run without experiment.
 
     Args:
         config: composed from `overrides`.
         overrides: the user's.
 
     Raises:
-        ValueError: the experiment is asked for what it does not have.
+        ValueError: the experiment has no such cell or scale, or sets the algorithm itself.
     """
     experiment = config.experiment
     require(
@@ -88,7 +88,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
 
 
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
-    """Make a cell's run one of a second or so, on made-up data; keys that are `given` stay."""
+    """Shorten a cell's run to about a second on synthetic data; keys that are `given` stay."""
     small = {**SMOKE, "num_clients": min(cell.num_clients, SMOKE_CLIENTS)}
     if "slot" in cell.algorithm.client:
         small |= SMOKE_SLOTS

@@ -1,4 +1,4 @@
-"""What an earlier run left in a folder: it is gone on with, extended, replaced, or not touched."""
+"""The run that a folder holds already: resume, extend, replace or refuse it."""
 
 import json
 from collections.abc import Mapping
@@ -13,44 +13,44 @@ from fl_app.report.cells import ENDS
 from fl_app.run.checkpoint import PATTERN, different
 
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
-# Of a run, beside its event log, which is locked and emptied by who writes it.
+# Files of a run but for its event log, which is emptied by the process that locks it.
 STALE = (
     *("summary.json", "config.yaml", "metrics.csv", "model.npz", "devices.csv"),
     *("table.csv", "report.html", "figures/*.png", "figures/*.pdf"),
     *("checkpoints/version-*", "tensorboard/events.out.tfevents.*"),
 )
-# A run may go on with others of these.
+# A run may be resumed with other values of these.
 CARRYING_OUT = ("resume", "overwrite", "runtime", "tensorboard", "checkpoint_final")
-LIMITS = ("num_versions", "max_seconds", "max_updates")  # and with larger ones of these
+LIMITS = ("num_versions", "max_seconds", "max_updates")  # and with larger values of these
 
 
 def settings(config: DictConfig) -> dict[str, Any]:
-    """What must be the same for a run to go on."""
+    """The settings that must be the same to resume a run."""
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
     same = {str(k): v for k, v in plain.items() if k not in (*CARRYING_OUT, *LIMITS)}
     # A cell is the same run whatever other cells there are.
     same["experiment"] = {key: config.experiment[key] for key in ("scale", "report_accuracy")}
     decay = config.algorithm.strategy.get("lr_schedule")
-    if decay is not None and decay.get("to") == 1:  # however long a rate takes that does not fall
+    if decay is not None and decay.get("to") == 1:  # a constant rate does not depend on the length
         same["algorithm"]["strategy"]["lr_schedule"]["versions"] = None
     return {**same, "virtual": config.runtime.name != "deployment"}
 
 
 def limits(config: DictConfig) -> dict[str, float | None]:
-    """When the run ends, by key; None = this does not end it."""
+    """The limits that end a run, by key; None = no limit."""
     return {key: config.get(key) for key in LIMITS}
 
 
 def refuse_held(folder: Path, cells: Mapping[str, DictConfig]) -> None:
-    """Refuse a folder with a run that would be destroyed.
+    """Refuse a folder whose run would be lost.
 
     Args:
         folder: of the run, or of the experiment.
         cells: configurations by the names of their folders in it; "" is the folder itself.
 
     Raises:
-        ValueError: naming the ways on.
+        ValueError: naming the alternatives.
     """
     config = next(iter(cells.values()))
     if config.overwrite:
@@ -75,10 +75,10 @@ def refuse_held(folder: Path, cells: Mapping[str, DictConfig]) -> None:
 
 
 def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
-    """The summary of a run that has reached its end before; None if there is something to run.
+    """The summary of a run that has ended already; None = there is something to run.
 
     Raises:
-        ValueError: what was run there had another configuration, or cannot be extended.
+        ValueError: the folder's run had another configuration, or cannot be extended.
     """
     if config.resume != "auto" or not (folder / "config.yaml").exists():
         return None
@@ -117,16 +117,16 @@ def refuse_lower(
     reached: Mapping[str, float],
     folder: Path,
 ) -> None:
-    """Refuse to go on with a run that is past one of its new limits.
+    """Refuse to resume a run that has passed one of its new limits.
 
     Args:
         now: the new limits.
-        before: those that it has observed so far.
-        reached: how far it is, by the same keys.
+        before: the limits so far.
+        reached: the run's progress, by the same keys.
         folder: of the run.
 
     Raises:
-        ValueError: naming the limit and how far the run is.
+        ValueError: naming the limit and the progress.
     """
     for key, limit in now.items():
         then = before[key]
@@ -152,7 +152,7 @@ def remove_run(folder: Path) -> None:
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier run left, except its event log: none of it is of the next run."""
+    """Remove all files of an earlier run except its event log."""
     for pattern in STALE:
         for path in folder.glob(pattern):
             path.unlink()
@@ -163,5 +163,5 @@ def _holds(folder: Path) -> bool:
 
 
 def _is_cell(folder: Path) -> bool:
-    """Less may be in a folder below the run's, such as a config.yaml of somebody else."""
+    """Whether the folder holds a run; a ``config.yaml`` alone may belong to something else."""
     return (folder / EVENTS).is_file() or (folder / "summary.json").is_file()

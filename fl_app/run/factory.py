@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes of what travels, vectors beside the model included; the same for every client."""
+    """Bytes per message, extra vectors included; the same for every client."""
 
     model: int
     order: int

@@ -31,18 +31,18 @@ def run(
     Args:
         config: composed from ``conf/``.
         overrides: the user's own; they win over those of an experiment's cells.
-        folder: where files go; cells get folders of their own in it.
+        folder: for the files; every cell has its own folder in it.
         grid: of the ServerApp, for the runtimes that need one.
         shared: as of `fl_app.report.write_report`.
-        cells: as `fl_app.run.validate.checked_cells` gives them, if that was asked before.
+        cells: the result of `fl_app.run.validate.checked_cells`; None = call it.
 
     Returns:
-        The summaries, one a cell.
+        The summaries, one per cell.
 
     Raises:
         ValueError: the configuration is refused; nothing was run.
-        RunError: a run could not go on or was interrupted; its files and the report are written,
-            unless the disk is full.
+        RunError: a run failed or was interrupted. Its files and the report are written, unless
+            the disk is full.
     """
     if cells is None:
         cells = checked_cells(config, overrides)
@@ -78,13 +78,13 @@ def _run(
         )
         summaries.append(summary)
         problem, stopped = outcome.error or problem, outcome.stopped
-        # Engine and what it calls back refer to each other, and keep all of the run's vectors.
+        # The engine and its callbacks refer to each other, and hold all vectors of the run.
         del outcome
         gc.collect()
         if stopped == "interrupted":
             problem = Interrupted(f"interrupted; what was done so far lies in {folder}")
             break
-    figures = not isinstance(problem, Interrupted)  # who pressed Ctrl-C does not wait for them
+    figures = not isinstance(problem, Interrupted)  # after Ctrl-C, the user does not wait for them
     table = report.write_report(folder, target, figures=figures, shared=shared)
     report.print_table(table)
     print(f"Files{', table and figures' if figures else ' and table'}: {folder}")

@@ -1,6 +1,6 @@
-"""Configuration -> what needs neither torch nor data: strategy, schedule, guard, and the checks.
+"""Checks of a configuration, and the objects that need neither torch nor data.
 
-A value that is refused must not cost the seconds that importing torch takes.
+A bad value is refused before torch is imported, which takes seconds.
 """
 
 import math
@@ -20,11 +20,11 @@ from fl_app.strategy import AsyncStrategy
 from fl_app.tasks import options
 from fl_app.tasks.image_sets import image_set
 
-PARTS = ("network", "availability", "energy")  # of devices, each with a target of its own
+PARTS = ("network", "availability", "energy")  # of the devices, each with its own target
 
 
 def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """The cells of a run or an experiment as `compose_cells` gives them, each found good.
+    """The cells of a run or an experiment as `compose_cells` gives them, each validated.
 
     Raises:
         ValueError: as `compose_cells` and `validate_config`.
@@ -36,7 +36,7 @@ def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
 
 
 def validate_config(config: DictConfig) -> None:
-    """Refuse a configuration with which no run could begin, before anything is loaded.
+    """Refuse a bad configuration before torch and data are loaded.
 
     Raises:
         ValueError: naming key, value, bound and consequence.
@@ -118,7 +118,7 @@ def validate_config(config: DictConfig) -> None:
     _check_task(config.task)
     _check_client(config.algorithm.client)
     strategy, schedule = build_strategy(config), build_schedule(config)
-    # Each version takes an update at least, so there are no more versions than updates.
+    # Every version takes at least one update, so there are at most as many versions as updates.
     limits = (config.num_versions, config.max_updates)
     most = min((limit for limit in limits if limit is not None), default=math.inf)
     strategy.validate_run(most, schedule)
@@ -162,7 +162,7 @@ def _check_task(task: DictConfig) -> None:
 
 
 def _check_devices(config: DictConfig) -> None:
-    """Make those parts of the devices that need no facts about model and data."""
+    """Construct the parts of the devices that need no facts about model and data."""
     own = [key for key in config.devices if key not in PARTS]
     parts = [OmegaConf.masked_copy(config.devices, own)]
     parts += [config.devices[part] for part in PARTS if config.devices.get(part) is not None]
@@ -199,7 +199,7 @@ def _check_runtime(runtime: DictConfig) -> None:
 
 
 def _check_device(device: Any) -> None:
-    import torch  # takes seconds, and only other devices need it
+    import torch  # an import of seconds, which the CPU does not need
 
     try:
         torch.empty(0, device=torch.device(device))
@@ -218,11 +218,11 @@ def build_strategy(config: DictConfig) -> AsyncStrategy:
 
 
 def build_schedule(config: DictConfig) -> Schedule:
-    """When clients start and updates are aggregated."""
+    """The configured schedule."""
     schedule: Schedule = instantiate(config.algorithm.schedule)
     return schedule
 
 
 def build_guard(config: DictConfig) -> Guard:
-    """What keeps bad uploads out."""
+    """The configured checks of uploads."""
     return Guard(**cast(dict[str, Any], OmegaConf.to_container(config.guard)))

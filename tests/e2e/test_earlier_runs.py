@@ -107,7 +107,7 @@ def test_another_run_does_not_go_on_there(untouched, capsys):
                 *("algorithm=fedasmu", "algorithm/schedule=random_k"),
                 *("algorithm.client.local_steps=null", "algorithm.client.local_epochs=2"),
             ],
-            "it knows how long an order takes, and not",
+            "that schedule draws how long an order takes, but not",
         ),
     ],
 )
