@@ -1,4 +1,4 @@
-"""The command line's jobs: one run, an experiment, or a sweep; and how a command ends."""
+"""Runs a command: one run, an experiment or a sweep. Prints its errors and sets its exit status."""
 
 import os
 import shlex
@@ -23,7 +23,7 @@ from fl_app.help import help_on, version
 from fl_app.run import signals
 
 BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
-PIPE_CLOSED = 141  # what a shell reports for a command that writes to a closed pipe
+PIPE_CLOSED = 141  # a shell's exit status for a command that writes to a closed pipe
 PRINTS = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i"}  # and runs nothing
 
 _sweep: list[str] = []  # folder of the sweep, if the command is one
@@ -32,9 +32,9 @@ _hydra: Any = None  # Hydra's own configuration: of the sweep, or of the job tha
 
 
 class Ended(BaseException):
-    """A job ended the command, as its cause says.
+    """A job has ended the command; the reason is the cause of this exception.
 
-    Not an `Exception`: Hydra would print lines of its own and begin the next job of a sweep.
+    It is no `Exception`, because Hydra would print it and start the next job of a sweep.
     """
 
 
@@ -142,7 +142,7 @@ def _run(config: DictConfig) -> float | None:
 
 
 def command(words: Sequence[str]) -> int:
-    """Do what the words after the command's name say; its exit status."""
+    """Run the command that consists of these words; return its exit status."""
     try:
         status = _command(words)
         sys.stdout.flush()
@@ -219,7 +219,7 @@ def _interrupted(words: Sequence[str]) -> int:
 
 
 def _again(words: Sequence[str]) -> str:
-    """The command that goes on with what was interrupted."""
+    """Build the command that resumes the interrupted run or sweep."""
     sweeps = _hydra.mode == RunMode.MULTIRUN
     key = "sweep" if sweeps else "run"
     folder = Path(_hydra.sweep.dir if sweeps else _hydra.runtime.output_dir).resolve()

@@ -1,4 +1,4 @@
-"""See a run through: submit it, and again with ``resume=auto`` where it or its SuperLink died."""
+"""Supervises a run: submits it, and resumes it if its ServerApp or its SuperLink fails."""
 
 import json
 import time
@@ -12,7 +12,7 @@ from fl_app.field.control import Unreachable
 from fl_app.field.supervise import delays
 
 POLL = 5.0  # seconds
-ATTEMPTS = 3  # in a row that come to nothing, after which there is no other
+ATTEMPTS = 3  # in a row without progress, after which the supervisor gives up
 RESUME = "resume=auto"
 OVERWRITE = "overwrite=true"
 EVENTS = "events.jsonl"
@@ -22,19 +22,19 @@ Answer = TypeVar("Answer")
 
 
 class Link(Protocol):
-    """A SuperLink; all raise ``Unreachable`` where it does not answer."""
+    """A SuperLink. Every method raises ``Unreachable`` if it does not answer."""
 
     def online(self) -> int:
-        """How many nodes are online."""
+        """Return the number of nodes that are online."""
 
     def under_way(self, output: Path) -> tuple[int, list[str]] | None:
-        """The run that writes to a folder and has not ended, if there is one: id, overrides."""
+        """Return id and overrides of the unfinished run that writes to a folder, if any."""
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:
-        """Submit a run; its id."""
+        """Submit a run and return its id."""
 
     def status(self, run_id: int) -> tuple[str, str]:
-        """A run's status, such as "running" or "finished:completed", and details of it."""
+        """Return a run's status, such as "running" or "finished:completed", and details."""
 
 
 class Supervisor:
@@ -42,8 +42,8 @@ class Supervisor:
 
     Args:
         link: the SuperLink.
-        pause: waits for seconds.
-        tell: what happens.
+        pause: waits for a number of seconds.
+        tell: reports progress to the user.
     """
 
     def __init__(
@@ -60,20 +60,19 @@ class Supervisor:
     def see_through(self, overrides: Sequence[str], output: Path) -> None:
         """Submit a run until it is complete.
 
-        One that is under way in `output`, whoever submitted it, is seen through in its place: two
-        would write to the same files. One that has written into `output` before is resumed from the
-        start. One that came to an end of its own, because it diverged, say, would do so again, and
-        is not submitted again.
+        If an unfinished run writes to `output`, it is supervised instead, whoever submitted it,
+        because two runs would write to the same files. If `output` holds files of an earlier run,
+        that run is resumed. A run that ended by itself, for example because it diverged, is not
+        submitted again, because it would end in the same way.
 
         Args:
             overrides: as after ``python -m fl_app``.
             output: the run's folder.
 
         Raises:
-            ValueError: there is a run in `output` that has ended, and `overrides` do not say that
-                it is to go on, or one that is under way with other overrides, or `overrides` would
-                replace what there is.
-            RunError: the run was stopped, ended early, or does not get anywhere.
+            ValueError: `output` holds a finished run and `overrides` lack ``resume=auto``, or an
+                unfinished run has other overrides, or `overrides` have ``overwrite=true``.
+            RunError: the run was stopped, ended early, or makes no progress.
         """
         require(
             OVERWRITE not in overrides,
@@ -117,7 +116,7 @@ class Supervisor:
             self._pause(wait)
 
     def _run(self, overrides: Sequence[str], output: Path) -> int:
-        """The id of the run that is under way in `output`, or else of a new one."""
+        """Return the id of the unfinished run in `output`, or submit a new run."""
         self._wait_for_a_node()
         words = [*overrides]
         if (output / EVENTS).exists() and not any(map(_is_about_resuming, words)):
@@ -125,7 +124,7 @@ class Supervisor:
         return self._patiently(partial(self._seek_or_submit, words, output))
 
     def _seek_or_submit(self, words: Sequence[str], output: Path) -> int:
-        """Both in one breath: somebody else may have waited for the same."""
+        """Ask and submit in one step, because another supervisor may submit the same run."""
         found = self._link.under_way(output)
         if found is None:
             run_id = self._link.submit(words, output)
@@ -158,7 +157,7 @@ class Supervisor:
             self._pause(POLL)
 
     def _wait_for_a_node(self) -> None:
-        """Else the run would give up after a minute, and after a power cut boards take longer."""
+        """Wait for a node: a run gives up after a minute, and boards may boot for longer."""
         told = False
         while not self._patiently(self._link.online):
             if not told:
@@ -167,7 +166,7 @@ class Supervisor:
             self._pause(POLL)
 
     def _patiently(self, question: Callable[[], Answer]) -> Answer:
-        """An answer of the SuperLink, which may be about to be restarted."""
+        """Repeat a question until the SuperLink answers; it may be restarting."""
         told = False
         while True:
             try:
@@ -184,9 +183,9 @@ def _is_about_resuming(word: str) -> bool:
 
 
 def _reached(output: Path) -> tuple[int, int]:
-    """Version of the newest checkpoint and bytes of the event log; -1 without one.
+    """Return the newest checkpoint's version and the event log's bytes; -1 if there is none.
 
-    The log alone would not tell: a run that goes on from a checkpoint cuts it and writes it anew.
+    The log alone is not enough, because a resumed run truncates it to the checkpoint.
     """
     events = output / EVENTS
     versions = (int(path.stem.split("-")[1]) for path in output.glob(CHECKPOINTS))
@@ -194,7 +193,7 @@ def _reached(output: Path) -> tuple[int, int]:
 
 
 def _ending(output: Path) -> str | None:
-    """Why the run in `output` ended; None if it did not, or was only interrupted."""
+    """Return why the run in `output` ended; None if it has not, or was only interrupted."""
     summary = output / "summary.json"
     if not summary.exists():
         return None
