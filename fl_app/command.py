@@ -58,11 +58,15 @@ class Hooks(Callback):
         global _hydra
         _hydra = config.hydra
         _sweep[:] = [_hydra.sweep.dir]
-        (Path(_hydra.sweep.dir) / SWEEP_ENDED).unlink(missing_ok=True)
+        mark = Path(_hydra.sweep.dir) / SWEEP_ENDED
+        if mark.exists():  # of an earlier sweep in this folder
+            mark.unlink()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Leave a file by which a report that watches the sweep knows that no job follows."""
-        (Path(config.hydra.sweep.dir) / SWEEP_ENDED).touch()
+        folder = Path(config.hydra.sweep.dir)
+        if folder.is_dir():  # else every job was refused
+            (folder / SWEEP_ENDED).touch()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Keep Hydra from printing a line of its own for a job that failed."""

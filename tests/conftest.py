@@ -2,9 +2,11 @@
 
 import gc
 import os
+import sys
 from collections.abc import Generator
 
 import pytest
+from absl import logging as absl_logging
 from hypothesis import settings
 
 # Before anything imports torch or Flower; subprocesses inherit it.
@@ -12,6 +14,10 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# TensorBoard imports absl. When Hydra configures logging anew, absl's handler closes the stream
+# that was stderr at its import, which may be pytest's, unless it is the process's own.
+absl_logging.get_absl_handler().python_handler.stream = sys.__stderr__
 
 settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 settings.load_profile("repeatable")

@@ -162,7 +162,7 @@ def test_cells_run_once_per_seed(monkeypatch, tmp_path):
         ("algorithm.client.local_lr=fast", "algorithm.client.local_lr=fast must be a number"),
         ("algorithm.client.local_lr=0", "client.local_lr=0 must be a finite number above 0"),
         ("algorithm.client.upload=weights", "client.upload=weights must be one of"),
-        ("algorithm.strategy.staleness_function=none", "must be one of polynomial, constant"),
+        ("algorithm.strategy.staleness_function=none", "must be polynomial or constant"),
         ("algorithm.strategy.lr_schedule=linear", "strategy.lr_schedule=linear must be null or"),
         ("runtime.workers=-1", "runtime.workers=-1 must be auto or an integer >= 0"),
         ("runtime=deployment", "runtime=deployment needs Flower's nodes"),

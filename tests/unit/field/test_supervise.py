@@ -114,7 +114,7 @@ def test_a_keeper_has_the_time_to_end_what_does_not_want_to_end():
             "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
             "stubborn = 'trap \"\" TERM; echo started; for i in 1 2 3 4 5; do sleep 1; done'\n"
             "process = subprocess.Popen(['sh', '-c', stubborn], start_new_session=True)\n"
-            "print('attended', flush=True)\n"
+            "print('attended\\n', end='', flush=True)\n"  # in one write
             "attend(process, grace=0.6)\n",
         ],
         stdout=subprocess.PIPE,
