@@ -1,8 +1,8 @@
 """Time, virtual or real: what happens next.
 
-The engine hands out orders and asks a clock for the next event. Under the virtual clock an order's
-duration is known when it is dispatched, so the seed decides what happens and the host's speed never
-does. Under the wall clock events are what the mailbox brings.
+The engine dispatches orders and asks a clock for the next event. The virtual clock knows an order's
+duration when the order is dispatched. So the seed decides what happens, and the host's speed never
+does. The wall clock takes events from the mailbox.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -17,8 +17,8 @@ NO_VECTOR: Vector = np.empty(0, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
-    """An order's reply came in time; the client may have paused and wait for an answer to it."""
+class Replied:
+    """An order's reply came in time. The client has finished, failed or paused."""
 
     order: Order
     reply: Reply
@@ -26,35 +26,35 @@ class Arrived:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """An order's deadline passed; its place is free, its client is still out."""
+    """An order's deadline passed. Its place is free; its client is still at work."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The client of an expired order is back; what it brings is dropped."""
+    """The client of an expired order is back. Its reply is dropped."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A reply to an order that was answered before, or never given."""
+    """A reply to an order that was answered before, or that was never given."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A client can be given orders from now on."""
+    """A client can receive orders from now on."""
 
     client_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A client is gone; so are the orders it had."""
+    """A client is gone, and so are its orders."""
 
     client_id: int
     orders: tuple[Order, ...] = ()
@@ -63,10 +63,10 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """The time has come that was asked for."""
+    """The time that `Clock.alarm` asked for has come."""
 
 
-ClockEvent: TypeAlias = Arrived | Expired | Returned | Stray | Joined | Left | Alarm
+ClockEvent: TypeAlias = Replied | Expired | Returned | Stray | Joined | Left | Alarm
 
 
 class Clock(Protocol):
@@ -82,7 +82,7 @@ class Clock(Protocol):
         ...
 
     def share(self, vector: Vector) -> Vector:
-        """The read-only form of a new model version in which clients can be given it."""
+        """The read-only form in which clients can receive a new model version."""
         ...
 
     def dispatch(self, order: Order) -> None:
@@ -90,27 +90,27 @@ class Clock(Protocol):
         ...
 
     def continue_order(self, order: Order, progress: float) -> None:
-        """Let a client that paused after `progress` of its training go on, as `order` says."""
+        """Let a client that paused after `progress` of its training continue, as `order` says."""
         ...
 
     def recall(self, order: Order) -> bool:
-        """Ask for the result at the end of the local epoch under way; whether that was possible."""
+        """Ask for the result at the end of the current local epoch; false if it is too late."""
         ...
 
     def alarm(self, at: float) -> None:
-        """Ask for an `Alarm` at this time at the latest, in place of the one asked for before."""
+        """Ask for an `Alarm` at this time at the latest; it replaces the previous request."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs, between two events: plain data and arrays."""
+        """The state between two events, as plain data and arrays."""
         ...
 
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
-        """Restore a state; whether the orders under way then are under way again.
+        """Restore a state; returns whether its orders are in flight again.
 
         Args:
-            state: of `state_dict`.
-            orders: those under way then by their numbers, with models that were shared anew.
+            state: a result of `state_dict`.
+            orders: the orders in flight in that state by number, with models that `share` returned.
         """
         ...
 
@@ -119,7 +119,7 @@ class Clock(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop whatever is under way; nothing is waited for."""
+        """Stop all work at once, without waiting for it."""
         ...
 
 
@@ -131,7 +131,7 @@ class Mailbox(Protocol):
         ...
 
     def capacity(self) -> int:
-        """How many more orders it takes now."""
+        """How many more orders it accepts now."""
         ...
 
     def push(self, order: Order) -> None:
@@ -139,7 +139,7 @@ class Mailbox(Protocol):
         ...
 
     def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
-        """Replies that are in; waits for one up to `timeout` seconds, None = for ever."""
+        """Replies that have arrived; waits up to `timeout` seconds for one, None = for ever."""
         ...
 
     def close(self) -> None:

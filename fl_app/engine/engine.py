@@ -11,16 +11,16 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.errors import Diverged, RunError, Stalled, is_number, require, require_at_least
+from fl_app.core.errors import Diverged, RunError, Stalled, require, require_at_least
 from fl_app.core.events import (
     Aggregated,
+    Arrived,
     Checkpointed,
     Clustered,
     Dispatched,
@@ -33,31 +33,21 @@ from fl_app.core.events import (
     Rejected,
     Sink,
 )
-from fl_app.core.events import Arrived as UpdateArrived
-from fl_app.core.layout import check_extra, check_returned, check_shape, check_vector, names_of
+from fl_app.core.layout import check_vector
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import fingerprints
-from fl_app.core.types import (
-    KINDS,
-    NO_EXTRA,
-    Extra,
-    GlobalModel,
-    Order,
-    State,
-    Update,
-    Upload,
-    Vector,
-)
-from fl_app.core.vector import all_finite, read_only
+from fl_app.core.types import NO_EXTRA, GlobalModel, Order, State, Update, Upload, Vector
+from fl_app.core.vector import all_finite
+from fl_app.engine.checks import likely_cause, malformed, order_extra, overflow, require_vector
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
-    Arrived,
     Clock,
     ClockEvent,
     Expired,
     Joined,
     Left,
+    Replied,
     Returned,
     Stray,
 )
@@ -68,22 +58,18 @@ log = logging.getLogger(__name__)
 
 NO_STATE: State = {}
 
-# Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
-# multiplied or divided by these they still are finite.
-LEAST_RATE, MOST_RATE = 1e-18, 1e18
-
 Evaluate = Callable[[int, Vector], Mapping[str, float]]
 
 
 @dataclass(frozen=True)
 class Stop:
-    """When a run ends: at whichever comes first.
+    """When a run ends: at the first of these limits.
 
     Attributes:
         num_versions: published model versions, >= 1.
         seconds: time on the run's clock.
-        target_accuracy: of an evaluation, in [0, 1].
-        updates: client updates that arrived and were accepted, >= 1.
+        target_accuracy: accuracy of an evaluation, in [0, 1].
+        updates: client updates, that is accepted uploads, >= 1.
     """
 
     num_versions: float = math.inf
@@ -105,16 +91,16 @@ class Stop:
 
 @dataclass
 class Outcome:
-    """How a run ended; what happened in it is told by its events.
+    """How a run ended; its events tell what happened before.
 
     Attributes:
         params: the model that the strategy wants tested and saved, shape ``(d,)``.
-        version: of the global model.
-        seconds: on the run's clock.
+        version: version of the global model.
+        seconds: time on the run's clock.
         stopped: "num_versions", "seconds", "updates", "target_accuracy", "interrupted", or what
             went wrong.
         error: what went wrong, if the run could not go on.
-        totals: what the strategy says of the run as a whole.
+        totals: the strategy's numbers about the whole run.
     """
 
     params: Vector
@@ -129,23 +115,23 @@ class Engine:
     """Runs one federation.
 
     Args:
-        strategy: the equations.
-        schedule: when clients start and updates are aggregated.
+        strategy: computes the next version from updates.
+        schedule: decides when clients start and when updates are aggregated.
         clock: time and transport.
         initial: w_0, shape ``(d,)``, float32.
         stop: when the run ends.
-        num_trainable: leading entries of the vector that are trainable; default all.
+        num_trainable: number of trainable entries, which lead the vector; default all.
         evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them.
-        eval_every: versions between evaluations; the first and the last version always are.
-        guard: bounds on uploads, asked before the strategy is.
+        eval_every: versions between evaluations. The first and the last version are evaluated, too.
+        guard: bounds on uploads, checked before the strategy is asked.
         upload_bytes: size of an upload with its extra vectors; default that of as many models.
-        checkpoint: called with the version when it is time for a checkpoint (`state_dict`).
-        checkpoint_every: versions between checkpoints; None = only when asked to `stop`.
-        checkpoint_final: whether there is a checkpoint at the end, before the last evaluation, from
-            which a run with a later end can go on.
+        checkpoint: saves a checkpoint (`state_dict`); called with the version.
+        checkpoint_every: versions between checkpoints; None = only after `stop`.
+        checkpoint_final: whether there is a checkpoint at the end, before the last evaluation, so
+            that a run with a later end can continue from it.
         sinks: receive the events; the list may grow until `run`.
-        seed: of the schedule's draws.
-        learning_rates: by key, to be named where training diverges.
+        seed: seed of the schedule's draws.
+        learning_rates: rates by key; a message about divergence names them.
 
     Raises:
         ValueError: an argument is out of its bounds.
@@ -202,13 +188,13 @@ class Engine:
         self._rng = np.random.default_rng((seed, 0x5C4E))
         self._learning_rates = learning_rates
         self._first = fingerprints(self._attributes())
-        self._unkept: list[str] = []  # attributes that no checkpoint holds, and that changed
+        self._unkept: list[str] = []  # changed attributes that no checkpoint holds
 
         self._version = 0
         self._versions: dict[int, Vector] = {0: clock.share(initial)}
         self._cited: Counter[int] = Counter()  # orders and buffered updates by base version
         self._idle = ClientPool(clock.clients())
-        self._busy: dict[int, Order] = {}  # client -> its order in time
+        self._busy: dict[int, Order] = {}  # client -> its order, unless that expired
         self._buffer: list[Update] = []
         self._latest: dict[int, Update] = {}  # by client, while the schedule surveys
         self._sequences: Counter[int] = Counter()  # client -> orders given so far
@@ -216,11 +202,11 @@ class Engine:
         self._orders = 0
         self._failures_in_a_row = 0
         self._checkpointed = 0  # version
-        self._updates = 0  # that arrived and were accepted
-        self._ended = ""  # what had ended the run, in the checkpoint of its end
+        self._updates = 0  # uploads that arrived and were accepted
+        self._ended = ""  # why the run ended, for its last checkpoint
         self._evaluated: int | None = None  # version
         self._asked_to_stop = False
-        self._lost: list[Order] = []  # under way when the server before this one ended
+        self._lost_orders: list[Order] = []  # in flight when the previous server ended
         self.outcome = Outcome(params=initial)
 
     @property
@@ -229,22 +215,22 @@ class Engine:
         return self._idle, self._busy.keys()
 
     def run(self) -> Outcome:
-        """Run to the end; Ctrl-C and errors of the run end it early with what was done so far."""
+        """Run to the end. Ctrl-C and errors of the run end it early and keep what was done."""
         outcome = self.outcome
         try:
-            waits = self._take_up()
+            already_started = self._resume()
             if self._evaluated is None:
                 self._evaluate()
             while not outcome.stopped:
-                if not waits:
-                    self._keep()
+                if not already_started:
+                    self._checkpoint_if_due()
                     if self._asked_to_stop:
                         outcome.stopped = "interrupted"
                         return outcome
                     self._start()
-                    if self._settle():  # a client that left may have been the one awaited
+                    if self._settle():  # the schedule may have waited for a client that left
                         continue
-                waits = False
+                already_started = False
                 event = self._clock.next(self._stop.seconds)
                 if event is not None:
                     self._handle(event)
@@ -274,12 +260,12 @@ class Engine:
 
     @property
     def version(self) -> int:
-        """Of the global model."""
+        """Version of the global model."""
         return self._version
 
     @property
     def reached(self) -> dict[str, float]:
-        """How far the run is, by the keys that limit it."""
+        """How far the run is, by the keys of its limits."""
         return {
             "num_versions": self._version,
             "max_seconds": self._clock.now,
@@ -287,17 +273,17 @@ class Engine:
         }
 
     def stop(self) -> None:
-        """End at the next moment between two events, after a checkpoint; from any thread."""
+        """Ask the run to save a checkpoint and end before the next event; from any thread."""
         self._asked_to_stop = True
 
     def close(self) -> None:
-        """End workers and threads. `run` does so at its end; call it where `run` is not reached."""
+        """End workers and threads. `run` calls it; call it yourself only without `run`."""
         self._clock.close()
 
     # -- checkpoints ------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state between two events, as `fl_app.core.snapshot` can encode it."""
+        """The whole state between two events, for `fl_app.core.snapshot`."""
         self._notice_attributes()
         return {
             "unkept": self._unkept,
@@ -324,10 +310,10 @@ class Engine:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore a state before `run`; on real nodes without the orders that were under way.
+        """Restore a state before `run`; on real nodes the orders in flight are lost.
 
         Raises:
-            ValueError: as `check_complete`.
+            ValueError: see `check_complete`.
         """
         check_complete(state)
         shared: dict[int, Vector] = {}
@@ -366,18 +352,18 @@ class Engine:
         orders = {order.number: order for order in self._busy.values()}
         if not self._clock.load_state_dict(state["clock"], orders):
             self._idle, self._busy = ClientPool(self._clock.clients()), {}
-            self._lost = list(orders.values())
+            self._lost_orders = list(orders.values())
 
-    def _take_up(self) -> bool:
-        """Go on where the restored run stood; whether that is the moment before the next event.
+    def _resume(self) -> bool:
+        """Continue a restored run; returns whether it has started clients since its last event.
 
-        A run that had ended is, with a later end, to be as if it had never stopped. If its end was
-        a number of versions, more may be due at that moment; if it was a time, clients were started
-        already, and a second call could draw other ones.
+        A finished run that gets a later end must continue as if it had never stopped. If its end
+        was a number of versions, another aggregation may be due. If its end was a time, the
+        schedule has started clients already, and asking it again could draw other clients.
         """
         outcome = self.outcome
         ended, self._ended = self._ended, ""
-        lost, self._lost = self._lost, []
+        lost, self._lost_orders = self._lost_orders, []
         for order in lost:
             self._fail(order, "the server was started anew")
         if ended == "target_accuracy":
@@ -390,7 +376,7 @@ class Engine:
         return ended == "seconds" and not lost
 
     def _attributes(self) -> dict[str, Any]:
-        """What must not change, since no checkpoint holds it, by owner and name."""
+        """Attributes that no checkpoint holds, so that they must not change, by owner and name."""
         strategy, schedule = self._strategy, self._schedule
         held = {"state", "report", "schedule", *strategy.transient}
         attributes = {
@@ -404,7 +390,7 @@ class Engine:
         return attributes
 
     def _notice_attributes(self) -> None:
-        """Warn once of every attribute that has changed and that no checkpoint holds."""
+        """Warn once about each attribute that has changed and that no checkpoint holds."""
         now = fingerprints({k: v for k, v in self._attributes().items() if k not in self._unkept})
         before = {k: v for k, v in self._first.items() if k not in self._unkept}
         of_strategy = f"{type(self._strategy).__name__}."
@@ -422,8 +408,8 @@ class Engine:
                     else "write its state_dict and load_state_dict",
                 )
 
-    def _keep(self) -> None:
-        """Make a checkpoint if it is time for one."""
+    def _checkpoint_if_due(self) -> None:
+        """Save a checkpoint if one is due or the run is to stop."""
         every = self._checkpoint_every
         due = every is not None and self._version // every > self._checkpointed // every
         if due:
@@ -439,8 +425,8 @@ class Engine:
         for client_id in self._schedule.start(self._idle, self._busy, self._buffer, self._rng):
             model = self._model()
             vector, config = self._strategy.dispatch(model, client_id)
-            self._check_returned("dispatch", vector)
-            extra = self._extra(model, client_id)
+            require_vector(self._strategy, "dispatch", vector, model.params.size)
+            extra = order_extra(self._strategy, model, client_id)
             order = Order(
                 number=self._orders,
                 client_id=client_id,
@@ -461,30 +447,9 @@ class Engine:
             self._emit(Dispatched(order.sent_at, client_id, order.number, self._version, sent))
             self._clock.dispatch(order)
 
-    def _extra(self, model: GlobalModel, client_id: int) -> Extra:
-        """What travels to a client beside `model`.
-
-        Raises:
-            ValueError: the strategy gives other vectors than it says.
-            Diverged: they are not finite.
-        """
-        names = self._strategy.order_extra
-        if not names:
-            return NO_EXTRA
-        extra = self._strategy.dispatch_extra(model, client_id)
-        problem = check_extra(extra, names, model.params.size)
-        if problem:
-            raise ValueError(f"dispatch_extra() for client {client_id}: {problem}")
-        if not all_finite(extra.values()):
-            raise Diverged(
-                f"what travels with version {model.version}: "
-                f"{names_of(extra)} must be finite, or no client could use it"
-            )
-        return {name: read_only(extra[name]) for name in names}
-
     def _handle(self, event: ClockEvent) -> None:
         match event:
-            case Arrived(order, reply):
+            case Replied(order, reply):
                 upload = reply.upload
                 # A client that diverged keeps its earlier state, or it would diverge for ever.
                 if upload is not None and all_finite(upload.state.values()):
@@ -519,7 +484,7 @@ class Engine:
                     self._fail(order, reason)
 
     def _refresh(self, order: Order, upload: Upload) -> None:
-        """Answer a client that paused: with what the strategy has for it, or nothing newer."""
+        """Answer a client that paused, with a fresh model if there is a newer version."""
         model, now = self._model(), self._clock.now
         client_id, base_version = order.client_id, order.base_version
         self._emit(Paused(now, client_id, order.number, base_version, upload.progress))
@@ -527,9 +492,9 @@ class Engine:
         if self._version > base_version:
             paused = Update.of(upload, client_id, base_version, order.number)
             vector, more = self._strategy.refresh(model, paused)
-            self._check_returned("refresh", vector)
+            require_vector(self._strategy, "refresh", vector, model.params.size)
             config |= {**more, "fresh_version": self._version}
-            extra = self._extra(model, client_id)
+            extra = order_extra(self._strategy, model, client_id)
             sent = vector.nbytes * (1 + len(extra))
             self._emit(Refreshed(now, client_id, order.number, self._version, sent))
         order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
@@ -542,10 +507,10 @@ class Engine:
             base_version = upload.base_version
         update = Update.of(upload, order.client_id, base_version, order.number)
         model = self._model()
-        malformed = self._malformed(order, upload)
-        diverged = "" if malformed else self._overflow(model, update)
+        problem = malformed(self._strategy, model, order, upload)
+        diverged = "" if problem else overflow(model, update)
         reason = (
-            malformed
+            problem
             or diverged
             or self._guard.refuse(model, update, self._clock.now)
             or self._strategy.admit(model, update)
@@ -554,14 +519,14 @@ class Engine:
             self._release(order.base_version)
             self._failures_in_a_row += 1
             self._reject(order, reason)
-            self._check_alive(reason + (self._likely_cause() if diverged else ""))
+            self._check_alive(reason + (likely_cause(self._learning_rates) if diverged else ""))
             return
         self._failures_in_a_row = 0
         self._cited[base_version] += 1
         self._release(order.base_version)
         self._updates += 1
         self._emit(
-            UpdateArrived(
+            Arrived(
                 self._clock.now,
                 order.client_id,
                 order.number,
@@ -573,61 +538,16 @@ class Engine:
         )
         self._buffer.append(update)
         if self._schedule.surveys:
-            # Its base version may be forgotten by the time of the survey, so not as a model.
+            # Stored as a gradient: its base version may be forgotten before the survey.
             gradient = model.gradient(update)
             self._latest[update.client_id] = replace(update, vector=gradient, kind="gradient")
         self._settle()
         self._count_updates()
 
     def _count_updates(self) -> None:
-        """End the run if enough updates arrived, all of which may have become versions by now."""
+        """End the run if enough updates arrived; called after the aggregations they allowed."""
         if self._updates >= self._stop.updates:
             self.outcome.stopped = self.outcome.stopped or "updates"
-
-    def _malformed(self, order: Order, upload: Upload) -> str:
-        if not upload.done:
-            return f"progress={upload.progress!r} of a paused client must be between 0 and 1"
-        if not (upload.base_version is None or 0 <= upload.base_version <= order.base_version):
-            return (
-                f"base_version={upload.base_version} must be between 0 and {order.base_version}, "
-                "the version of its order"
-            )
-        forgotten = upload.base_version not in (None, *self._versions)
-        if forgotten and (upload.kind == "model" or not self._strategy.cites_forgotten):
-            return f"base_version={upload.base_version} is one that no order under way cites"
-        if upload.kind not in KINDS:
-            return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"
-        if not (is_number(upload.num_examples) and upload.num_examples > 0):
-            return f"num_examples={upload.num_examples!r} must be at least 1"
-        if not is_number(upload.rate_sum):
-            return f"rate_sum={upload.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
-        if not isinstance(upload.loss, Real):
-            return f"loss={upload.loss!r} must be a number"
-        size = self._versions[self._version].size
-        return check_shape(upload.vector, size) or check_extra(
-            upload.extra, self._strategy.upload_extra, size
-        )
-
-    def _overflow(self, model: GlobalModel, update: Update) -> str:
-        """Why an upload, or what strategies make of it, is not finite; "" if it is."""
-        if not LEAST_RATE <= update.rate_sum <= MOST_RATE:
-            return f"rate_sum={update.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
-        for name, vector in update.extra.items():
-            if not all_finite([vector]):
-                return f"extra vector {name!r} has non-finite entries"
-        # Its length, if that is a number, bounds its entries, and with its rates what they become:
-        # of nearly all uploads one pass tells.
-        with np.errstate(over="ignore", invalid="ignore"):
-            if np.isfinite(np.dot(update.vector, update.vector)):
-                return ""
-            if not all_finite([update.vector]):
-                return "payload has non-finite entries"
-            if not all_finite([model.delta(update), model.gradient(update)]):
-                return (
-                    "payload overflows as a gradient or a displacement: "
-                    f"rate_sum={update.rate_sum:g}"
-                )
-        return ""
 
     def _fail(self, order: Order, reason: str) -> None:
         self._release(order.base_version)
@@ -645,7 +565,7 @@ class Engine:
             self._emit(Rejected(now, order.client_id, order.number, order.base_version, reason))
 
     def _check_alive(self, reason: str) -> None:
-        # Clients that left are counted too: their orders failed, and they may come back.
+        # Clients that left are counted, too: their orders failed, and they may come back.
         known = max(len(self._busy) + len(self._idle), len(self._sequences))
         limit = 100 + 10 * known
         if self._failures_in_a_row > limit:
@@ -657,7 +577,7 @@ class Engine:
     # -- versions ---------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
-        """Aggregate what the schedule releases; whether there was anything."""
+        """Aggregate what the schedule releases; returns whether there was anything."""
         acted = False
         while not self.outcome.stopped:
             if self._schedule.survey(self._version, self._buffer):
@@ -670,14 +590,14 @@ class Engine:
         return acted
 
     def _cluster(self) -> None:
-        """Let the strategy put the clients that are here into clusters; makes no version."""
+        """Let the strategy put the present clients into clusters; this makes no version."""
         present = sorted(self._latest.keys() & {*self._idle, *self._busy})
         self._latest = {client_id: self._latest[client_id] for client_id in present}
         clusters = self._strategy.cluster(self._model(), list(self._latest.values()))
         if clusters.keys() != self._latest.keys():
             raise ValueError(
                 f"cluster() must put each of the {len(present)} clients that it is shown into one "
-                f"cluster, and nobody else: {sorted(clusters.keys() ^ self._latest.keys())}"
+                f"cluster, and no others: {sorted(clusters.keys() ^ self._latest.keys())}"
             )
         dropped = self._schedule.regroup(clusters, self._buffer)
         if not self._schedule.surveys:
@@ -700,9 +620,10 @@ class Engine:
         model = self._model()
         self._strategy.report = {}
         params = self._strategy.aggregate(model, updates)
-        self._check_returned("aggregate", params)
+        require_vector(self._strategy, "aggregate", params, model.params.size)
         if not all_finite([params]):
-            raise Diverged(f"version {self._version + 1} is not finite{self._likely_cause()}")
+            cause = likely_cause(self._learning_rates)
+            raise Diverged(f"version {self._version + 1} is not finite{cause}")
         weights = self._strategy.report.get("weight")
         if weights is not None and len(weights) != len(updates):
             raise RunError(
@@ -711,7 +632,7 @@ class Engine:
             )
         ages = [model.age(update) for update in updates]
         self._discard(updates)
-        # In this order, so that Ctrl-C between any two steps leaves a version that exists.
+        # The order of these steps matters: Ctrl-C between any two must leave an existing version.
         self._versions[self._version + 1] = self._clock.share(params)
         self._version += 1
         for update in updates:
@@ -736,15 +657,6 @@ class Engine:
             self._evaluate()
         if self._version >= self._stop.num_versions:
             self.outcome.stopped = self.outcome.stopped or "num_versions"
-
-    def _check_returned(self, method: str, vector: object) -> None:
-        name = f"{type(self._strategy).__name__}.{method}"
-        if problem := check_returned(name, vector, self._versions[self._version].size):
-            raise RunError(problem)
-
-    def _likely_cause(self) -> str:
-        rates = " or ".join(f"{key}={rate:g}" for key, rate in self._learning_rates.items())
-        return f", most likely since a learning rate is too large: try a tenth of {rates or 'it'}"
 
     def _discard(self, updates: Sequence[Update]) -> None:
         gone = {id(update) for update in updates}
@@ -775,7 +687,7 @@ class Engine:
         self._evaluated = self._version
         self._emit(Evaluated(self._clock.now, self._version, metrics))
         if metrics.get("accuracy", -math.inf) >= self._stop.target_accuracy:
-            # What ended the run before its last evaluation goes before.
+            # Another limit may have ended the run before this last evaluation.
             self.outcome.stopped = self.outcome.stopped or "target_accuracy"
 
     def _emit(self, event: Event) -> None:
@@ -784,10 +696,10 @@ class Engine:
 
 
 def check_complete(state: Mapping[str, Any]) -> None:
-    """Refuse the state of an engine (`Engine.state_dict`) that lacks something learned.
+    """Refuse the state of an engine (`Engine.state_dict`) that lacks changed attributes.
 
     Raises:
-        ValueError: attributes had changed that no checkpoint holds.
+        ValueError: attributes have changed that no checkpoint holds.
     """
     if unkept := state["unkept"]:
         raise ValueError(

@@ -12,12 +12,12 @@ from fl_app.engine.agenda import Agenda, Entry, Kind
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
-    Arrived,
     ClockEvent,
     Expired,
     Joined,
     Left,
     Mailbox,
+    Replied,
     Returned,
 )
 from fl_app.engine.lookahead import Lookahead
@@ -187,7 +187,7 @@ class VirtualClock:
                 case Kind.LATE_REPLY:
                     return Returned(entry.order)
                 case Kind.REPLY:
-                    return Arrived(entry.order, self._reply(entry))
+                    return Replied(entry.order, self._reply(entry))
             self._resolve_early_result(entry)
 
     def close(self) -> None:

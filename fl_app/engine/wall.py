@@ -9,12 +9,12 @@ from fl_app.core.types import Order, Reply, Vector
 from fl_app.engine.agenda import Agenda
 from fl_app.engine.clock import (
     Alarm,
-    Arrived,
     ClockEvent,
     Expired,
     Joined,
     Left,
     Mailbox,
+    Replied,
     Returned,
     Stray,
 )
@@ -116,7 +116,7 @@ class WallClock:
             }
             return Left(message.client_id, tuple(lost))
         if message.number in self._orders:
-            return Arrived(self._orders.pop(message.number), message)
+            return Replied(self._orders.pop(message.number), message)
         if message.number in self._expired:
             return Returned(self._expired.pop(message.number))
         return Stray(message.number)

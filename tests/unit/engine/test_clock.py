@@ -14,10 +14,10 @@ from fl_app.core.types import Order, Parts, Reply, Upload, Vector
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
-    Arrived,
     Expired,
     Joined,
     Left,
+    Replied,
     Returned,
     Stray,
 )
@@ -73,7 +73,7 @@ def virtual(mailbox: Shelf, seconds: Any, **more: Any) -> VirtualClock:
 def drain(clock: VirtualClock) -> list[tuple[float, str, int]]:
     events = []
     while (event := clock.next(math.inf)) is not None:
-        assert isinstance(event, Arrived | Expired | Returned)
+        assert isinstance(event, Replied | Expired | Returned)
         events.append((clock.now, type(event).__name__, event.order.number))
     return events
 
@@ -90,7 +90,7 @@ def test_events_come_in_the_order_of_virtual_time(capacity: int, newest_first: b
     for number in range(5):
         clock.dispatch(order(number, client_id=number))
     expected = [(1, 1), (2, 3), (3, 4), (4, 2), (5, 0)]
-    assert drain(clock) == [(t, "Arrived", number) for t, number in expected]
+    assert drain(clock) == [(t, "Replied", number) for t, number in expected]
 
 
 def test_every_event_brings_its_own_reply() -> None:
@@ -98,7 +98,7 @@ def test_every_event_brings_its_own_reply() -> None:
     for number in range(8):
         clock.dispatch(order(number, client_id=number))
     while (event := clock.next(math.inf)) is not None:
-        assert isinstance(event, Arrived)
+        assert isinstance(event, Replied)
         assert event.order.number == event.reply.number
 
 
@@ -120,7 +120,7 @@ def test_results_do_not_pile_up() -> None:
     for number in range(10 * READY_LIMIT):
         clock.dispatch(order(number, client_id=number))
     first = clock.next(math.inf)
-    assert isinstance(first, Arrived)
+    assert isinstance(first, Replied)
     assert first.reply.number == first.order.number == 0
     assert len(mailbox.pushed) <= READY_LIMIT + 3
     assert len(drain(clock)) == 10 * READY_LIMIT - 1
@@ -140,7 +140,7 @@ def test_the_next_event_is_computed_however_many_results_lie_ready() -> None:
     clock.next(math.inf)
     urgent = order(1000, client_id=99)
     clock.dispatch(urgent)
-    assert clock.next(math.inf) == Arrived(urgent, Reply(1000, UPLOAD))
+    assert clock.next(math.inf) == Replied(urgent, Reply(1000, UPLOAD))
     assert len(mailbox.pushed) < 3 * READY_LIMIT
 
 
@@ -148,9 +148,9 @@ def test_an_order_may_overtake_one_that_a_worker_already_has() -> None:
     clock = virtual(Shelf(capacity=1), lambda client, _: [5.0, 1.0, 2.0][client])
     clock.dispatch(order(0, client_id=0))
     clock.dispatch(order(1, client_id=1))
-    assert isinstance(clock.next(math.inf), Arrived)  # 1; and 0 is with the worker now
+    assert isinstance(clock.next(math.inf), Replied)  # 1; and 0 is with the worker now
     clock.dispatch(order(2, client_id=2))
-    assert drain(clock) == [(3.0, "Arrived", 2), (5.0, "Arrived", 0)]
+    assert drain(clock) == [(3.0, "Replied", 2), (5.0, "Replied", 0)]
 
 
 def test_ties_are_broken_by_the_seed_and_not_by_the_client() -> None:
@@ -173,8 +173,8 @@ def test_a_late_order_expires_and_returns_and_is_never_computed() -> None:
     for number in range(4):
         clock.dispatch(order(number, client_id=number))
     events = drain(clock)
-    assert events[0] == (1.0, "Arrived", 0)
-    assert sorted(events[1:4]) == [(3.0, "Arrived", 3), (3.0, "Expired", 1), (3.0, "Expired", 2)]
+    assert events[0] == (1.0, "Replied", 0)
+    assert sorted(events[1:4]) == [(3.0, "Expired", 1), (3.0, "Expired", 2), (3.0, "Replied", 3)]
     assert events[4:] == [(7.0, "Returned", 1)]
     assert sorted(mailbox.pushed) == [0, 3]
 
@@ -192,7 +192,7 @@ def test_time_stops_where_it_is_told_to() -> None:
     clock.dispatch(order(0))
     assert clock.next(1.5) is None
     assert clock.now == 1.5
-    assert isinstance(clock.next(2.0), Arrived)  # an event at the limit still happens
+    assert isinstance(clock.next(2.0), Replied)  # an event at the limit still happens
     assert clock.now == 2.0
     assert clock.next(math.inf) is None
     assert clock.now == 2.0
@@ -256,7 +256,7 @@ def test_messages_of_nodes_become_events(time: SimpleNamespace) -> None:
     given = order(0, client_id=7)
     clock.dispatch(given)
     assert field.pushed == [0]
-    assert clock.next(math.inf) == Arrived(given, reply)
+    assert clock.next(math.inf) == Replied(given, reply)
     assert clock.now == 3.0
     assert clock.next(math.inf) == Stray(0)  # a duplicate
     assert clock.next(math.inf) == Stray(99)
@@ -268,7 +268,7 @@ def test_a_deadline_passes_in_real_time(time: SimpleNamespace) -> None:
     late, punctual = order(0, client_id=1), order(1, client_id=2)
     clock.dispatch(late)
     clock.dispatch(punctual)
-    assert isinstance(clock.next(math.inf), Arrived)
+    assert isinstance(clock.next(math.inf), Replied)
     assert clock.next(math.inf) == Expired(late)
     assert clock.now == 5.0
     assert clock.next(math.inf) == Returned(late)
@@ -292,7 +292,7 @@ def test_whoever_leaves_takes_its_orders_along(time: SimpleNamespace) -> None:
     clock.dispatch(kept)
     assert clock.next(math.inf) == Left(7, (lost,))
     assert [clock.next(math.inf), clock.next(math.inf)] == [Stray(0), Stray(2)]
-    assert isinstance(clock.next(math.inf), Arrived)
+    assert isinstance(clock.next(math.inf), Replied)
 
 
 def test_wall_time_stops_where_it_is_told_to(time: SimpleNamespace) -> None:
@@ -387,7 +387,7 @@ def test_an_alarm_comes_at_its_time_and_once() -> None:
     assert isinstance(clock.next(math.inf), Alarm)
     assert clock.now == 3.0
     clock.alarm(4.0)  # what ends at the same moment comes first
-    assert isinstance(clock.next(math.inf), Arrived)
+    assert isinstance(clock.next(math.inf), Replied)
     assert isinstance(clock.next(math.inf), Alarm)
     assert clock.next(math.inf) is None
     clock.alarm(9.0)
@@ -401,7 +401,7 @@ def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under
     assert isinstance(clock.next(math.inf), Alarm)
     clock.dispatch(order(1, client_id=1))
     clock.alarm(10.0)
-    assert isinstance(clock.next(math.inf), Arrived)
+    assert isinstance(clock.next(math.inf), Replied)
     assert isinstance(clock.next(math.inf), Alarm)
     clock.alarm(15.0)
     assert clock.next(math.inf) is None
@@ -414,14 +414,14 @@ def test_a_client_pauses_when_it_says_and_goes_on_with_the_rest() -> None:
     clock = VirtualClock(mailbox, Parted(lambda *_: 10.0), 1, epochs=5, pauses=True)
     clock.dispatch(order(0))
     event = clock.next(math.inf)
-    assert isinstance(event, Arrived)
+    assert isinstance(event, Replied)
     assert event.reply.upload is not None
     assert not event.reply.upload.done
     assert clock.now == pytest.approx(5.0)
     mailbox.uploads.clear()
     clock.continue_order(replace(event.order, config={"continues": True}), 0.4)
     event = clock.next(math.inf)
-    assert isinstance(event, Arrived)
+    assert isinstance(event, Replied)
     assert event.order.config == {"continues": True}
     assert clock.now == pytest.approx(13.0)
 
@@ -432,7 +432,7 @@ def test_nothing_newer_costs_no_download() -> None:
     )
     clock.dispatch(order(0))
     event = clock.next(math.inf)
-    assert isinstance(event, Arrived)
+    assert isinstance(event, Replied)
     clock.continue_order(replace(event.order, vector=NO_VECTOR), 0.4)
     assert clock.next(math.inf) is not None
     assert clock.now == pytest.approx(12.0)
@@ -442,7 +442,7 @@ def test_who_does_not_pause_ends_as_always() -> None:
     clock = VirtualClock(Shelf(), Parted(lambda *_: 10.0), 1, epochs=5, pauses=True)
     clock.dispatch(order(0))
     event = clock.next(math.inf)
-    assert isinstance(event, Arrived)
+    assert isinstance(event, Replied)
     assert event.reply.upload == UPLOAD
     assert clock.now == 12.0
 
@@ -461,16 +461,16 @@ def test_a_recall_shortens_an_order_to_its_epoch(computed: bool) -> None:
     clock.dispatch(late)
     clock.dispatch(other)
     if computed:  # its workers ran ahead
-        assert isinstance(clock.next(math.inf), Arrived)
+        assert isinstance(clock.next(math.inf), Replied)
         mailbox.pull(None)
     else:
         mailbox._capacity = 1  # only the next one is computed
-        assert isinstance(clock.next(math.inf), Arrived)
+        assert isinstance(clock.next(math.inf), Replied)
     assert clock.now == 6.0
     assert clock.recall(late)
     mailbox._capacity = 4
     event = clock.next(math.inf)
-    assert isinstance(event, Arrived)
+    assert isinstance(event, Replied)
     assert event.order is late
     assert clock.now == pytest.approx(8.0)
     assert mailbox.given[-1].config == {"local_epochs": 3}
@@ -484,7 +484,7 @@ def at_the_arrival_of_another(mailbox: Answers) -> tuple[VirtualClock, Order]:
     late, other = order(0), order(1, client_id=1)
     clock.dispatch(late)
     clock.dispatch(other)
-    assert isinstance(clock.next(math.inf), Arrived)
+    assert isinstance(clock.next(math.inf), Replied)
     return clock, late
 
 
@@ -496,7 +496,7 @@ def test_a_recall_shortens_an_order_too_that_was_seen_not_to_pause() -> None:
     assert clock.recall(late)
     assert clock.state_dict()["early"] == {}
     event = clock.next(math.inf)
-    assert isinstance(event, Arrived)
+    assert isinstance(event, Replied)
     assert (clock.now, event.order) == (pytest.approx(8.0), late)
     assert event.reply.upload is not None
     assert event.reply.upload.loss == 0.25
@@ -515,7 +515,7 @@ def test_a_client_that_sends_what_it_has_is_not_recalled_into_more() -> None:
         again.append((clock.now, clock.recall(late)))
     assert again == [(6.0, True), (6.5, True), (7.5, False)]
     event = clock.next(math.inf)
-    assert isinstance(event, Arrived)
+    assert isinstance(event, Replied)
     assert (clock.now, event.order) == (8.0, late)
 
 
@@ -525,7 +525,7 @@ def test_a_client_that_is_about_to_pause_is_not_recalled() -> None:
     clock, late = at_the_arrival_of_another(mailbox)
     assert not clock.recall(late)
     event = clock.next(math.inf)
-    assert isinstance(event, Arrived)
+    assert isinstance(event, Replied)
     assert clock.now == pytest.approx(9.0)
     assert event.reply.upload == mailbox.uploads[0]
 

@@ -389,7 +389,7 @@ def test_clusters_must_hold_those_who_were_shown() -> None:
         def cluster(self, model: GlobalModel, updates: Sequence[Update]) -> Mapping[int, int]:
             return {update.client_id: 0 for update in updates[1:]} | {77: 0}
 
-    text = "must put each of the 10 clients that it is shown into one cluster, and nobody else: "
+    text = "must put each of the 10 clients that it is shown into one cluster, and no others: "
     with pytest.raises(ValueError, match=re.escape(text + "[0, 77]")):
         run(ClusteredQuorum(num_clusters=2), strategy=Forgetful())
 

@@ -9,7 +9,7 @@ from helpers import Stays
 
 from fl_app.core.types import Order
 from fl_app.devices import Churn
-from fl_app.engine.clock import Arrived, Expired, Joined, Left, Returned
+from fl_app.engine.clock import Expired, Joined, Left, Replied, Returned
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.presence import Presence
 from fl_app.engine.virtual import VirtualClock
@@ -36,7 +36,7 @@ def events(clock: VirtualClock) -> list[Any]:
     happened = []
     while (event := clock.next(math.inf)) is not None:
         match event:
-            case Arrived(given, _) | Expired(given) | Returned(given):
+            case Replied(given, _) | Expired(given) | Returned(given):
                 happened.append((clock.now, type(event), given.client_id))
             case Joined(client_id):
                 happened.append((clock.now, Joined, client_id))
@@ -62,13 +62,13 @@ def test_who_goes_offline_loses_its_order_and_comes_back() -> None:
     clock = make_clock(Stays({0: [3.0, 4.0]}), seconds=5.0)
     clock.dispatch(order(0))
     clock.dispatch(order(1, number=1))
-    assert events(clock) == [(3.0, Left, 0, 1), (5.0, Arrived, 1), (7.0, Joined, 0)]
+    assert events(clock) == [(3.0, Left, 0, 1), (5.0, Replied, 1), (7.0, Joined, 0)]
 
 
 def test_an_order_that_ends_with_the_stay_arrives() -> None:
     clock = make_clock(Stays({0: [5.0]}), seconds=5.0)
     clock.dispatch(order(0))
-    assert events(clock) == [(5.0, Arrived, 0), (5.0, Left, 0, 0)]
+    assert events(clock) == [(5.0, Replied, 0), (5.0, Left, 0, 0)]
 
 
 def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once() -> None:

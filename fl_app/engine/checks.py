@@ -1,0 +1,101 @@
+"""Checks of what clients upload and of what a strategy returns. None of them changes any state."""
+
+from collections.abc import Mapping
+from numbers import Real
+
+import numpy as np
+
+from fl_app.core.algorithm import Algorithm
+from fl_app.core.errors import Diverged, RunError, is_number
+from fl_app.core.layout import check_extra, check_returned, check_shape, names_of
+from fl_app.core.types import KINDS, NO_EXTRA, Extra, GlobalModel, Order, Update, Upload
+from fl_app.core.vector import all_finite, read_only
+
+# Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
+# they stay finite when they are multiplied or divided by these.
+LEAST_RATE, MOST_RATE = 1e-18, 1e18
+
+
+def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upload) -> str:
+    """Why the upload for an order cannot become an update; "" if it can."""
+    if not upload.done:
+        return f"progress={upload.progress!r} of a paused client must be between 0 and 1"
+    if not (upload.base_version is None or 0 <= upload.base_version <= order.base_version):
+        return (
+            f"base_version={upload.base_version} must be between 0 and {order.base_version}, "
+            "the version of its order"
+        )
+    forgotten = upload.base_version not in (None, *model.history)
+    if forgotten and (upload.kind == "model" or not strategy.cites_forgotten):
+        return f"base_version={upload.base_version} is one that no order under way cites"
+    if upload.kind not in KINDS:
+        return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"
+    if not (is_number(upload.num_examples) and upload.num_examples > 0):
+        return f"num_examples={upload.num_examples!r} must be at least 1"
+    if not is_number(upload.rate_sum):
+        return f"rate_sum={upload.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
+    if not isinstance(upload.loss, Real):
+        return f"loss={upload.loss!r} must be a number"
+    size = model.params.size
+    return check_shape(upload.vector, size) or check_extra(
+        upload.extra, strategy.upload_extra, size
+    )
+
+
+def overflow(model: GlobalModel, update: Update) -> str:
+    """Why an update, or its gradient or displacement, is not finite; "" if they are."""
+    if not LEAST_RATE <= update.rate_sum <= MOST_RATE:
+        return f"rate_sum={update.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
+    for name, vector in update.extra.items():
+        if not all_finite([vector]):
+            return f"extra vector {name!r} has non-finite entries"
+    # A finite length bounds the entries, and with the bounds on `rate_sum` also those of the
+    # gradient and the displacement. So one pass is enough for nearly all updates.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.dot(update.vector, update.vector)):
+            return ""
+        if not all_finite([update.vector]):
+            return "payload has non-finite entries"
+        if not all_finite([model.delta(update), model.gradient(update)]):
+            return (
+                f"payload overflows as a gradient or a displacement: rate_sum={update.rate_sum:g}"
+            )
+    return ""
+
+
+def require_vector(strategy: Algorithm, method: str, vector: object, size: int) -> None:
+    """Refuse what a method of the strategy returned.
+
+    Raises:
+        RunError: it is not a float32 array of shape ``(size,)``.
+    """
+    if problem := check_returned(f"{type(strategy).__name__}.{method}", vector, size):
+        raise RunError(problem)
+
+
+def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extra:
+    """The read-only extra vectors of an order.
+
+    Raises:
+        ValueError: the strategy returns other vectors than `Algorithm.order_extra` names.
+        Diverged: they are not finite.
+    """
+    names = strategy.order_extra
+    if not names:
+        return NO_EXTRA
+    extra = strategy.dispatch_extra(model, client_id)
+    problem = check_extra(extra, names, model.params.size)
+    if problem:
+        raise ValueError(f"dispatch_extra() for client {client_id}: {problem}")
+    if not all_finite(extra.values()):
+        raise Diverged(
+            f"what travels with version {model.version}: "
+            f"{names_of(extra)} must be finite, or no client could use it"
+        )
+    return {name: read_only(extra[name]) for name in names}
+
+
+def likely_cause(learning_rates: Mapping[str, float]) -> str:
+    """The end of a message about divergence: its most likely cause and what to try."""
+    rates = " or ".join(f"{key}={rate:g}" for key, rate in learning_rates.items())
+    return f", most likely since a learning rate is too large: try a tenth of {rates or 'it'}"
