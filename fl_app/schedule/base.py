@@ -1,11 +1,12 @@
 """When: which idle clients start now, and which buffered updates are aggregated now.
 
-One class covers the classic regimes. With M_c clients at work and a buffer of K updates:
+One class, `Buffered`, covers the classic regimes. With M_c clients at work and K updates per
+aggregation:
 
 | regime | K | freed places are refilled |
 |---|---|---|
 | synchronous | K = M_c (the cohort) | after the aggregation |
-| K-asynchronous | K < M_c | after the aggregation; where all clients take part: by the same K |
+| K-asynchronous | K < M_c | after the aggregation; if all clients work, by the same K |
 | buffered (FedBuff) | K <= M_c | at once |
 | fully asynchronous (FedAsync) | 1 | at once |
 """

@@ -19,8 +19,9 @@ class Buffered(Schedule):
     Attributes:
         concurrency: M_c, clients at work at a time; None = every registered client.
         buffer_size: K, updates per aggregation, 1 <= K <= M_c.
-        refill: when a place that an arrival freed is given to a random idle client: ``"at_once"``,
-            or ``"after_aggregation"`` (where all clients take part: to those just aggregated).
+        refill: when a random idle client takes the place that an arrival freed: ``"at_once"`` or
+            ``"after_aggregation"``. If `concurrency` is None, the clients that start after an
+            aggregation are those whose updates were aggregated.
 
     Raises:
         ValueError: a bound is violated.
@@ -34,7 +35,7 @@ class Buffered(Schedule):
         require_count(
             "schedule.buffer_size",
             self.buffer_size,
-            "the server would publish versions out of nothing",
+            "the server would publish versions without updates",
         )
         if self.concurrency is not None:
             require_count("schedule.concurrency", self.concurrency, "no client would ever start")
@@ -95,19 +96,19 @@ class Buffered(Schedule):
 
 
 def synchronous(buffer_size: int = 10) -> Buffered:
-    """Rounds: a cohort of K random clients starts together, the server waits for all of them."""
+    """Rounds: a cohort of K random clients starts, and the server waits for all of them."""
     return Buffered(buffer_size, buffer_size, "after_aggregation")
 
 
 def k_async(buffer_size: int = 10, concurrency: int | None = None) -> Buffered:
-    """All (or `concurrency`) clients at work; the first K are aggregated, then K start.
+    """All clients, or `concurrency` of them, work; the server aggregates the first K updates.
 
-    Where all clients take part, those just aggregated start; otherwise idle clients are drawn at
-    random.
+    Then K clients start. If all clients work, they are the clients whose updates were aggregated.
+    Otherwise they are drawn at random from the idle clients.
     """
     return Buffered(concurrency, buffer_size, "after_aggregation")
 
 
 def fully_async(concurrency: int | None = 10) -> Buffered:
-    """Every arrival makes a version, and its place is refilled at once."""
+    """Each arrival makes a version, and its place is refilled at once."""
     return Buffered(concurrency, 1)

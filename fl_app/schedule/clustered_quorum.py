@@ -1,4 +1,4 @@
-"""When, with clusters of clients: the fastest of every cluster, and what forming clusters takes."""
+"""A schedule for clustered clients: it waits for the fastest clients of each cluster."""
 
 import math
 from collections import Counter, defaultdict
@@ -16,22 +16,24 @@ from fl_app.schedule.base import Schedule, not_waiting
 
 @dataclass
 class ClusteredQuorum(Schedule):
-    """Everybody at work; of each cluster X_n the first max(1, round(phi |X_n|)) are aggregated.
+    """EAFL's schedule: all clients work; the server aggregates each cluster's first updates.
 
-    EAFL's schedule. Only clients that were aggregated restart. An update beyond its cluster's
-    quorum waits for the next aggregation. The first updates of all clients only serve to form
-    clusters: they are dropped, and all clients train again. Later clusters are formed from the
-    latest uploads and cost no time.
+    A cluster X_n has a quorum of max(1, round(phi |X_n|)) updates. An update beyond the quorum
+    waits for the next aggregation. A client starts again when its update has been aggregated.
 
-    The server does not wait for a client that is offline or whose last order brought nothing.
+    The first updates of all clients only serve to form clusters. They are dropped, and all clients
+    train again. Later clusters are formed from the latest uploads and cost no time.
+
+    The server does not wait for a client that is offline or whose last order failed.
 
     Attributes:
-        num_clusters: N >= 1; the first clusters wait for at least so many clients.
+        num_clusters: N >= 1; the first clusters are formed from at least N clients.
         participation: phi in (0, 1].
-        recluster_every: R >= 1 iterations between clusterings.
-        synchronous: whether an aggregation, one iteration, waits for the quorums of all clusters;
-            else each cluster is aggregated by itself, and as many as there are make an iteration.
-        recluster: False keeps the first clusters for good.
+        recluster_every: R >= 1 iterations between two clusterings.
+        synchronous: True = the server waits for the quorums of all clusters and aggregates them
+            together, which is one iteration. False = it aggregates each cluster on its own; as
+            many aggregations as there are clusters are then one iteration.
+        recluster: False = the first clusters are kept.
 
     Raises:
         ValueError: a bound is violated.
@@ -53,15 +55,17 @@ class ClusteredQuorum(Schedule):
             "it is the share of a cluster that is waited for",
         )
         require_count(
-            "schedule.recluster_every", self.recluster_every, "nothing else would be done"
+            "schedule.recluster_every",
+            self.recluster_every,
+            "clusters would be formed for ever",
         )
         self._clusters: Mapping[int, int] | None = None
         self._due = 0  # version at which clusters are formed next
-        self._ordered: set[int] = set()  # clients whose order has brought nothing so far
-        self._failed: set[int] = set()  # those of them that were given another
-        self._expected: set[int] = set()  # clients that are waited for
-        self._counted: set[int] = set()  # those and whose updates wait
-        self._quorums: dict[int, int] = {}  # of the clusters of these
+        self._ordered: set[int] = set()  # clients that started and have not delivered an update
+        self._failed: set[int] = set()  # clients of these that had to start again
+        self._expected: set[int] = set()  # clients that the server waits for
+        self._counted: set[int] = set()  # clients by which `_quorums` was computed
+        self._quorums: dict[int, int] = {}  # cluster -> updates to wait for
 
     def start(
         self,
@@ -70,7 +74,7 @@ class ClusteredQuorum(Schedule):
         buffer: Sequence[Update],
         rng: np.random.Generator,
     ) -> Sequence[int]:
-        """Idle clients whose update does not wait for the aggregation."""
+        """Start the idle clients without an update in the buffer."""
         del rng
         starting = not_waiting(idle, buffer)
         self._failed |= self._ordered.intersection(starting)
@@ -97,7 +101,7 @@ class ClusteredQuorum(Schedule):
         return self._release(buffer) if first else ()
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
-        """The quorums of all clusters, or of one cluster if they are not synchronous."""
+        """The quorums of all clusters if `synchronous`, otherwise the quorum of one cluster."""
         if self._clusters is None or not buffer:
             return ()
         arrived: dict[int, list[Update]] = defaultdict(list)
@@ -137,7 +141,7 @@ class ClusteredQuorum(Schedule):
         self._counted, self._quorums = set(), {}
 
     def _quorums_of(self, clients: set[int]) -> Mapping[int, int]:
-        """How many of each cluster are waited for; most often as the time before."""
+        """Each cluster's quorum; computed again only if the clients have changed."""
         if clients != self._counted:
             self._counted = clients
             sizes = Counter(map(self._cluster_of, clients))
@@ -146,7 +150,7 @@ class ClusteredQuorum(Schedule):
         return self._quorums
 
     def _cluster_of(self, client_id: int) -> int:
-        # A client that came after the clusters were formed belongs to the largest.
+        # A client that joined after the clusters were formed belongs to the largest one.
         assert self._clusters is not None
         return self._clusters.get(client_id, 0)
 

@@ -317,7 +317,7 @@ def test_an_order_past_its_deadline_is_not_waited_for() -> None:
         (lambda: ClusteredQuorum(participation=math.nan), "schedule.participation=nan must be in"),
         (
             lambda: ClusteredQuorum(recluster_every=0),
-            "schedule.recluster_every=0 must be an integer >= 1: nothing else would be done",
+            "schedule.recluster_every=0 must be an integer >= 1: clusters would be formed for ever",
         ),
         (
             lambda: ClusteredQuorum(num_clusters=5).validate_population(num_clients=4),

@@ -338,7 +338,7 @@ def test_mean_staleness_is_p_over_k_whatever_the_speeds(schedule: Any, devices: 
         (
             lambda: Buffered(buffer_size=0),
             "schedule.buffer_size=0 must be an integer >= 1: "
-            "the server would publish versions out of nothing",
+            "the server would publish versions without updates",
         ),
         (lambda: Buffered(buffer_size=2.5), "schedule.buffer_size=2.5 must be an integer >= 1"),  # type: ignore[arg-type]
         (
