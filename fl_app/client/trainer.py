@@ -24,25 +24,25 @@ from fl_app.core.layout import Layout
 from fl_app.core.types import NO_EXTRA, Config, Extra, Order, Upload, Vector
 
 NOTHING: Vector = np.empty(0, np.float32)
-PAUSED_EXTRA = "paused_extra."
+PAUSED_EXTRA = "paused_extra."  # prefix in `state` of an order's extra vectors during a pause
 
 
 class TrainingTask(Protocol):
-    """What local training needs to know of a task (`fl_app.tasks.task.Task`)."""
+    """What local training needs of a task (`fl_app.tasks.task.Task`)."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def source(self) -> str:
-        """Where the data are from; ``"stand-in"`` = made up in place of the real ones."""
+        """Where the data are from; ``"stand-in"`` = made-up data instead of the real ones."""
         ...
 
     @property
     def num_clients(self) -> int: ...
 
     def model(self) -> nn.Module:
-        """A new model; its initial weights follow torch's global random state."""
+        """A new model, with initial weights from torch's global random state."""
         ...
 
     def train_indices(self, client_id: int) -> NDArray[np.int64]:
@@ -67,38 +67,41 @@ class LocalTrainer(NumPyClient):
 
     A step is ``w <- w - lr * v``, ``v <- momentum * v + g``,
     ``g = grad f(w; batch) + weight_decay * w + proximal * (w - w_received)``, with epochs over
-    freshly permuted data. Subclasses change it through `penalty` and `correct`, keep what they need
-    between a client's orders in `state`, and pause through `should_pause` and `merge`.
+    freshly permuted data. Subclasses change the step in `penalty` and `correct`, and pause in
+    `should_pause` and `merge`. They keep what a client needs in its next order in `state`.
 
     Args:
         task: data, model and loss of every client.
-        upload: ``"gradient"`` (of one mini-batch, no step), ``"pseudo"`` ((w_o - w_end) / sum of
-            learning rates), ``"delta"`` (w_end - w_o) or ``"model"`` (w_end).
+        upload: ``"gradient"`` (gradient of one mini-batch, no step), ``"pseudo"`` ((w_o - w_end) /
+            sum of learning rates), ``"delta"`` (w_end - w_o) or ``"model"`` (w_end).
         local_lr: eta_l > 0.
         batch_size: m >= 1; a client with fewer examples uses all of them.
         local_epochs: passes over the data, >= 1, unless `local_steps` is given.
         local_steps: number of mini-batches, >= 1.
-        momentum: in [0, 1), starting from zero with every order.
+        momentum: in [0, 1); the velocity is zero at the start of every order.
         weight_decay: >= 0.
         proximal: mu >= 0, pulls towards the received model (Li et al. 2020, FedProx).
-        lr_decay: in (0, 1], what eta_l is multiplied by for every version of the global model.
-        max_grad_norm: longest gradient of a batch, with penalty and correction, > 0; None = any.
-        upload_dtype: of the entries that travel, ``"float32"`` or ``"float16"``.
-        top_k: share of an upload's entries that travels, in (0, 1]; the others are added to the
+        lr_decay: in (0, 1]; every version of the global model multiplies eta_l by it.
+        max_grad_norm: largest norm of a batch's gradient with penalty and correction, > 0; a longer
+            gradient is scaled down; None = no bound.
+        upload_dtype: type of an upload's entries, ``"float32"`` or ``"float16"``.
+        top_k: share of an upload's entries that is sent, in (0, 1]; the others are added to the
             client's next upload (`fl_app.client.compression`); None = all.
-        seed: of the run; an order's randomness comes from (seed, client, order number).
+        seed: seed of the run; an order's random draws follow from (seed, client, order number).
         device: torch device; ``"auto"`` takes a GPU if there is one.
 
     Attributes:
         sender: this trainer with compression applied to its uploads.
         client_id: the client of the current order.
-        state: arrays by name that this client keeps between its orders; they are replaced, never
-            changed in place.
-        extra: vectors that came with the order beside the model, by name, shape ``(d,)``.
+        state: arrays by name that this client keeps between its orders. Replace them; never change
+            them in place.
+        extra: extra vectors of the order by name, shape ``(d,)``.
 
     Raises:
         ValueError: a value is out of its bounds.
     """
+
+    overlaps: ClassVar[bool] = False  # whether it trains while models travel
 
     def __init__(
         self,
@@ -152,20 +155,18 @@ class LocalTrainer(NumPyClient):
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.model = FlatModel(task.model(), device)
         self.device = torch.device(device)
-        small = top_k is not None or upload_dtype != "float32"
+        compresses = top_k is not None or upload_dtype != "float32"
         self.sender: Sender = (
-            Compressed(self, self.compression, self.model.layout) if small else self
+            Compressed(self, self.compression, self.model.layout) if compresses else self
         )
         cls = type(self)
         self._penalised = cls.penalty is not LocalTrainer.penalty
         self._corrected = cls.correct is not LocalTrainer.correct
         self._pauses = cls.should_pause is not LocalTrainer.should_pause
 
-    overlaps: ClassVar[bool] = False  # whether it trains during transfers
-
     @property
     def epochs(self) -> int:
-        """The number of equal parts of an order; a client can pause or stop after each."""
+        """Number of equal parts of an order; a client can pause or stop after each part."""
         return 1 if self.local_steps is not None else self.local_epochs
 
     @property
@@ -176,11 +177,11 @@ class LocalTrainer(NumPyClient):
     # -- hooks ------------------------------------------------------------------------------------
 
     def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
-        """Scalar added to the loss of every batch; `params` and `received` match in shape."""
+        """A scalar that is added to the loss of every batch; shapes of the arguments match."""
         raise NotImplementedError
 
     def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
-        """The gradient to step along, from the batch's gradient; shapes are kept."""
+        """The gradient for the step, computed from the batch's gradient; shapes stay the same."""
         raise NotImplementedError
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
@@ -191,11 +192,11 @@ class LocalTrainer(NumPyClient):
         raise NotImplementedError
 
     def should_stop(self, epoch: int) -> bool:
-        """Whether to end an order early, after `epoch` of its local epochs."""
+        """Whether to end an order after `epoch` of its local epochs."""
         return False
 
     def work_ahead(self, until: Callable[[], bool]) -> None:
-        """Train before the next order arrives; only trainers that overlap training do.
+        """Train before the next order arrives; only trainers with `overlaps` do.
 
         Args:
             until: called after every local epoch; True ends the training.
@@ -207,25 +208,25 @@ class LocalTrainer(NumPyClient):
 
         Args:
             fresh: w_g, shape ``(d,)``.
-            config: of the order, with ``version`` o and ``fresh_version`` g > o.
-            rng: of the order.
+            config: the order's config, with ``version`` o and ``fresh_version`` g > o.
+            rng: the order's generator.
         """
         raise NotImplementedError
 
     # -- training ---------------------------------------------------------------------------------
 
     def train(self, order: Order, out: Vector | None = None) -> Upload:
-        """Carry out one order, or the rest of one that paused.
+        """Carry out one order, or the rest of an order that paused.
 
         Args:
-            order: what to do. Its vector, w_o, is left alone; after a pause it is the fresh model,
-                or nothing, shape ``(0,)``. Of its config these are known here: ``version`` (of
-                w_o), ``local_epochs``, ``local_lr_factor`` and ``proximal-mu``, which go before
-                the trainer's own, and ``continues``.
-            out: where to write the upload's vector, shape ``(d,)``; default a new one.
+            order: the order. Its vector, w_o, is not changed. After a pause the vector is the fresh
+                model, or empty, shape ``(0,)``, if there is none. The config may have ``version``
+                (of w_o), ``local_epochs``, ``local_lr_factor`` and ``proximal-mu``, which override
+                the trainer's own values, and ``continues``.
+            out: array for the upload's vector, shape ``(d,)``; default a new one.
 
         Raises:
-            ValueError: the client has no training data, or did not pause.
+            ValueError: the client has no training data, or the order continues without a pause.
         """
         client_id, received, config = order.client_id, order.vector, order.config
         indices = self.task.train_indices(client_id)
@@ -239,17 +240,17 @@ class LocalTrainer(NumPyClient):
         entropy = (self.seed, client_id, order.sequence)
         rng = np.random.default_rng((*entropy, 1) if continues else entropy)
         _seed_torch(int(rng.integers(1 << 62)), self.device)
-        if not self.model.module.training:  # setting it on every submodule takes 0.1 ms
+        if not self.model.module.training:  # `train` visits every submodule, in 0.1 ms
             self.model.module.train()
         if continues:
-            return self._go_on(indices, rng, received, config, out)
-        # An order that paused and was never answered is over.
+            return self._continue_order(indices, rng, received, config, out)
+        # A new order ends a paused order that was never answered.
         self.state = {k: v for k, v in self.state.items() if not k.startswith("paused")}
         self.model.load(received)
         self.begin(config, rng)
         if self.upload == "gradient":
             return self._gradient(indices, rng, received, out)
-        return self._descend(indices, rng, received, config, out, _Course())
+        return self._descend(indices, rng, received, config, out, _Progress())
 
     def _gradient(
         self,
@@ -278,21 +279,21 @@ class LocalTrainer(NumPyClient):
         received: Vector,
         config: Config,
         out: Vector | None,
-        course: "_Course",
+        before: "_Progress",
     ) -> Upload:
-        """Local SGD from where `course` is to the end, or to a pause."""
+        """Local SGD from the step after `before` to the end of the order, or to a pause."""
         params: list[Tensor] = self.model.params  # type: ignore[assignment]
-        anchor = course.anchor or self._anchor()
-        velocity = course.velocity
+        anchor = before.anchor or self._anchor()
+        velocity = before.velocity
         version = float(config.get("version", 0))
         lr = self.local_lr * self.lr_decay**version * float(config.get("local_lr_factor", 1.0))
         per_epoch = math.ceil(indices.size / self.batch_size)
         epochs = int(config.get("local_epochs", self.local_epochs))
         steps = self.local_steps or epochs * per_epoch
-        pauses = self._pauses and not course.steps
+        pauses = self._pauses and not before.steps
         losses = []
         for step, chosen in enumerate(
-            self._batches(indices, rng, course.steps, steps), course.steps
+            self._batches(indices, rng, before.steps, steps), before.steps
         ):
             loss, grad = self._loss_and_grad(chosen, anchor, step)
             with torch.no_grad():
@@ -308,8 +309,8 @@ class LocalTrainer(NumPyClient):
             done = step + 1
             at_epochs_end = done % per_epoch == 0 and done < steps
             if pauses and at_epochs_end and self.should_pause(done // per_epoch):
-                course = _Course(done, float(torch.stack(losses).sum()), anchor, velocity)
-                return self._pause(course, received, done / steps, int(indices.size))
+                reached = _Progress(done, float(torch.stack(losses).sum()), anchor, velocity)
+                return self._pause(reached, received, done / steps, int(indices.size))
             if at_epochs_end and self.should_stop(done // per_epoch):
                 steps = done
                 break
@@ -322,20 +323,20 @@ class LocalTrainer(NumPyClient):
             vector[:split] *= np.float32(-1.0 / rate_sum)
             vector[split:] *= np.float32(-1.0)
         mean_loss = float(torch.stack(losses).mean())
-        if course.steps:
-            mean_loss = (course.loss + mean_loss * len(losses)) / steps
+        if before.steps:
+            mean_loss = (before.loss + mean_loss * len(losses)) / steps
         return Upload(vector, self.upload, int(indices.size), mean_loss, rate_sum, state=self.state)
 
     def _pause(
-        self, course: "_Course", received: Vector, progress: float, num_examples: int
+        self, reached: "_Progress", received: Vector, progress: float, num_examples: int
     ) -> Upload:
-        """Save what the rest of the order needs in `state`, and ask for a fresh model."""
+        """Save in `state` what the rest of the order needs, and ask for a fresh model."""
         self.state["paused"] = self.model.read()
-        self.state["paused_at"] = np.array([course.steps, course.loss])
+        self.state["paused_at"] = np.array([reached.steps, reached.loss])
         if self.upload != "model":
             self.state["paused_received"] = received.copy()
         self.state |= {PAUSED_EXTRA + name: vector for name, vector in self.extra.items()}
-        for name, tensors in (("anchor", course.anchor), ("velocity", course.velocity)):
+        for name, tensors in (("anchor", reached.anchor), ("velocity", reached.velocity)):
             if tensors is not None:
                 flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
                 self.state[f"paused_{name}"] = flat.cpu().numpy()
@@ -343,13 +344,13 @@ class LocalTrainer(NumPyClient):
             NOTHING,
             self.upload,
             num_examples,
-            course.loss / course.steps,
+            reached.loss / reached.steps,
             done=False,
             progress=progress,
             state=self.state,
         )
 
-    def _go_on(
+    def _continue_order(
         self,
         indices: NDArray[np.int64],
         rng: np.random.Generator,
@@ -359,35 +360,38 @@ class LocalTrainer(NumPyClient):
     ) -> Upload:
         """Train the rest of an order that paused, from the saved state."""
         if "paused" not in self.state:
-            raise ValueError(f"client {self.client_id} is to go on, but has nothing put aside")
-        aside = {key: self.state.pop(key) for key in list(self.state) if key.startswith("paused")}
+            raise ValueError(
+                f"client {self.client_id} is to continue an order, but has none that paused"
+            )
+        saved = {key: self.state.pop(key) for key in list(self.state) if key.startswith("paused")}
         self.extra = self.extra or {
             key.removeprefix(PAUSED_EXTRA): vector
-            for key, vector in aside.items()
+            for key, vector in saved.items()
             if key.startswith(PAUSED_EXTRA)
         }
-        self.model.load(aside["paused"])
+        self.model.load(saved["paused"])
         metrics = self.merge(fresh, config, rng) if fresh.size else {}
-        course = _Course(
-            int(aside["paused_at"][0]),
-            float(aside["paused_at"][1]),
-            self._like_params(aside.get("paused_anchor")),
-            self._like_params(aside.get("paused_velocity")),
+        before = _Progress(
+            int(saved["paused_at"][0]),
+            float(saved["paused_at"][1]),
+            self._like_params(saved.get("paused_anchor")),
+            self._like_params(saved.get("paused_velocity")),
         )
-        received = aside.get("paused_received", aside["paused"])
-        upload = self._descend(indices, rng, received, config, out, course)
+        received = saved.get("paused_received", saved["paused"])
+        upload = self._descend(indices, rng, received, config, out, before)
         return replace(upload, metrics=metrics)
 
     def _like_params(self, flat: NDArray[Any] | None) -> list[Tensor] | None:
+        """A flat array as tensors with the shapes of the parameters."""
         if flat is None:
             return None
         sizes = [parameter.numel() for parameter in self.model.params]
-        # A copy: what a client kept may be asked for again, and steps change velocities in place.
+        # A copy: steps change the velocity in place, and the saved state may be needed again.
         parts = torch.split(torch.tensor(flat, device=self.device), sizes)
         return [part.view(p.shape) for part, p in zip(parts, self.model.params, strict=True)]
 
     def _anchor(self) -> list[Tensor] | None:
-        """The received parameters, if the loss or the penalty compares with them."""
+        """The received parameters, if the proximal term or the penalty needs them."""
         if not (self._proximal or self._penalised):
             return None
         return [p.detach().clone() for p in self.model.params]
@@ -402,13 +406,13 @@ class LocalTrainer(NumPyClient):
     def _loss_and_grad(
         self, chosen: NDArray[np.int64], anchor: list[Tensor] | None, step: int
     ) -> tuple[Tensor, list[Tensor]]:
-        """A batch's loss without penalty, and g with all its terms."""
+        """A batch's loss without penalty, and the gradient g with all its terms."""
         params: list[Tensor] = self.model.params  # type: ignore[assignment]
         total = loss = self._loss(chosen)
         if self._penalised and anchor is not None:
             total = loss + self.penalty(params, anchor)
         grad = list(torch.autograd.grad(total, params))
-        # Nothing is added in place: two parameters' gradients may be one and the same tensor.
+        # Nothing is added in place: two parameters may share one gradient tensor.
         with torch.no_grad():
             if self._corrected:
                 grad = self.correct(grad, step)
@@ -426,7 +430,7 @@ class LocalTrainer(NumPyClient):
     def _batches(
         self, indices: NDArray[np.int64], rng: np.random.Generator, first: int, steps: int
     ) -> Iterator[NDArray[np.int64]]:
-        """Mini-batches of freshly permuted data: numbers `first` to `steps`; epochs are whole."""
+        """The mini-batches of steps `first` to `steps` - 1; every epoch permutes the data."""
         per_epoch = math.ceil(indices.size / self.batch_size)
         for step in range(first, steps):
             place = step % per_epoch * self.batch_size
@@ -437,28 +441,29 @@ class LocalTrainer(NumPyClient):
     # -- Flower -----------------------------------------------------------------------------------
 
     def get_parameters(self, config: dict[str, Scalar]) -> list[NDArray[Any]]:
-        """The model's arrays in the layout's order (before training: the initial ones)."""
+        """The model's arrays in the layout's order; before training, its initial arrays."""
         del config
         return self.model.layout.unflatten(self.model.read())
 
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
-        """Train as ordered, by client ``config["client-id"]`` as its order ``config["sequence"]``.
+        """Carry out order number ``config["sequence"]`` of client ``config["client-id"]``.
 
-        `state` is what this client kept from its order before, and afterwards what it keeps;
-        `extra` is what came with the order, and afterwards what goes with the upload.
+        Before the call, `state` is the client's state from its previous order, and `extra` holds
+        the order's extra vectors. After it, `state` is the new state, and `extra` holds the
+        upload's extra vectors.
 
         Returns:
-            The upload as arrays in the layout's order (none upon a pause), the number of examples,
-            and metrics ``loss``, ``rate-sum`` and ``kind``; where they say something, also
+            The upload as arrays in the layout's order (none after a pause), the number of examples,
+            and metrics ``loss``, ``rate-sum`` and ``kind``. If they apply, there are also
             ``encoding`` (``"top-k"``: all but k trainable entries are 0), ``done``, ``progress``,
             ``base-version``, and ``trainer``, the classes between this one and `LocalTrainer`.
         """
         received = self.model.layout.flatten(parameters) if parameters else NOTHING
         settings = {k: v for k, v in config.items() if not isinstance(v, bytes)}
         order = Order(
-            number=0,  # the server's to know, as is when it was given
+            number=0,  # only the server knows it, and `sent_at`
             client_id=int(config.get("client-id", 0)),
             sequence=int(config.get("sequence", 0)),
             base_version=int(config.get("version", 0)),
@@ -487,9 +492,9 @@ class LocalTrainer(NumPyClient):
         if self.compression.top_k is not None:
             metrics["encoding"] = "top-k"
         arrays = self.model.layout.unflatten(upload.vector)
-        with np.errstate(over="ignore"):  # of what is not finite and travels as it is
+        with np.errstate(over="ignore"):  # of uploads that are not finite, which nothing rounded
             for place, entry in enumerate(self.model.layout.entries):
-                if entry.trainable:  # as they are after rounding
+                if entry.trainable:  # `sender` has rounded them already
                     arrays[place] = arrays[place].astype(self.compression.dtype, copy=False)
         return arrays, upload.num_examples, metrics
 
@@ -509,8 +514,15 @@ class LocalTrainer(NumPyClient):
 
 
 @dataclass(frozen=True)
-class _Course:
-    """How far an order is: steps, their summed loss, what penalties compare with, momentum."""
+class _Progress:
+    """How much of an order is done.
+
+    Attributes:
+        steps: number of steps.
+        loss: sum of their losses.
+        anchor: the received parameters, if `_anchor` keeps them.
+        velocity: of momentum, if there is one.
+    """
 
     steps: int = 0
     loss: float = 0.0
@@ -519,17 +531,17 @@ class _Course:
 
 
 def initial_vector(task: TrainingTask, seed: int) -> tuple[Vector, Layout]:
-    """w_0 and the layout of a task's model; the same for every algorithm with the same seed."""
+    """w_0 and the layout of a task's model; they depend on the task and the seed alone."""
     torch.manual_seed(seed)
     model = FlatModel(task.model())
     return model.read(), model.layout
 
 
 def _seed_torch(seed: int, device: torch.device) -> None:
-    """Seed what draws on `device`: dropout and the like.
+    """Seed torch's generators that draw on `device`, for dropout and the like.
 
-    `torch.manual_seed` seeds every backend there might be; for a CUDA that is built in but not in
-    use it formats a stack trace each time, which takes 0.3 ms.
+    `torch.manual_seed` seeds every backend. If CUDA is built in but not in use, it formats a stack
+    trace each time, which takes 0.3 ms.
     """
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

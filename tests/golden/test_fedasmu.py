@@ -401,8 +401,10 @@ def test_a_pause_with_momentum_and_displacement() -> None:
     assert done.rate_sum == plain.rate_sum
 
 
-def test_who_never_paused_cannot_go_on() -> None:
-    with pytest.raises(ValueError, match="client 0 is to go on, but has nothing put aside"):
+def test_a_client_that_never_paused_cannot_continue() -> None:
+    with pytest.raises(
+        ValueError, match="client 0 is to continue an order, but has none that paused"
+    ):
         trainer().train(order_for(0, 0, NOTHING, {"continues": True}))
 
 
