@@ -1,7 +1,7 @@
-"""Devices: how long orders take on each client, what energy they take, and who is online when.
+"""Devices: the duration and the energy of orders on each client, and when clients are online.
 
-`Fleet` puts training times (`compute`), transfer times (`network`) and energy together; `Churn` and
-`Diurnal` say when clients come and go. All of it is a function of (seed, client, number).
+`Fleet` combines training times (`compute`), transfer times (`network`) and energy. `Churn` and
+`Diurnal` say when clients are online. All of it is a function of (seed, client, number).
 """
 
 from fl_app.devices.availability import Churn, Diurnal

@@ -1,18 +1,18 @@
-"""When clients are online: they come and go in stays, online and offline by turns."""
+"""When clients are online: each client's stays, which alternate between online and offline."""
 
 from fl_app.core.errors import require, require_at_least, require_positive
 from fl_app.devices.draws import around, exponential, uniform
 
 
 class Churn:
-    """Clients come and go at random: stays of exponential length, independent of each other.
+    """Clients come and go at random, in independent stays of exponential length.
 
-    At the start a client is online with the probability that it has in the long run.
+    At second 0 a client is online with its long-run probability.
 
     Args:
         mean_online: mean seconds of a stay online, > 0.
         mean_offline: mean seconds of a stay offline, > 0.
-        seed: of the run.
+        seed: seed of the run.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -36,25 +36,26 @@ class Churn:
         return uniform(self._seed, client_id, 0, b"online") < self._share
 
     def stay(self, client_id: int, number: int) -> float:
-        """Seconds of the client's stay `number` >= 0, online and offline by turns."""
+        """Seconds of the client's stay `number` >= 0; online and offline stays alternate."""
         online = self.starts_online(client_id) == (number % 2 == 0)
         return self._mean[online] * exponential(uniform(self._seed, client_id, number, b"stay"))
 
 
 class Diurnal:
-    """Clients are online for the same part of every day, at hours that depend on the client.
+    """Each client is online for a part of every day, at hours that depend on the client.
 
-    Client i's day begins ``spread * U(0, 1)`` of a day before second 0, and it is online for the
-    first ``online_share * U(1 - jitter, 1 + jitter)`` of each of its days.
+    A client's day 0 begins ``day_seconds * spread * U(0, 1)`` before second 0. The client is online
+    at the beginning of each of its days, for ``day_seconds * online_share * U(1 - jitter, 1 +
+    jitter)``.
 
     Args:
         day_seconds: length of a day, > 0.
         online_share: mean part of a day that a client is online, in (0, 1).
-        spread: part of a day over which the clients' days begin, in [0, 1]; with 1 about as many
-            are online at any hour, with 0 all come and go together.
-        jitter: relative half-width of the online time's deviation from day to day, >= 0 and such
-            that ``online_share * (1 + jitter) < 1``.
-        seed: of the run.
+        spread: part of a day over which the clients' days begin, in [0, 1]. With 1 about as many
+            clients are online at any hour; with 0 all come and go together.
+        jitter: relative half-width of the daily deviation of the time online, >= 0, with
+            ``online_share * (1 + jitter) < 1``.
+        seed: seed of the run.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -71,7 +72,7 @@ class Diurnal:
     ) -> None:
         prefix = "devices.availability"
         require_positive(f"{prefix}.day_seconds", day_seconds, "days would never pass")
-        require_positive(f"{prefix}.online_share", online_share, "nobody would ever be online")
+        require_positive(f"{prefix}.online_share", online_share, "no client would ever be online")
         require_at_least(f"{prefix}.spread", spread, 0, "it is a share of a day")
         require(spread <= 1, f"{prefix}.spread", spread, "at most 1", "it is a share of a day")
         require_at_least(f"{prefix}.jitter", jitter, 0, "a stay could not be drawn")
@@ -94,8 +95,8 @@ class Diurnal:
         return self._past(client_id) < self._online(client_id, 0)
 
     def stay(self, client_id: int, number: int) -> float:
-        """Seconds of the client's stay `number` >= 0, online and offline by turns."""
-        # Counted from the beginning of day 0, which lies before second 0: even stays are online.
+        """Seconds of the client's stay `number` >= 0; online and offline stays alternate."""
+        # The number counted from the beginning of day 0, before second 0: even stays are online.
         absolute = number if self.starts_online(client_id) else number + 1
         online = self._online(client_id, absolute // 2)
         whole = online if absolute % 2 == 0 else self._day - online

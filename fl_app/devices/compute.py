@@ -1,7 +1,7 @@
 """How many seconds the training of an order takes on each client.
 
-A profile is asked once per order and answers from (seed, client, order number) alone. So every
-algorithm meets the same devices, and there is no state to save.
+A duration is a function of (seed, client, order number). So every algorithm meets the same devices,
+and there is no state to save.
 """
 
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from fl_app.devices.draws import STREAM, around, exponential, uniform
 
 
 class MeanSeconds:
-    """Every client has a mean duration, from which its orders deviate.
+    """Every client has a mean duration, and its orders deviate from it.
 
     An order of client i takes ``e_i * U(1 - jitter, 1 + jitter)``.
 
     Args:
         mean_seconds: e_i, shape ``(N,)``, all > 0.
-        seed: of the run.
+        seed: seed of the run.
         jitter: relative half-width of an order's deviation, in [0, 1).
 
     Attributes:
@@ -48,14 +48,15 @@ class MeanSeconds:
 
 
 class UniformRatio(MeanSeconds):
-    """Mean durations uniform between the fastest and the slowest client.
+    """Mean durations are uniform between those of the fastest and the slowest client.
 
-    ``e_i = base_seconds * U(1, ratio)``, with one client exactly at 1 and one exactly at `ratio`.
+    ``e_i = base_seconds * U(1, ratio)``. One client has exactly ``base_seconds``, and one exactly
+    ``base_seconds * ratio``.
 
     Args:
-        ratio: slowest over fastest mean duration, >= 1.
+        ratio: mean duration of the slowest client over that of the fastest, >= 1.
         num_clients: N >= 1; a single client is the fastest.
-        seed: of the run.
+        seed: seed of the run.
         jitter: see `MeanSeconds`.
         base_seconds: mean duration on the fastest client, > 0.
 
@@ -82,14 +83,14 @@ class UniformRatio(MeanSeconds):
 
 
 class TwoSpeed(MeanSeconds):
-    """Some clients are slow, all others equally fast.
+    """Some clients are slow; all others are equally fast.
 
     Args:
         num_clients: N >= 1.
-        slow_share: of clients that are slow, in (0, 1]: those of `fl_app.core.slow.slow_clients`.
-        slow: ids of the slow clients, in place of `slow_share`.
+        slow_share: share of slow clients, in (0, 1]; `fl_app.core.slow.slow_clients` names them.
+        slow: ids of the slow clients, instead of `slow_share`.
         slowdown: mean duration on a slow client over that on a fast one, >= 1; 2 = half speed.
-        seed: of the run.
+        seed: seed of the run.
         jitter: see `MeanSeconds`.
         base_seconds: mean duration on a fast client, > 0.
 
@@ -125,13 +126,13 @@ class TwoSpeed(MeanSeconds):
 
 
 class LogNormal(MeanSeconds):
-    """Mean durations log-normal over the clients: ``e_i = base_seconds * exp(sigma * N(0, 1))``.
+    """Mean durations are log-normal: ``e_i = base_seconds * exp(sigma * N(0, 1))``.
 
     Args:
         num_clients: N >= 1.
         sigma: standard deviation of log(e_i), >= 0; with 0.5 one client in six takes more than 1.65
-            times as long as the median one.
-        seed: of the run.
+            times as long as the median client.
+        seed: seed of the run.
         jitter: see `MeanSeconds`.
         base_seconds: mean duration on the median client, > 0.
 
@@ -155,18 +156,18 @@ class LogNormal(MeanSeconds):
 
 
 class Exponential:
-    """Equal clients whose orders take exponential times, as stragglers do.
+    """All clients are equal, and their orders take exponential times.
 
-    An order takes ``base_seconds * (fixed + (1 - fixed) * Exp(1))``, whoever does it.
+    An order of any client takes ``base_seconds * (fixed + (1 - fixed) * Exp(1))``.
 
     Args:
         num_clients: N >= 1.
-        fixed: share of the mean that every order takes at least, in [0, 1).
-        seed: of the run.
+        fixed: least duration of an order as a share of the mean, in [0, 1).
+        seed: seed of the run.
         base_seconds: mean duration, > 0.
 
     Attributes:
-        mean_seconds: of every client.
+        mean_seconds: mean duration of every client.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -189,5 +190,5 @@ class Exponential:
 
 
 def _check(num_clients: int, base_seconds: float) -> None:
-    require_at_least("num_clients", num_clients, 1, "there would be nobody to train")
+    require_at_least("num_clients", num_clients, 1, "there would be no client to train")
     require_positive("devices.base_seconds", base_seconds, "time would stand still")

@@ -1,6 +1,6 @@
-"""Random numbers that are a function of (seed, client, number) and need no state.
+"""Random numbers as a function of (seed, client, number), without state.
 
-A hash takes 2 microseconds, constructing a NumPy generator 25.
+A hash takes 2 microseconds; the construction of a NumPy generator takes 25.
 """
 
 import math
@@ -14,13 +14,13 @@ _pack = struct.Struct("<qqq").pack
 
 
 def uniform(seed: int, client_id: int, number: int, what: bytes = b"devices") -> float:
-    """A number in [0, 1), uniform over (seed, client, number) and a function of them alone.
+    """A uniform number in [0, 1), a function of the arguments alone.
 
     Args:
-        seed: of the run.
-        client_id: of the client.
-        number: of its order, or of whatever is drawn for.
-        what: names the quantity, at most 16 bytes; each has numbers of its own.
+        seed: seed of the run.
+        client_id: the client.
+        number: number of its order, its stay or its day.
+        what: name of the quantity, at most 16 bytes; each quantity has its own numbers.
     """
     digest = blake2b(_pack(seed, client_id, number), digest_size=8, person=what).digest()
     return (int.from_bytes(digest, "little") >> 11) * 2.0**-53
@@ -37,12 +37,12 @@ def exponential(draw: float) -> float:
 
 
 class NormalAbove:
-    """A normal number given that it is at least `lowest`.
+    """A normal distribution truncated below `lowest`.
 
     Args:
-        mean: of the whole normal distribution.
+        mean: mean of the whole normal distribution.
         sigma: its standard deviation, > 0.
-        lowest: where it is cut off.
+        lowest: lower bound.
     """
 
     def __init__(self, mean: float, sigma: float, lowest: float) -> None:
@@ -51,8 +51,8 @@ class NormalAbove:
         self._below = self._normal.cdf(lowest)
 
     def __call__(self, draw: float) -> float:
-        """The number that belongs to a `draw` in [0, 1)."""
+        """The quantile at a `draw` in [0, 1)."""
         place = self._below + draw * (1.0 - self._below)
-        # The inverse knows neither 0 nor 1, which rounding could reach.
+        # `inv_cdf` refuses 0 and 1, which rounding could reach.
         place = min(max(place, 2.0**-53), 1.0 - 2.0**-53)
         return max(self._lowest, self._normal.inv_cdf(place))

@@ -14,7 +14,7 @@ class Compute(Protocol):
 
     @property
     def mean_seconds(self) -> Sequence[float]:
-        """Of every client."""
+        """Mean seconds of every client."""
         ...
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
@@ -59,8 +59,7 @@ class Energy:
 class Fleet:
     """The devices of all clients: the engine's `Devices`.
 
-    An order takes download + training + upload. All of it follows from (seed, client, order
-    number), so the same order always gets the same answer.
+    An order takes download + training + upload. Each is a function of (seed, client, order number).
 
     Args:
         compute: training times.
@@ -89,13 +88,13 @@ class Fleet:
     def joules(
         self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
     ) -> float | None:
-        """Energy that the first `elapsed` seconds of an order take; None if it is unknown.
+        """Energy of the first `elapsed` seconds of an order; None if it is unknown.
 
         Args:
             client_id: the client of the order.
             sequence: the order's number.
-            now: when it was given, seconds.
-            elapsed: seconds since then; an order that was cut short took less than all of it.
+            now: when the order was given, seconds.
+            elapsed: seconds since then; fewer than the whole order's if it was cut short.
         """
         return self.joules_of(self.parts(client_id, sequence, now), elapsed)
 

@@ -1,4 +1,4 @@
-"""Phones and links as measured in the field; where the numbers come from: ``tables/README.md``."""
+"""Phones and links as measured in the field. ``tables/README.md`` names the sources."""
 
 import json
 from importlib import resources
@@ -10,17 +10,17 @@ from fl_app.core.errors import require_at_least, require_positive
 from fl_app.devices.compute import MeanSeconds
 from fl_app.devices.draws import STREAM, NormalAbove, uniform
 
-LEAST_SPEED = 0.1  # of a link's mean: some deviations are as large as their means
+LEAST_SPEED = 0.1  # share of a link's mean: some deviations are as large as the mean
 
 
 class MeasuredPhones(MeanSeconds):
-    """Every client is one of 114 phones, drawn as often as its type was seen in the field.
+    """Every client is one of 114 phone types, drawn by how often the type was seen in the field.
 
     Args:
         num_clients: N >= 1.
-        seed: of the run.
+        seed: seed of the run.
         jitter: see `MeanSeconds`.
-        base_seconds: mean duration on the median phone, > 0; the others take 0.38 to 5.1 times as
+        base_seconds: mean duration on the median phone, > 0; other phones take 0.38 to 5.1 times as
             long.
 
     Raises:
@@ -30,7 +30,7 @@ class MeasuredPhones(MeanSeconds):
     def __init__(
         self, *, num_clients: int, seed: int = 0, jitter: float = 0.2, base_seconds: float = 1.0
     ) -> None:
-        require_at_least("num_clients", num_clients, 1, "there would be nobody to train")
+        require_at_least("num_clients", num_clients, 1, "there would be no client to train")
         require_positive("devices.base_seconds", base_seconds, "time would stand still")
         phones = _table("phones.json")
         counts = np.array([phone["count"] for phone in phones])
@@ -43,14 +43,14 @@ class MeasuredPhones(MeanSeconds):
 class MeasuredLinks:
     """Every client has one of 19 measured links, drawn at random.
 
-    A transfer takes ``num_bytes / speed``, with a normal speed of the link's mean and deviation,
-    given that it is at least a tenth of the mean.
+    A transfer takes ``num_bytes / speed``. The speed is normal, with the link's mean and deviation,
+    truncated below a tenth of the mean.
 
     Args:
         num_bytes: size of a model.
         num_clients: N >= 1.
-        seed: of the run.
-        slowdown: what all speeds are divided by, > 0.
+        seed: seed of the run.
+        slowdown: divisor of all speeds, > 0.
         download_share: size of an order over that of a model.
         upload_share: size of an upload over that of a model.
 

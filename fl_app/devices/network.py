@@ -1,4 +1,4 @@
-"""How many seconds a model takes down to a client and up from it."""
+"""How many seconds the download and the upload of a model take."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -8,14 +8,14 @@ from fl_app.devices.draws import around, uniform
 
 
 class Relative:
-    """A transfer takes a fixed share of the federation's mean training time, either way.
+    """A download and an upload each take a fixed share of the federation's mean training time.
 
-    FedASMU gives only the divisors of its bandwidths, and no unit.
+    The paper of FedASMU gives divisors of its bandwidths, but no unit.
 
     Args:
         mean_seconds: training time of every client, all > 0.
-        share: of its mean that a transfer takes at normal bandwidth, >= 0.
-        slowdown: what the bandwidth is divided by, > 0.
+        share: duration of a transfer at normal bandwidth as a share of the mean, >= 0.
+        slowdown: divisor of the bandwidth, > 0.
         download_share: size of an order over that of a model.
         upload_share: size of an upload over that of a model.
 
@@ -58,8 +58,8 @@ class Link:
         num_bytes: size of a model, > 0.
         down: bytes per second to a client, > 0.
         up: bytes per second from a client, > 0.
-        latency: seconds before the first byte comes, >= 0.
-        seed: of the run.
+        latency: seconds before the first byte arrives, >= 0.
+        seed: seed of the run.
         jitter: relative half-width of a transfer's deviation, in [0, 1).
         download_share: size of an order over that of a model.
         upload_share: size of an upload over that of a model.
@@ -96,11 +96,11 @@ class Link:
         self._jitter = jitter
 
     def download(self, client_id: int, sequence: int) -> float:
-        """As `Relative.download`."""
+        """See `Relative.download`."""
         draw = uniform(self._seed, client_id, sequence, b"download")
         return self._latency + self._down * around(self._jitter, draw)
 
     def upload(self, client_id: int, sequence: int) -> float:
-        """As `Relative.upload`."""
+        """See `Relative.upload`."""
         draw = uniform(self._seed, client_id, sequence, b"upload")
         return self._latency + self._up * around(self._jitter, draw)

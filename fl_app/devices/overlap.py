@@ -1,9 +1,9 @@
 """Devices that train during transfers, and the equal devices of Overlap-FedAvg's Table 4.
 
 Table 4 gives the seconds of one iteration under FedAvg (five local epochs and the communication)
-and under Overlap-FedAvg (five local epochs alone), so the difference is the communication. NOTE:
-per million parameters that is 3 to 12 seconds depending on the model, so no bandwidth explains it,
-and the numbers are used as they are. A model is known by its number of parameters.
+and under Overlap-FedAvg (five local epochs alone). The difference is the communication. NOTE: it is
+3 to 12 seconds per million parameters, so it follows from no bandwidth. The numbers are used as
+they are. A model is identified by its number of parameters.
 """
 
 import math
@@ -30,14 +30,14 @@ TABLE_4 = {
 
 
 class OverlapCompute(MeanSeconds):
-    """Training takes as long as a client has data; the largest client takes what Table 4 says.
+    """Training time is proportional to a client's data; the largest client takes Table 4's time.
 
     Args:
         num_bytes: size of a model, 4 bytes per parameter.
         num_examples: n_i of every client, all > 0.
-        seed: of the run.
+        seed: seed of the run.
         jitter: see `MeanSeconds`.
-        epochs: local epochs of an order, >= 1; Table 4's have five.
+        epochs: local epochs of an order, >= 1; Table 4 has five.
 
     Raises:
         ValueError: a value is out of its bounds, or Table 4 does not have the model.
@@ -91,17 +91,17 @@ class OverlapNetwork:
 class Overlapping:
     """A fleet whose clients train during their upload and their next download.
 
-    All clients are in step. A cycle has as many local epochs as the slowest needs to cover its
-    transfers, at least one and at most `max_epochs`; it takes as long as its training or its
-    transfers, whichever is longer.
+    All clients work in step. A cycle has as many local epochs as the slowest client needs to cover
+    its transfers, at least one and at most `max_epochs`. It lasts as long as its training or its
+    transfers, whichever takes longer.
 
     Args:
-        fleet: whose training time is that of `max_epochs` local epochs.
+        fleet: the devices; their training time is the time of `max_epochs` local epochs.
         num_clients: N.
         max_epochs: E_max >= 1.
 
     Attributes:
-        local_epochs: of a cycle.
+        local_epochs: number of local epochs in a cycle.
     """
 
     def __init__(self, fleet: Fleet, num_clients: int, max_epochs: int) -> None:
@@ -113,9 +113,9 @@ class Overlapping:
         self._share = self.local_epochs / max_epochs
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        """The seconds from one upload to the next, as training; the first waits for its download.
+        """The seconds of a cycle, all of them as training: transfers overlap with it.
 
-        Transfers overlap with training, so they take no time of their own.
+        A client's first cycle does not overlap: its training needs the download.
         """
         download, training, upload = self._work(client_id, sequence, now)
         if sequence == 0:
@@ -125,12 +125,12 @@ class Overlapping:
     def joules(
         self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
     ) -> float | None:
-        """Energy of an order: `Fleet.joules` of as much work as its cycle has."""
-        del elapsed  # orders under way are not cut short while all are in step
+        """Energy of an order: `Fleet.joules` for the work of one cycle."""
+        del elapsed  # no order is cut short while all clients work in step
         return self._fleet.joules_of(self._work(client_id, sequence, now))
 
     def _work(self, client_id: int, sequence: int, now: float) -> Parts:
-        """Transfers of the fleet, and the training of one cycle."""
+        """The transfers and the training of one cycle."""
         parts = self._fleet.parts(client_id, sequence, now)
         return parts._replace(training=parts.training * self._share)
 

@@ -1,4 +1,4 @@
-"""Tasks: what is learned, from which data, split over which clients.
+"""Tasks: data, model, loss and metric, and which client holds which examples.
 
-Nothing is imported here: partitions are checked before torch is there.
+Nothing is imported here, because partitions are checked before torch is imported.
 """

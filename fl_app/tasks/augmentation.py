@@ -8,14 +8,14 @@ PADDING = 4
 
 
 def crop_flip(images: Tensor) -> Tensor:
-    """Each image padded by 4 zeros a side, cropped to its size at random, mirrored or not.
+    """Pad each image by 4 zeros a side, crop it to its size at random, mirror half of them.
 
-    What CIFAR's classifiers are usually trained with. NOTE: torchvision's transforms draw once for
-    a whole batch; called image by image they give the same as this, in 5.9 ms for a batch of 32
-    against 0.2 ms.
+    This is the usual augmentation for CIFAR. NOTE: torchvision's transforms draw once for a whole
+    batch. Called image by image they give the same as this function, but take 5.9 ms for a batch of
+    32 instead of 0.2 ms.
 
     Args:
-        images: shape ``(n, channels, height, width)``, any type; left alone.
+        images: shape ``(n, channels, height, width)``, any type; not changed.
     """
     num_images, _, height, width = images.shape
     padded = F.pad(images, [PADDING] * 4)

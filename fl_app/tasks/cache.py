@@ -1,7 +1,7 @@
-"""Unpacked arrays on disk, with digests by which damage is noticed, mapped into memory.
+"""A cache of unpacked arrays on disk, mapped into memory, with digests that reveal damage.
 
-Every entry of the cache is a folder of ``.npy`` files and a ``digest.json`` that holds the size and
-the SHA-256 of each. A folder that does not fit its digests, or has none, is unpacked again.
+Every entry is a folder of ``.npy`` files with a ``digest.json`` that holds the size and the SHA-256
+of each file. A folder without digests, or with files that do not fit them, is unpacked again.
 """
 
 import fcntl
@@ -22,28 +22,28 @@ from fl_app.core.files import atomic_write
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
-FORMAT = 1  # of the cached arrays; another number unpacks everything again
+FORMAT = 1  # of the cached arrays; a new number makes old entries invalid
 DIGEST = "digest.json"
 SMALL = 8 << 20  # bytes: a file up to this size, such as labels, is hashed whenever it is opened
 
-# Larger files that this process, or one that it comes from, has hashed. A file that was written to
-# since has another entry here, for its time of change is part of it.
+# Environment variable: larger files that this process or its parents have hashed. An entry contains
+# the file's time of change, so a file that was written to since is hashed again.
 CHECKED = "FL_APP_CHECKED"
 
 log = logging.getLogger(__name__)
 
 
 def cache_folder() -> Path:
-    """Where unpacked data are kept: FL_APP_CACHE, or ``fl_app`` in the user's cache folder."""
+    """The folder of the cache: FL_APP_CACHE, or ``fl_app`` in the user's cache folder."""
     if chosen := os.environ.get("FL_APP_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fl_app"
 
 
 def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
-    """What `make` returns, from the cache if it was made before from the same `state`.
+    """The result of `make`, from the cache if `make` has run with the same `state` before.
 
-    A cache that cannot be written to only costs time. Nothing is kept of an empty result.
+    A cache that cannot be written to only costs time. An empty result is not cached.
     """
     key = hashlib.sha256(repr((FORMAT, state)).encode()).hexdigest()[:16]
     folder = cache_folder() / f"{name}-{key}"
@@ -57,7 +57,7 @@ def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
                 log.warning("%s is unpacked again: %s", name, problem)
         arrays = make()
         if arrays and _store(arrays, folder):
-            with suppress(_Unfit):  # a disk that fails
+            with suppress(_Unfit):  # the disk may fail
                 return _read(folder)
         return arrays
 
@@ -70,7 +70,7 @@ def _read(folder: Path) -> Arrays:
     """The arrays of a folder.
 
     Raises:
-        _Unfit: it does not fit its digests, or there is none.
+        _Unfit: there is no such folder, or its files do not fit their digests.
     """
     arrays = {}
     try:
@@ -82,8 +82,8 @@ def _read(folder: Path) -> Arrays:
                 raise _Unfit(f"{path} has {size} bytes instead of {digest['size']}")
             if _sha256(path, known=digest["sha256"]) != digest["sha256"]:
                 raise _Unfit(f"{path} was changed: its SHA-256 is another one")
-            # Copy on write: pages are shared until somebody writes, and torch needs arrays that it
-            # may write to.
+            # Copy on write: torch needs writable arrays, and processes share the pages that nothing
+            # writes to.
             arrays[path.stem] = np.load(path, mmap_mode="c")
     except FileNotFoundError as error:
         raise _Unfit(f"{error.filename} is missing") from error
@@ -93,7 +93,7 @@ def _read(folder: Path) -> Arrays:
 
 
 def _sha256(path: Path, known: str) -> str:
-    """SHA-256 of a file; a large one that was hashed before is taken to be as it was, `known`."""
+    """SHA-256 of a file; `known` for a large file that was hashed before and has not changed."""
     with path.open("rb") as file:
         stat = os.fstat(file.fileno())
         times = (stat.st_mtime_ns, stat.st_ctime_ns)
@@ -108,7 +108,7 @@ def _sha256(path: Path, known: str) -> str:
 
 
 def _store(arrays: Arrays, folder: Path) -> bool:
-    """Write all or nothing; false if the cache cannot be written to."""
+    """Write all arrays or none; returns false if the cache cannot be written to."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made:
@@ -124,7 +124,7 @@ def _store(arrays: Arrays, folder: Path) -> bool:
             with atomic_write(inner / DIGEST) as file:
                 file.write(json.dumps(digests, indent=1).encode() + b"\n")
             with suppress(FileNotFoundError):
-                # Aside at once: whoever has mapped the old arrays keeps them.
+                # Renamed, not deleted: processes that have mapped the old arrays keep them.
                 folder.rename(Path(made) / "unfit")
             inner.rename(folder)
     except OSError as error:
@@ -135,11 +135,11 @@ def _store(arrays: Arrays, folder: Path) -> bool:
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time unpack into `folder`; where no lock can be had there is none."""
+    """Let one process at a time unpack into `folder`, if the file system can lock."""
     descriptor = None
     with suppress(OSError):
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # The cache's own folder: a lock file would have to stay behind.
+        # The lock is on the cache's own folder: a lock file could never be removed.
         descriptor = os.open(folder.parent, os.O_RDONLY)
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     try:

@@ -1,4 +1,4 @@
-"""Handwritten digits: the 1,797 images of 8x8 pixels that scikit-learn carries, no download."""
+"""Handwritten digits: the 1,797 images of 8x8 pixels in scikit-learn; no download."""
 
 import json
 from importlib import resources
@@ -14,7 +14,7 @@ from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import make_scaling, moments
 from fl_app.tasks.task import Task
 
-# Places in scikit-learn's file. Made by its `train_test_split`: 360 stratified test images, seed 0.
+# Rows of scikit-learn's file, split by its `train_test_split`: 360 stratified test images, seed 0.
 SPLIT = resources.files("fl_app.tasks") / "tables" / "digits_split.json"
 
 
@@ -29,9 +29,9 @@ def digits(
     """1,437 training and 360 test images, 1x8x8, ten classes, stratified.
 
     Args:
-        partition: deals the training images out.
+        partition: distributes the training images.
         num_clients: N, 1 <= N <= 1,437.
-        seed: of the partition.
+        seed: seed of the partition.
         model: ``"mlp"``, ``"cnn"`` or ``"logistic"``.
         scaling: see `fl_app.tasks.scaling.make_scaling`; original values are 0 to 16.
 
@@ -41,7 +41,7 @@ def digits(
     images, labels = _read()
     split = json.loads(SPLIT.read_text(encoding="utf-8"))
     train, test = np.array(split["train"]), np.array(split["test"])
-    # So few images are scaled once and for all: it saves a step's tenth later.
+    # So few images are scaled once, in advance, which saves a tenth of every step.
     scale = make_scaling(scaling, 16.0, moments(images[train]))
     return Task(
         name="digits",
@@ -58,7 +58,7 @@ def digits(
 def _read() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images and labels from the file that `sklearn.datasets.load_digits` reads.
 
-    To import scikit-learn takes a node a second, and loads pandas.
+    It does not import scikit-learn, which would take a second and load pandas.
     """
     package = find_spec("sklearn")
     assert package is not None

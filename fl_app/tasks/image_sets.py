@@ -1,7 +1,7 @@
-"""Public image sets: where their files lie, how they are read, and a stand-in of each shape.
+"""Public image sets: their files, how to read them, and a stand-in of each shape.
 
-Local files are those that torchvision's classes leave behind. MNIST's writers come from QMNIST's
-labels, if those are there too. EMNIST's images are transposed, as in its files.
+Local files are laid out as torchvision's classes leave them. MNIST's writers come from QMNIST's
+labels, if those exist. EMNIST's images are transposed, as in its files.
 """
 
 import gzip
@@ -30,12 +30,12 @@ class ImageSet:
     """A set of images.
 
     Attributes:
-        shape: of one image, (channels, height, width).
+        shape: shape of one image, (channels, height, width).
         num_classes: C.
-        data: how to get at it; its arrays are ``train_inputs`` and ``test_inputs``, uint8 of shape
-            ``(n, *shape)``, ``train_targets`` and ``test_targets``, int64 of shape ``(n,)``,
-            ``moments`` of the training set, and ``train_owners``, int64 of shape ``(n,)``, where
-            it is known who wrote or is seen on an image.
+        data: its files and sources. Its arrays are ``train_inputs`` and ``test_inputs``, uint8 of
+            shape ``(n, *shape)``, ``train_targets`` and ``test_targets``, int64 of shape ``(n,)``,
+            and ``moments`` of the training set. If the writer or the person on each image is known,
+            there is also ``train_owners``, int64 of shape ``(n,)``.
     """
 
     shape: tuple[int, int, int]
@@ -50,12 +50,19 @@ def arrays_of(
     test: tuple[Any, Any],
     owners: Any = None,
 ) -> Arrays:
-    """Checked arrays of images ``(n, *shape)``, or grey ones ``(n, height, width)``, and labels.
+    """Checked arrays of images and labels.
+
+    Args:
+        shape: shape of one image, (channels, height, width).
+        num_classes: C; labels are in [0, C).
+        train: images, shape ``(n, *shape)``, or grey ``(n, height, width)``, and their labels.
+        test: see `train`.
+        owners: owners of the training images, shape ``(n,)``; None = unknown.
 
     Raises:
         ValueError: shapes, numbers or labels do not fit: a file is not what its name says.
     """
-    from fl_app.tasks.scaling import moments  # imports torch, which a lookup must not cost
+    from fl_app.tasks.scaling import moments  # imports torch, which looking up a set must not
 
     arrays: Arrays = {}
     for part, (images, labels) in (("train", train), ("test", test)):
@@ -75,7 +82,7 @@ def arrays_of(
 
 
 def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
-    """The bytes of a file of MNIST's format, of so many dimensions."""
+    """The array of bytes with `ndim` dimensions in a file of MNIST's format."""
     with reading(path, f"an IDX file of bytes in {ndim} dimension{'s' * (ndim > 1)}"):
         data = path.read_bytes()
         if data[:4] != bytes([0, 0, 8, ndim]):
@@ -119,7 +126,7 @@ def _check_labels(images: NDArray[Any], labels: NDArray[Any], num_classes: int) 
 
 
 def _read_cifar(kind: str, num_classes: int, root: Path) -> Arrays:
-    # Imported here: it takes seconds, and with a filled cache it is not needed.
+    # Imported here: it takes seconds, and a filled cache does not need it.
     import torchvision.datasets
 
     make = getattr(torchvision.datasets, kind)
@@ -131,7 +138,7 @@ def _read_cifar(kind: str, num_classes: int, root: Path) -> Arrays:
 
 
 def _check_md5(files: Iterable[tuple[Path, str | None]]) -> None:
-    """Name the file of which torchvision would only say that some file is corrupted."""
+    """Check each file's MD5, and name the damaged file, which torchvision would not."""
     from torchvision.datasets.utils import calculate_md5
 
     for path, md5 in files:
@@ -176,7 +183,7 @@ def _read_tiny_imagenet(root: Path) -> Arrays:
 
 
 def _decoded(images: Sequence[Any], side: int) -> NDArray[np.uint8]:
-    """Colour images, paths or PIL's own, scaled to squares: shape ``(n, 3, side, side)``."""
+    """Colour images, from paths or PIL images, scaled to shape ``(n, 3, side, side)``."""
     from PIL import Image
 
     decoded = np.empty((len(images), 3, side, side), np.uint8)
@@ -205,7 +212,10 @@ def _from_hub(
     test: str = "test",
     owner: str | None = None,
 ) -> Arrays:
-    """Arrays from the splits ``train`` and `test` of a Hugging Face data set, columns as named."""
+    """Arrays from the splits ``train`` and `test` of a Hugging Face data set.
+
+    `image`, `label` and `owner` name its columns.
+    """
 
     def pair(split: Any) -> tuple[Any, Any]:
         column = split[image]
@@ -221,9 +231,10 @@ def _from_hub(
 
 
 def _stand_in(name: str, shape: tuple[int, int, int], num_classes: int) -> Arrays:
-    """A random template a class plus noise as large, a hundred owners; the same at every call.
+    """A random template for each class plus noise of the same size, with a hundred owners.
 
-    Of images larger than CIFAR's there are fewer, as many as take the same memory.
+    Every call gives the same images. If they are larger than CIFAR's there are fewer of them, so
+    that they take the same memory.
     """
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     templates = rng.integers(128, size=(num_classes, *shape), dtype=np.uint8)
@@ -237,7 +248,7 @@ def _stand_in(name: str, shape: tuple[int, int, int], num_classes: int) -> Array
 
     share = min(1.0, 3 * 32 * 32 / prod(shape))
     train, test = pair(int(share * STAND_IN_TRAIN)), pair(int(share * STAND_IN_TEST))
-    # Permuted, or every owner would have one class.
+    # Permuted, because otherwise every owner would have one class.
     owners = rng.permutation(len(train[1])) % 100
     return arrays_of(shape, num_classes, train, test, owners)
 
@@ -273,7 +284,7 @@ def _image_set(
 
 
 def _fetch(kind: str, options: str = "train=t", values: str = "(True, False)") -> str:
-    """A command with which torchvision fetches and unpacks its files into DIR."""
+    """A command with which torchvision downloads and unpacks its files into DIR."""
     return (
         f'python -c "from torchvision.datasets import {kind}; '
         f"[{kind}('DIR', {options}, download=True) for t in {values}]\""
@@ -386,14 +397,14 @@ IMAGE_SETS: dict[str, ImageSet] = {
 
 
 def image_set(data: str, split: str | None = None) -> ImageSet:
-    """The set of images of a name.
+    """Look up an image set.
 
     Args:
-        data: a name in `IMAGE_SETS`, less the split.
-        split: of a data set that comes in several (EMNIST).
+        data: a name in `IMAGE_SETS` without the split.
+        split: split of a data set that has several (EMNIST).
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such set.
     """
     name = data if split is None else f"{data}_{split}"
     require(

@@ -1,4 +1,4 @@
-"""Tasks on public images: MNIST and its kin, CIFAR, CelebA, Tiny-ImageNet."""
+"""Tasks on public images: MNIST, Fashion-MNIST, EMNIST, CIFAR, CelebA, Tiny-ImageNet."""
 
 from collections.abc import Callable, Sequence
 from math import prod
@@ -35,23 +35,24 @@ def image_task(
     root: str | None = None,
     seed: int = 0,
 ) -> Task:
-    """Classification of the images of a public data set.
+    """Classify the images of a public data set.
 
     Args:
-        data: a name in `fl_app.tasks.image_sets.IMAGE_SETS`, less the split.
-        partition: deals the training images out.
-        num_clients: N, at least 1.
+        data: a name in `fl_app.tasks.image_sets.IMAGE_SETS` without the split.
+        partition: distributes the training images.
+        num_clients: N >= 1.
         model: a name in `fl_app.tasks.models.MODELS`.
         scaling: ``"raw255"``, ``"unit"`` or ``"standardised"``, see `fl_app.tasks.scaling`.
-        split: of a data set that comes in several (EMNIST).
-        augment: of training batches, ``"crop_flip"`` or None.
-        model_quirk: the model with the oddity of its paper's code, see `fl_app.tasks.models`.
-        sources: where to look for the data, in this order, see `fl_app.tasks.sources.load`.
-        root: folder with local data; None means the environment variable FL_APP_DATA.
-        seed: of the partition.
+        split: split of a data set that has several (EMNIST).
+        augment: random change of training batches, ``"crop_flip"`` or None.
+        model_quirk: whether the model follows its authors' code where that differs from the paper,
+            see `fl_app.tasks.models`.
+        sources: places to look for the data, in this order, see `fl_app.tasks.sources.load`.
+        root: folder with local data; None = the environment variable FL_APP_DATA.
+        seed: seed of the partition.
 
     Raises:
-        ValueError: a value is out of its bounds, the data are nowhere or damaged, or a client gets
+        ValueError: a value is out of its bounds, the data are missing or damaged, or a client gets
             none.
     """
     images = image_set(data, split)
@@ -73,6 +74,6 @@ def image_task(
         source=source,
         prepare=make_scaling(scaling, 255.0, arrays["moments"]),
         augment=AUGMENTATIONS[augment],
-        # What a network keeps of an image grows with it: 84x84 faces 500 at a time take gigabytes.
+        # Activations grow with an image: those of 500 faces of 84x84 pixels take gigabytes.
         test_chunk=min(CHUNK, CHUNK * 3 * 32 * 32 // prod(images.shape)),
     )

@@ -1,6 +1,6 @@
-"""Bounds of the values of a task's keys.
+"""Bounds on the values of a task's keys.
 
-They are apart from the tasks because checking them must not import torch.
+They have a module of their own because checking them must not import torch.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ IMAGE_MODELS = (
 )
 TEXT_MODELS = ("textcnn", "transformer")
 MODELS = IMAGE_MODELS + TEXT_MODELS
-QUIRKS = ("cnn_cifar",)  # models that have a second form, as in the code of their authors
+QUIRKS = ("cnn_cifar",)  # models with a second form, that of their authors' code
 SCALINGS = ("raw255", "unit", "standardised")
 AUGMENTATIONS = (None, "crop_flip")
 TRAIN_SPLITS = ("train", "validation")  # of WikiText-2
@@ -21,7 +21,7 @@ SOURCES = ("local", "hub", "synthetic")
 
 
 def check_model(model: str, *, text: bool, quirk: bool = False) -> None:
-    """Refuse a model that does not exist or does not take a task's inputs.
+    """Refuse a model that does not exist or does not accept a task's inputs.
 
     Args:
         model: its name.
@@ -29,7 +29,7 @@ def check_model(model: str, *, text: bool, quirk: bool = False) -> None:
         quirk: whether its second form is asked for.
 
     Raises:
-        ValueError: no model has this name, or it takes other inputs, or it has no second form.
+        ValueError: no model has this name, it accepts other inputs, or it has no second form.
     """
     require(model in MODELS, "task.model", model, f"one of {', '.join(MODELS)}", "unknown model")
     kind = "sequences" if model in TEXT_MODELS else "images"
@@ -51,10 +51,10 @@ def check_options(
     train_split: str = "train",
     sources: Sequence[str] = ("local", "hub"),
 ) -> None:
-    """Refuse values of a task's keys that mean nothing.
+    """Refuse unknown values of a task's keys.
 
     Raises:
-        ValueError: a value is none of those listed above.
+        ValueError: a value is not listed above.
     """
     for key, value, known in (
         ("task.scaling", scaling, SCALINGS),

@@ -23,7 +23,7 @@ class ClassTask(Protocol):
         """Examples of each class that a client has, or the test set, shape ``(C,)``.
 
         Raises:
-            ValueError: the task is one of sequences, whose tokens nobody counts by class.
+            ValueError: the task has sequences, whose tokens are not counted by class.
         """
         ...
 
@@ -35,18 +35,18 @@ class ClassTask(Protocol):
 class PerClass:
     """Tests a model class by class.
 
-    A client's accuracy is that on test examples mixed as the classes of its own training data:
-    the mean recall with the client's shares as weights. It costs one matrix product however many
-    clients there are. What sets clients apart within a class, such as handwriting, it cannot see.
+    A client's accuracy is the accuracy on test examples with the class shares of the client's own
+    training data: the mean recall, weighted by these shares. One matrix product computes it for all
+    clients. It does not show differences within a class, such as handwriting.
 
     Args:
-        task: has classes.
-        metrics: ``"recall"`` of every class and ``"clients"``, mean and worst decile of the
-            clients' accuracies, or one of these.
+        task: a task with classes.
+        metrics: ``"recall"`` (of every class), ``"clients"`` (mean and worst decile of the clients'
+            accuracies), or both.
 
     Raises:
-        ValueError: the task is one of sequences, or ``"clients"`` is asked for and a class has no
-            test examples.
+        ValueError: the task has sequences, or `metrics` has ``"clients"`` and a class has no test
+            examples.
     """
 
     def __init__(self, task: ClassTask, metrics: Sequence[str]) -> None:
@@ -59,14 +59,14 @@ class PerClass:
                 not missing,
                 "metrics",
                 list(metrics),
-                f"without clients, for there are no test examples of the classes {missing}",
-                "nobody could say how well these are known",
+                f"without clients, as the classes {missing} have no test examples",
+                "the accuracy on them is unknown",
             )
             counts = np.stack([task.label_counts(i) for i in range(task.num_clients)])
             self._mix = counts / counts.sum(axis=1, keepdims=True)
 
     def __call__(self, model: Any) -> dict[str, float]:
-        """The task's metrics and those asked for."""
+        """The task's metrics and those in `metrics`."""
         metrics = dict(self._task.test(model, recall=True))
         keys = [f"recall_{label}" for label in range(self._task.num_classes)]
         if self._mix is not None:

@@ -14,26 +14,26 @@ from fl_app.tasks.options import check_options
 class Scaling:
     """``x * factor + offset`` in float32.
 
-    Images are held as the bytes they are, and scaled when a batch or a part of the test set is
-    taken out: a fourth of the memory of floats (CIFAR-10: 184 MB, not 737) and files that can be
-    mapped instead of read, for 10 microseconds a batch of 32 MNIST images and 90 of CIFAR's.
+    Images are stored as bytes and scaled batch by batch. Bytes take a fourth of the memory of
+    floats (CIFAR-10: 184 MB instead of 737 MB), and their files can be mapped into memory. Scaling
+    takes 10 microseconds for a batch of 32 MNIST images and 90 for 32 images of CIFAR.
 
     Attributes:
         factor: shape ``(channels, 1, 1)`` or ``(1,)``.
-        offset: as `factor`.
+        offset: shape of `factor`.
     """
 
     factor: Tensor
     offset: Tensor
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Images of any type, shape ``(n, channels, height, width)``, as new float32 ones."""
+        """Scaled float32 copies of images, shape ``(n, channels, height, width)``, any type."""
         offset, factor = self.offset.to(images.device), self.factor.to(images.device)
         return torch.addcmul(offset, images.float(), factor)
 
 
 def moments(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Mean and deviation of every channel, shape ``(2, channels)``, exact, without a float copy.
+    """Exact mean and deviation of every channel, shape ``(2, channels)``, without a float copy.
 
     Args:
         images: shape ``(n, channels, height, width)``.
@@ -48,13 +48,13 @@ def moments(images: NDArray[np.uint8]) -> NDArray[np.float64]:
 
 
 def make_scaling(scaling: str, maximum: float, train_moments: NDArray[np.float64]) -> Scaling:
-    """The scaling of a name, the same for training and test set.
+    """Look up a scaling; training set and test set have the same.
 
     Args:
         scaling: ``"raw255"`` leaves the original values, ``"unit"`` maps them to [0, 1],
             ``"standardised"`` gives every channel of the training set mean 0 and deviation 1.
-        maximum: the largest value a pixel can take, 255 for most images.
-        train_moments: of the training set, see `moments`.
+        maximum: largest possible value of a pixel, 255 for most images.
+        train_moments: `moments` of the training set.
 
     Raises:
         ValueError: `scaling` is unknown.

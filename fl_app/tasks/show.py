@@ -1,7 +1,7 @@
 """Draws a partition: ``python -m fl_app.tasks.show task=mnist partition=shards num_clients=20``.
 
-Takes the same overrides as a run; prints the path of a picture of clients and classes, a circle's
-area the number of examples, as papers draw it, and the partition in numbers.
+It takes the same overrides as a run. It prints the partition in numbers, and the path of a picture
+of clients and classes in which a circle's area is the number of examples.
 """
 
 import sys
@@ -19,12 +19,12 @@ from fl_app.cli import CONF, explain
 from fl_app.client.build import build_task
 from fl_app.tasks.task import Task
 
-MOST_CLIENTS = 50  # more circles than that in a row cannot be told apart
+MOST_CLIENTS = 50  # more circles in a row could not be told apart
 FOLDER = Path("outputs/partitions")
 
 
 def class_counts(task: Task) -> NDArray[np.int64]:
-    """Examples of each class on each client, shape ``(N, C)``; sequences are of one class."""
+    """Examples of each class on each client, shape ``(N, C)``; sequences count as one class."""
     if task.targets.ndim > 1:
         return np.array([[own.size] for own in task.partition])
     return np.stack([task.label_counts(client_id) for client_id in range(task.num_clients)])
@@ -75,7 +75,7 @@ def table_of(task: Task, counts: NDArray[np.int64]) -> Table:
         numbers = (values.min(), np.median(values), values.max())
         table.add_row(name, *(f"{value:g}" for value in numbers))
     table.caption = f"{distinct} of {total} examples used" + (
-        f",\n{used.size - distinct} times one that another client has too"
+        f",\n{used.size - distinct} times an example that another client has, too"
         if used.size > distinct
         else ""
     )
@@ -83,7 +83,7 @@ def table_of(task: Task, counts: NDArray[np.int64]) -> Table:
 
 
 def main(arguments: list[str]) -> int:
-    """Draw what the overrides say; 0, or 2 if they are refused."""
+    """Draw the partition of the overrides; returns 0, or 2 if they are refused."""
     if {"-h", "--help"} & set(arguments):
         print(__doc__)
         return 0

@@ -1,8 +1,7 @@
-"""Where a task's data come from: files below a local root, the Hugging Face hub, or a stand-in.
+"""Sources of a task's data: files below a local root, the Hugging Face hub, or a stand-in.
 
-Sources are tried in the order the user gives, ``task.sources``. What was read is unpacked once,
-into plain arrays in a cache folder, and mapped into memory from there: a second process, and a
-second run, share the pages and read nothing again.
+They are tried in the order of ``task.sources``. The data are unpacked once into plain arrays in a
+cache folder. Every process maps these arrays into memory, so that processes and runs share them.
 """
 
 import logging
@@ -17,19 +16,19 @@ from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.options import check_options
 
-STAND_IN = "stand-in"  # what `Task.source` says of data made up in place of the real ones
+STAND_IN = "stand-in"  # `Task.source` of made-up data instead of the real ones
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Hub:
-    """A data set of the Hugging Face hub and how its rows become arrays.
+    """A data set of the Hugging Face hub, and how its rows become arrays.
 
     Attributes:
         repository: such as ``"ylecun/mnist"``, or a folder of that form.
-        subset: the configuration's name, if it has several.
-        convert: from the splits by name to arrays.
+        convert: computes the arrays from the splits by name.
+        subset: name of its configuration, if it has several.
     """
 
     repository: str
@@ -39,17 +38,17 @@ class Hub:
 
 @dataclass(frozen=True)
 class DataSet:
-    """What is known of a public data set, and how to get at it.
+    """A public data set and its sources.
 
     Attributes:
         name: for messages and the cache.
-        files: below the root; the source ``local`` has to have all of them.
-        read: arrays from a root that has the files.
-        hub: None if the hub is not known to have it in a form that can be read.
-        stand_in: made-up arrays of the same shapes.
-        command: what fetches the files; ``DIR`` stands for the root.
-        optional: further files below the root that `read` uses if they are there.
-        hint: what else may help who has no data, a sentence with a space after it.
+        files: paths below the root; the source ``local`` needs all of them.
+        read: reads the arrays from a root that has the files.
+        hub: None if the hub is not known to have the data set in a readable form.
+        stand_in: makes up arrays of the same shapes.
+        command: a command that downloads the files; ``DIR`` stands for the root.
+        optional: further files below the root that `read` uses if they exist.
+        hint: further advice for users without the data, a sentence with a space after it.
     """
 
     name: str
@@ -64,41 +63,41 @@ class DataSet:
 
 @contextmanager
 def reading(path: Path, expected: str) -> Iterator[None]:
-    """Have whatever goes wrong while a file is read name the file and what it should be.
+    """Turn any error while a file is read into one that names the file and its expected content.
 
     Args:
-        path: of the file.
-        expected: what it should be, such as ``"a line of JSON for each review"``.
+        path: the file.
+        expected: its expected content, such as ``"a line of JSON for each review"``.
 
     Raises:
         ValueError: anything went wrong.
     """
     try:
         yield
-    except Exception as error:  # the libraries raise all sorts
+    except Exception as error:  # libraries raise errors of any type
         raise ValueError(f"{path} must be {expected}, but {said(error)}") from error
 
 
 def said(error: Exception) -> str:
-    """What an error says, in one line, with its type where that is not one of ours."""
+    """An error's message in one line, with its type unless it is a `ValueError`."""
     text = " ".join(str(error).split())
     return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}"
 
 
 def load(data: DataSet, sources: Sequence[str], root: str | None) -> tuple[Arrays, str]:
-    """The arrays of the first source that has them.
+    """Load the arrays from the first source that has them.
 
     Args:
-        data: what to load.
-        sources: of ``"local"``, ``"hub"`` and ``"synthetic"``, in the order to try them.
-        root: folder that torchvision would be given; None means the environment variable
+        data: the data set.
+        sources: some of ``"local"``, ``"hub"`` and ``"synthetic"``, in the order to try them.
+        root: folder with local data, as for torchvision; None = the environment variable
             FL_APP_DATA.
 
     Returns:
-        The arrays, and where they are from: ``"local"``, ``"hub"`` or ``"stand-in"``.
+        The arrays and their source: ``"local"``, ``"hub"`` or ``"stand-in"``.
 
     Raises:
-        ValueError: `sources` is empty or names an unknown one, the root is no folder, a file cannot
+        ValueError: `sources` is empty or has an unknown name, the root is no folder, a file cannot
             be read, or no source has the data.
     """
     check_options(sources=sources)
@@ -136,7 +135,7 @@ def _local(data: DataSet, root: str | None) -> tuple[Arrays | None, str]:
     def read() -> Arrays:
         try:
             return data.read(base)
-        except Exception as error:  # the libraries raise all sorts, from EOFError to RuntimeError
+        except Exception as error:  # libraries raise errors of any type
             raise ValueError(
                 f"{data.name} in {key}={base} cannot be read: {said(error)}: the file is damaged "
                 f"or not what its name says; delete it and fetch it again with\n  {data.command}"
@@ -154,7 +153,7 @@ def _hub(data: DataSet) -> tuple[Arrays | None, str]:
     def read() -> Arrays:
         nonlocal problem
         try:
-            # Imported here: it takes seconds, and most runs do without.
+            # Imported here: it takes seconds, and most runs do not need it.
             import datasets
 
             splits = datasets.load_dataset(hub.repository, hub.subset)

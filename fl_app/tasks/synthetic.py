@@ -1,4 +1,4 @@
-"""Synthetic images of any shape: a random template a class plus noise. Learnable, not real."""
+"""Synthetic images of any shape: a random template for each class plus noise."""
 
 from collections.abc import Sequence
 
@@ -29,15 +29,15 @@ def synthetic(
     """Images ``template[class] + noise * N(0, 1)``, standard normal templates, balanced classes.
 
     Args:
-        partition: deals the training images out.
+        partition: distributes the training images.
         num_clients: N, 1 <= N <= num_examples.
-        seed: of templates, noise and partition.
+        seed: seed of templates, noise and partition.
         model: a name in `fl_app.tasks.models.MODELS`.
-        shape: of one image, (channels, height, width), each >= 1.
+        shape: shape of one image, (channels, height, width), each >= 1.
         num_classes: C >= 2.
         num_examples: training images of all clients together, >= num_classes.
         num_test: test images, >= num_classes.
-        noise: deviation of the noise, >= 0; 1 is easy.
+        noise: standard deviation of the noise, >= 0; with 1 the task is easy.
 
     Raises:
         ValueError: a value is out of its bounds, or a client gets no data.

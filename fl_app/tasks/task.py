@@ -1,4 +1,4 @@
-"""A task: data of all clients in one tensor, who owns which part of it, model, loss and metrics."""
+"""A task: the data of all clients in one tensor, their partition, the model, loss and metrics."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,34 +11,33 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Test examples evaluated at a time: large enough to hide dispatch, small enough for the cache.
+# Test examples per forward pass: enough to hide overhead, few enough for the processor's cache.
 CHUNK = 500
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Task:
-    """A classification task: examples decoded once, held as one tensor, and indexed per client.
+    """A classification task. Its examples are decoded once and held as one tensor.
 
-    Language modelling is classification of every token of a sequence; only there `test` also gives
-    the perplexity.
+    Language modelling classifies every token of a sequence; `test` then also gives the perplexity.
 
     Attributes:
-        name: as in the configuration.
+        name: name in the configuration.
         num_classes: C; targets are in [0, C).
-        architecture: makes a new model; module-level or a `functools.partial` of such, so that the
-            task can be sent to another process.
+        architecture: makes a new model; a module-level function or a `functools.partial` of one, so
+            that the task can be sent to another process.
         inputs: training inputs, shape ``(n, ...)``.
         targets: training targets, int64, shape ``(n,)``, or ``(n, length)`` of sequences.
         test_inputs: shape ``(n_test, ...)``.
         test_targets: int64, shape ``(n_test,)`` or ``(n_test, length)``.
-        partition: for every client the places of its training examples, int64, none empty.
-        source: where the data are from: ``"built-in"``, ``"local"``, ``"hub"``, ``"generated"`` by
-            the task itself, or ``"stand-in"`` for made-up data in place of the real ones.
-        prepare: from a batch of inputs as stored to what the model takes, such as
-            `fl_app.tasks.scaling.Scaling`; None if that is the same.
-        augment: random change of a training batch, before `prepare`; draws from torch's global
-            random state, which an order seeds.
-        test_chunk: test examples evaluated at a time, >= 1.
+        partition: for every client the indices of its training examples, int64, never empty.
+        source: source of the data: ``"built-in"``, ``"local"``, ``"hub"``, ``"generated"`` (by the
+            task itself) or ``"stand-in"`` (made-up data instead of the real ones).
+        prepare: converts stored inputs to inputs of the model, such as
+            `fl_app.tasks.scaling.Scaling`; None if they are the same.
+        augment: random change of a training batch before `prepare`; draws from torch's global
+            random state, which every order seeds.
+        test_chunk: test examples per forward pass, >= 1.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Task:
         return len(self.partition)
 
     def model(self) -> nn.Module:
-        """A new model; its initial weights follow torch's global random state."""
+        """A new model, with initial weights from torch's global random state."""
         return self.architecture()
 
     def train_indices(self, client_id: int) -> NDArray[np.int64]:
@@ -67,7 +66,7 @@ class Task:
         return self.partition[client_id]
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of training examples, copied, as the model takes them."""
+        """Copies of inputs and targets of training examples, ready for the model."""
         places = torch.from_numpy(indices)
         inputs = self.inputs.index_select(0, places)
         if self.augment is not None:
@@ -75,27 +74,26 @@ class Task:
         return self._ready(inputs), self.targets.index_select(0, places)
 
     def _ready(self, inputs: Tensor) -> Tensor:
-        """Inputs as the model takes them."""
+        """Inputs ready for the model."""
         if self.prepare is not None:
             inputs = self.prepare(inputs)
         if inputs.ndim == 4:
-            # Pixel by pixel rather than plane by plane: convolution and pooling, forward and
-            # backward, of LeNet on 1x28x28 take a fifth less time.
-            # Of one channel both orders are the same in memory, and only the strides tell.
+            # Channels last: convolution and pooling, forward and backward, of LeNet on 1x28x28 take
+            # a fifth less time. With one channel, memory is the same and only strides differ.
             num, channels, height, width = inputs.shape
             pixels = inputs.permute(0, 2, 3, 1).reshape(-1)
             inputs = pixels.view(num, height, width, channels).permute(0, 3, 1, 2)
         return inputs
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean cross-entropy, a scalar; `output` has the shape of `target` and one of classes."""
+        """Mean cross-entropy, a scalar; `output` has the shape ``(*target.shape, C)``."""
         return F.cross_entropy(output.flatten(0, -2), target.flatten())
 
     def label_counts(self, client_id: int | None = None) -> NDArray[np.int64]:
         """Examples of each class that a client has, or the test set, shape ``(C,)``.
 
         Raises:
-            ValueError: the task is one of sequences, whose tokens nobody counts by class.
+            ValueError: the task has sequences, whose tokens are not counted by class.
         """
         if self.targets.ndim > 1:
             raise ValueError(f"task={self.name} has sequences: leave metrics= empty")
@@ -106,14 +104,14 @@ class Task:
         return counts
 
     def test(self, model: nn.Module, *, recall: bool = False) -> dict[str, float]:
-        """Accuracy in [0, 1] and mean loss on the test set; the model's modes are left as found.
+        """Accuracy in [0, 1], mean loss and further metrics on the test set.
 
-        ``"commonest_prediction"`` is the share of the test examples that are put into the class
-        most often chosen: 1.0 of a model that has collapsed to a constant, whatever its weights.
-        Of sequences, the first two are means over tokens, and instead of the third there is
-        ``"perplexity"``, the loss's exponential.
-        With `recall` there are also ``recall_0`` ... ``recall_<C-1>``, the share of every class's
-        test examples that the model gets right; NaN for a class that has none.
+        ``"commonest_prediction"`` is the share of the most frequent predicted class: 1.0 for a
+        model that has collapsed to a constant. For sequences, accuracy and loss are means over
+        tokens, and ``"perplexity"``, the exponential of the loss, replaces
+        ``"commonest_prediction"``. With `recall` there are also ``recall_0`` ... ``recall_<C-1>``,
+        the share of each class's test examples that are predicted correctly; NaN if a class has
+        none. The model's modes are the same after the call.
         """
         classes = self.test_targets.ndim == 1
         training = [module for module in model.modules() if module.training]
@@ -134,7 +132,7 @@ class Task:
             chosen = torch.stack([part.chosen for part in parts]).sum(0)
             metrics["commonest_prediction"] = int(chosen.max()) / total
         else:
-            # The exponential of a diverged model's loss is beyond a float.
+            # The exponential of a diverged model's loss overflows.
             metrics["perplexity"] = math.inf if loss / total > 700 else math.exp(loss / total)
         if recall:
             shares = hits.double() / torch.from_numpy(self.label_counts())
@@ -159,7 +157,7 @@ class Task:
 
 
 class _Part(NamedTuple):
-    """What a chunk of the test set gives: summed loss; right answers and all answers by class."""
+    """Results on a chunk of the test set: summed loss; correct and all predictions by class."""
 
     loss: float
     hits: Tensor

@@ -1,4 +1,4 @@
-"""Tasks on text: IMDb's reviews, good or bad, and the next word of WikiText-2."""
+"""Tasks on text: the sentiment of IMDb's reviews, and the next word of WikiText-2."""
 
 import json
 import re
@@ -24,9 +24,9 @@ from fl_app.tasks.task import Task
 PADDING, UNKNOWN = 0, 1
 IMDB_VOCABULARY, IMDB_LENGTH = 30_000, 400
 WIKITEXT_VOCABULARY = 33_278  # of the training text
-WIKITEXT_LENGTH = 35  # tokens of an example; "bptt" in PyTorch's example
+WIKITEXT_LENGTH = 35  # tokens per example; "bptt" in PyTorch's example
 END = "<eos>"
-TRAIN_FILES = {"train": "train", "validation": "valid"}  # of WikiText-2, by the split's name
+TRAIN_FILES = {"train": "train", "validation": "valid"}  # of WikiText-2, by split
 
 
 def imdb(
@@ -38,21 +38,21 @@ def imdb(
     sources: Sequence[str] = ("local", "hub"),
     root: str | None = None,
 ) -> Task:
-    """25,000 film reviews for training, 25,000 for testing, half of each good (Maas et al. 2011).
+    """25,000 film reviews for training, 25,000 for testing, half of them good (Maas et al. 2011).
 
-    A review is its first 400 words, padded; words are the 29,998 most frequent ones of the training
-    set, in lower case, and one that stands for all others.
+    An example is the first 400 words of a review, padded. The vocabulary has the 29,998 most
+    frequent words of the training set in lower case, and one token for all others.
 
     Args:
-        partition: deals the training reviews out.
+        partition: distributes the training reviews.
         num_clients: N, 1 <= N <= 25,000.
-        seed: of the partition.
+        seed: seed of the partition.
         model: ``"textcnn"``.
-        sources: where to look for the data, in this order, see `fl_app.tasks.sources.load`.
-        root: folder with local data; None means the environment variable FL_APP_DATA.
+        sources: places to look for the data, in this order, see `fl_app.tasks.sources.load`.
+        root: folder with local data; None = the environment variable FL_APP_DATA.
 
     Raises:
-        ValueError: a value is out of its bounds, the data are nowhere or damaged, or a client gets
+        ValueError: a value is out of its bounds, the data are missing or damaged, or a client gets
             none.
     """
     make_model = architecture(model, (IMDB_LENGTH, IMDB_VOCABULARY), 2)
@@ -84,22 +84,22 @@ def wikitext2(
 ) -> Task:
     """Predict the next word of Wikipedia articles, 35 words at a time (Merity et al. 2016).
 
-    The vocabulary is that of the training text, 33,278 words; words that only the test text has are
-    ``<unk>``. What is left of a text after its last 35 words is not used. All examples are of one
-    class for the partition, and in the order of the text.
+    The vocabulary has the 33,278 words of the training text; other words of the test text are
+    ``<unk>``. The rest of a text after its last 35 words is not used. For the partition, all
+    examples have one class and the order of the text.
 
     Args:
-        partition: deals the pieces of the training text out.
+        partition: distributes the pieces of the training text.
         num_clients: N >= 1.
-        seed: of the partition.
+        seed: seed of the partition.
         model: ``"transformer"``.
-        train_split: ``"train"``, or ``"validation"`` for a tenth of the text and fewer words, whose
-            perplexities are not to be compared with those of others.
-        sources: where to look for the data, in this order, see `fl_app.tasks.sources.load`.
-        root: folder with local data; None means the environment variable FL_APP_DATA.
+        train_split: ``"train"``, or ``"validation"``, which has a tenth of the text and a smaller
+            vocabulary; perplexities of the two cannot be compared.
+        sources: places to look for the data, in this order, see `fl_app.tasks.sources.load`.
+        root: folder with local data; None = the environment variable FL_APP_DATA.
 
     Raises:
-        ValueError: a value is out of its bounds, the data are nowhere or damaged, or a client gets
+        ValueError: a value is out of its bounds, the data are missing or damaged, or a client gets
             none.
     """
     check_options(train_split=train_split)
@@ -123,7 +123,7 @@ def wikitext2(
 
 
 def _next_words(stream: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pieces of a text and what follows each of their words, both of shape ``(n, 35)``."""
+    """Pieces of a text and the next word of each of their words, both of shape ``(n, 35)``."""
     used = (stream.size - 1) // WIKITEXT_LENGTH * WIKITEXT_LENGTH
     first, second = stream[:used], stream[1 : used + 1]
     return first.reshape(-1, WIKITEXT_LENGTH), second.reshape(-1, WIKITEXT_LENGTH)
@@ -139,12 +139,12 @@ def _words(review: str) -> list[str]:
 def _reviews(train: tuple[Any, Any], test: tuple[Any, Any]) -> Arrays:
     """Arrays from (texts, labels) of both sets."""
     counts = Counter(chain.from_iterable(_words(text) for text in train[0]))
-    # Sorted by name as well, so that the order of the reviews does not decide which is the last.
+    # Ties are sorted by name, so that the order of the reviews does not matter.
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[: IMDB_VOCABULARY - 2]
     number = {word: place for place, word in enumerate(frequent, UNKNOWN + 1)}
     arrays: Arrays = {}
     for part, (texts, labels) in (("train", train), ("test", test)):
-        # Integers of 32 bits do for an embedding and halve the memory.
+        # 32-bit integers are enough for an embedding and halve the memory.
         inputs = np.full((len(texts), IMDB_LENGTH), PADDING, np.int32)
         for row, text in zip(inputs, texts, strict=True):
             tokens = [number.get(word, UNKNOWN) for word in _words(text)[:IMDB_LENGTH]]
@@ -181,7 +181,7 @@ def _imdb_from_hub(splits: Any) -> Arrays:
 
 
 def _imdb_stand_in() -> Arrays:
-    """Random words, a tenth of them from a thousand that only one class uses."""
+    """Random words; a tenth of them belong to a thousand words that only one class uses."""
     rng = np.random.default_rng(0)
     arrays: Arrays = {}
     for part, count in (("train", 4_000), ("test", 1_000)):
@@ -240,7 +240,7 @@ def _wikitext2_from_hub(train_split: str, splits: Any) -> Arrays:
 
 
 def _wikitext2_stand_in() -> Arrays:
-    """A chain of 1,000 words of the whole vocabulary, each followed by one of four."""
+    """A Markov chain on 1,000 words of the vocabulary; each word has four successors."""
     rng = np.random.default_rng(0)
     words = 1_000
     followers = rng.integers(words, size=(words, 4))
@@ -268,8 +268,8 @@ def _wikitext2(train_split: str) -> DataSet:
             "(('train', 'train'), ('validation', 'valid'), ('test', 'test'))]\""
         ),
         hint=(
-            "If there are valid.txt and test.txt alone, task.train_split=validation trains on the "
-            "former. "
+            "If you have only valid.txt and test.txt, task.train_split=validation trains on "
+            "valid.txt. "
             if train_split == "train"
             else ""
         ),

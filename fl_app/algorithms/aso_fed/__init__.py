@@ -64,7 +64,7 @@ class ASOFed(AsyncStrategy):
 
     regularisation: float = bounded(1.0, at_least(0), "training would flee the received model")
     decay: float = bounded(0.001, within("[0, 1)"), "nothing would be learned")
-    num_clients: int | None = bounded(None, or_none(count()), "there would be nobody to train")
+    num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -81,7 +81,7 @@ class SCAFFOLD(AsyncStrategy):
     upload_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c_i+ - c_i
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
-    num_clients: int | None = bounded(None, or_none(count()), "there would be nobody to train")
+    num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,4 +1,4 @@
-"""Models by name: from the shape of one input to logits."""
+"""Models by name. A model maps inputs of a given shape to logits."""
 
 from collections.abc import Callable
 from functools import partial
@@ -48,25 +48,25 @@ MODELS: dict[str, Model] = {
     "textcnn": textcnn,
     "transformer": transformer,
 }
-# As in the code of the models' authors, where it does what the paper does not say.
+# Second forms: those of the authors' code where it differs from the paper.
 QUIRKS: dict[str, Model] = {"cnn_cifar": cnn_cifar_quirk}
 
 
 def architecture(
     name: str, shape: Shape, num_classes: int, *, quirk: bool = False
 ) -> Callable[[], nn.Module]:
-    """What makes new models of a name, with weights from torch's global random state.
+    """A callable that makes new models, with weights from torch's global random state.
 
     Args:
         name: a key of `MODELS`.
-        shape: of one input: (channels, height, width) of an image, (length, vocabulary size) of a
-            sequence of tokens.
-        num_classes: logits for each input; of a language model, the vocabulary size.
-        quirk: the form in `QUIRKS`.
+        shape: shape of one input: (channels, height, width) of an image, (length, vocabulary size)
+            of a sequence of tokens.
+        num_classes: logits per input; for a language model, the vocabulary size.
+        quirk: whether to use the form in `QUIRKS`.
 
     Raises:
-        ValueError: no model has this name, it takes no such inputs, or has no quirk; or, when it
-            is called, it cannot take images or sequences of this size.
+        ValueError: no model has this name, it does not accept such inputs, or it has no second
+            form. The callable raises it if the model does not accept inputs of this size.
     """
     check_model(name, text=len(shape) == 2, quirk=quirk)
     return partial((QUIRKS if quirk else MODELS)[name], shape, num_classes)

@@ -1,4 +1,4 @@
-"""Plain networks: linear, multilayer perceptrons, and small convolutional ones of the papers."""
+"""Plain networks: linear models, perceptrons, and the papers' small convolutional networks."""
 
 from math import prod
 
@@ -38,8 +38,8 @@ def cnn(shape: Shape, num_classes: int) -> nn.Module:
 def lenet(shape: Shape, num_classes: int) -> nn.Module:
     """LeNet-5 with ReLU and max pooling.
 
-    62,006 parameters on 3x32x32, 61,706 on 1x28x28, where the first convolution is padded by 2 so
-    that 400 features are left as well.
+    62,006 parameters on 3x32x32, 61,706 on 1x28x28. On the latter the first convolution is padded
+    by 2, so that both have 400 features before the linear layers.
     """
     channels, height, width = shape
     require_shape("lenet", shape, (height, width) in ((28, 28), (32, 32)), "28x28 or 32x32")
@@ -93,7 +93,7 @@ def cnn_celeba(shape: Shape, num_classes: int) -> nn.Module:
 def cnn_asmu(shape: Shape, num_classes: int) -> nn.Module:
     """FedASMU's CNN, two 2x2 convolutions; 297,066 parameters on 3x32x32, 10 classes.
 
-    NOTE: the paper names neither activation nor padding: ReLU and none.
+    NOTE: the paper names neither activation nor padding; here it has ReLU and no padding.
     """
     channels, height, width = shape
     require_shape("cnn_asmu", shape, height >= 3 and width >= 3, "at least 3x3")
@@ -122,7 +122,7 @@ def mlp_overlap(shape: Shape, num_classes: int) -> nn.Module:
 def mnistnet(shape: Shape, num_classes: int) -> nn.Module:
     """Overlap-FedAvg's MnistNet, no ReLU after the second convolution; 1,199,882 parameters.
 
-    NOTE: its code ends in a log-softmax, which the cross-entropy that follows leaves as it is.
+    NOTE: its code ends in a log-softmax. It is left out, as cross-entropy after it is the same.
     """
     require_shape("mnistnet", shape, shape == (1, 28, 28), "1x28x28")
     return nn.Sequential(
@@ -155,5 +155,5 @@ def cnn_cifar(shape: Shape, num_classes: int) -> nn.Sequential:
 
 
 def cnn_cifar_quirk(shape: Shape, num_classes: int) -> nn.Module:
-    """CNNCifar as in its authors' code: ReLU and softmax on the logits, before the loss's own."""
+    """CNNCifar of its authors' code: ReLU and softmax on the logits, before the loss's softmax."""
     return cnn_cifar(shape, num_classes).extend([nn.ReLU(), nn.Softmax(-1)])

@@ -10,7 +10,7 @@ from fl_app.tasks.models.shape import Shape, require_shape
 class Block(nn.Module):
     """Two 3x3 convolutions with batch normalisation and a shortcut that has no parameters.
 
-    Where the size halves, the shortcut takes every second pixel and pads channels with zeros.
+    If the size halves, the shortcut takes every second pixel and pads channels with zeros.
     """
 
     def __init__(self, inner: int, outer: int, stride: int) -> None:
@@ -77,7 +77,7 @@ def resnet_r(shape: Shape, num_classes: int) -> nn.Module:
 
 def resnet18(shape: Shape, num_classes: int) -> nn.Module:
     """ResNet-18 (He et al. 2016) of torchvision, untrained; 11,181,642 parameters, 10 classes."""
-    # Imported here: torchvision takes seconds to load, and most models do without.
+    # Imported here: torchvision takes seconds to load, and most models do not need it.
     from torchvision.models import resnet18 as torchvision_resnet18
 
     require_shape("resnet18", shape, shape[0] == 3, "with 3 channels")

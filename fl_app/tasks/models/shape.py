@@ -1,4 +1,4 @@
-"""The shape of one input of a model, and what a model says of one that it cannot take."""
+"""The shape of one input of a model, and the error for a shape that a model does not accept."""
 
 from typing import TypeAlias
 
@@ -10,7 +10,7 @@ def require_shape(name: str, shape: Shape, fits: bool, needed: str) -> None:
     """Refuse a shape.
 
     Raises:
-        ValueError: not `fits`; `needed` says what would.
+        ValueError: `fits` is false. The message says `needed`, the shape that the model accepts.
     """
     if not fits:
         what = "images" if len(shape) == 3 else "sequences"

@@ -38,10 +38,10 @@ class TextCNN(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Transformer encoder (Vaswani et al. 2017) in which a token sees only those before it.
+    """Transformer encoder (Vaswani et al. 2017) in which a token attends only to earlier tokens.
 
-    As PyTorch's example for WikiText-2: vectors times sqrt(size), sinusoidal places, and weights of
-    its own for the output.
+    It follows PyTorch's example for WikiText-2: embeddings times sqrt(size), sinusoidal positions,
+    and an output layer that does not share the embedding's weights.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class LanguageModel(nn.Module):
         self.output = nn.Linear(size, vocabulary)
         nn.init.uniform_(self.output.weight, -0.1, 0.1)
         nn.init.zeros_(self.output.bias)
-        # Neither is part of the model that travels: both follow from the sizes.
+        # Neither is part of the global model, because both follow from the sizes.
         mask = nn.Transformer.generate_square_subsequent_mask(length)
         self.register_buffer("mask", mask, persistent=False)
         self.register_buffer("places", _places(length, size), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits ``(n, length, vocabulary)`` of the next tokens, of tokens ``(n, length)``."""
+        """Logits ``(n, length, vocabulary)`` of the next tokens after tokens ``(n, length)``."""
         mask: Tensor = self.get_buffer("mask")
         vectors = self.embedding(tokens) * math.sqrt(self.embedding.embedding_dim)
         vectors = self.dropout(vectors + self.get_buffer("places"))
@@ -92,8 +92,8 @@ def _places(length: int, size: int) -> Tensor:
 def textcnn(shape: Shape, num_classes: int) -> nn.Module:
     """FedASMU's TextCNN; 3,120,902 parameters with a vocabulary of 30,000 and 2 classes.
 
-    NOTE: the paper gives no sizes: vectors of 100, 100 convolutions each of widths 3, 4, 5, dropout
-    0.5.
+    NOTE: the paper gives no sizes. Here embeddings have 100 entries, there are 100 convolutions of
+    each width 3, 4 and 5, and dropout is 0.5.
     """
     require_shape("textcnn", shape, shape[0] >= 5, "of at least 5 words")
     return TextCNN(shape[1], num_classes)

@@ -71,7 +71,7 @@ def vgg_r(shape: Shape, num_classes: int) -> nn.Module:
 
 
 def _convolutions(channels: int, plan: tuple[int | str, ...], *, norm: bool) -> list[nn.Module]:
-    """3x3 convolutions of so many channels, "M" for max pooling."""
+    """3x3 convolutions with the numbers of channels in `plan`; "M" is max pooling."""
     layers: list[nn.Module] = []
     for step in plan:
         if isinstance(step, str):

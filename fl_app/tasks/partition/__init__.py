@@ -1,14 +1,17 @@
-"""Partitioners: which client owns which training examples.
+"""Partitioners: which client holds which training examples.
 
-A partitioner is a callable from labels, number of clients and random generator to one index array
-per client. They work on counts and index arrays alone, so 3,000 clients cost milliseconds.
-`fl_app.tasks.partition.flower.FromIndices` makes any of them a partitioner of flwr-datasets.
+A partitioner maps labels, the number of clients and a random generator to one index array per
+client. It works on counts and index arrays alone, so 3,000 clients cost milliseconds.
+`fl_app.tasks.partition.flower.FromIndices` turns it into a partitioner of flwr-datasets.
 
-NOTE: flwr-datasets has classes of the same names, but they do not fit here: they deal out Hugging
-Face data sets only, and importing those takes seconds. `IidPartitioner` and `DirichletPartitioner`
-cut the data (each class) in stored order; the latter raises after 10 tries for the minimum size
-(50 clients, 1,437 examples, at least 10 each: every second seed); `ShardPartitioner` gives equally
-many shards to all; `NaturalIdPartitioner` has no choice of owners, and else agrees with `Natural`.
+NOTE: flwr-datasets has classes of the same names, which are not used here. They distribute Hugging
+Face data sets only, and their import takes seconds. They also differ:
+
+- `IidPartitioner` and `DirichletPartitioner` cut the data (each class) in stored order.
+- `DirichletPartitioner` raises after 10 tries for the minimum size (with 50 clients, 1,437 examples
+  and at least 10 each, for every second seed).
+- `ShardPartitioner` gives the same number of shards to all clients.
+- `NaturalIdPartitioner` uses all owners; otherwise it agrees with `Natural`.
 """
 
 from fl_app.tasks.partition.base import Indices, Partitioner, make_partition

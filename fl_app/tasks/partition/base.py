@@ -1,4 +1,4 @@
-"""What a partitioner is, and what is asked of its result."""
+"""The protocol of partitioners, and the checks of their results."""
 
 from typing import Protocol, TypeAlias
 
@@ -13,21 +13,21 @@ STREAM = 0x7061_7274_6974_696F  # keeps the partition's random numbers apart fro
 
 
 class Partitioner(Protocol):
-    """Deals training examples out to clients."""
+    """Distributes training examples over clients."""
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        """One array of places in `labels` per client; equal generators give equal partitions.
+        """One array of indices into `labels` per client; equal generators give equal partitions.
 
         Args:
-            labels: classes of the training examples, or their owners if the partitioner has
-                ``by_owner``, shape ``(n,)``.
+            labels: classes of the training examples, shape ``(n,)``, or their owners if the
+                partitioner has ``by_owner``.
             num_clients: N, 1 <= N <= n.
             rng: the only source of randomness.
 
         Raises:
-            ValueError: these examples cannot be dealt out to so many clients.
+            ValueError: these examples cannot be distributed over `num_clients` clients.
         """
         ...
 
@@ -39,20 +39,20 @@ def make_partition(
     seed: int,
     owners: Indices | None = None,
 ) -> list[Indices]:
-    """A partition in which every client has data, each client's places in ascending order.
+    """A partition in which every client has data, with each client's indices in ascending order.
 
     Args:
-        partitioner: deals the examples out.
+        partitioner: distributes the examples.
         labels: classes of the training examples, shape ``(n,)``.
         num_clients: N >= 1.
-        seed: of the run.
-        owners: who wrote, said or is seen on each example, shape ``(n,)``, if that is known.
+        seed: seed of the run.
+        owners: the writer, speaker or person of each example, shape ``(n,)``; None = unknown.
 
     Raises:
-        ValueError: there are fewer examples than clients, a client is left without any, or the
-            partitioner needs owners that are not known.
+        ValueError: there are fewer examples than clients, a client gets none, or the partitioner
+            needs owners and they are unknown.
     """
-    require_at_least("num_clients", num_clients, 1, "there would be nobody to train")
+    require_at_least("num_clients", num_clients, 1, "there would be no client to train")
     require(
         num_clients <= labels.size,
         "num_clients",
@@ -64,8 +64,8 @@ def make_partition(
     if getattr(partitioner, "by_owner", False):
         if owners is None:
             raise ValueError(
-                f"partition={partitioner} needs to know who each training example is from, and "
-                "this task's data do not say: see docs/data.md for those that do"
+                f"partition={partitioner} needs the owner of each training example, and this "
+                "task's data do not have it: see docs/data.md for data with owners"
             )
         deal_by = owners
     parts = partitioner(deal_by, num_clients, np.random.default_rng((seed, STREAM)))
@@ -80,5 +80,5 @@ def make_partition(
 
 
 def classes_of(labels: Indices, rng: np.random.Generator) -> list[Indices]:
-    """The places of each class that occurs, in random order, one array a class."""
+    """For each class in `labels`, an array of its indices in random order."""
     return [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]

@@ -18,26 +18,26 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Label skew: class shares over the clients, or a client's mix of classes, follow Dirichlet.
+    """Label skew: a class's shares over the clients, or a client's mix of classes, are Dirichlet.
 
-    ``mode="by_class"`` is NIID-Bench's (Li et al. 2022, "Federated Learning on Non-IID Data
-    Silos"): the shares of a class over the clients are Dir(alpha, ..., alpha); a client that holds
-    its even share of the data gets nothing of the classes that follow (`balance`), and the whole
-    draw is repeated until every client has `min_size` examples. NOTE: after 100 tries the best one
-    is taken and single examples move from the largest clients to those that lack some; with many
-    clients and little data the repetition would never end.
+    ``mode="by_class"`` is that of NIID-Bench (Li et al. 2022, "Federated Learning on Non-IID Data
+    Silos"). The shares of a class over the clients are Dir(alpha, ..., alpha). With `balance`, a
+    client that holds its even share of the data gets nothing of the following classes. The whole
+    draw is repeated until every client has `min_size` examples. NOTE: with many clients and little
+    data the repetition would never end. So the best of 100 draws is taken, and single examples move
+    from the largest clients to clients with too few.
 
-    ``mode="by_client"`` is Hsu et al.'s (2019, "Measuring the Effects of Non-Identical Data
-    Distribution"): each client's mix of classes is Dir(alpha * their shares in the data), sizes are
-    equal up to one; a class that is used up leaves the mix.
+    ``mode="by_client"`` is that of Hsu et al. (2019, "Measuring the Effects of Non-Identical Data
+    Distribution"). Each client's mix of classes is Dir(alpha * their shares in the data). Sizes are
+    equal up to one. A class without examples left leaves the mix.
 
-    In both, every example goes to one client, and an infinite `alpha` is `Iid`.
+    In both modes every example goes to one client, and an infinite `alpha` is `Iid`.
 
     Args:
-        alpha: concentration > 0; the smaller, the fewer classes a client holds.
-        min_size: examples that every client gets at least, >= 1.
-        balance: whether full clients are left out; without it sizes are skewed as well.
-        mode: ``"by_class"`` or ``"by_client"``; the latter needs no `balance`.
+        alpha: concentration > 0; the smaller it is, the fewer classes a client holds.
+        min_size: least number of examples of a client, >= 1.
+        balance: whether full clients get no more examples; without it sizes are skewed as well.
+        mode: ``"by_class"`` or ``"by_client"``; the latter does not use `balance`.
 
     Raises:
         ValueError: a value is out of its bounds, or there are too few examples for `min_size`.
@@ -87,7 +87,7 @@ class Dirichlet:
             mix = rng.dirichlet(self.alpha * prior)
             while (lacking := size - counts[client_id].sum()) > 0:
                 mix = np.where(left > 0, mix, 0.0)
-                if mix.sum() == 0.0:  # a tiny alpha gave all of the mix to classes that are used up
+                if mix.sum() == 0.0:  # tiny alpha: all of the mix is in classes without examples
                     mix = left / left.sum()
                 drawn = np.minimum(rng.multinomial(lacking, mix / mix.sum()), left)
                 counts[client_id] += drawn
@@ -119,7 +119,7 @@ class Dirichlet:
     def _cuts(
         self, class_sizes: list[int], num_clients: int, rng: np.random.Generator
     ) -> tuple[list[Indices], int]:
-        """Where each class is cut, and how many examples clients lack in all."""
+        """The places to cut each class, and the number of examples that clients lack in total."""
         even = sum(class_sizes) / num_clients
         held = np.zeros(num_clients, np.int64)
         cuts = []
@@ -127,7 +127,7 @@ class Dirichlet:
             shares = rng.dirichlet(np.full(num_clients, self.alpha))
             if self.balance:
                 shares[held >= even] = 0.0
-                if shares.sum() == 0.0:  # a tiny alpha gave all of the class to full clients
+                if shares.sum() == 0.0:  # tiny alpha: all of the class went to full clients
                     shares[held < even] = 1.0
                 shares /= shares.sum()
             cut = (np.cumsum(shares[:-1]) * size).astype(np.int64)
@@ -137,7 +137,7 @@ class Dirichlet:
 
 
 def _fill_up(parts: list[Indices], min_size: int, rng: np.random.Generator) -> list[Indices]:
-    """Move single random examples from the largest clients until the smallest has `min_size`."""
+    """Move random examples from the largest clients until every client has `min_size`."""
     sizes = np.array([indices.size for indices in parts])
     owned = [rng.permutation(indices).tolist() for indices in parts]
     for client_id in np.flatnonzero(sizes < min_size):

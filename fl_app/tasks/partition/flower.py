@@ -1,6 +1,6 @@
-"""Any partitioner as one of flwr-datasets, for a Hugging Face data set.
+"""Turns a partitioner into one of flwr-datasets, for a Hugging Face data set.
 
-Not imported with the others: flwr-datasets takes seconds to load.
+The package does not import this module, because flwr-datasets takes seconds to load.
 """
 
 import numpy as np
@@ -19,13 +19,13 @@ class FromIndices(FlowerPartitioner):  # type: ignore[misc]  # it carries no typ
         )
 
     Args:
-        partitioner: deals the rows out.
+        partitioner: distributes the rows.
         num_partitions: N >= 1.
-        partition_by: column with the classes; with the owners, for `Natural`.
-        seed: of the partition; the same as of a run gives the same clients.
+        partition_by: column with the classes, or, for `Natural`, with the owners.
+        seed: seed of the partition; the seed of a run gives the run's clients.
 
     Raises:
-        ValueError: once it is asked for a partition, what `make_partition` raises.
+        ValueError: see `make_partition`; `load_partition` raises it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Examples dealt out at random: all of them, or a part and the rest by label."""
+"""Random distribution of all examples, or of a part, with the rest by label."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from fl_app.tasks.partition.base import Indices, classes_of
 
 @dataclass(frozen=True)
 class Iid:
-    """Examples dealt out at random, sizes equal up to one."""
+    """All examples are distributed at random; sizes are equal up to one."""
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator
@@ -20,13 +20,14 @@ class Iid:
 
 @dataclass(frozen=True)
 class IidFraction:
-    """A fraction of the examples dealt out at random, the rest sorted by label and cut into blocks.
+    """EAFL's setting T1: a fraction of the examples is distributed at random, the rest by label.
 
-    EAFL's setting T1. Every example goes to one client; sizes are equal up to 1 + blocks a client.
+    The rest is sorted by label and cut into blocks. Every example goes to one client. Sizes are
+    equal up to 1 + `blocks_per_client`.
 
     Args:
-        fraction: epsilon in [0, 1], dealt out at random; 1 is `Iid`.
-        blocks_per_client: contiguous blocks of the sorted rest that a client gets, >= 1.
+        fraction: epsilon in [0, 1], share that is distributed at random; 1 is `Iid`.
+        blocks_per_client: contiguous blocks of the sorted rest per client, >= 1.
 
     Raises:
         ValueError: a value is out of its bounds, or the rest gives too few examples for a block.

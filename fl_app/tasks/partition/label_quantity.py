@@ -1,4 +1,4 @@
-"""Few classes a client and random sizes (WKAFL)."""
+"""Few classes per client and random sizes (WKAFL)."""
 
 import logging
 from dataclasses import dataclass
@@ -17,16 +17,17 @@ log = logging.getLogger(__name__)
 class LabelQuantity:
     """Each client has `num_labels` random classes, in random shares of a random size.
 
-    Algorithm 4 of Zhou et al. (WKAFL): D ~ U{min_size, ..., max_size}, shares ~ U(0, 1) normalised,
-    counts rounded, each drawn without replacement from its class. NOTE: clients draw independently,
-    so an example may be with several of them and some with none (3,000 clients with 30 each want
-    more than there is), unless `disjoint`. NOTE: classes are drawn again until all of them are with
-    some client, and shares until a client has an example, both 100 times at most.
+    Algorithm 4 of Zhou et al. (WKAFL): D ~ U{min_size, ..., max_size}, and shares ~ U(0, 1),
+    normalised. Counts are rounded, and each is drawn without replacement from its class. NOTE:
+    clients draw independently unless `disjoint`. So several clients may hold the same example, and
+    some examples belong to no client (3,000 clients with 30 examples each need more than there
+    are). NOTE: classes are drawn again until every class is with a client, and shares until a
+    client has an example, both at most 100 times.
 
     Args:
-        num_labels: L_num, classes of a client, >= 1; its counts may round to none of a class.
-        min_size: D_min >= 1. The paper prints none; 10 is its code's.
-        max_size: D_max >= min_size; 49 is the code's.
+        num_labels: L_num, classes of a client, >= 1; the count of a class may round to 0.
+        min_size: D_min >= 1; the paper gives no value, its code has 10.
+        max_size: D_max >= min_size; the code has 49.
         disjoint: whether no two clients share an example.
 
     Raises:
@@ -76,7 +77,7 @@ class LabelQuantity:
                 counts[client_id, classes] = np.rint(size * shares / shares.sum())
                 if counts[client_id].any():
                     break
-            else:  # of ten classes one example next to always rounds to none
+            else:  # one example of ten classes nearly always rounds to none
                 counts[client_id, classes[shares.argmax()]] = 1
         if self.disjoint:
             return self._dealt(counts, pools)
@@ -101,7 +102,7 @@ class LabelQuantity:
         return classes
 
     def _dealt(self, counts: Indices, pools: list[Indices]) -> list[Indices]:
-        """Consecutive pieces of the shuffled classes."""
+        """Give each client consecutive pieces of the shuffled classes."""
         for label, pool in enumerate(pools):
             wanted = counts[:, label].sum()
             if wanted > pool.size:

@@ -1,4 +1,4 @@
-"""A client for every writer, speaker or user."""
+"""One client per writer, speaker or user."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,13 +11,13 @@ from fl_app.tasks.partition.base import Indices
 
 @dataclass(frozen=True)
 class Natural:
-    """Each client is one owner of examples, all of whose examples it gets.
+    """Each client holds all examples of one owner.
 
-    With fewer clients than owners a random choice of owners takes part, and the examples of the
-    others are not used. Clients are in the order of their owners' ids.
+    If there are fewer clients than owners, random owners take part, and the examples of the others
+    are not used. Clients are in the order of their owners' ids.
 
     Args:
-        min_size: owners with fewer examples are left out, >= 1.
+        min_size: least number of examples of an owner that takes part, >= 1.
 
     Raises:
         ValueError: a value is out of its bounds, or there are more clients than owners.

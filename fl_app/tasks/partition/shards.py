@@ -1,4 +1,4 @@
-"""Shards of the sorted data, many for some clients (Overlap-FedAvg)."""
+"""Shards of the sorted data, in unequal numbers per client (Overlap-FedAvg)."""
 
 from dataclasses import dataclass
 
@@ -10,18 +10,19 @@ from fl_app.tasks.partition.base import Indices
 
 @dataclass(frozen=True)
 class Shards:
-    """Data sorted by label, cut into shards; unequal numbers of random shards go to the clients.
+    """Data are sorted by label and cut into shards; clients get unequal numbers of random shards.
 
-    Overlap-FedAvg: every client starts with one shard; then random clients get 1 to rest/4 + 3 more
-    until all are given out, except a client that already has the mean and half of all. Sizes are
-    very unequal, labels are skewed for small clients. Every example goes to one client. NOTE: the
-    authors' code seeds its generator inside that loop and may run for ever; here one generator
-    draws. NOTE: what division leaves over makes some shards one example larger.
+    Overlap-FedAvg's partition. Every client starts with one shard. Then random clients get 1 to
+    rest/4 + 3 more, until no shard is left. A client that already has the mean number plus half of
+    all shards gets no more. Sizes are very unequal, and small clients have skewed labels. Every
+    example goes to one client. NOTE: the authors' code seeds its generator inside that loop and may
+    run for ever; here one generator draws. NOTE: if the shards do not divide the data, some shards
+    have one more example.
 
     Args:
-        shard_size: examples a shard, >= 1.
-        contiguous: whether a client's shards lie side by side, as pieces of one text should;
-            examples of a class keep their order in either case.
+        shard_size: examples per shard, >= 1.
+        contiguous: whether a client's shards are neighbours, as for pieces of one text; examples of
+            a class keep their order in either case.
 
     Raises:
         ValueError: a value is out of its bounds, or there are fewer shards than clients.
@@ -54,7 +55,7 @@ class Shards:
         ]
 
     def _counts(self, num_clients: int, total: int, rng: np.random.Generator) -> Indices:
-        """Number of shards of each client, `total` in all."""
+        """Number of shards of each client; they add up to `total`."""
         counts = np.ones(num_clients, np.int64)
         full = total / num_clients + total / 2
         while (rest := total - int(counts.sum())) > 0:

@@ -12,16 +12,16 @@ from fl_app.tasks.partition.dirichlet import Dirichlet
 
 @dataclass(frozen=True)
 class TenthClass:
-    """One class lies with the slow clients alone; the others are spread by Dirichlet over all.
+    """Only slow clients have one of the classes; all clients share the others by `Dirichlet`.
 
-    FedHist, figure 5, with the tenth class. The slow clients are those of
-    `fl_app.core.slow.slow_clients` and share the class equally. Every example goes to one client.
+    FedHist, figure 5, with the tenth class. `fl_app.core.slow.slow_clients` names the slow clients.
+    They share the class equally. Every example goes to one client.
 
     Args:
-        slow_share: of clients that have the class, in (0, 1]; the paper prints none.
+        slow_share: share of slow clients, in (0, 1]; the paper gives no value.
         label: the class.
-        alpha: concentration of the others, see `Dirichlet`.
-        min_size: examples of the other classes that every client gets at least, >= 1.
+        alpha: concentration of the other classes, see `Dirichlet`.
+        min_size: least number of a client's examples of the other classes, >= 1.
         balance: see `Dirichlet`.
 
     Raises:

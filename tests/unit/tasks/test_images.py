@@ -91,7 +91,7 @@ def write_writers(root: Path, labels: list[int]) -> None:
 def test_mnists_writers_come_from_qmnist(tmp_path: Path) -> None:
     write_grey(tmp_path / "MNIST/raw", ("train", "t10k"))
     settings = {"root": str(tmp_path), "partition": Natural(), "num_clients": 4}
-    with pytest.raises(ValueError, match=r"partition=Natural\(min_size=1\) needs to know who"):
+    with pytest.raises(ValueError, match=r"partition=Natural\(min_size=1\) needs the owner"):
         make("mnist", **settings)
     write_writers(tmp_path, [i % 10 for i in range(20)])
     task = make("mnist", **settings)

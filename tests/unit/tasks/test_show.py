@@ -52,7 +52,7 @@ def test_numbers() -> None:
     distinct = len(set(used.tolist()))
     assert table.caption == (
         f"{distinct} of 400 examples used,\n"
-        f"{used.size - distinct} times one that another client has too"
+        f"{used.size - distinct} times an example that another client has, too"
     )
 
 

@@ -46,7 +46,7 @@ def test_small_owners_are_left_out() -> None:
 
 
 def test_data_without_owners_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"partition=Natural\(min_size=1\) needs to know who"):
+    with pytest.raises(ValueError, match=r"partition=Natural\(min_size=1\) needs the owner"):
         make_partition(Natural(), np.zeros(5, np.int64), 2, 0)
     with pytest.raises(ValueError, match=r"partition\.min_size=0"):
         Natural(0)
