@@ -1,7 +1,7 @@
-"""Flower's front door on the server: ``flwr run .`` in simulation and deployment.
+"""The ServerApp of ``flwr run .``, in simulation and deployment.
 
-The run's configuration is the one of the command line: ``overrides`` of the run config holds the
-same words, as in ``flwr run . --run-config "overrides='algorithm=fedasync num_versions=500'"``.
+The run config's key ``overrides`` holds the overrides of the command line, as in
+``flwr run . --run-config "overrides='algorithm=fedasync num_versions=500'"``.
 """
 
 import logging
@@ -23,16 +23,16 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run what ``overrides`` asks for, on the nodes that the grid reaches.
+    """Run the configuration of ``overrides`` on the nodes of the grid.
 
     Raises:
         ValueError: an override is refused.
-        RunError: the run could not go on.
+        RunError: the run could not continue.
     """
     overrides = shlex.split(str(context.run_config.get("overrides", "")))
     if not any(override.startswith("runtime=") for override in overrides):
         overrides.append("runtime=flower")
-    # Without `output` it depends on where the SuperLink was started, so it is said at once.
+    # Without `output` the folder depends on where the SuperLink was started, so it is logged.
     output = str(context.run_config.get("output", "")) or f"outputs/flower-{context.run_id}"
     folder = Path(output).resolve()
     log.info("Files go to %s", folder)
@@ -43,5 +43,5 @@ def main(grid: Grid, context: Context) -> None:
             refuse_surplus(config)
             run(config, overrides, folder, grid)
     except HydraException as error:
-        # Hydra's own traceback would bury the reason.
+        # Hydra's own traceback would hide the reason.
         raise ValueError(explain(error, overrides)) from None

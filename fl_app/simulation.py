@@ -1,4 +1,4 @@
-"""Runs a configuration inside Flower's simulation engine, from the command line."""
+"""Run a configuration of the command line in Flower's simulation engine."""
 
 import logging
 import os
@@ -23,16 +23,17 @@ def run_in_flower(
     shared: Path | None = None,
     cells: Mapping[str, DictConfig] | None = None,
 ) -> list[dict[str, Any]]:
-    """As `fl_app.run.run`, with the clients' work done by Flower's simulated nodes.
+    """Do what `fl_app.run.run` does, with clients on Flower's simulated nodes.
 
     Raises:
         ValueError: the configuration is refused.
-        RunError: the run could not go on, or Flower's simulation engine ended without a result.
+        RunError: the run could not continue, or Flower's simulation engine ended without a result.
     """
     flower = logging.getLogger("flwr")
-    flower.propagate = False  # it prints itself; through Hydra's handler all would come twice
-    flower.addFilter(lambda record: "run_simulation" not in record.getMessage())  # is deprecated
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # or Ray warns of a change
+    flower.propagate = False  # Flower prints its lines; Hydra's handler would repeat them
+    # Flower warns that `run_simulation` is deprecated.
+    flower.addFilter(lambda record: "run_simulation" not in record.getMessage())
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray warns
     server_app = ServerApp()
     summaries: list[dict[str, Any]] = []
     problems: list[Exception] = []
@@ -42,7 +43,7 @@ def run_in_flower(
         del context
         try:
             summaries.extend(run(config, overrides, folder, grid, shared, cells))
-        except (ValueError, RunError) as problem:  # Flower would wrap it in its own
+        except (ValueError, RunError) as problem:  # Flower would wrap it in its own error
             problems.append(problem)
 
     run_simulation(

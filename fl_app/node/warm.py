@@ -1,20 +1,21 @@
 """A SuperNode that loses less time between two orders: ``python -m fl_app.node.warm``.
 
-It takes the place of ``flower-supernode``, with the same arguments, best with ``resident=true``::
+It replaces ``flower-supernode``, with the same arguments; use it with ``resident=true``::
 
     python -m fl_app.node.warm [--only executor|node] --superlink server.lan:8100 ...
 
-Flower's SuperNode asks for an order every 3 s and looks for the reply every 0.5 s; its SuperExec
-looks for work every second and then starts Python, which imports Flower. Instead,
+Flower's SuperNode asks for an order every 3 s and looks for the reply every 0.5 s. Its SuperExec
+looks for work every second and then starts Python, which imports Flower. A warm node differs:
 
-- the executor imports Flower once, forks for every message and unpacks an app once;
-- both look again after a tenth of the time that they waited already, and never later than Flower.
+- The executor imports Flower once, forks for every message and unpacks an app once.
+- Node and executor look again after a tenth of the time that they have waited already, and never
+  later than Flower.
 
-Whoever asks for a message that is still being uploaded asks Flower again after 1, 3, 7, ... s. A
-warm node asks sooner, and so does the server where ``runtime.warm=true``.
+If a message is still being uploaded, Flower asks for it again after 1, 3, 7, ... s. A warm node
+asks sooner, and so does the server with ``runtime.warm=true``.
 
-It replaces private functions of Flower (`fl_app.flower.private`). Under another version than 1.41
-everything stays as Flower has it, with a warning.
+It replaces private functions of Flower (`fl_app.flower.private`). With another version of Flower
+than 1.41 it replaces nothing and warns.
 """
 
 import argparse
@@ -43,15 +44,15 @@ from fl_app.flower.private import (
 )
 
 log = logging.getLogger("flwr")
-SHARE = 0.1  # of the time waited already: little is lost at any scale, as in `engine.grid`
+SHARE = 0.1  # of the time waited already: the loss is small at any scale, as in `flower.grid`
 
 
 class Pace:
-    """Sleeps between two looks: briefly at first, and never longer than asked to.
+    """Sleeps between two looks: briefly at first, and never longer than requested.
 
     Args:
-        now: seconds on a clock.
-        pause: waits for seconds.
+        now: returns the seconds on a clock.
+        pause: sleeps for a number of seconds.
     """
 
     def __init__(
@@ -64,11 +65,11 @@ class Pace:
         self.renew()
 
     def renew(self) -> None:
-        """What follows is another wait."""
+        """Start a new wait."""
         self._since = self._now()
 
     def sleep(self, seconds: float) -> None:
-        """Take the place of `time.sleep`; who asks for other seconds waits for something else."""
+        """Replace `time.sleep`. A request for another duration starts a new wait."""
         if seconds != self._asked:
             self._asked = seconds
             self.renew()
@@ -76,23 +77,24 @@ class Pace:
 
 
 class ForkServer:
-    """A process that has imported Flower and does nothing but fork ClientApps.
+    """A process that has imported Flower and forks ClientApps.
 
-    It comes into being before this process has threads, and ends with this process.
+    Create it before this process has threads. It ends with this process.
     """
 
     def __init__(self) -> None:
         self._orders, orders = Pipe()
         if os.fork() == 0:
-            gc.freeze()  # what is there is shared with all that are forked
+            gc.freeze()  # forked processes then share the memory of all objects
             self._orders.close()
             run_client_app(_fork_at(orders))
         orders.close()
 
     def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes] | None":
-        """Take the place of `subprocess.Popen`; when this returns, a ClientApp has ended.
+        """Replace `subprocess.Popen`; return after the ClientApp has ended.
 
-        Its Context is read when it starts and written when it ends, so the next one has to wait.
+        A ClientApp reads its Context when it starts and writes it when it ends, so the next one has
+        to wait.
         """
         if command[0] == "flwr-clientapp" and not options:
             try:
@@ -107,8 +109,8 @@ class ForkServer:
 
 
 def _fork_at(orders: Connection) -> list[str]:
-    """Fork at every order, one after the other; returns, in the child, what to run."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends with its parent
+    """Fork for every order, one after the other; return its command in the child."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the fork server ends with its parent
     while True:
         try:
             command: list[str] = orders.recv()
@@ -119,14 +121,14 @@ def _fork_at(orders: Connection) -> list[str]:
             orders.close()
             return command
         os.waitpid(child, 0)
-        with suppress(OSError):  # the parent has ended meanwhile
+        with suppress(OSError):  # the parent may have ended meanwhile
             orders.send(None)
 
 
 def run_client_app(command: list[str]) -> NoReturn:
-    """Run ``flwr-clientapp`` in this process, which then knows no module of this package.
+    """Run ``flwr-clientapp`` in this process, without the loaded modules of this package.
 
-    The app that the server sent may be another version of it.
+    The server may have sent an app with another version of the package.
     """
     from flwr.supernode.cli import flwr_clientapp
 
@@ -141,10 +143,10 @@ def run_client_app(command: list[str]) -> NoReturn:
 def run_super_exec() -> None:
     """Run ``flower-superexec`` in this process, with forked ClientApps."""
     from flwr.supercore.cli import flower_superexec
-    from flwr.supernode.runtime import run_clientapp  # here, so that those who are forked know it
+    from flwr.supernode.runtime import run_clientapp  # here, so that forked processes have it
 
     run_clientapp.install_from_fab = install_once  # type: ignore[assignment, attr-defined]
-    pull_sooner()  # for ClientApps, which may start before their message is there
+    pull_sooner()  # ClientApps may start before their message has arrived
     server, pace = ForkServer(), Pace()
 
     def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes] | None":
@@ -161,7 +163,7 @@ def run_super_node(only: str | None) -> None:
     """Run ``flower-supernode`` in this process.
 
     Args:
-        only: "executor" or "node", where the other stays as Flower has it.
+        only: "executor" or "node": the other one runs unchanged; None = both are warm.
     """
     from flwr.supernode.cli import flower_supernode
 

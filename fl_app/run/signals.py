@@ -1,6 +1,7 @@
-"""Ctrl-C and SIGTERM: at once where nothing is to be saved, and else politely, between two events.
+"""Ctrl-C and SIGTERM: they end a run between two events, and anything else at once.
 
-This module needs the standard library only: `fl_app.__main__` uses it before all other imports.
+This module needs the standard library only, because `fl_app.__main__` uses it before all other
+imports.
 """
 
 import os
@@ -12,46 +13,46 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 
-PATIENCE = 1.0  # seconds
-PARENT_CHECK = 1.0  # seconds between two looks for the main process of a parallel sweep
+PATIENCE = 1.0  # seconds between a signal and KeyboardInterrupt
+PARENT_CHECK = 1.0  # seconds between two checks of the main process of a parallel sweep
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 Undisturbed = Callable[[], AbstractContextManager[None]]
 
-received: int | None = None  # the last signal that arrived here, for the exit status
+received: int | None = None  # the last signal that this process received, for its exit status
 _watched = False  # whether this process ends with its parent
-noted = False  # in a process of a parallel sweep: that a signal came there
+noted = False  # whether this job of a parallel sweep received a signal
 
 
 def exit_status() -> int:
-    """What a shell reports for a command that the last signal ended: 130 for Ctrl-C."""
+    """The exit status of a command that the last signal ended: 130 for Ctrl-C."""
     return 128 + (received or signal.SIGINT)
 
 
 @contextmanager
 def ending_at_once(jobs: Callable[[], list[int]] = list) -> Iterator[None]:
-    """Within it, Ctrl-C and SIGTERM end this process with one line, whatever it is doing.
+    """A context in which Ctrl-C and SIGTERM end this process at once, with one line.
 
-    An exception would not do: imports and callbacks of libraries swallow it or print a traceback.
-    Files are never half written, for all are put in place when they are whole.
+    An exception is not enough: imports and callbacks of libraries swallow it or print a traceback.
+    No file is left half written, because files are replaced only when they are complete.
 
     Args:
-        jobs: ids of the processes that carry out a sweep's jobs. If there are any, the first signal
-            is passed on to them, and this process goes on until they have ended.
+        jobs: returns the ids of the processes that run a sweep's jobs. If there are any, the first
+            signal is passed on to them, and this process continues until they have ended.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
         global received
         first, received = received is None, number
         if first and (running := jobs()):
-            # The other signal: this one they may have had, too, from the terminal or the batch
-            # system, and the same one twice would not let them write a checkpoint.
+            # The jobs may have received this signal, too, from the terminal or the batch system.
+            # They get the other one: the same signal twice would end them without a checkpoint.
             other = signal.SIGTERM if number == signal.SIGINT else signal.SIGINT
             for process in running:
                 with suppress(ProcessLookupError):
                     os.kill(process, other)
             return
-        with suppress(OSError, RuntimeError, ValueError):  # closed, or in the middle of a write
+        with suppress(OSError, RuntimeError, ValueError):  # it may be closed, or inside a write
             sys.stdout.flush()
         with suppress(OSError):
             os.write(2, b"\ninterrupted\n" if os.isatty(2) else b"interrupted\n")
@@ -62,10 +63,10 @@ def ending_at_once(jobs: Callable[[], list[int]] = list) -> Iterator[None]:
 
 
 def note() -> None:
-    """From here on Ctrl-C and SIGTERM are only `noted` here, except within `interruptible`.
+    """Make Ctrl-C and SIGTERM only set `noted` in this process, except within `interruptible`.
 
-    The process is a job of a parallel sweep. It ends when the sweep's main process is gone, which
-    alone could end it otherwise.
+    The process is a job of a parallel sweep. It ends when the sweep's main process is gone, because
+    nothing else would end it then.
     """
     global _watched
 
@@ -89,17 +90,18 @@ def _end_with_parent(parent: int) -> None:
 
 @contextmanager
 def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Iterator[Undisturbed]:
-    """Within it, Ctrl-C and SIGTERM call `stop`; if that takes too long, KeyboardInterrupt comes.
+    """A context in which Ctrl-C and SIGTERM call `stop`.
 
-    It also comes at once if somebody presses Ctrl-C a second time. In a thread other than the main
-    one nothing changes: signals never arrive there.
+    KeyboardInterrupt is raised if the context has not ended after `patience` seconds, or at a
+    second Ctrl-C. In a thread other than the main thread nothing changes: it receives no signals.
 
     Args:
-        stop: asks for an end.
-        patience: seconds until KeyboardInterrupt comes.
+        stop: asks the run to end.
+        patience: seconds until KeyboardInterrupt is raised.
 
     Returns:
-        A context for what `stop` asks for and may take long: patience has no end from there on.
+        A context for work that `stop` asks for and that may take long, such as a checkpoint. It
+        ends the countdown to KeyboardInterrupt.
     """
     if threading.current_thread() is not threading.main_thread():
         yield nullcontext
@@ -115,7 +117,7 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
         if impatient or number in seen:
             raise KeyboardInterrupt
         seen.add(number)
-        if len(seen) > 1:  # Ctrl-C and SIGTERM: a sweep's main process passed it on
+        if len(seen) > 1:  # Ctrl-C and SIGTERM: a sweep's main process has passed one on
             return
         received = number
         if not patient:
@@ -127,7 +129,7 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
     def insist() -> None:
         nonlocal impatient
         impatient = True
-        # To the thread itself, or a call that it is blocked in would not end.
+        # Sent to the thread itself, so that a blocking call of the thread ends.
         signal.pthread_kill(main, signal.SIGINT)
 
     def cancel() -> None:
