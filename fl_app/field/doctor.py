@@ -1,4 +1,4 @@
-"""Examine a machine, a folder of the edge kit, and the SuperLink that they are to reach."""
+"""Examines a machine, a folder of the edge kit, and the SuperLink that they connect to."""
 
 import csv
 import shutil
@@ -9,10 +9,11 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from http.client import HTTPException
+from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+import httpx
 import psutil
 from cryptography import x509
 from hydra import compose, initialize_config_dir
@@ -38,12 +39,12 @@ SIGNS = {Verdict.GOOD: "[green]ok[/]", Verdict.WRONG: "[red]WRONG[/]", Verdict.U
 
 
 def examine(kit: Kit | None, superlink: str | None, training_time: float | None) -> list[Finding]:
-    """Everything that can be checked here.
+    """Carry out every check that is possible on this machine.
 
     Args:
-        kit: the server's folder or a device's; None looks at the machine alone.
-        superlink: host:port, where it is not the one of the kit.
-        training_time: seconds that the slowest device trains for one order, if known.
+        kit: the folder of a server or a device; None examines the machine alone.
+        superlink: host:port, if it differs from the kit's.
+        training_time: seconds that the slowest device trains for one order; None if unknown.
     """
     findings = [*of_machine(kit)]
     address = superlink or (kit.address if kit else None)
@@ -56,7 +57,7 @@ def examine(kit: Kit | None, superlink: str | None, training_time: float | None)
 
 
 def show(findings: Sequence[Finding]) -> int:
-    """Print a table; 1 if something is wrong, else 0."""
+    """Print a table of findings; return 1 if one of them is wrong, else 0."""
     table = Table(box=box.SIMPLE_HEAD)
     for column in ("", "checked", "found", "how to mend it"):
         table.add_column(column, overflow="fold")
@@ -69,7 +70,7 @@ def show(findings: Sequence[Finding]) -> int:
 
 
 def of_machine(kit: Kit | None) -> Iterator[Finding]:
-    """What does not depend on any server."""
+    """Check the machine, without any server."""
     yield checks.check_python(tuple(sys.version_info[:3]), 8 * struct.calcsize("P"))
     yield checks.check_flower(_version("flwr"), _wanted("flwr"))
     probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
@@ -80,7 +81,7 @@ def of_machine(kit: Kit | None) -> Iterator[Finding]:
 
 
 def of_settings(kit: Kit, training_time: float | None) -> Iterator[Finding]:
-    """What a folder's settings say, and the run that a server's proposes."""
+    """Check the settings of a folder; of a server's folder also the run in OVERRIDES."""
     yield checks.check_installation(kit.settings)
     if kit.role == "node":
         yield checks.check_partition(kit.settings.get("NODE_CONFIG", ""))
@@ -104,7 +105,7 @@ def of_settings(kit: Kit, training_time: float | None) -> Iterator[Finding]:
 
 
 def of_files(kit: Kit) -> Iterator[Finding]:
-    """A folder's certificates and keys."""
+    """Check the certificates and keys of a folder."""
     if kit.insecure:
         return
     now = datetime.now(UTC)
@@ -112,7 +113,7 @@ def of_files(kit: Kit) -> Iterator[Finding]:
     try:
         yield checks.check_dates("authority", load_certificate(authority), now)
     except (OSError, ValueError) as error:
-        mend = "copy it from the kit again: nobody would be trusted"
+        mend = "copy it from the kit again: without it, no server is trusted"
         yield checks.wrong("authority", f"{authority} cannot be read: {error}", mend)
     if kit.role == "node":
         yield checks.check_private(kit.folder / "node.key")
@@ -122,7 +123,7 @@ def of_files(kit: Kit) -> Iterator[Finding]:
 
 
 def of_network(address: str, kit: Kit | None) -> Iterator[Finding]:
-    """The SuperLink, as it is seen from here."""
+    """Check the SuperLink over the network."""
     host, port = split(address)
     try:
         socket.create_connection((host, port), PATIENCE).close()
@@ -144,25 +145,26 @@ def of_network(address: str, kit: Kit | None) -> Iterator[Finding]:
     context = None if certificate is None else any_server()
     try:
         before = datetime.now(UTC)
-        date = ask(address, "/health", context).date
+        date = ask(address, "/health", context).headers.get("Date")
         after = datetime.now(UTC)
-    except (OSError, HTTPException) as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         mend = "correct the address: another program listens there"
         yield checks.wrong("SuperLink", f"{address} does not answer as a SuperLink: {error}", mend)
         return
-    yield checks.check_clock(seconds_ahead(before, after, date), AHEAD, BEHIND)
+    servers = parsedate_to_datetime(date) if date else None
+    yield checks.check_clock(seconds_ahead(before, after, servers), AHEAD, BEHIND)
     yield checks.check_server_version(_version("flwr"), _servers_version(address, context))
     if kit is not None and not kit.insecure and certificate is not None:
         yield from _registered(kit)
 
 
 def seconds_ahead(before: datetime, after: datetime, date: datetime | None) -> float | None:
-    """Seconds by which our clock is ahead of the server's, within about one.
+    """Return the seconds by which this clock is ahead of the server's, to about one second.
 
     Args:
-        before: our time before the question.
-        after: our time after the answer.
-        date: the server's time in between, with its fraction cut off; None if it does not tell.
+        before: this machine's time before the request.
+        after: this machine's time after the response.
+        date: the server's time in its response, in whole seconds; None if the response has none.
     """
     if date is None:
         return None
@@ -175,7 +177,7 @@ def _certificate(certificate: x509.Certificate, host: str, kit: Kit) -> Iterator
     try:
         authority = load_certificate(kit.folder / "ca.crt")
     except (OSError, ValueError):
-        return  # told of already
+        return  # `of_files` reports it
     yield checks.check_issuer(certificate, authority)
 
 
@@ -184,7 +186,8 @@ def _registered(kit: Kit) -> Iterator[Finding]:
     try:
         known = SuperLink(kit).registered()
     except (OSError, RunError):
-        known = None  # told of already, or a proxy lets through what SuperNodes need, and no more
+        # Another check reports it, or a proxy lets only the requests of SuperNodes through.
+        known = None
     keys = [kit.folder / "node.key.pub"]
     if kit.role == "server":
         keys = sorted((kit.folder / "keys").glob("*.pub"))
@@ -198,11 +201,11 @@ def _registered(kit: Kit) -> Iterator[Finding]:
 
 
 def order_time(run: Path, training_time: float | None) -> float | None:
-    """Seconds from an order to its update on the slowest device; None if nothing is known.
+    """Return the seconds from an order to its update on the slowest device; None if unknown.
 
     Args:
-        run: folder of an earlier run, whose ``devices.csv`` tells.
-        training_time: seconds, which win.
+        run: folder of an earlier run, whose ``devices.csv`` has the times of orders.
+        training_time: seconds of training; takes precedence over `run`.
     """
     if training_time is not None:
         return training_time + checks.EXCHANGE
@@ -215,10 +218,10 @@ def order_time(run: Path, training_time: float | None) -> float | None:
 
 def _servers_version(address: str, context: ssl.SSLContext | None) -> str | None:
     try:
-        told: str = ask(address, "/openapi.json", context).json()["info"]["version"]
-    except (OSError, HTTPException, ValueError, KeyError):
+        found: str = ask(address, "/openapi.json", context).json()["info"]["version"]
+    except (httpx.HTTPError, ValueError, KeyError):
         return None
-    return told
+    return found
 
 
 def _version(package: str) -> str | None:
