@@ -1,7 +1,7 @@
-"""What a running SuperLink is asked: nodes and their keys, runs and how they are.
+"""Requests to a running SuperLink about its nodes and its runs.
 
-Flower's commands print nodes without their keys, and take seconds of a core for every question, so
-questions go over Flower's own client for the interface that its commands use.
+The requests use Flower's client for the SuperLink's control interface, as Flower's commands do. The
+commands themselves print nodes without their keys, and each takes seconds of a core.
 """
 
 import json
@@ -31,63 +31,70 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from fl_app.core.errors import RunError
 from fl_app.field.kit import Kit
 
-OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)  # seconds without heartbeat
+# Seconds after its last heartbeat.
+OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
 AHEAD = float(SYSTEM_TIME_TOLERANCE)  # seconds that a node's clock may be ahead of the server's
-BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # ... and behind it
-LATEST = 100  # runs among which one that is under way is looked for
-SUBMISSION = 300.0  # seconds that `flwr run` may take, on a slow card
+BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # seconds that it may be behind
+LATEST = 100  # newest runs, among which `under_way` looks for a run
+SUBMISSION = 300.0  # seconds that `flwr run` may take, with a slow memory card
 COMMANDS = Path(sys.executable).parent
 APP = Path(__file__).resolve().parents[2]  # where pyproject.toml lies
 
 
 class Unreachable(ConnectionError):
-    """The SuperLink does not answer, or not now."""
+    """The SuperLink does not answer at the moment."""
 
 
 class SuperLink:
     """The running SuperLink of a kit.
 
     Args:
-        kit: the server's, or a device's where only nodes are asked for.
-        app: folder of the app that runs are of.
+        kit: the server's folder; a device's folder suffices for requests about nodes.
+        app: folder of the Flower app that `submit` runs.
+        commands: folder of Flower's commands.
+        limit: seconds that ``flwr run`` may take.
     """
 
-    def __init__(self, kit: Kit, app: Path = APP) -> None:
+    def __init__(
+        self, kit: Kit, app: Path = APP, *, commands: Path = COMMANDS, limit: float = SUBMISSION
+    ) -> None:
         self._kit = kit
         self._app = app
+        self._commands = commands
+        self._limit = limit
 
     def registered(self) -> dict[bytes, str]:
-        """The nodes' public keys, as `public_bytes` gives them, and "online", "offline" or so.
+        """Return the status, such as "online", of each node by its public key (`public_bytes`).
 
         Raises:
             Unreachable: the SuperLink does not answer.
-            RunError: it refuses.
+            RunError: the SuperLink refuses the request.
         """
         with self._client() as client:
             nodes = client.ListNodes(ListNodesRequest()).nodes_info
         return {node.public_key: node.status for node in nodes if node.status != "unregistered"}
 
     def online(self) -> int:
-        """How many nodes are online.
+        """Return the number of nodes that are online.
 
         Raises:
             Unreachable: the SuperLink does not answer.
-            RunError: it refuses.
+            RunError: the SuperLink refuses the request.
         """
         with self._client() as client:
             nodes = client.ListNodes(ListNodesRequest()).nodes_info
         return sum(node.status == "online" for node in nodes)
 
     def register(self, public_key: Path) -> bool:
-        """Allow a node to join; False if it was allowed already.
+        """Allow a node to join; return False if it was allowed already.
 
         Args:
             public_key: file in OpenSSH's format.
 
         Raises:
             Unreachable: the SuperLink does not answer.
-            RunError: it refuses.
-            ValueError: the file holds no such key.
+            RunError: the SuperLink refuses the request.
+            ValueError: the file holds no key on a NIST curve.
         """
         request = RegisterNodeRequest(public_key=public_bytes(public_key), name=public_key.stem)
         with self._client() as client:
@@ -100,28 +107,25 @@ class SuperLink:
         return True
 
     def under_way(self, output: Path) -> tuple[int, list[str]] | None:
-        """The run that was submitted with this folder and has not ended; None if there is none.
+        """Return id and overrides of the unfinished run that writes to a folder, if any.
 
         Args:
-            output: a run's folder.
-
-        Returns:
-            Its id and its overrides.
+            output: the run's folder.
 
         Raises:
             Unreachable: the SuperLink does not answer.
-            RunError: it refuses.
+            RunError: the SuperLink refuses the request.
         """
         with self._client() as client:
             runs = client.ListRuns(ListRunsRequest(limit=LATEST)).run_dict
         for run_id, run in runs.items():
-            told = {key: value.string for key, value in run.override_config.items()}
-            if told.get("output") == str(output) and run.status.status != "finished":
-                return int(run_id), shlex.split(told.get("overrides", ""))
+            words = {key: value.string for key, value in run.override_config.items()}
+            if words.get("output") == str(output) and run.status.status != "finished":
+                return int(run_id), shlex.split(words.get("overrides", ""))
         return None
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:
-        """Submit a run of the app; its id.
+        """Submit a run of the app and return its id.
 
         Args:
             overrides: as after ``python -m fl_app``.
@@ -129,35 +133,35 @@ class SuperLink:
 
         Raises:
             Unreachable: the SuperLink does not answer.
-            RunError: it refuses, or went away meanwhile.
+            RunError: the SuperLink refuses the run, or dies during the request.
         """
-        self.registered()  # Flower's command would take seconds to see that nobody answers
+        self.registered()  # reports a SuperLink that is down at once; `flwr run` takes seconds
         words, folder = json.dumps(shlex.join(overrides)), json.dumps(str(output))
         command = [
-            *(str(COMMANDS / "flwr"), "run", str(self._app), "field", "--format", "json"),
+            *(str(self._commands / "flwr"), "run", str(self._app), "field", "--format", "json"),
             *("--run-config", f"overrides={words} output={folder}"),
         ]
-        path = f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+        path = f"{self._commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         with tempfile.TemporaryDirectory() as home:
             Path(home, "config.toml").write_text(self._connection())
             env = {**os.environ, "PATH": path, "FLWR_HOME": home}
             try:
                 result = subprocess.run(
-                    command, env=env, capture_output=True, text=True, timeout=SUBMISSION
+                    command, env=env, capture_output=True, text=True, timeout=self._limit
                 )
             except subprocess.TimeoutExpired:
-                raise RunError(f"`flwr run` did not end within {SUBMISSION:g} s") from None
+                raise RunError(f"`flwr run` did not end within {self._limit:g} s") from None
         answer = json.loads(result.stdout or "{}")
         if not answer.get("success"):
             raise RunError(f"`flwr run`: {answer.get('error-message') or result.stderr.strip()}")
         return int(answer["run-id"])
 
     def status(self, run_id: int) -> tuple[str, str]:
-        """A run's status, such as "running" or "finished:completed", and Flower's details of it.
+        """Return a run's status, such as "running" or "finished:completed", and details.
 
         Raises:
             Unreachable: the SuperLink does not answer.
-            RunError: it refuses.
+            RunError: the SuperLink refuses the request.
         """
         with self._client() as client:
             try:
@@ -169,7 +173,7 @@ class SuperLink:
         return ":".join(filter(None, (status.status, status.sub_status))), status.details
 
     def _connection(self) -> str:
-        """For Flower's commands."""
+        """Return a ``config.toml`` for Flower's commands."""
         root = self._kit.root_certificate
         trust = f"root-certificates = {json.dumps(str(root))}" if root else "insecure = true"
         return f'[superlink.field]\naddress = "{self._kit.address}"\n{trust}\n'
@@ -186,20 +190,20 @@ class SuperLink:
             raise Unreachable(f"{self._kit.address} does not answer: {error}") from error
         except httpx.HTTPStatusError as error:
             if error.response.is_server_error:
-                raise Unreachable(f"{self._kit.address} is in trouble: {error}") from error
+                raise Unreachable(f"{self._kit.address} answers with an error: {error}") from error
             known = FlowerError.from_json(error.response.text)
             reason = error if known is None else known.message
             raise RunError(f"{self._kit.address} refuses: {reason}") from error
 
 
 def public_bytes(path: Path) -> bytes:
-    """A public key's bytes as Flower keeps them.
+    """Return the bytes of a public key as Flower stores them.
 
     Args:
         path: file in OpenSSH's format.
 
     Raises:
-        ValueError: it holds no key on a NIST curve.
+        ValueError: the file holds no key on a NIST curve.
     """
     key = serialization.load_ssh_public_key(path.read_bytes())
     if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -208,6 +212,6 @@ def public_bytes(path: Path) -> bytes:
 
 
 def _code(error: httpx.HTTPStatusError) -> int | None:
-    """Flower's own number of an error."""
+    """Return Flower's number of an error; None if the response has none."""
     known = FlowerError.from_json(error.response.text)
     return None if known is None else known.code

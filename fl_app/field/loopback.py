@@ -1,6 +1,6 @@
 """A federation of processes on one machine: a SuperLink and SuperNodes on loopback.
 
-Everything goes through Flower's own commands, as between machines; only the addresses differ.
+It uses Flower's commands, as a federation of machines does; only the addresses differ.
 """
 
 import json
@@ -18,12 +18,12 @@ from typing import Any
 
 HOST = "127.0.0.1"
 COMMANDS = Path(sys.executable).parent
-LIMIT = 600.0  # seconds for everything
-GRACE = 10.0  # seconds from asking processes to end to ending them
+LIMIT = 600.0  # seconds from start to end
+GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 
 
 class FederationError(Exception):
-    """The federation or its run failed; `log` tells more."""
+    """The federation or its run failed; `log` is the log of the process concerned."""
 
     def __init__(self, reason: str, log: Path) -> None:
         super().__init__(reason)
@@ -31,31 +31,33 @@ class FederationError(Exception):
 
 
 class Federation:
-    """Flower's processes, each with a log of its own.
+    """Flower's processes, each with its own log.
 
     Args:
-        folder: new; receives ``logs/``, ``flower/`` (Flower's home) and ``run/``.
-        limit: seconds for everything.
+        folder: a new folder for ``logs/``, ``flower/`` (Flower's home) and ``run/``.
+        limit: seconds from start to end.
+        commands: folder of Flower's commands.
     """
 
-    def __init__(self, folder: Path, limit: float = LIMIT) -> None:
+    def __init__(self, folder: Path, limit: float = LIMIT, commands: Path = COMMANDS) -> None:
         self.logs, self.home = folder / "logs", folder / "flower"
         self.logs.mkdir(parents=True)
         self.home.mkdir()
+        self._commands = commands
         self._limit = limit
         self._until = time.monotonic() + limit
         self._environment = {
             **os.environ,
-            "PATH": f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "PATH": f"{commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "FLWR_HOME": str(self.home),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # all is installed here
+            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",  # all dependencies are installed
             "OMP_NUM_THREADS": "1",  # the nodes share this machine's cores
         }
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        # Inherited by every process and whatever it starts, also outside its process group, so the
-        # pipe's other end tells when the last of them is gone.
+        # Every process and its descendants, also those in other process groups, inherit the
+        # pipe's write end. The read end reports the end of the last of them.
         self._gone, self._alive = os.pipe()
 
     def start(
@@ -68,13 +70,14 @@ class Federation:
         """Start a SuperLink and `num_nodes` SuperNodes, and wait until all are online.
 
         Args:
-            num_nodes: how many.
-            node_config: of each, beside its partition; such as ``resident=true``.
-            via: makes what the nodes connect to instead, from the SuperLink's port to its own.
+            num_nodes: number of SuperNodes.
+            node_config: node config beside the partition, such as ``resident=true``.
+            via: starts a proxy for the SuperLink's port and returns the proxy's port, to which
+                the nodes connect.
             supernode: the command that starts a node, without its arguments.
 
         Raises:
-            FederationError: one of them ended, or they are not online in time.
+            FederationError: a process ended, or the nodes are not online in time.
         """
         port, *node_ports = free_ports(1 + num_nodes)
         address = f"{HOST}:{port}"
@@ -95,10 +98,10 @@ class Federation:
             self.spawn(f"node-{i}", *supernode, *node, "--node-config", partition)
         online = 0
         while online < num_nodes:
-            self.wait(2.0)  # asking takes a core's time, which the nodes need to start
+            self.wait(2.0)  # each question takes core time that the nodes need to start
             try:
                 nodes = self.ask("supernode", "list", "demo")["nodes"]
-            except FederationError as error:  # many that start at once leave it no time to answer
+            except FederationError as error:  # the machine is busy while nodes start
                 print(f"{error}; asking again", flush=True)
                 continue
             joined, online = online, sum(node["status"] == "online" for node in nodes)
@@ -106,10 +109,10 @@ class Federation:
                 print(f"{online} of {num_nodes} SuperNodes online", flush=True)
 
     def spawn(self, name: str, command: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start one of Flower's commands in a process group of its own."""
+        """Start one of Flower's commands in its own process group."""
         with self.log(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [COMMANDS / command, *arguments],
+                [self._commands / command, *arguments],
                 env=self._environment,
                 stdin=self._alive,
                 stdout=log,
@@ -119,12 +122,12 @@ class Federation:
         return self._processes[name]
 
     def ask(self, *arguments: str) -> Any:
-        """What a ``flwr`` command answers.
+        """Return the answer of a ``flwr`` command.
 
         Raises:
-            FederationError: it answers that it failed, or not at all in time.
+            FederationError: the command failed, or did not answer in time.
         """
-        command = [str(COMMANDS / "flwr"), *arguments, "--format", "json"]
+        command = [str(self._commands / "flwr"), *arguments, "--format", "json"]
         left = max(self._until - time.monotonic(), 1.0)
         try:
             result = subprocess.run(
@@ -142,14 +145,14 @@ class Federation:
         return answer
 
     def log(self, name: str) -> Path:
-        """Where the process of this name writes to."""
+        """Return the path of a process's log."""
         return self.logs / f"{name}.log"
 
     def wait(self, seconds: float) -> None:
-        """Let time pass.
+        """Wait for a number of seconds.
 
         Raises:
-            FederationError: the SuperLink or a node ended, or the time for everything is over.
+            FederationError: the SuperLink or a node ended, or the federation's time is over.
         """
         time.sleep(seconds)
         for name, process in self._processes.items():
@@ -160,7 +163,7 @@ class Federation:
             raise FederationError(f"not done within {self._limit:g} s", self.log(last))
 
     def stop(self) -> bool:
-        """End every process; whether none is left."""
+        """End every process; return whether none is left."""
         for ending in (signal.SIGTERM, signal.SIGKILL):
             for process in self._processes.values():
                 with suppress(ProcessLookupError):
@@ -177,8 +180,8 @@ class Federation:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nobody listens on, all different."""
-    with ExitStack() as stack:  # all are held until the last is found, so that they differ
+    """Return `count` different free ports of this machine."""
+    with ExitStack() as stack:  # all are bound at the same time, so they differ
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
             probe.bind((HOST, 0))

@@ -6,7 +6,6 @@ from flwr.proto.run_pb2 import Run, RunStatus
 from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.errors import RunError
-from fl_app.field import control
 from fl_app.field.control import SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit, new_kit
 
@@ -17,8 +16,8 @@ def server(tmp_path):
     return tmp_path / "out" / "server"
 
 
-def link(server, port: int) -> SuperLink:
-    return SuperLink(Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"}))
+def link(server, port: int, **arguments) -> SuperLink:
+    return SuperLink(Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"}), **arguments)
 
 
 def test_nodes_are_known_by_their_keys(server):
@@ -27,14 +26,17 @@ def test_nodes_are_known_by_their_keys(server):
         assert link(server, port).registered() == {key: "offline"}
 
 
-def test_a_superlink_that_is_away_or_in_trouble_is_worth_waiting_for(server):
-    with superlink(server, status=503) as port, pytest.raises(Unreachable, match="in trouble"):
+def test_a_superlink_that_is_down_or_fails_is_unreachable(server):
+    with (
+        superlink(server, status=503) as port,
+        pytest.raises(Unreachable, match="answers with an error"),
+    ):
         link(server, port).registered()
     with pytest.raises(Unreachable, match="does not answer"):
         link(server, port).status(1)
 
 
-def test_a_superlink_that_refuses_is_not(server, tmp_path):
+def test_a_superlink_that_refuses_is_an_error_of_the_run(server, tmp_path):
     """As a proxy does, which lets only SuperNodes through."""
     with superlink(server, proxied=True) as port:
         for ask in (
@@ -66,14 +68,12 @@ def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
         assert ask(Path("/data/old")) is ask(Path("/data")) is None
 
 
-def test_a_submission_does_not_take_for_ever(server, tmp_path, monkeypatch):
+def test_a_submission_has_a_time_limit(server, tmp_path):
     flwr = tmp_path / "flwr"
     flwr.write_text("#!/bin/sh\nexec sleep 1000\n")
     flwr.chmod(0o700)
-    monkeypatch.setattr(control, "COMMANDS", tmp_path)
-    monkeypatch.setattr(control, "SUBMISSION", 0.1)
     with superlink(server) as port, pytest.raises(RunError, match=r"`flwr run` did not end within"):
-        link(server, port).submit(["seed=1"], tmp_path / "run")
+        link(server, port, commands=tmp_path, limit=0.1).submit(["seed=1"], tmp_path / "run")
 
 
 def test_another_authority_is_not_believed(server, tmp_path):

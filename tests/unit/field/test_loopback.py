@@ -1,19 +1,19 @@
-"""What a federation on this machine says when it cannot be asked."""
+"""A federation on this machine whose SuperLink does not answer."""
 
+import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fl_app.field import loopback
-from fl_app.field.loopback import Federation, FederationError
+from fl_app.field.loopback import HOST, Federation, FederationError
 
 
-def test_no_answer_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_answer_in_time(tmp_path: Path) -> None:
     flwr = tmp_path / "flwr"
     flwr.write_text("#!/bin/sh\nexec sleep 60\n")
     flwr.chmod(0o755)
-    monkeypatch.setattr(loopback, "COMMANDS", tmp_path)
-    federation = Federation(tmp_path / "federation", limit=0.0)
+    federation = Federation(tmp_path / "federation", limit=0.0, commands=tmp_path)
     try:
         with pytest.raises(FederationError, match="flwr supernode list: no answer within 0 s"):
             federation.ask("supernode", "list")
@@ -21,23 +21,34 @@ def test_no_answer_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         assert federation.stop()
 
 
-def test_a_superlink_that_is_too_busy_is_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    federation = Federation(tmp_path / "federation")
-    answers = iter([[], None, [{"status": "online"}]])
+class Busy(Federation):
+    """Its SuperLink only listens; it has no time for the second question."""
 
-    def ask(*arguments: str) -> dict[str, list[dict[str, str]]]:
-        nodes = next(answers)
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.link = socket.socket()
+        self._answers = iter([[], None, [{"status": "online"}]])
+
+    def spawn(self, name: str, command: str, *arguments: str) -> Any:
+        if name == "superlink":
+            self.link.bind((HOST, int(arguments[arguments.index("--port") + 1])))
+            self.link.listen()
+
+    def wait(self, seconds: float) -> None: ...
+
+    def ask(self, *arguments: str) -> Any:
+        nodes = next(self._answers)
         if nodes is None:
-            raise FederationError("unavailable", federation.log("superlink"))
+            raise FederationError("unavailable", self.log("superlink"))
         return {"nodes": nodes}
 
-    monkeypatch.setattr(loopback, "_listens", lambda port: True)
-    monkeypatch.setattr(federation, "spawn", lambda *command: None)
-    monkeypatch.setattr(federation, "wait", lambda seconds: None)
-    monkeypatch.setattr(federation, "ask", ask)
-    federation.start(1)
+
+def test_a_superlink_that_is_too_busy_is_asked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    federation = Busy(tmp_path / "federation")
+    with federation.link:
+        federation.start(1)
     assert capsys.readouterr().out.splitlines()[-2:] == [
         "unavailable; asking again",
         "1 of 1 SuperNodes online",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from flwr.supernode.cli import flower_supernode
 
-from fl_app.field import supernode
+from fl_app.field.supernode import chosen
 from fl_app.node import warm
 
 THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobody would end
@@ -33,21 +33,15 @@ def test_its_process_ends_though_a_thread_goes_on(ending: str, said: str) -> Non
     assert result.stderr.endswith(said)
 
 
-@pytest.mark.parametrize(("value", "node"), [
-    (None, flower_supernode),
-    ("0", flower_supernode),
-    ("1", warm.main),
+@pytest.mark.parametrize(("environment", "node"), [
+    ({}, flower_supernode),
+    ({"WARM": "0"}, flower_supernode),
+    ({"WARM": "1"}, warm.main),
 ])  # fmt: skip
-def test_the_environment_says_whether_it_is_warm(
-    monkeypatch: pytest.MonkeyPatch, value: str | None, node: Callable[[], None]
+def test_the_environment_chooses_a_warm_supernode(
+    environment: dict[str, str], node: Callable[[], None]
 ) -> None:
-    monkeypatch.delenv("WARM", raising=False)
-    if value is not None:
-        monkeypatch.setenv("WARM", value)
-    served: list[object] = []
-    monkeypatch.setattr(supernode, "serve", served.append)
-    supernode.main()
-    assert served == [node]
+    assert chosen(environment) is node
 
 
 def test_an_exit_of_its_own_stands() -> None:
