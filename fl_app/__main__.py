@@ -7,11 +7,11 @@ from fl_app.run import signals
 
 
 def main() -> int:
-    """Run the command line; 0 if all went well, 2 if it was refused, 1 if a run failed.
+    """Run the command line and return its exit status.
 
-    130 or 143 if Ctrl-C or SIGTERM ended it.
+    0: success. 1: a run failed. 2: the command was refused. 130 or 143: Ctrl-C or SIGTERM.
     """
-    # Nothing else is imported before: all of it takes seconds, in which Ctrl-C may be pressed.
+    # The other imports take seconds. They follow the handler, because Ctrl-C may come during them.
     signals.received = None
     with signals.ending_at_once():
         from fl_app.command import command
@@ -20,11 +20,11 @@ def main() -> int:
 
 
 def console() -> None:
-    """`main`, and the end of the process."""
+    """Run `main` and end the process."""
     status = main()
     if status > 128 and "torch" in sys.modules:
-        # All is written, and taking apart what torch and Flower loaded would take seconds. The main
-        # process of a parallel sweep loads neither, and ends the processes of its jobs at its exit.
+        # All files are written, and a normal exit would unload torch and Flower for seconds. The
+        # main process of a parallel sweep loads neither, and its normal exit ends its jobs.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

@@ -24,11 +24,11 @@ from fl_app.run import signals
 
 BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
 PIPE_CLOSED = 141  # a shell's exit status for a command that writes to a closed pipe
-PRINTS = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i"}  # and runs nothing
+PRINTS = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i"}  # these run nothing
 
 _sweep: list[str] = []  # folder of the sweep, if the command is one
 _failures: list[int] = []  # exit status of each job of a sweep that failed
-_hydra: Any = None  # Hydra's own configuration: of the sweep, or of the job that began last
+_hydra: Any = None  # Hydra's own configuration, of the sweep or of the latest job
 
 
 class Ended(BaseException):
@@ -51,7 +51,7 @@ class Failed(JobReturn):
 
 
 class Hooks(Callback):
-    """Hydra's hooks: where a sweep writes, and jobs that fail."""
+    """Callbacks for Hydra: they note a sweep's folder and silence Hydra about failed jobs."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note the sweep's folder in the main process, whichever process runs the jobs."""
@@ -125,7 +125,7 @@ def _run(config: DictConfig) -> float | None:
             "runtime=deployment needs Flower's nodes: start it with `flwr run`, "
             "or use runtime=inprocess"
         )
-    from fl_app.run.validate import checked_cells  # after what needs less was found good
+    from fl_app.run.validate import checked_cells  # a slow import, after the quick checks
 
     job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)
@@ -150,14 +150,14 @@ def command(words: Sequence[str]) -> int:
     try:
         status = _command(words)
         sys.stdout.flush()
-    except BrokenPipeError:  # as of `| head`, when it has seen enough
+    except BrokenPipeError:  # such as of `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0 if PRINTS & set(words) else PIPE_CLOSED
     return status
 
 
 def _command(words: Sequence[str]) -> int:
-    # Hydra prints errors of its own as it likes; with this it raises them.
+    # With this, Hydra raises its errors instead of printing them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     _sweep.clear()
     _failures.clear()
@@ -175,26 +175,26 @@ def _command(words: Sequence[str]) -> int:
         if isinstance(ended.__cause__, Interrupted):
             return _interrupted(words)
         return _failed(ended.__cause__, words)
-    except (HydraException, ValueError, RunError) as error:  # some of Hydra's are OSErrors, too
+    except (HydraException, ValueError, RunError) as error:  # some of Hydra's are also OSErrors
         return _failed(error, words)
     except BrokenPipeError:
         raise
     except OSError as error:
         if any(frame.f_code is _run.__code__ for frame, _ in walk_tb(error.__traceback__)):
             raise
-        # Else it was Hydra, which makes the folder for a job's files.
+        # Outside of `_run`, the error comes from Hydra, which makes the folder of a job.
         return _failed(ValueError(unwritable(error.filename, error)), words)
-    if signals.received is not None:  # and the jobs, other processes, have ended
+    if signals.received is not None:  # the jobs are other processes, and have ended
         return _interrupted(words)
     if not PRINTS & set(words):
-        _tell_of_report()
+        _print_report_command()
     if _failures:
         print(f"error: {len(_failures)} of the sweep's jobs failed", file=sys.stderr)
     return max(_failures, default=0)
 
 
-def _tell_of_report() -> None:
-    """Print the command that reports all jobs of a sweep; each has reported itself alone."""
+def _print_report_command() -> None:
+    """Print the command for a report on all jobs of a sweep; each job reports only itself."""
     for folder in _sweep:
         print(f"All jobs in one report: python -m fl_app.report {shlex.quote(folder)}")
 
@@ -202,7 +202,7 @@ def _tell_of_report() -> None:
 def _failed(error: BaseException | None, words: Sequence[str]) -> int:
     if isinstance(error, BrokenPipeError):
         raise error
-    if signals.received is not None:  # whatever a sweeper makes of jobs that were interrupted
+    if signals.received is not None:  # sweepers raise other errors for interrupted jobs
         return _interrupted(words)
     text = explain(error, words) if isinstance(error, HydraException) else _sentence(error)
     print(f"error: {text}", file=sys.stderr)
@@ -236,18 +236,18 @@ def _again(words: Sequence[str]) -> str:
 
 
 def _parallel(job: Any) -> bool:
-    """Whether the jobs are processes of their own.
+    """Return whether the jobs run in processes of their own.
 
     Args:
-        job: Hydra's own configuration. In such a process the globals of this module are not those
-            of `app`, which travels there by value.
+        job: Hydra's own configuration. It is an argument because `app` is pickled by value: in such
+            a process it does not see the globals of this module.
     """
     sweeps = job is not None and job.mode == RunMode.MULTIRUN
     return sweeps and not job.launcher._target_.startswith(BASIC)
 
 
 def _processes() -> list[int]:
-    """The processes that carry out a sweep's jobs, where this one does not."""
+    """Return the ids of the processes that run a sweep's jobs, if others than this one do."""
     if not _parallel(_hydra):
         return []
     import psutil

@@ -1,4 +1,4 @@
-"""``--help``: what is said about groups and keys is the comments of the files in ``conf/``."""
+"""``--help``: prints the comments of the files in ``conf/`` as help on groups and keys."""
 
 import ast
 import re
@@ -20,20 +20,20 @@ Usage: fl-app [-m] [KEY=VALUE ...]      (or: python -m fl_app ...)
   fl-app algorithm=fedasync num_versions=2000             one run
   fl-app algorithm=fedbuff algorithm.schedule.buffer_size=5 partition.alpha=0.1 seed=3
   fl-app -m algorithm=fedasync,fedbuff seed=0,1,2         a sweep: six runs
-  fl-app ... hydra.run.dir=FOLDER                         where the files go
-  fl-app ... hydra.run.dir=FOLDER resume=auto             go on with what lies there
+  fl-app ... hydra.run.dir=FOLDER                         write to this folder
+  fl-app ... hydra.run.dir=FOLDER resume=auto             resume the run in this folder
   fl-app ... --cfg job                                    show every key, and run nothing
 
-  fl-app --help GROUP             what its options are, such as: fl-app --help devices
-  fl-app --help GROUP=OPTION      what its keys mean, such as: fl-app --help algorithm=fedbuff
+  fl-app --help GROUP             the options of a group, such as: fl-app --help devices
+  fl-app --help GROUP=OPTION      the keys of an option, such as: fl-app --help algorithm=fedbuff
   fl-app --version                the version
-  fl-app --shell-completion install=bash    to be evaluated by the shell: eval "$(...)"
-  fl-app --hydra-help             the further options, which are Hydra's
+  fl-app --shell-completion install=bash    completion, evaluated by the shell: eval "$(...)"
+  fl-app --hydra-help             Hydra's own options
 """
 
 
 def version() -> str:
-    """Of this package, or ``unknown`` where it is not installed."""
+    """Return the version of this package, or ``unknown`` if it is not installed."""
     try:
         return installed("fl-app")
     except PackageNotFoundError:
@@ -41,10 +41,10 @@ def version() -> str:
 
 
 def help_on(words: Sequence[str]) -> str:
-    """What ``--help`` prints: on everything, or on each group or option that is named.
+    """Return the text of ``--help``: the overview, or the help on each given group or option.
 
     Raises:
-        ValueError: there is no such group or option.
+        ValueError: a group or option does not exist.
     """
     return "\n\n".join(_on(word) for word in words) if words else _overview()
 
@@ -75,12 +75,12 @@ def _on(word: str) -> str:
 
 
 def options(group: str) -> list[str]:
-    """Of a group, in alphabetical order."""
+    """Return the options of a group in alphabetical order."""
     return sorted(path.stem for path in (CONF / group).glob("*.yaml"))
 
 
 def purpose(path: Path) -> str:
-    """What an option is, in a sentence: of an algorithm its module's, else its file's own."""
+    """Return an option's purpose: the first sentence of an algorithm's module, or of the file."""
     text = path.read_text()
     if path.parent == CONF / "algorithm":
         target = re.search(r"_target_: fl_app\.(algorithms\.\w+)", text)

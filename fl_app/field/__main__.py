@@ -1,4 +1,4 @@
-"""Set up, keep running and examine a federation of real nodes: ``python -m fl_app.field``."""
+"""Set up, run and examine a federation of real nodes: ``python -m fl_app.field``."""
 
 import argparse
 import signal
@@ -15,7 +15,7 @@ INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
 
 def main() -> int:
-    """The command line; 0 if all is well, 1 if something failed, 2 if it was refused."""
+    """Run the command line; return 0 on success, 1 after a failure, 2 for refused arguments."""
     arguments = _parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
@@ -36,25 +36,27 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     init = commands.add_parser("init", help="write a ready folder for the server and every device")
-    init.add_argument("--nodes", type=int, default=3, help="devices (3)")
+    init.add_argument("--nodes", type=int, default=3, help="number of devices (3)")
     init.add_argument(
         *("--host", "-H"),
         action="append",
         default=[],
         help="name or address of the server; devices use the first (this machine's name)",
     )
-    init.add_argument("--port", type=int, default=PORT, help=f"of the SuperLink ({PORT})")
-    init.add_argument("--days", type=int, default=3650, help="until certificates expire (3650)")
+    init.add_argument("--port", type=int, default=PORT, help=f"port of the SuperLink ({PORT})")
+    init.add_argument(
+        "--days", type=int, default=3650, help="days until certificates expire (3650)"
+    )
     init.add_argument(
         "--insecure",
         action="store_true",
-        help="no certificates and keys: whoever reaches the port can read and join in",
+        help="no certificates and keys: anybody who reaches the port can read and join",
     )
     init.add_argument("out", type=Path, help="new folder")
     init.set_defaults(command=_init)
 
     certificate = commands.add_parser(
-        "certificate", help="write the server another certificate, for other names or days"
+        "certificate", help="write a new certificate for the server, with other names or days"
     )
     certificate.add_argument("--host", "-H", action="append", required=True)
     certificate.add_argument("--days", type=int, default=3650)
@@ -74,29 +76,31 @@ def _parser() -> argparse.ArgumentParser:
     keep.set_defaults(command=_keep)
 
     run = commands.add_parser(
-        "run", help="submit a run, and again with resume=auto whenever it died, until it is done"
+        "run", help="submit a run, and resume it whenever it died, until it is complete"
     )
     run.add_argument("server", type=Path, help="the server's folder")
     run.add_argument("--output", type=Path, help="the run's folder (run, in the server's)")
-    run.add_argument("--keep", action="store_true", help="keep the SuperLink running meanwhile")
+    run.add_argument("--keep", action="store_true", help="also keep the SuperLink running")
     run.add_argument("overrides", nargs="*", help="as after `python -m fl_app` (OVERRIDES)")
     run.set_defaults(command=_run)
 
-    doctor = commands.add_parser("doctor", help="say what is wrong and how to mend it")
-    doctor.add_argument("folder", type=Path, nargs="?", help="the server's or a device's")
-    doctor.add_argument("--superlink", help="host:port, where it is not the folder's")
+    doctor = commands.add_parser("doctor", help="report what is wrong and how to mend it")
+    doctor.add_argument("folder", type=Path, nargs="?", help="folder of the server or a device")
+    doctor.add_argument("--superlink", help="host:port, if it differs from the folder's")
     doctor.add_argument(
         "--training-time", type=float, help="seconds that the slowest device trains for one order"
     )
     doctor.set_defaults(command=_doctor)
 
-    healthy = commands.add_parser("healthy", help="whether a folder's process answers")
+    healthy = commands.add_parser(
+        "healthy", help="exit with 0 if a folder's process answers, else with 1"
+    )
     healthy.add_argument("folder", type=Path)
     healthy.set_defaults(command=_healthy)
     return parser
 
 
-# What a command needs is imported in it: a health check on a small board must not load Flower.
+# Each command imports what it needs: a health check on a small board must not load Flower.
 
 
 def _init(arguments: argparse.Namespace) -> int:
@@ -115,7 +119,7 @@ def _init(arguments: argparse.Namespace) -> int:
     print(f"Copy {arguments.out}/server to the server, and each node-<i> to its device.")
     print(f"Devices reach the server as {hosts[0]}:{arguments.port}; --host chooses another name.")
     if arguments.insecure:
-        print("INSECURE: whoever reaches that port can read, join in and run code.")
+        print("INSECURE: anybody who reaches that port can read all messages, join and run code.")
     else:
         print(f"Keep {arguments.out}/ca to yourself: with it anybody can pose as the server.")
     return 0
@@ -164,11 +168,11 @@ def _run(arguments: argparse.Namespace) -> int:
     supervisor = Supervisor(SuperLink(kit), tell=lambda text: print(text, flush=True))
     keeper = _keeper(kit) if arguments.keep else None
     try:
-        supervisor.see_through(arguments.overrides or kit.overrides, output)
+        supervisor.complete(arguments.overrides or kit.overrides, output)
     except KeyboardInterrupt:
         if keeper is None:
             print(
-                "The run goes on: the same command sees it through, `flwr stop` ends it.",
+                "The run goes on: the same command supervises it again, `flwr stop` ends it.",
                 file=sys.stderr,
             )
         raise
@@ -180,7 +184,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _keeper(kit: Kit) -> "subprocess.Popen[bytes]":
-    """Another process, which keeps the SuperLink running and does not talk in between."""
+    """Start a process that keeps the SuperLink running and writes to a log of its own."""
     path = kit.folder / "superlink.log"
     print(f"The SuperLink's log: {path}", flush=True)
     command = [sys.executable, "-m", "fl_app.field", "keep", str(kit.folder)]

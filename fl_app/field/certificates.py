@@ -1,8 +1,8 @@
-"""Certificates and keys: who the server is, and which devices may join.
+"""Certificates, which identify the server, and keys, which identify the devices.
 
-An authority of one's own signs the server's certificate, and devices trust that authority alone.
-Devices prove who they are with keys in OpenSSH's format, as Flower wants them; the SuperLink knows
-their public halves. Nothing here is encrypted with a passphrase: boards start unattended.
+The kit has its own certificate authority. It signs the server's certificate, and devices trust it
+alone. Each device has a private key in OpenSSH's format, as Flower requires; the SuperLink stores
+the public keys. Private keys have no passphrase, because boards start unattended.
 """
 
 import os
@@ -20,16 +20,16 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fl_app.core.errors import require, require_count
 
 PRIVATE, PUBLIC = 0o600, 0o644  # file modes
-BACKDATED = timedelta(days=1)  # or a device whose clock lags would refuse a new certificate
+BACKDATED = timedelta(days=1)  # so that a device whose clock is slow accepts a new certificate
 HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*")
 
 
 def new_authority(folder: Path, days: int) -> None:
-    """Write ``ca.key`` and ``ca.crt``; whoever has the former can pose as the server.
+    """Write ``ca.key`` and ``ca.crt``; anybody who has ``ca.key`` can pose as the server.
 
     Raises:
         ValueError: `days` is out of its bounds.
-        FileExistsError: there is one already.
+        FileExistsError: one of the files exists already.
     """
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fl-app authority")])
@@ -49,13 +49,13 @@ def new_server(authority: Path, folder: Path, hosts: Sequence[str], days: int) -
 
     Args:
         authority: folder with ``ca.key`` and ``ca.crt``.
-        folder: receives the two files.
+        folder: the folder to write to.
         hosts: names and addresses under which devices reach the server.
-        days: until it expires, at least 1.
+        days: days until the certificate expires, at least 1.
 
     Raises:
-        ValueError: a host is none, or `days` is out of its bounds.
-        FileExistsError: there is one already.
+        ValueError: a host is neither a name nor an address, or `days` is out of its bounds.
+        FileExistsError: one of the files exists already.
     """
     issuer = load_certificate(authority / "ca.crt")
     issuer_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
@@ -81,7 +81,7 @@ def new_node(folder: Path, comment: str) -> None:
     """Write a device's ``node.key`` and ``node.key.pub``.
 
     Raises:
-        FileExistsError: there is one already.
+        FileExistsError: one of the files exists already.
     """
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(
@@ -97,20 +97,20 @@ def new_node(folder: Path, comment: str) -> None:
 
 
 def load_certificate(path: Path) -> x509.Certificate:
-    """The certificate in a file.
+    """Read a certificate from a file.
 
     Raises:
-        ValueError: it holds none.
-        OSError: it cannot be read.
+        ValueError: the file holds no certificate.
+        OSError: the file cannot be read.
     """
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
 def general_name(host: str) -> x509.GeneralName:
-    """A host's name or address, as certificates spell it.
+    """Return a host's name or address as an entry of a certificate.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: `host` is neither a name nor an address.
     """
     try:
         return x509.IPAddress(ip_address(host))
@@ -126,10 +126,10 @@ def general_name(host: str) -> x509.GeneralName:
 
 
 def write(path: Path, content: bytes, mode: int) -> None:
-    """Create a file that from its first byte on has this mode.
+    """Create a file with a mode, which holds before the first byte is written.
 
     Raises:
-        FileExistsError: it is there already.
+        FileExistsError: the file exists already.
     """
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)

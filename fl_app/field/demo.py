@@ -2,8 +2,8 @@
 
     python -m fl_app.field.demo [--nodes 3] [--versions 4] [--resident] [--keep] [overrides]
 
-``flwr run`` succeeds even where the ServerApp crashed, so the demo believes two witnesses: the
-run's status, and the summary that the run wrote.
+``flwr run`` exits with 0 even if the ServerApp crashed. The demo therefore checks the run's status
+(``flwr ls``) and the summary that the run wrote.
 """
 
 import argparse
@@ -22,8 +22,9 @@ from fl_app.field.loopback import Federation, FederationError
 from fl_app.record.log import Log
 
 APP = Path(__file__).resolve().parents[2]  # where pyproject.toml lies
-TAIL = 25  # lines of a log to show where something failed
-TOLD = ("client", "version", "base_version", "age", "accuracy", "reason")  # of each event
+TAIL = 25  # lines of a log that are shown after a failure
+# Keys of an event that are printed.
+SHOWN = ("client", "version", "base_version", "age", "accuracy", "reason")
 
 
 def demo(
@@ -33,13 +34,13 @@ def demo(
     versions: int,
     app: Path = APP,
 ) -> dict[str, Any]:
-    """Run an app on the federation's nodes, and say what happens.
+    """Run an app on the federation's nodes and print its events.
 
     Returns:
         The run's summary.
 
     Raises:
-        FederationError: the run failed, or did not do what it should.
+        FederationError: the run failed, or its summary is not as expected.
     """
     words = " ".join(overrides)
     print(f"flwr run . demo --run-config \"overrides='{words}'\"", flush=True)
@@ -50,8 +51,8 @@ def demo(
     events = Log(output / "events.jsonl")
     while run.poll() is None:
         federation.wait(0.5)
-        _tell(events)
-    _tell(events)
+        _print(events)
+    _print(events)
     log = federation.log("run")
     if run.returncode:
         raise FederationError("`flwr run` could not submit the run", log)
@@ -70,7 +71,7 @@ def demo(
 
 
 def main() -> int:
-    """The command line; 0 if all went well, 130 after Ctrl-C, else 1."""
+    """Run the command line; return 0 if the run succeeded, 130 after Ctrl-C, else 1."""
     parser = argparse.ArgumentParser(
         prog="python -m fl_app.field.demo",
         description="Run FedBuff on a SuperLink and SuperNodes that are processes on this machine.",
@@ -114,9 +115,9 @@ def main() -> int:
         status = 130
     finally:
         for disturbance in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(disturbance, signal.SIG_IGN)  # or processes would stay behind
+            signal.signal(disturbance, signal.SIG_IGN)  # a second one would leave processes
         if not federation.stop():
-            print("error: a process is still there", file=sys.stderr)
+            print("error: a process did not end", file=sys.stderr)
             status = 1
         if not arguments.keep:
             shutil.rmtree(federation.home, ignore_errors=True)
@@ -124,11 +125,11 @@ def main() -> int:
     return status
 
 
-def _tell(events: Log) -> None:
-    """Print the events that follow those printed before."""
+def _print(events: Log) -> None:
+    """Print the events that are new since the last call."""
     for event in events.read():
         flat = to_json(event)
-        what = "  ".join(f"{key} {_short(flat[key])}" for key in TOLD if key in flat)
+        what = "  ".join(f"{key} {_short(flat[key])}" for key in SHOWN if key in flat)
         print(f"{event.t:7.1f} s  {event.kind:10} {what}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""Register a new kit's nodes before its server is anywhere: in the database that it will use."""
+"""Registers the nodes of a new kit in the database that its SuperLink will use."""
 
 import shutil
 import sqlite3
@@ -19,7 +19,7 @@ LIMIT = 60.0  # seconds for the SuperLink to start
 
 
 def enrol(server: Path) -> None:
-    """Run the server's SuperLink on loopback for as long as it takes to register ``keys/``.
+    """Start the server's SuperLink on loopback, register all keys in ``keys/``, and end it.
 
     Args:
         server: the server's folder; receives ``state.db``.
@@ -29,8 +29,8 @@ def enrol(server: Path) -> None:
     """
     kit = Kit.read(server)
     (port,) = free_ports(1)
-    here = {**kit.settings, "SUPERLINK": f"{HOST}:{port}", "BIND": HOST}
-    kit = replace(kit, settings=here)
+    settings = {**kit.settings, "SUPERLINK": f"{HOST}:{port}", "BIND": HOST}
+    kit = replace(kit, settings=settings)
     log = server / "superlink.log"
     with log.open("wb") as file:
         process = subprocess.Popen(
@@ -44,9 +44,9 @@ def enrol(server: Path) -> None:
         until = time.monotonic() + LIMIT
         while not healthy(kit):
             if process.poll() is not None or time.monotonic() > until:
-                said = log.read_text(errors="replace").strip()
+                output = log.read_text(errors="replace").strip()
                 raise RunError(
-                    f"the SuperLink that should register the nodes did not start\n{said}"
+                    f"the SuperLink that should register the nodes did not start\n{output}"
                 )
             time.sleep(0.2)
         link = SuperLink(kit)

@@ -1,7 +1,8 @@
-"""The edge kit: a ready folder for the server and for every device, written and read.
+"""Writes and reads the edge kit: one folder for the server and one for every device.
 
-A folder holds its settings (``server.env`` or ``node.env``), what starts it (``start.sh``, systemd
-units, a compose file), certificates and keys, and later all that Flower writes.
+A folder holds settings (``server.env`` or ``node.env``), files that start its process
+(``start.sh``, systemd units, a compose file), certificates and keys. Flower writes its files to the
+same folder.
 """
 
 import os
@@ -17,26 +18,26 @@ from fl_app.core.errors import require, require_count
 
 FILES = Path(__file__).with_name("files")
 PORT = 8100  # of the SuperLink, as in the compose files
-NODE_PORT = 9094  # Flower's default; nodes of one kit can share a machine
+NODE_PORT = 9094  # Flower's default for the first node; nodes of one kit can share a machine
 VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
-ALWAYS = ("localhost", "127.0.0.1", "::1", "superlink")  # the last is its name in compose files
-# Devices are often in nobody's reach, and their dependencies are installed already.
+ALWAYS = ("localhost", "127.0.0.1", "::1", "superlink")  # the last is its service in compose files
+# Devices often have no network but the server's, and their dependencies are installed already.
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, of the run that server.env proposes
+DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, for the run in server.env
 
 
 @dataclass(frozen=True, slots=True)
 class Kit:
-    """A folder of the kit, as it is used.
+    """A folder of the kit, with its settings.
 
     Args:
-        folder: absolute.
+        folder: absolute path.
         role: "server" or "node".
-        settings: of its ``.env`` file, where the environment does not say otherwise.
+        settings: of its ``.env`` file; environment variables take precedence.
     """
 
     folder: Path
@@ -45,10 +46,10 @@ class Kit:
 
     @classmethod
     def read(cls, folder: Path, environment: Mapping[str, str] = os.environ) -> "Kit":
-        """The kit in a folder.
+        """Read the kit in a folder.
 
         Raises:
-            ValueError: there is none, or its settings cannot be read.
+            ValueError: the folder holds no kit, or its settings cannot be read.
         """
         folder = folder.resolve()
         for role in ("server", "node"):
@@ -64,7 +65,7 @@ class Kit:
                     f"SUPERLINK of {path}",
                     mine["SUPERLINK"],
                     "host:port",
-                    "nothing would find the server",
+                    "no device would find the server",
                 )
                 return cls(folder, role, mine)
         raise ValueError(
@@ -74,27 +75,27 @@ class Kit:
 
     @property
     def address(self) -> str:
-        """The SuperLink's, as host:port."""
+        """Address of the SuperLink, as host:port."""
         return self.settings["SUPERLINK"]
 
     @property
     def insecure(self) -> bool:
-        """Whether it was asked for by name."""
+        """Whether INSECURE=1: no TLS and no keys."""
         return self.settings.get("INSECURE") == "1"
 
     @property
     def root_certificate(self) -> Path | None:
-        """The authority that the SuperLink's certificate comes from; None if insecure."""
+        """Certificate of the authority that signs the SuperLink's; None if insecure."""
         return None if self.insecure else self.folder / "ca.crt"
 
     @property
     def environment(self) -> dict[str, str]:
-        """For ``start.sh``, with the Python that runs this."""
+        """Environment for ``start.sh``, with the virtual environment of this Python."""
         return {**os.environ, **self.settings, "VENV": sys.prefix}
 
     @property
     def overrides(self) -> list[str]:
-        """What the server's run is to be, as after ``python -m fl_app``."""
+        """Overrides of the server's run, as after ``python -m fl_app``."""
         return shlex.split(self.settings.get("OVERRIDES", ""))
 
 
@@ -111,12 +112,13 @@ def new_kit(
     """Write the folders ``server``, ``node-0``, ..., and ``ca``, the authority.
 
     Args:
-        out: new; a kit's keys are not written twice.
-        nodes: devices, at least 1.
+        out: a new folder, because devices use the keys of an earlier kit.
+        nodes: number of devices, at least 1.
         hosts: names and addresses of the server; devices use the first.
-        port: of the SuperLink.
-        days: until the certificates expire.
-        insecure: neither certificates nor keys: whoever reaches the port can read and join in.
+        port: port of the SuperLink.
+        days: days until the certificates expire.
+        insecure: write neither certificates nor keys. Anybody who reaches the port can then read
+            all messages and join.
         finish: completes the server's folder before the kit appears under its name.
 
     Raises:
@@ -153,7 +155,7 @@ def new_kit(
 
 
 def _certify(draft: Path, nodes: int, hosts: Sequence[str], days: int) -> None:
-    # Imported here because what only reads kits, such as health checks, need not wait for it.
+    # Imported here because it takes time: health checks read kits and need no certificates.
     from fl_app.field.certificates import new_authority, new_node, new_server
 
     (draft / "ca").mkdir(mode=0o700)
@@ -195,7 +197,7 @@ def _node(i: int, nodes: int, host: str, port: int) -> dict[str, str]:
 
 
 def _one_machine(nodes: int, port: int) -> str:
-    """A compose file for everything on one machine."""
+    """Return a compose file for the whole federation on one machine."""
     lines = [
         "# The whole federation on one machine: docker compose up -d",
         "services:",
@@ -218,7 +220,7 @@ def _set_port(compose: Path, port: int) -> None:
 
 
 def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
-    """In the one spelling that the shell, systemd and Docker read alike."""
+    """Write settings in the spelling that the shell, systemd and Docker read alike."""
     path.write_text("".join(f'{key}="{value}"\n' for key, value in settings.items()))
 
 

@@ -12,7 +12,7 @@ from fl_app.field.control import Unreachable
 from fl_app.field.supervise import delays
 
 POLL = 5.0  # seconds
-ATTEMPTS = 3  # in a row without progress, after which the supervisor gives up
+ATTEMPTS = 3  # attempts in a row without progress, after which the supervisor gives up
 RESUME = "resume=auto"
 OVERWRITE = "overwrite=true"
 EVENTS = "events.jsonl"
@@ -57,7 +57,7 @@ class Supervisor:
         self._pause = pause
         self._tell = tell
 
-    def see_through(self, overrides: Sequence[str], output: Path) -> None:
+    def complete(self, overrides: Sequence[str], output: Path) -> None:
         """Submit a run until it is complete.
 
         If an unfinished run writes to `output`, it is supervised instead, whoever submitted it,
@@ -79,20 +79,20 @@ class Supervisor:
             "overwrite",
             "true",
             "left out here",
-            "whenever the run died, it would begin anew",
+            "a run that died would start from the beginning",
         )
         require(
-            _ending(output) is None or RESUME in overrides,
+            _reason_of_end(output) is None or RESUME in overrides,
             "--output",
             output,
-            f"a folder without a run that has ended, or one that is to go on ({RESUME})",
+            f"a folder without a finished run, unless the run is to be resumed ({RESUME})",
             "its files would be lost",
         )
-        waits, in_vain, furthest = delays(), 0, _reached(output)
+        waits, fruitless, furthest = delays(), 0, _progress(output)
         while True:
             try:
                 run_id = self._run(overrides, output)
-            except RunError as error:  # it may have died after it had said that it was there
+            except RunError as error:  # the SuperLink may die after it answered `under_way`
                 reason = str(error)
             else:
                 status, details = self._outcome(run_id)
@@ -101,16 +101,16 @@ class Supervisor:
                 reason = f"run {run_id} is {status}{f': {details}' if details else ''}"
                 if status == "finished:stopped":
                     raise RunError(reason)
-                if ending := _ending(output):
+                if ending := _reason_of_end(output):
                     raise RunError(f"{reason}; it ended with {ending}")
-            reached = _reached(output)
+            reached = _progress(output)
             if any(now > before for now, before in zip(reached, furthest, strict=True)):
-                waits, in_vain = delays(), 0
+                waits, fruitless = delays(), 0
             else:
-                in_vain += 1
+                fruitless += 1
             furthest = max(reached[0], furthest[0]), max(reached[1], furthest[1])
-            if in_vain == ATTEMPTS:
-                raise RunError(f"{reason}; {ATTEMPTS} attempts in a row have come to nothing")
+            if fruitless == ATTEMPTS:
+                raise RunError(f"{reason}; {ATTEMPTS} attempts in a row have made no progress")
             wait = next(waits)
             self._tell(f"{reason}; again in {wait:.0f} s")
             self._pause(wait)
@@ -119,9 +119,9 @@ class Supervisor:
         """Return the id of the unfinished run in `output`, or submit a new run."""
         self._wait_for_a_node()
         words = [*overrides]
-        if (output / EVENTS).exists() and not any(map(_is_about_resuming, words)):
+        if (output / EVENTS).exists() and not any(map(_sets_resume, words)):
             words.append(RESUME)
-        return self._patiently(partial(self._seek_or_submit, words, output))
+        return self._answer(partial(self._seek_or_submit, words, output))
 
     def _seek_or_submit(self, words: Sequence[str], output: Path) -> int:
         """Ask and submit in one step, because another supervisor may submit the same run."""
@@ -132,7 +132,8 @@ class Supervisor:
             return run_id
         run_id, others = found
         theirs, ours = (
-            [word for word in told if not _is_about_resuming(word)] for told in (others, words)
+            [word for word in words_of_run if not _sets_resume(word)]
+            for words_of_run in (others, words)
         )
         require(
             theirs == ours,
@@ -140,15 +141,15 @@ class Supervisor:
             output,
             f"a folder in which no other run is under way, but run {run_id} is ("
             f"{' '.join(theirs)} instead of {' '.join(ours)})",
-            "two would write to the same files",
+            "two runs would write to the same files",
         )
-        self._tell(f"run {run_id} is under way in {output}: no other is submitted")
+        self._tell(f"run {run_id} is under way in {output}: no other run is submitted")
         return run_id
 
     def _outcome(self, run_id: int) -> tuple[str, str]:
         last = ""
         while True:
-            status, details = self._patiently(partial(self._link.status, run_id))
+            status, details = self._answer(partial(self._link.status, run_id))
             if status != last:
                 self._tell(f"run {run_id} is {status}")
                 last = status
@@ -158,31 +159,31 @@ class Supervisor:
 
     def _wait_for_a_node(self) -> None:
         """Wait for a node: a run gives up after a minute, and boards may boot for longer."""
-        told = False
-        while not self._patiently(self._link.online):
-            if not told:
+        reported = False
+        while not self._answer(self._link.online):
+            if not reported:
                 self._tell("waiting for a node to come online")
-                told = True
+                reported = True
             self._pause(POLL)
 
-    def _patiently(self, question: Callable[[], Answer]) -> Answer:
+    def _answer(self, question: Callable[[], Answer]) -> Answer:
         """Repeat a question until the SuperLink answers; it may be restarting."""
-        told = False
+        reported = False
         while True:
             try:
                 return question()
             except Unreachable as error:
-                if not told:
+                if not reported:
                     self._tell(f"waiting for the SuperLink: {error}")
-                    told = True
+                    reported = True
                 self._pause(POLL)
 
 
-def _is_about_resuming(word: str) -> bool:
+def _sets_resume(word: str) -> bool:
     return word.startswith("resume=")
 
 
-def _reached(output: Path) -> tuple[int, int]:
+def _progress(output: Path) -> tuple[int, int]:
     """Return the newest checkpoint's version and the event log's bytes; -1 if there is none.
 
     The log alone is not enough, because a resumed run truncates it to the checkpoint.
@@ -192,7 +193,7 @@ def _reached(output: Path) -> tuple[int, int]:
     return max(versions, default=-1), events.stat().st_size if events.exists() else -1
 
 
-def _ending(output: Path) -> str | None:
+def _reason_of_end(output: Path) -> str | None:
     """Return why the run in `output` ended; None if it has not, or was only interrupted."""
     summary = output / "summary.json"
     if not summary.exists():

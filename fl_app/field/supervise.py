@@ -1,8 +1,8 @@
-"""Keep a process running: started again when it ends, with delays that double up to a minute.
+"""Keeps a process running: restarts it when it ends, after delays that double up to a minute.
 
-A SuperNode that died is refused (code 2004) as long as it still counts as online, up to 60 s after
-its last heartbeat, so a single quick restart is not enough and restarts without delay only burn the
-board's one spare core.
+The SuperLink refuses a restarted SuperNode (code 2004) while the old one still counts as online,
+which is up to 60 s after its last heartbeat. One quick restart is therefore not enough. Restarts
+without delay would only keep a core of the board busy.
 """
 
 import os
@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NoReturn
 
-FIRST, LAST = 5.0, 60.0  # seconds before the first and the later restarts
-STEADY = 120.0  # seconds after which a process counts as having run well
-GRACE = 15.0  # seconds from asking a process to end to ending it
+FIRST, LAST = 5.0, 60.0  # seconds: the shortest and the longest delay
+STEADY = 120.0  # a process that ran for so many seconds resets the delay
+GRACE = 15.0  # seconds from SIGTERM to SIGKILL
 
 
 def delays() -> Iterator[float]:
-    """Seconds before each further attempt: 5, 10, 20, 40, 60, 60, ..."""
+    """Yield the seconds before each further attempt: 5, 10, 20, 40, 60, 60, ..."""
     delay = FIRST
     while True:
         yield delay
@@ -33,13 +33,13 @@ def keep(
     now: Callable[[], float] = time.monotonic,
     tell: Callable[[str], None] = print,
 ) -> NoReturn:
-    """Carry out `attempt` again and again, until it or `pause` raises.
+    """Repeat `attempt` until it or `pause` raises.
 
     Args:
-        attempt: runs a process to its end; returns its status.
-        pause: waits for seconds.
-        now: seconds on a clock.
-        tell: what happened.
+        attempt: runs a process to its end and returns its exit status.
+        pause: waits for a number of seconds.
+        now: returns the time in seconds.
+        tell: reports restarts to the user.
     """
     waits = delays()
     while True:
@@ -54,11 +54,11 @@ def keep(
 
 
 def attend(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> int:
-    """Wait for a process that leads a group; where this one is interrupted, end it; its status.
+    """Wait for a process and return its exit status; end it if this process is interrupted.
 
     Args:
-        process: as of `end`.
-        grace: as of `end`.
+        process: leads its process group.
+        grace: seconds from SIGTERM to SIGKILL.
     """
     try:
         return process.wait()
@@ -67,21 +67,21 @@ def attend(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> int:
 
 
 def end_keeper(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:
-    """End a process that attends another one, whose group is not its own.
+    """End a keeper: a process that runs `attend` for a process in another process group.
 
     Args:
-        process: as of `end`.
-        grace: that it gives the other one.
+        process: the keeper; leads its process group.
+        grace: the grace that the keeper gives its process.
     """
-    end(process, 2 * grace)  # ended sooner, it could not end the other one
+    end(process, 2 * grace)  # the keeper needs `grace` to end its process
 
 
 def end(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:
-    """End a process that leads a group, and its group.
+    """End a process and its process group, with SIGTERM and then SIGKILL.
 
     Args:
-        process: asked to end first.
-        grace: seconds that it may take.
+        process: leads its process group.
+        grace: seconds from SIGTERM to SIGKILL.
     """
     for ending in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):

@@ -109,7 +109,7 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
         )
         try:
             said = (out / "same.log").read_text
-            wait_for(lambda: "no other is submitted" in said(), "the run is found", 30)
+            wait_for(lambda: "no other run is submitted" in said(), "the run is found", 30)
             same.terminate()  # as Ctrl-C, which a shell's background jobs do not hear
             same.wait(10)
             assert "The run goes on" in said()
@@ -130,10 +130,10 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
     assert not processes(server)
     doctor = ask("doctor", out / "node-0")
     assert doctor.returncode == 1
-    assert "nobody listens there" in doctor.stdout
+    assert "no program listens there" in doctor.stdout
     again = ask("run", "--output", out / "run", server, *RUN)
     assert again.returncode == 2
-    assert "must be a folder without a run that has ended" in again.stderr
+    assert "must be a folder without a finished run" in again.stderr
 
 
 def test_a_run_outlives_its_superlink(out: Path) -> None:

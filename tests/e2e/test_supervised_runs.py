@@ -58,7 +58,7 @@ def test_a_run_that_died_is_seen_through(
         for path in tmp_path.glob(pattern):
             path.unlink()
     words = [w for w in WORDS if w.split("=")[0] not in {f.split("=")[0] for f in further}]
-    Supervisor(link, pause=lambda seconds: None).see_through([*words, *further], tmp_path)
+    Supervisor(link, pause=lambda seconds: None).complete([*words, *further], tmp_path)
     assert len(link.submitted) == 2
     versions = 3 if "num_versions=3" in further else 2
     assert OmegaConf.load(tmp_path / "summary.json").num_versions == versions

@@ -80,7 +80,7 @@ def test_memory_and_disk():
 @pytest.mark.parametrize(
     ("problem", "text", "mend"),
     [
-        (ConnectionRefusedError(111, "Connection refused"), "nobody listens", "BIND=0.0.0.0"),
+        (ConnectionRefusedError(111, "Connection refused"), "no program listens", "BIND=0.0.0.0"),
         (TimeoutError("timed out"), "does not answer in time", "firewall"),
         (socket.gaierror(-2, "Name or service not known"), "the name server.lan", "/etc/hosts"),
         (
@@ -152,8 +152,8 @@ def test_tls():
     plain = "wrong version number"
     assert is_good(checks.check_tls(None, insecure=False))
     assert is_good(checks.check_tls(plain, insecure=True))
-    assert is_wrong(checks.check_tls(plain, insecure=False), "does not speak it", "start.sh")
-    assert is_wrong(checks.check_tls(None, insecure=True), "wants it", "take INSECURE out")
+    assert is_wrong(checks.check_tls(plain, insecure=False), "does not use it", "start.sh")
+    assert is_wrong(checks.check_tls(None, insecure=True), "uses it", "take INSECURE out")
 
 
 def test_private_key(folder, tmp_path):
@@ -206,9 +206,9 @@ def test_installation():
 @pytest.mark.parametrize(
     ("node_config", "text"),
     [
-        ("", "does not tell"),
-        ("num-partitions=3", "does not tell"),
-        ("partition-id=a num-partitions=3", "does not tell"),
+        ("", "does not name it"),
+        ("num-partitions=3", "does not name it"),
+        ("partition-id=a num-partitions=3", "does not name it"),
         ("partition-id=3 num-partitions=3", "partition 3 of 3 does not exist"),
         ("partition-id=-1 num-partitions=3", "partition -1 of 3"),
     ],

@@ -104,7 +104,7 @@ def test_nothing_is_left_of_a_kit_that_could_not_be_finished(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "refusal"),
     [
-        ("", "SUPERLINK of .*node.env= must be host:port: nothing would find the server"),
+        ("", "SUPERLINK of .*node.env= must be host:port: no device would find the server"),
         ("SUPERLINK=server", "SUPERLINK of .*node.env=server must be host:port"),
         ("SUPERLINK=server:99999", "SUPERLINK of .*node.env=server:99999 must be host:port"),
         ('SUPERLINK="server:1', "node.env must hold lines KEY=VALUE: No closing quotation"),

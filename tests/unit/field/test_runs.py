@@ -64,8 +64,8 @@ class Scripted:
             raise Unreachable("nobody answers")
         return status, "the details" if status == "finished:failed" else ""
 
-    def see_through(self, *overrides):
-        Supervisor(self, pause=self.paused.append, tell=self.told.append).see_through(
+    def complete(self, *overrides):
+        Supervisor(self, pause=self.paused.append, tell=self.told.append).complete(
             overrides, self.output
         )
         assert self._runs == []
@@ -94,14 +94,14 @@ DIED = (log, "running", "finished:failed")
 
 def test_a_run_that_completes_is_submitted_once(tmp_path):
     link = Scripted(tmp_path / "run", DONE)
-    link.see_through("algorithm=fedbuff", "num_versions=3")
+    link.complete("algorithm=fedbuff", "num_versions=3")
     assert link.submitted == [["algorithm=fedbuff", "num_versions=3"]]
     assert link.told[-1] == "run 1 is finished:completed"
 
 
 def test_a_run_whose_server_app_died_is_resumed(tmp_path):
     link = Scripted(tmp_path / "run", DIED, DIED, DONE)
-    link.see_through("num_versions=3")
+    link.complete("num_versions=3")
     assert link.submitted == [["num_versions=3"], *[["num_versions=3", "resume=auto"]] * 2]
     assert "run 1 is finished:failed: the details; again in 5 s" in link.told
 
@@ -109,67 +109,67 @@ def test_a_run_whose_server_app_died_is_resumed(tmp_path):
 def test_a_run_whose_superlink_died_waits_for_it_and_is_resumed(tmp_path):
     died = (log, "running", AWAY, AWAY, AWAY, "finished:failed")
     link = Scripted(tmp_path / "run", AWAY, died, AWAY, AWAY, DONE)
-    link.see_through("seed=1")
+    link.complete("seed=1")
     assert link.submitted == [["seed=1"], ["seed=1", "resume=auto"]]
     assert link.told.count("waiting for the SuperLink: nobody answers") == 3  # told once each
 
 
 def test_a_superlink_that_lost_its_database_gets_the_run_again(tmp_path):
     link = Scripted(tmp_path / "run", (log, "running", "finished:unknown"), DONE)
-    link.see_through()
+    link.complete()
     assert link.submitted == [[], ["resume=auto"]]
 
 
 def test_a_run_of_an_earlier_supervisor_is_resumed_from_the_start(tmp_path):
     log(tmp_path)
     link = Scripted(tmp_path, DONE)
-    link.see_through("seed=1")
+    link.complete("seed=1")
     assert link.submitted == [["seed=1", "resume=auto"]]
 
 
 def test_what_the_user_says_about_resuming_stands(tmp_path):
     link = Scripted(tmp_path / "run", DIED, DONE)
-    link.see_through("resume=null")
+    link.complete("resume=null")
     assert link.submitted == [["resume=null"]] * 2
 
 
 def test_a_run_is_not_replaced_whenever_it_died(tmp_path):
     link = Scripted(tmp_path / "run", DONE)
-    with pytest.raises(ValueError, match="overwrite=true must be left out here: whenever the run"):
-        link.see_through("overwrite=true")
+    with pytest.raises(ValueError, match="overwrite=true must be left out here: a run that died"):
+        link.complete("overwrite=true")
     assert link.submitted == []
 
 
 def test_an_interrupted_run_is_resumed(tmp_path):
     """A ServerApp that is asked to end writes a summary, and has not ended of its own."""
     link = Scripted(tmp_path / "run", (ends("interrupted"), "running", "finished:failed"), DONE)
-    link.see_through()
+    link.complete()
     assert link.submitted == [[], ["resume=auto"]]
 
 
 def test_a_run_that_ended_of_its_own_is_not_submitted_again(tmp_path):
     link = Scripted(tmp_path / "run", (ends("Diverged: not finite"), "finished:failed"))
     with pytest.raises(RunError, match="the details; it ended with Diverged: not finite"):
-        link.see_through()
+        link.complete()
 
 
 def test_a_run_that_the_user_stopped_is_not_submitted_again(tmp_path):
     link = Scripted(tmp_path / "run", (log, "running", "finished:stopped"))
     with pytest.raises(RunError, match="run 1 is finished:stopped"):
-        link.see_through()
+        link.complete()
 
 
 def test_attempts_that_come_to_nothing_are_not_repeated_for_ever(tmp_path):
     """Such as those of a configuration that the ServerApp refuses."""
     link = Scripted(tmp_path / "run", *[(nothing, "finished:failed")] * 3)
-    with pytest.raises(RunError, match="the details; 3 attempts in a row have come to nothing"):
-        link.see_through()
+    with pytest.raises(RunError, match="the details; 3 attempts in a row have made no progress"):
+        link.complete()
     assert link.submitted == [[]] * 3
 
 
 def test_a_superlink_that_dies_while_a_run_is_submitted_is_asked_again(tmp_path):
     link = Scripted(tmp_path / "run", LOST, LOST, DONE)
-    link.see_through("seed=1")
+    link.complete("seed=1")
     assert link.submitted == [["seed=1"]]
     assert "`flwr run`: connection reset; again in 5 s" in link.told
     assert link.paused == [5.0, 10.0, 5.0, 5.0]  # the last two between questions
@@ -177,26 +177,26 @@ def test_a_superlink_that_dies_while_a_run_is_submitted_is_asked_again(tmp_path)
 
 def test_a_run_that_was_accepted_though_the_answer_was_lost_is_not_submitted_again(tmp_path):
     link = Scripted(tmp_path / "run", DONE, ACCEPTED)
-    link.see_through("seed=1")
+    link.complete("seed=1")
     assert link.submitted == [["seed=1"]]
-    assert f"run 1 is under way in {tmp_path / 'run'}: no other is submitted" in link.told
+    assert f"run 1 is under way in {tmp_path / 'run'}: no other run is submitted" in link.told
 
 
 def test_a_run_that_somebody_else_submitted_is_seen_through_and_resumed(tmp_path):
     """After Ctrl-C, which ends the command and not the run, the same command again."""
     link = Scripted(tmp_path / "run", DONE)
     link._begin(DIED, ["seed=1"])
-    link.see_through("seed=1")
+    link.complete("seed=1")
     assert link.submitted == [["seed=1"], ["seed=1", "resume=auto"]]
-    assert link.told[0] == f"run 1 is under way in {tmp_path / 'run'}: no other is submitted"
+    assert link.told[0] == f"run 1 is under way in {tmp_path / 'run'}: no other run is submitted"
 
 
 def test_a_run_under_way_with_other_overrides_is_left_alone(tmp_path):
     link = Scripted(tmp_path / "run")
     link._begin(DIED, ["seed=1", "resume=auto"])
-    text = r"--output=.*/run must be .* run 1 is \(seed=1 instead of seed=2\): two would write"
+    text = r"--output=.*/run must be .* run 1 is \(seed=1 instead of seed=2\): two runs would write"
     with pytest.raises(ValueError, match=text):
-        link.see_through("seed=2")
+        link.complete("seed=2")
     assert link.submitted == [["seed=1", "resume=auto"]]
 
 
@@ -211,15 +211,15 @@ def test_a_run_that_somebody_else_submits_meanwhile_is_seen_through(tmp_path):
         return online()
 
     link.online = meanwhile
-    link.see_through("seed=1")
+    link.complete("seed=1")
     assert link.submitted == [["seed=1"]]
     assert "run 1 is under way" in link.told[1]
 
 
 def test_a_superlink_that_refuses_is_not_asked_for_ever(tmp_path):
     link = Scripted(tmp_path / "run", LOST, (nothing, "finished:failed"), LOST)
-    with pytest.raises(RunError, match="reset; 3 attempts in a row have come to nothing"):
-        link.see_through()
+    with pytest.raises(RunError, match="reset; 3 attempts in a row have made no progress"):
+        link.complete()
 
 
 def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
@@ -233,8 +233,8 @@ def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
         return (grow, "running", "finished:failed")
 
     link = Scripted(tmp_path / "run", grows_to(100), *map(grows_to, (99, 100, 98)))
-    with pytest.raises(RunError, match="3 attempts in a row have come to nothing"):
-        link.see_through()
+    with pytest.raises(RunError, match="3 attempts in a row have made no progress"):
+        link.complete()
 
 
 def test_a_new_checkpoint_is_progress_though_the_log_is_shorter(tmp_path):
@@ -248,14 +248,14 @@ def test_a_new_checkpoint_is_progress_though_the_log_is_shorter(tmp_path):
 
     steps = [reaches(version, 100 - version) for version in range(8)]
     link = Scripted(tmp_path / "run", *steps, DONE)
-    link.see_through()
+    link.complete()
     assert len(link.submitted) == 9
 
 
 def test_attempts_that_get_further_are_never_too_many(tmp_path):
     vain = (nothing, "finished:failed")
     link = Scripted(tmp_path / "run", *[vain, vain, DIED] * 3, DONE)
-    link.see_through()
+    link.complete()
     assert [pause for pause in link.paused if pause >= 5.0].count(10.0) > 0
     assert max(link.paused) <= 20.0  # delays start anew
 
@@ -263,8 +263,8 @@ def test_attempts_that_get_further_are_never_too_many(tmp_path):
 def test_a_finished_run_is_not_overwritten(tmp_path):
     ends("num_versions")(tmp_path)
     link = Scripted(tmp_path)
-    with pytest.raises(ValueError, match=r"--output=.* must be a folder without a run that has"):
-        link.see_through()
+    with pytest.raises(ValueError, match=r"--output=.* must be a folder without a finished run"):
+        link.complete()
 
 
 def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
@@ -276,7 +276,7 @@ def test_a_run_that_ended_early_goes_on_if_the_user_says_so(tmp_path):
         log(output)
 
     link = Scripted(tmp_path, (goes_on, "running", "finished:failed"), DONE)
-    link.see_through("resume=auto")
+    link.complete("resume=auto")
     assert link.submitted == [["resume=auto"]] * 2
 
 
@@ -284,7 +284,7 @@ def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
     """After a power cut the server is back before the boards, and a run waits only a minute."""
     link = Scripted(tmp_path / "run", DIED, DONE)
     link.nodes_online = [1, 0, 0, 2]  # all have gone between the two submissions
-    link.see_through()
+    link.complete()
     assert link.told.count("waiting for a node to come online") == 1
     first, resumed = (i for i, told in enumerate(link.told) if "submitted: " in told)
     assert first < link.told.index("waiting for a node to come online") < resumed

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Starts this device's SuperNode. What may differ lies in node.env; all it writes stays in this folder.
+# Starts this device's SuperNode with the settings in node.env. It writes to this folder only.
 set -eu
 cd "$(dirname "$0")"
-if [ -z "${SUPERLINK-}" ]; then # else systemd or Docker has read it
+if [ -z "${SUPERLINK-}" ]; then # systemd and Docker read node.env themselves
     set -a
     # shellcheck source=/dev/null
     . ./node.env

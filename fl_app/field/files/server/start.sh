@@ -1,8 +1,8 @@
 #!/bin/sh
-# Starts the SuperLink. What may differ lies in server.env; all it writes stays in this folder.
+# Starts the SuperLink with the settings in server.env. It writes to this folder only.
 set -eu
 cd "$(dirname "$0")"
-if [ -z "${SUPERLINK-}" ]; then # else systemd or Docker has read it
+if [ -z "${SUPERLINK-}" ]; then # systemd and Docker read server.env themselves
     set -a
     # shellcheck source=/dev/null
     . ./server.env
@@ -19,7 +19,7 @@ else
         --enable-supernode-auth
     trust="root-certificates = \"$PWD/ca.crt\""
 fi
-# So that `FLWR_HOME=<this folder>/flower flwr ls` asks this SuperLink.
+# With this file, `FLWR_HOME=<this folder>/flower flwr ls` asks this SuperLink.
 mkdir -p flower
 cat >flower/config.toml <<END
 [superlink]
@@ -29,5 +29,5 @@ default = "field"
 address = "127.0.0.1:${SUPERLINK##*:}"
 $trust
 END
-# The database lets nodes, keys and the history of runs outlive the SuperLink.
+# The database keeps nodes, keys and the history of runs over a restart of the SuperLink.
 exec flower-superlink --host "$BIND" --port "${SUPERLINK##*:}" --database state.db "$@"
