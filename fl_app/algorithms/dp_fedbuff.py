@@ -54,8 +54,8 @@ class DPFedBuff(AsyncStrategy):
         noise_multiplier: z, standard deviation of the noise over C.
         delta: of (epsilon, delta); well below 1 / number of clients.
         max_epsilon: a run that would spend more is refused; None = any.
-        noise_seed: of the noise; None = from the operating system, as privacy needs. Whoever knows
-            the seed can remove the noise.
+        noise_seed: seed of the noise; None = from the operating system, which privacy requires. A
+            known seed allows the noise to be removed.
         lr_schedule: how eta_g falls; None = constant.
 
     Example:

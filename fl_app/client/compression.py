@@ -22,17 +22,17 @@ from fl_app.core.types import Order, Upload, Vector
 from fl_app.core.vector import all_finite
 
 INDEX_BYTES = 4
-RESIDUAL = "residual"  # among what a client keeps; of an extra vector: with its name behind a dot
+RESIDUAL = "residual"  # key in the client state; for an extra vector "residual.<name>"
 DTYPES = ("float32", "float16")
 
 
 class Compression:
-    """Compresses the trainable part of uploads; buffers are few and travel as they are.
+    """Compresses the trainable part of uploads. Buffers are few and are sent unchanged.
 
     Args:
-        dtype: of the entries that travel, ``"float32"`` or ``"float16"``.
-        top_k: share of the entries that travels, in (0, 1]; None = all.
-        kind: of the uploads; models are not sparse, so that these need `top_k` = None.
+        dtype: type of the entries that are sent, ``"float32"`` or ``"float16"``.
+        top_k: share of the entries that is sent, in (0, 1]; None = all.
+        kind: kind of the uploads; models are not sparse, so ``"model"`` needs `top_k` = None.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -44,7 +44,7 @@ class Compression:
             "client.upload_dtype",
             dtype,
             f"one of {', '.join(DTYPES)}",
-            "nobody could read it",
+            "the server could not read it",
         )
         if top_k is not None:
             require(0 < top_k <= 1, "client.top_k", top_k, "in (0, 1]", "it is a share of entries")
@@ -59,33 +59,33 @@ class Compression:
         self.top_k = top_k
 
     def count(self, layout: Layout) -> int:
-        """k: how many trainable entries travel."""
+        """k, the number of trainable entries that are sent."""
         if self.top_k is None:
             return layout.num_trainable
         return max(1, round(self.top_k * layout.num_trainable))
 
     def num_bytes(self, layout: Layout) -> int:
-        """Size of one vector of an upload; with top-k at most, as zeros stay at home."""
+        """Size of one vector of an upload; with top-k an upper bound, as zeros are not sent."""
         entry = self.dtype.itemsize + (0 if self.top_k is None else INDEX_BYTES)
         return self.count(layout) * entry + 4 * (layout.size - layout.num_trainable)
 
     def apply(
         self, vector: Vector, layout: Layout, residual: NDArray[Any] | None
     ) -> NDArray[Any] | None:
-        """Compress an upload in place, to the vector that the server receives.
+        """Compress an upload in place; it becomes the vector that the server receives.
 
         Args:
             vector: u and buffers, shape ``(d,)``.
-            layout: of the model.
-            residual: e from the client's upload before, shape ``(num_trainable,)``; None = 0.
+            layout: layout of the model.
+            residual: e after the client's previous upload, shape ``(num_trainable,)``; None = 0.
 
         Returns:
             The residual to keep; None without top-k.
         """
         part = vector[: layout.num_trainable]
         if not all_finite([part]):
-            # The server refuses it. Rounding would make it finite, and its residual would spoil all
-            # later uploads.
+            # The server rejects this upload. Rounding would make it finite, and its residual would
+            # make all later uploads useless.
             return residual
         if self.top_k is None:
             part[:] = self._rounded(part)
@@ -114,8 +114,8 @@ class Compressed:
 
     Args:
         trainer: does the training.
-        compression: of its uploads.
-        layout: of its model.
+        compression: applied to its uploads.
+        layout: layout of its model.
     """
 
     def __init__(self, trainer: Trainer, compression: Compression, layout: Layout) -> None:
@@ -124,7 +124,7 @@ class Compressed:
         self._layout = layout
 
     def train(self, order: Order, out: Vector | None = None) -> Upload:
-        """As `fl_app.client.LocalTrainer.train`; the state holds the residuals besides."""
+        """See `fl_app.client.LocalTrainer.train`; the state also holds the residuals."""
         residuals: dict[str, NDArray[Any]] = {}
         own: dict[str, NDArray[Any]] = {}
         for key, value in order.state.items():

@@ -187,8 +187,8 @@ class Workers:
             worker.process.join(1.0)
             code = worker.process.exitcode
             if code == -signal.SIGTERM:
-                # It was not the order's fault: whoever ends a whole group of processes asks this
-                # one, too, which may make a checkpoint first, and no failure must get into that.
+                # The signal went to the whole group of processes, so the main process may be about
+                # to save a checkpoint. The order is given again, so that no failure gets into it.
                 self._renew(worker)
                 return []
             return self._replace(worker, f"worker process died (exit code {code})")

@@ -135,8 +135,7 @@ class GridMailbox:
         introduce: ask every new node for its partition id, which becomes its client id. A node
             that gives none is known by its node id.
         needs: full name of the class that must train, or the run ends; "" = any will do.
-        patience: seconds to wait for the first node, and for an end of errors while looking who is
-            there.
+        patience: seconds to wait for the first node, and for an end of errors when listing nodes.
         poll_seconds: seconds between two looks at the connected nodes.
         heed_seconds: how often a signal is noticed that a thread has raised.
     """

@@ -31,11 +31,11 @@ class OrderRecord:
     """One order, from its dispatch to the end of its update.
 
     Attributes:
-        number: of the order.
-        client: who had it.
-        sequence: how many orders this client had before.
-        version: of the model that the client was given.
-        start: when it was given, seconds.
+        number: number of the order.
+        client: client of the order.
+        sequence: number of orders that this client had before.
+        version: base version.
+        start: time of its dispatch, seconds.
         bytes_down: sent to the client.
         bytes_up: received from the client.
         end: when it ended, seconds; None while it is under way.

@@ -287,7 +287,7 @@ def test_accuracy_over_the_clients() -> None:
 def test_a_class_without_test_examples() -> None:
     task = small_task(test_targets=torch.tensor([0, 0, 1, 1]))
     assert math.isnan(PerClass(task, ["recall"])(AlwaysZeroOrOne())["recall_2"])
-    with pytest.raises(ValueError, match=r"no test examples of the classes \[2\]"):
+    with pytest.raises(ValueError, match=r"the classes \[2\] have no test examples"):
         PerClass(task, ["clients"])
 
 
