@@ -51,7 +51,6 @@ def stopped(folder: Path) -> list[str]:
         "numpy",
         "flwr.app",
         pytest.param("torch._C", marks=pytest.mark.slow),
-        pytest.param("sklearn", marks=pytest.mark.slow),
     ],
 )
 def test_one_line_while_modules_are_imported(
