@@ -92,12 +92,16 @@ def test_nothing_is_kept_of_a_cell_that_ended(tmp_path):
     """A large model's run holds gigabytes, which the next cell needs."""
     kept = []
 
+    def arenas():
+        return sum(type(thing) is Arena for thing in gc.get_objects())
+
     def count(phase, _):
         if phase == "stop":
-            kept.append(sum(type(thing) is Arena for thing in gc.get_objects()))
+            kept.append(arenas() - before)
 
     overrides = ["experiment=quickstart", "experiment.scale=smoke", "runtime.workers=1"]
     gc.collect()
+    before = arenas()  # of other tests in this process
     gc.disable()  # so that all collections are those that the run asks for, after each cell
     gc.callbacks.append(count)
     try:
