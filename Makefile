@@ -79,7 +79,7 @@ superlink-demo: setup ## Run FedBuff on a real SuperLink and three SuperNodes
 
 .PHONY: constraints
 constraints: setup ## Renew constraints.txt with the newest versions
-	.venv/bin/uv pip compile --quiet --upgrade --universal --extra dev --no-annotate \
+	.venv/bin/uv pip compile --quiet --upgrade --universal --fork-strategy fewest --extra dev --no-annotate \
 	    --custom-compile-command "make constraints" --output-file constraints.txt pyproject.toml
 
 .PHONY: reference
