@@ -3,7 +3,7 @@
 import os
 import sys
 
-from fl_app.run import signals
+from fl_app.runner import signals
 
 
 def main() -> int:

@@ -20,7 +20,7 @@ from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import SWEEP_ENDED, unwritable
 from fl_app.help import help_on, version
-from fl_app.run import signals
+from fl_app.runner import signals
 
 BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
 PIPE_CLOSED = 141  # a shell's exit status for a command that writes to a closed pipe
@@ -125,7 +125,7 @@ def _run(config: DictConfig) -> float | None:
             "runtime=deployment needs Flower's nodes: start it with `flwr run`, "
             "or use runtime=inprocess"
         )
-    from fl_app.run.validate import checked_cells  # a slow import, after the quick checks
+    from fl_app.runner.validate import checked_cells  # a slow import, after the quick checks
 
     job = HydraConfig.get()
     folder = Path(job.runtime.output_dir)
@@ -138,7 +138,7 @@ def _run(config: DictConfig) -> float | None:
 
         summaries = run_in_flower(config, overrides, folder, shared, cells)
     else:
-        from fl_app.run.run import run
+        from fl_app.runner.run import run
 
         summaries = run(config, overrides, folder, shared=shared, cells=cells)
     accuracy: float | None = summaries[-1]["final_accuracy"]

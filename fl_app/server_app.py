@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 
 from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
-from fl_app.run.run import run
+from fl_app.runner.run import run
 
 log = logging.getLogger("flwr")
 

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from fl_app.client_app import app as client_app
 from fl_app.core.errors import RunError
-from fl_app.run.run import run
+from fl_app.runner.run import run
 
 
 def run_in_flower(
@@ -23,7 +23,7 @@ def run_in_flower(
     shared: Path | None = None,
     cells: Mapping[str, DictConfig] | None = None,
 ) -> list[dict[str, Any]]:
-    """Do what `fl_app.run.run` does, with clients on Flower's simulated nodes.
+    """Do what `fl_app.runner.run` does, with clients on Flower's simulated nodes.
 
     Raises:
         ValueError: the configuration is refused.

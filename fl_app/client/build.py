@@ -1,7 +1,7 @@
 """What a node needs, built from the configuration: a task and a trainer.
 
 A node loads this module for its first order. It must not load the server's half
-(`fl_app.run.factory`): memory is scarce on a small device.
+(`fl_app.runner.factory`): memory is scarce on a small device.
 """
 
 import ctypes

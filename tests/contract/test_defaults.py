@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from fl_app.asynchronous import Asynchronous
 from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
-from fl_app.run.validate import build_schedule, build_strategy
+from fl_app.runner.validate import build_schedule, build_strategy
 
 FACTS = {"num_clients": 977, "num_versions": 978, "seed": 979}  # of a run; no class knows them
 RUN = [f"{key}={value}" for key, value in FACTS.items()]

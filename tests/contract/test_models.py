@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from fl_app.client import initial_vector
 from fl_app.client.build import build_trainer
-from fl_app.run.validate import build_schedule, build_strategy
+from fl_app.runner.validate import build_schedule, build_strategy
 from fl_app.tasks.models import architecture
 from fl_app.tasks.task import Task
 

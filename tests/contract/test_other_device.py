@@ -18,7 +18,7 @@ from torch import Tensor
 from fl_app.client import TrainingTask
 from fl_app.client.build import build_task, build_trainer
 from fl_app.core.types import GlobalModel
-from fl_app.run.validate import build_strategy
+from fl_app.runner.validate import build_strategy
 
 # Of the trainer's own terms, all at once.
 TERMS = [

@@ -15,7 +15,7 @@ from fl_app.asynchronous import Asynchronous
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_trainer
 from fl_app.core.types import Order, Upload, Vector
-from fl_app.run.validate import build_schedule, build_strategy, validate_config
+from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 from fl_app.schedule import Buffered
 
 CLIENTS = 20

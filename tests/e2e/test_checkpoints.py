@@ -22,10 +22,10 @@ from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.engine.engine import Engine
 from fl_app.record.files import JsonLines
 from fl_app.record.provenance import provenance
-from fl_app.run import earlier
-from fl_app.run.cell import run_cell
-from fl_app.run.checkpoint import Checkpoints
-from fl_app.run.run import run
+from fl_app.runner import earlier
+from fl_app.runner.cell import run_cell
+from fl_app.runner.checkpoint import Checkpoints
+from fl_app.runner.run import run
 
 SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
 SMALL += ["runtime.workers=0", "algorithm.client.batch_size=64"]

@@ -15,8 +15,8 @@ from fl_app.core.events import Aggregated
 from fl_app.node.handler import MessageHandler
 from fl_app.node.memory import Memory
 from fl_app.record.files import JsonLines
-from fl_app.run.cell import run_cell
-from fl_app.run.validate import validate_config
+from fl_app.runner.cell import run_cell
+from fl_app.runner.validate import validate_config
 
 SMALL = ["num_clients=6", "num_versions=6", "eval_every=3", "algorithm.client.local_epochs=3"]
 CASES = {

@@ -17,10 +17,10 @@ from omegaconf import DictConfig
 from fl_app.__main__ import main
 from fl_app.cli import CONF, refuse_surplus
 from fl_app.engine.arena import Arena
-from fl_app.run.cell import run_cell
-from fl_app.run.cells import compose_cells, shrink
-from fl_app.run.run import run
-from fl_app.run.validate import validate_config
+from fl_app.runner.cell import run_cell
+from fl_app.runner.cells import compose_cells, shrink
+from fl_app.runner.run import run
+from fl_app.runner.validate import validate_config
 
 NAMES = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
 DOCS = (CONF.parent / "docs" / "experiments.md").read_text()

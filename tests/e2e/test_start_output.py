@@ -25,7 +25,7 @@ from fl_app.core.errors import RunError
 from fl_app.core.events import Checkpointed
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.record.files import JsonLines
-from fl_app.run.validate import build_strategy
+from fl_app.runner.validate import build_strategy
 from fl_app.schedule import Buffered
 from fl_app.strategy import AsyncStrategy
 

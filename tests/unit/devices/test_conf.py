@@ -10,8 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app import devices
 from fl_app.client.build import instantiate
 from fl_app.devices import Fleet, MeasuredLinks, MeasuredPhones
-from fl_app.run.factory import build_components
-from fl_app.run.validate import PARTS, validate_config
+from fl_app.runner.factory import build_components
+from fl_app.runner.validate import PARTS, validate_config
 
 CONF = Path(__file__).parents[3] / "conf"
 PROFILES = sorted(path.stem for path in (CONF / "devices").glob("*.yaml"))

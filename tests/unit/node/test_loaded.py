@@ -17,7 +17,7 @@ from fl_app.client.build import build_task
 from fl_app.core.types import Order
 from fl_app.flower import names, wire
 
-SERVER = {"fl_app.engine", "fl_app.flower.grid", "fl_app.record", "fl_app.report", "fl_app.run"}
+SERVER = {"fl_app.engine", "fl_app.flower.grid", "fl_app.record", "fl_app.report", "fl_app.runner"}
 ALGORITHM = {"fl_app.schedule", "fl_app.strategy"}
 PLOTS = {"matplotlib", "pandas", "plotly"}
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fl_app.run import checkpoint, signals
-from fl_app.run.checkpoint import Checkpoints
+from fl_app.runner import checkpoint, signals
+from fl_app.runner.checkpoint import Checkpoints
 
 LONG = 30.0  # seconds; nobody waits for so long
 

@@ -21,10 +21,10 @@ from fl_app.record.history import History
 from fl_app.record.log import read_events
 from fl_app.record.progress import Progress
 from fl_app.record.tensorboard import TensorBoard
-from fl_app.run import earlier
-from fl_app.run.checkpoint import Checkpoints
-from fl_app.run.factory import build_components, build_engine
-from fl_app.run.signals import interruptible
+from fl_app.runner import earlier
+from fl_app.runner.checkpoint import Checkpoints
+from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.signals import interruptible
 from fl_app.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def run_cell(
     """Carry out one run and write its files into `folder`, also when the run ends early.
 
     Args:
-        config: accepted by `fl_app.run.validate.validate_config`.
+        config: accepted by `fl_app.runner.validate.validate_config`.
         folder: for the files.
         label: what runs, for the console.
         grid: of the ServerApp, for the runtimes that need one.

@@ -14,7 +14,7 @@ from fl_app.client.build import check_type, instantiate, locate, signature_of
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
 from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
-from fl_app.run.cells import compose_cells
+from fl_app.runner.cells import compose_cells
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks import options

@@ -10,9 +10,9 @@ from omegaconf import DictConfig
 from fl_app import report
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
-from fl_app.run import earlier
-from fl_app.run.cell import run_cell
-from fl_app.run.validate import checked_cells
+from fl_app.runner import earlier
+from fl_app.runner.cell import run_cell
+from fl_app.runner.validate import checked_cells
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -34,7 +34,7 @@ def run(
         folder: for the files; every cell has its own folder in it.
         grid: of the ServerApp, for the runtimes that need one.
         shared: as of `fl_app.report.write_report`.
-        cells: the result of `fl_app.run.validate.checked_cells`; None = call it.
+        cells: the result of `fl_app.runner.validate.checked_cells`; None = call it.
 
     Returns:
         The summaries, one per cell.

@@ -8,8 +8,8 @@ import pytest
 from safetensors import SafetensorError
 
 from fl_app.core.errors import RunError
-from fl_app.run import checkpoint
-from fl_app.run.checkpoint import Checkpoints, different
+from fl_app.runner import checkpoint
+from fl_app.runner.checkpoint import Checkpoints, different
 
 
 def checkpoints(folder: Path, **settings: Any) -> Checkpoints:

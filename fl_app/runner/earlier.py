@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.core.files import open_log
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS
-from fl_app.run.checkpoint import PATTERN, different
+from fl_app.runner.checkpoint import PATTERN, different
 
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
 # Files of a run but for its event log, which is emptied by the process that locks it.

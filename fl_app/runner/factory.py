@@ -26,7 +26,7 @@ from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.flower import names, private
 from fl_app.flower.grid import AnyNode, GridMailbox
-from fl_app.run.validate import PARTS, build_guard, build_schedule, build_strategy
+from fl_app.runner.validate import PARTS, build_guard, build_schedule, build_strategy
 from fl_app.schedule import Schedule
 from fl_app.tasks.per_class import ClassTask, PerClass
 
