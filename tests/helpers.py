@@ -78,6 +78,7 @@ class Quadratic:
 
     name = "quadratic"
     source = "generated"
+    has_test_set = True
 
     def __init__(self, points: Any) -> None:
         """`points`: shape (clients, examples, d)."""
@@ -110,6 +111,13 @@ class Quadratic:
         with torch.no_grad():
             distance = model(torch.from_numpy(self.optimum)).norm().item()
         return {"accuracy": 1.0 / (1.0 + distance), "loss": 0.5 * distance**2}
+
+    def evaluate(self, model: nn.Module, client_id: int) -> tuple[Mapping[str, float], int]:
+        own = self.train_indices(client_id)
+        points, target = self.batch(own)
+        with torch.no_grad():
+            loss = self.loss(model(points), target).item()
+        return {"accuracy": 1.0 / (1.0 + loss), "loss": loss}, own.size
 
 
 class Headed(nn.Module):

@@ -41,6 +41,11 @@ class TrainingTask(Protocol):
     @property
     def num_clients(self) -> int: ...
 
+    @property
+    def has_test_set(self) -> bool:
+        """Whether the server can test a model; if not, `test` is never called."""
+        ...
+
     def model(self) -> nn.Module:
         """A new model, with initial weights from torch's global random state."""
         ...
@@ -58,7 +63,14 @@ class TrainingTask(Protocol):
         ...
 
     def test(self, model: nn.Module) -> Mapping[str, float]:
-        """Metrics of a model on the task's test set, ``"accuracy"`` and ``"loss"`` among them."""
+        """Metrics of a model on the server's test set, ``"loss"`` among them."""
+        ...
+
+    def evaluate(self, model: nn.Module, client_id: int) -> tuple[Mapping[str, float], int]:
+        """Metrics on one client's validation examples, ``"loss"`` among them, and their number.
+
+        A client without such examples gives ``({}, 0)``.
+        """
         ...
 
 
@@ -501,16 +513,15 @@ class LocalTrainer(NumPyClient):
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
     ) -> tuple[float, int, dict[str, Scalar]]:
-        """Loss and accuracy of a model on the client's own training data."""
-        indices = self.task.train_indices(int(config.get("client-id", 0)))
+        """Loss, number of examples and metrics of a model on the client's validation examples.
+
+        See `TrainingTask.evaluate`; the loss is NaN if there are no examples.
+        """
         self.model.load(self.model.layout.flatten(parameters))
-        self.model.module.eval()
-        inputs, target = self.task.batch(indices)
-        with torch.inference_mode():
-            output = self.model.module(inputs.to(self.device))
-            loss = self.task.loss(output, target.to(self.device)).item()
-            accuracy = (output.argmax(-1).cpu() == target).float().mean().item()
-        return loss, int(indices.size), {"accuracy": accuracy}
+        client_id = int(config.get("client-id", 0))
+        metrics, num_examples = self.task.evaluate(self.model.module, client_id)
+        loss = metrics.get("loss", math.nan)
+        return loss, num_examples, {k: v for k, v in metrics.items() if k != "loss"}
 
 
 @dataclass(frozen=True)

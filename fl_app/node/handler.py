@@ -111,7 +111,7 @@ def _build(app_config: str, any_node: bool) -> "LocalTrainer":
 
 
 def _evaluate(trainer: "LocalTrainer", message: Message, config: dict[str, Scalar]) -> Message:
-    """Loss and accuracy of a model on the client's own training data."""
+    """Metrics of a model on the client's validation examples."""
     arrays = wire.order_arrays(message, trainer.model.layout)
     loss, num_examples, metrics = trainer.evaluate(arrays, config)
     return wire.pack_metrics(message, num_examples, {**metrics, names.LOSS: loss})

@@ -152,13 +152,11 @@ def run_cell(
 
 def _build_task(config: DictConfig) -> TrainingTask:
     task = build_task(config)
-    if config.experiment.scale == "smoke" and isinstance(task, Task):
-        return replace(
-            task,
-            test_inputs=task.test_inputs[:SMOKE_TESTS],
-            test_targets=task.test_targets[:SMOKE_TESTS],
-        )
-    return task
+    if config.experiment.scale != "smoke" or not isinstance(task, Task):
+        return task
+    tests = (task.test_inputs, task.test_targets)
+    inputs, targets = (None if test is None else test[:SMOKE_TESTS] for test in tests)
+    return replace(task, test_inputs=inputs, test_targets=targets)
 
 
 def _unlimited(value: float | None) -> float:

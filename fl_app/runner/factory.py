@@ -154,7 +154,7 @@ def build_engine(
             target_accuracy=_unlimited(config.target_accuracy),
             updates=_unlimited(config.max_updates),
         ),
-        evaluate=_evaluation(trainer, config.metrics),
+        evaluate=_evaluation(trainer, config),
         eval_every=config.eval_every,
         guard=build_guard(config),
         upload_bytes=build_sizes(strategy, trainer).upload,
@@ -234,8 +234,23 @@ def _mailbox(
     )
 
 
-def _evaluation(trainer: LocalTrainer, further: Sequence[str]) -> Evaluate:
-    test = PerClass(cast(ClassTask, trainer.task), further) if further else trainer.task.test
+def _evaluation(trainer: LocalTrainer, config: DictConfig) -> Evaluate | None:
+    """Evaluation on the server's test set; None if there is none.
+
+    Raises:
+        ValueError: a key asks for a metric that the task does not have.
+    """
+    task, further = trainer.task, list(config.metrics)
+    if not task.has_test_set:
+        require(
+            not further,
+            "metrics",
+            further,
+            f"[] with task={task.name}, which has no test set",
+            "they are measured on it",
+        )
+        return None
+    test = PerClass(cast(ClassTask, task), further) if further else task.test
 
     def evaluate(version: int, vector: Any) -> dict[str, float]:
         del version

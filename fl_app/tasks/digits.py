@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl_app.tasks.models import architecture
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import make_scaling, moments
 from fl_app.tasks.task import Task
@@ -45,7 +46,7 @@ def digits(
     scale = make_scaling(scaling, 16.0, moments(images[train]))
     return Task(
         name="digits",
-        num_classes=10,
+        objective=Classification(10),
         architecture=architecture(model, (1, 8, 8), 10),
         inputs=scale(torch.from_numpy(images[train])),
         targets=torch.from_numpy(labels[train]),

@@ -9,6 +9,7 @@ from torch import Tensor
 from fl_app.tasks.augmentation import crop_flip
 from fl_app.tasks.image_sets import image_set
 from fl_app.tasks.models import architecture
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_options
 from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import make_scaling
@@ -62,7 +63,7 @@ def image_task(
     targets = arrays["train_targets"]
     return Task(
         name=images.data.name,
-        num_classes=images.num_classes,
+        objective=Classification(images.num_classes),
         architecture=make_model,
         inputs=torch.from_numpy(arrays["train_inputs"]),
         targets=torch.from_numpy(targets),

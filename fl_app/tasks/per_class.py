@@ -14,16 +14,13 @@ class ClassTask(Protocol):
     """A task whose test set has classes (`fl_app.tasks.task.Task`)."""
 
     @property
-    def num_classes(self) -> int: ...
-
-    @property
     def num_clients(self) -> int: ...
 
     def label_counts(self, client_id: int | None = None) -> NDArray[np.int64]:
         """Examples of each class that a client has, or the test set, shape ``(C,)``.
 
         Raises:
-            ValueError: the task has sequences, whose tokens are not counted by class.
+            ValueError: there are no classes to count: see `fl_app.tasks.task.Task.label_counts`.
         """
         ...
 
@@ -45,15 +42,17 @@ class PerClass:
             accuracies), or both.
 
     Raises:
-        ValueError: the task has sequences, or `metrics` has ``"clients"`` and a class has no test
-            examples.
+        ValueError: the task has no classes or no test set, or `metrics` has ``"clients"`` and a
+            class has no test examples.
     """
 
     def __init__(self, task: ClassTask, metrics: Sequence[str]) -> None:
         self._task = task
         self._recall = "recall" in metrics
         self._mix: NDArray[np.float64] | None = None
-        missing = np.flatnonzero(task.label_counts() == 0).tolist()
+        num_tested = task.label_counts()
+        self._num_classes = num_tested.size
+        missing = np.flatnonzero(num_tested == 0).tolist()
         if "clients" in metrics:
             require(
                 not missing,
@@ -68,7 +67,7 @@ class PerClass:
     def __call__(self, model: Any) -> dict[str, float]:
         """The task's metrics and those in `metrics`."""
         metrics = dict(self._task.test(model, recall=True))
-        keys = [f"recall_{label}" for label in range(self._task.num_classes)]
+        keys = [f"recall_{label}" for label in range(self._num_classes)]
         if self._mix is not None:
             accuracies = expected_accuracy(self._mix, np.array([metrics[key] for key in keys]))
             metrics["client_accuracy_mean"] = float(accuracies.mean())

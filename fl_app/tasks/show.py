@@ -17,6 +17,7 @@ from rich.table import Table
 
 from fl_app.cli import CONF, explain
 from fl_app.client.build import build_task
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
 
 MOST_CLIENTS = 50  # more circles in a row could not be told apart
@@ -24,8 +25,12 @@ FOLDER = Path("outputs/partitions")
 
 
 def class_counts(task: Task) -> NDArray[np.int64]:
-    """Examples of each class on each client, shape ``(N, C)``; sequences count as one class."""
-    if task.targets.ndim > 1:
+    """Examples of each class on each client, shape ``(N, C)``.
+
+    All examples of a task without classes count as one class.
+    """
+    objective = task.objective
+    if not isinstance(objective, Classification) or objective.sequences:
         return np.array([[own.size] for own in task.partition])
     return np.stack([task.label_counts(client_id) for client_id in range(task.num_clients)])
 

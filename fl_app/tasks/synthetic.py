@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from fl_app.tasks.models import architecture
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_synthetic
 from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.task import Task
@@ -56,7 +57,7 @@ def synthetic(
     test_inputs, test_targets = _images(templates, num_test, noise, rng)
     return Task(
         name="synthetic",
-        num_classes=num_classes,
+        objective=Classification(num_classes),
         architecture=architecture(model, (channels, height, width), num_classes),
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.models import architecture
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_options
 from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.sources import DataSet, Hub, load, reading
@@ -60,7 +61,7 @@ def imdb(
     targets = arrays["train_targets"]
     return Task(
         name="imdb",
-        num_classes=2,
+        objective=Classification(2),
         architecture=make_model,
         inputs=torch.from_numpy(arrays["train_inputs"]),
         targets=torch.from_numpy(targets),
@@ -110,7 +111,7 @@ def wikitext2(
     labels = np.zeros(len(inputs), np.int64)
     return Task(
         name="wikitext2",
-        num_classes=vocabulary,
+        objective=Classification(vocabulary, sequences=True),
         architecture=architecture(model, (WIKITEXT_LENGTH, vocabulary), vocabulary),
         inputs=torch.from_numpy(inputs),
         targets=torch.from_numpy(targets),

@@ -14,6 +14,7 @@ from fl_app.client import initial_vector
 from fl_app.client.build import build_trainer
 from fl_app.runner.validate import build_schedule, build_strategy
 from fl_app.tasks.models import architecture
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
 
 ALGORITHMS = (
@@ -46,7 +47,7 @@ def task(model: str) -> Task:
     )
     return Task(
         name=model,
-        num_classes=CLASSES,
+        objective=Classification(CLASSES),
         architecture=architecture(model, shape, CLASSES),
         inputs=inputs,
         targets=torch.arange(count) % CLASSES,

@@ -46,6 +46,7 @@ class Nothing:
     name = "nothing"
     source = "generated"
     num_clients = 2
+    has_test_set = False
 
     def model(self) -> nn.Module:
         return Plane()
@@ -60,6 +61,9 @@ class Nothing:
         return output.square().mean()
 
     def test(self, model: nn.Module) -> Mapping[str, float]:
+        raise AssertionError("not asked for")
+
+    def evaluate(self, model: nn.Module, client_id: int) -> tuple[Mapping[str, float], int]:
         raise AssertionError("not asked for")
 
 

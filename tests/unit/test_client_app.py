@@ -119,7 +119,7 @@ def test_evaluation_on_the_clients_own_data() -> None:
     assert dict(reply.content["metrics"]) == {
         "num-examples": num_examples,
         "loss": loss,
-        "accuracy": metrics["accuracy"],
+        **metrics,
     }
 
 

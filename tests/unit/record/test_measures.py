@@ -22,6 +22,7 @@ from fl_app.record.measures import (
     stability,
     worst_decile,
 )
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.per_class import PerClass
 from fl_app.tasks.task import Task
 
@@ -249,7 +250,7 @@ def small_task(**changes: Any) -> Task:
     """Test classes 0 0 1 2, of which the model gets one 0 and the 1 right."""
     settings: dict[str, Any] = {
         "name": "small",
-        "num_classes": 3,
+        "objective": Classification(3),
         "architecture": AlwaysZeroOrOne,
         "inputs": torch.zeros(6),
         "targets": torch.tensor([0, 0, 1, 2, 2, 1]),
@@ -293,7 +294,7 @@ def test_a_class_without_test_examples() -> None:
 
 def test_sequences_have_no_classes() -> None:
     with pytest.raises(ValueError, match="task=small has sequences: leave metrics= empty"):
-        PerClass(small_task(targets=torch.zeros(6, 5, dtype=torch.int64)), ["recall"])
+        PerClass(small_task(objective=Classification(3, sequences=True)), ["recall"])
 
 
 def test_label_counts() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import CHUNK, Task
 
 
@@ -31,7 +32,7 @@ class Logits(nn.Module):
 def task_of(test_inputs: Tensor, test_targets: Tensor) -> Task:
     return Task(
         name="logits",
-        num_classes=2,
+        objective=Classification(2),
         architecture=Logits,
         inputs=torch.arange(10.0).view(5, 2),
         targets=torch.arange(5),
@@ -144,7 +145,7 @@ def test_loss_and_metrics_of_sequences_are_means_over_tokens() -> None:
     logits[0, 2, 0] = float(np.log(3))
     targets = torch.tensor([[0, 1, 0]])
     made = dataclasses.replace(
-        task_of(logits, targets), targets=torch.zeros(5, 3, dtype=torch.int64)
+        task_of(logits, targets), objective=Classification(2, sequences=True)
     )
     metrics = made.test(Logits())
     assert metrics["perplexity"] == pytest.approx((16 / 3) ** (1 / 3), rel=1e-6)
@@ -154,7 +155,9 @@ def test_loss_and_metrics_of_sequences_are_means_over_tokens() -> None:
 
 def test_perplexity_of_a_diverged_model_is_infinite() -> None:
     logits = torch.tensor([[[0.0, 1e4]]])
-    made = task_of(logits, torch.tensor([[0]]))
+    made = dataclasses.replace(
+        task_of(logits, torch.tensor([[0]])), objective=Classification(2, sequences=True)
+    )
     assert made.test(Logits())["perplexity"] == np.inf
 
 

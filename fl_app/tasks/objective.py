@@ -1,0 +1,240 @@
+"""Objectives: what a task's targets are, with their loss and their metrics.
+
+A target is a class (`Classification`), several labels at once (`MultiLabel`), or one or more
+numbers (`Regression`).
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+# Maps a model's output and the targets of a batch to their mean loss, a scalar.
+Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+
+LARGEST_EXPONENT = 700.0  # the exponential of more overflows
+NUM_STRATA = 10  # of numbers, for partitions by class
+
+
+@dataclass(frozen=True, eq=False)
+class Objective(ABC):
+    """Loss and metrics of one kind of targets.
+
+    Args:
+        num_outputs: numbers that the model gives for one target, >= 1.
+        criterion: mean loss over a batch instead of the usual one.
+        metrics: further metrics by name, `torchmetrics.Metric` objects that compute one number.
+            They are never changed: every measurement takes clones.
+
+    Attributes:
+        kind: ``"classification"``, ``"multi_label"`` or ``"regression"``.
+        score: name of the main metric.
+        higher_is_better: whether a higher score is better.
+    """
+
+    num_outputs: int
+    criterion: Loss | None = None
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+
+    kind: ClassVar[str]
+    score: ClassVar[str]
+    higher_is_better: ClassVar[bool]
+
+    @abstractmethod
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean loss over a batch, a scalar."""
+
+    @abstractmethod
+    def output_shape(self, target: Tensor) -> tuple[int, ...]:
+        """The shape of the output that belongs to a batch of targets."""
+
+    @abstractmethod
+    def strata(self, targets: Tensor) -> NDArray[np.int64]:
+        """A class for each example, by which a partition distributes them, shape ``(n,)``."""
+
+    @abstractmethod
+    def counts(self, output: Tensor, target: Tensor) -> Tensor:
+        """Sums over a batch from which `figures` follow; those of several batches add up."""
+
+    @abstractmethod
+    def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
+        """The metrics of a set of examples.
+
+        Args:
+            counts: the sum of its batches' `counts`.
+            loss: mean over all entries of its targets.
+            total: number of entries of its targets, >= 1.
+        """
+
+    def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        """Output and target in the form that torchmetrics takes."""
+        return output, target
+
+
+@dataclass(frozen=True, eq=False)
+class Classification(Objective):
+    """Each target is one of C classes; ``num_outputs`` is C, and outputs are logits.
+
+    Metrics: ``accuracy`` in [0, 1], ``loss`` (cross-entropy), and ``commonest_prediction``, the
+    share of the most frequent predicted class: 1.0 for a model that has collapsed to a constant.
+    Of sequences, all are means over tokens, and ``perplexity``, the exponential of the loss, takes
+    the place of ``commonest_prediction``.
+
+    Args:
+        sequences: whether a target is a sequence of classes, shape ``(length,)``.
+        classes: names of the classes, in the order of the model's outputs; () = 0 to C - 1.
+    """
+
+    sequences: bool = False
+    classes: tuple[Any, ...] = ()
+
+    kind = "classification"
+    score = "accuracy"
+    higher_is_better = True
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.criterion is not None:
+            return self.criterion(output, target)
+        return F.cross_entropy(output.flatten(0, -2), target.flatten())
+
+    def output_shape(self, target: Tensor) -> tuple[int, ...]:
+        return (*target.shape, self.num_outputs)
+
+    def strata(self, targets: Tensor) -> NDArray[np.int64]:
+        if self.sequences:  # examples have the order of the text
+            return np.zeros(len(targets), np.int64)
+        classes: NDArray[np.int64] = targets.numpy()
+        return classes
+
+    def counts(self, output: Tensor, target: Tensor) -> Tensor:
+        """Correct and all predictions by class, shape ``(2, C)``."""
+        chosen = output.argmax(-1)
+        both = target[chosen == target], chosen.flatten()
+        return torch.stack(
+            [torch.bincount(labels.cpu(), minlength=self.num_outputs) for labels in both]
+        )
+
+    def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
+        hits, chosen = counts
+        figures = {"accuracy": int(hits.sum()) / total, "loss": loss}
+        if self.sequences:
+            figures["perplexity"] = math.inf if loss > LARGEST_EXPONENT else math.exp(loss)
+        else:
+            figures["commonest_prediction"] = int(chosen.max()) / total
+        return figures
+
+    def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        return output.flatten(0, -2), target.flatten()
+
+
+@dataclass(frozen=True, eq=False)
+class MultiLabel(Objective):
+    """Each target says of every label whether it applies, 0 or 1; outputs are logits.
+
+    Metrics: ``accuracy``, the share of entries that are right; ``loss`` (binary cross-entropy);
+    ``exact_match``, the share of examples whose labels are all right; ``f1``, over all entries
+    (NaN if nothing is positive or predicted so).
+
+    Args:
+        labels: names of the labels, in the order of the model's outputs; () = 0 to C - 1.
+    """
+
+    labels: tuple[Any, ...] = ()
+
+    kind = "multi_label"
+    score = "accuracy"
+    higher_is_better = True
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        if self.criterion is not None:
+            return self.criterion(output, target)
+        return F.binary_cross_entropy_with_logits(output, target)
+
+    def output_shape(self, target: Tensor) -> tuple[int, ...]:
+        return len(target), self.num_outputs
+
+    def strata(self, targets: Tensor) -> NDArray[np.int64]:
+        """Examples with equal labels are one class."""
+        _, places = torch.unique(targets, dim=0, return_inverse=True)
+        strata: NDArray[np.int64] = places.numpy()
+        return strata
+
+    def counts(self, output: Tensor, target: Tensor) -> Tensor:
+        predicted, wanted = output > 0, target > 0.5
+        right = predicted == wanted
+        sums = (right, right.all(-1), predicted & wanted, predicted, wanted)
+        return torch.stack([part.sum() for part in sums]).cpu()
+
+    def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
+        right, exact, both, predicted, wanted = counts.tolist()
+        positive = predicted + wanted
+        return {
+            "accuracy": right / total,
+            "loss": loss,
+            "exact_match": exact * self.num_outputs / total,
+            "f1": 2 * both / positive if positive else math.nan,
+        }
+
+    def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        return output, target.int()
+
+
+@dataclass(frozen=True, eq=False)
+class Regression(Objective):
+    """Each target is ``num_outputs`` numbers, which the model predicts.
+
+    Metrics: ``rmse``, ``mae``, ``loss`` (mean squared error), and ``r2``, the share of the targets'
+    variance that the model explains, a mean over outputs (NaN if an output's targets are all
+    equal). They have the unit of the targets.
+    """
+
+    kind = "regression"
+    score = "rmse"
+    higher_is_better = False
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        # Else an output of shape (n,) and a target of shape (n, 1) would give n x n differences.
+        output = output.view(target.shape)
+        if self.criterion is not None:
+            return self.criterion(output, target)
+        return F.mse_loss(output, target)
+
+    def output_shape(self, target: Tensor) -> tuple[int, ...]:
+        return tuple(target.shape)
+
+    def strata(self, targets: Tensor) -> NDArray[np.int64]:
+        """The tenth of all examples that an example belongs to, ordered by the first number."""
+        first = targets[:, 0].numpy()
+        bounds = np.quantile(first, np.arange(1, NUM_STRATA) / NUM_STRATA)
+        return np.searchsorted(bounds, first).astype(np.int64)
+
+    def counts(self, output: Tensor, target: Tensor) -> Tensor:
+        """Sums over examples for each output, shape ``(5, num_outputs)``."""
+        target = target.double()
+        error = output.view(target.shape).double() - target
+        parts = (error.square(), error.abs(), target, target.square(), torch.ones_like(target))
+        return torch.stack([part.sum(0) for part in parts]).cpu()
+
+    def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
+        squared, absolute, targets, squared_targets, num = counts
+        variation = squared_targets - targets.square() / num
+        # Rounding leaves a little of the variation of equal targets.
+        known = variation > 1e-13 * squared_targets
+        r2 = torch.where(known, 1 - squared / variation, math.nan)
+        return {
+            "rmse": math.sqrt(squared.sum().item() / total),
+            "mae": absolute.sum().item() / total,
+            "loss": loss,
+            "r2": r2.mean().item(),
+        }
+
+    def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        output = output.view(target.shape)
+        return (output[:, 0], target[:, 0]) if self.num_outputs == 1 else (output, target)
