@@ -14,6 +14,7 @@ import numpy as np
 from fl_app.core.types import Order, Reply, Vector
 
 NO_VECTOR: Vector = np.empty(0, np.float32)
+VANISHED = "node vanished"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Left:
 
     client_id: int
     orders: tuple[Order, ...] = ()
-    reason: str = "node vanished"
+    reason: str = VANISHED
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fl_app.core.types import Order, Reply, Vector
@@ -114,7 +115,7 @@ class WallClock:
                 for number, order in self._expired.items()
                 if order.client_id != message.client_id
             }
-            return Left(message.client_id, tuple(lost))
+            return replace(message, orders=tuple(lost))
         if message.number in self._orders:
             return Replied(self._orders.pop(message.number), message)
         if message.number in self._expired:

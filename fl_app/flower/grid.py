@@ -15,10 +15,11 @@ from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Reply, Vector
 from fl_app.core.vector import read_only
-from fl_app.engine.clock import Joined, Left
+from fl_app.engine.clock import VANISHED, Joined, Left
 from fl_app.flower import names, wire
+from fl_app.flower.rests import FIRST, Rests
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("flwr")
 
 INTRODUCTION_SECONDS = 60.0
 NO_NODES = (
@@ -125,6 +126,8 @@ class GridMailbox:
     Every order is sent and awaited in a thread of its own. One thread for all would stand still
     while one node uploads, since a Grid hands a reply out only when all of it is there.
 
+    A client whose orders fail again and again leaves for some time (`fl_app.flower.rests`).
+
     Args:
         grid: reaches the nodes; used from several threads.
         layout: of the model.
@@ -138,6 +141,7 @@ class GridMailbox:
         patience: seconds to wait for the first node, and for an end of errors when listing nodes.
         poll_seconds: seconds between two looks at the connected nodes.
         heed_seconds: how often a signal is noticed that a thread has raised.
+        rest_seconds: of a client's first rest.
     """
 
     def __init__(
@@ -152,10 +156,12 @@ class GridMailbox:
         patience: float = 60.0,
         poll_seconds: float = 3.0,
         heed_seconds: float = 1.0,
+        rest_seconds: float = FIRST,
     ) -> None:
         self._grid = grid
         self._layout = layout
-        self._packer = wire.OrderPacker(layout, train_config or {})
+        self._train_config = dict(train_config or {})
+        self._packer = wire.OrderPacker(layout, self._train_config)
         self._ttl = 2.0 * deadline if math.isfinite(deadline) else None
         self._introduces = introduce
         self._needs = needs
@@ -165,13 +171,15 @@ class GridMailbox:
         self._inbox: SimpleQueue[Reply | Joined | Left | RunError] = SimpleQueue()
         self._closed = threading.Event()
         self._packs: set[int] = set()  # nodes that take models packed; known before they join
-        # Guards the four below, and the order of events in the inbox.
+        # Guards the six below, and the order of events in the inbox.
         self._lock = threading.Lock()
         self._present: set[int] = set()  # nodes
         self._nodes: dict[int, int] = {}  # client -> node
         self._leaving: Counter[int] = Counter()  # client -> how many `Left` are in the inbox
         # Number of an order -> client, and when its message comes to its end.
         self._awaited: dict[int, tuple[int, float]] = {}
+        self._rests = Rests(rest_seconds)
+        self._resting: dict[int, tuple[int, float]] = {}  # client -> node, and until when
         self._thread(self._watch)
 
     def share(self, vector: Vector) -> Vector:
@@ -207,6 +215,7 @@ class GridMailbox:
             self._closed.set()
             self._present.clear()
             self._awaited.clear()
+            self._resting.clear()
 
     def _arrived(self, timeout: float) -> Reply | Joined | Left | None:
         """The first in the inbox; waits for one."""
@@ -249,6 +258,7 @@ class GridMailbox:
                 else:
                     self._join(node, client_id=node)
             self._give_up()
+            self._end_rests()
             waited = time.monotonic() - began
             anybody = anybody or bool(present)  # a node that was there once may come back
             if not anybody and waited > self._patience:
@@ -265,15 +275,20 @@ class GridMailbox:
                 del self._awaited[number]
                 self._inbox.put(Reply(number, error="lost: no reply within twice its deadline"))
 
+    def _end_rests(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            for client_id in [c for c, (_, until) in self._resting.items() if until <= now]:
+                self._nodes[client_id], _ = self._resting.pop(client_id)
+                self._inbox.put(Joined(client_id))
+
     def _introduce(self, node: int) -> None:
-        client_id = None
+        client_id, owns_data = None, False
         try:
-            message_id = _push(
-                self._grid, wire.query_record(), node, MessageType.QUERY, INTRODUCTION_SECONDS
-            )
-            for reply in self._await(message_id, lambda: node in self._present):
+            for reply in self._query(node, wire.query_record(), INTRODUCTION_SECONDS):
                 if reply.has_content():
                     client_id = wire.partition_of(reply)
+                    owns_data = wire.owns_data(reply)
                     if wire.takes_packed(reply):
                         self._packs.add(node)
                 elif wire.not_delivered(reply):  # to be asked again when it is next seen
@@ -282,7 +297,31 @@ class GridMailbox:
                     return
         except Exception as error:  # it may still train
             log.warning("node %d could not be asked for its introduction: %r", node, error)
-        self._join(node, node if client_id is None else client_id)
+        client_id = node if client_id is None else client_id
+        if owns_data and names.APP_CONFIG in self._train_config:
+            self._announce(node, client_id)
+        self._join(node, client_id)
+
+    def _announce(self, node: int, client_id: int) -> None:
+        """Log how many examples a node has; the node then has its data ready for its first order.
+
+        Its first order fails for the same reason as this question, so nothing is decided here.
+        """
+        problem = "no reply"
+        try:
+            for reply in self._query(node, wire.query_record(self._train_config), self._ttl):
+                if reply.has_content():
+                    count = wire.num_examples_of(reply)
+                    log.info("client %d has %d training examples of its own", client_id, count)
+                    return
+                problem = wire.error_of(reply)
+        except Exception as error:
+            problem = repr(error)
+        log.warning("client %d told no number of training examples: %s", client_id, problem)
+
+    def _query(self, node: int, content: RecordDict, ttl: float | None) -> list[Message]:
+        message_id = _push(self._grid, content, node, MessageType.QUERY, ttl)
+        return self._await(message_id, lambda: node in self._present)
 
     def _join(self, node: int, client_id: int) -> None:
         with self._lock:
@@ -298,16 +337,24 @@ class GridMailbox:
                     self._nodes[client_id],
                 )
                 self._leave(self._nodes[client_id])
+            self._resting.pop(client_id, None)
+            self._rests.forget(client_id)
             self._nodes[client_id] = node
             self._inbox.put(Joined(client_id))
 
     def _leave(self, node: int) -> None:
         for client_id in [c for c, n in self._nodes.items() if n == node]:
-            del self._nodes[client_id]
-            for number in [n for n, (c, _) in self._awaited.items() if c == client_id]:
-                del self._awaited[number]
-            self._leaving[client_id] += 1
-            self._inbox.put(Left(client_id))
+            self._remove(client_id)
+        for client_id in [c for c, (n, _) in self._resting.items() if n == node]:
+            del self._resting[client_id]
+
+    def _remove(self, client_id: int, reason: str = VANISHED) -> int:
+        """Take a client and its orders out of the run; returns its node."""
+        for number in [n for n, (c, _) in self._awaited.items() if c == client_id]:
+            del self._awaited[number]
+        self._leaving[client_id] += 1
+        self._inbox.put(Left(client_id, reason=reason))
+        return self._nodes.pop(client_id)
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -319,10 +366,25 @@ class GridMailbox:
             return
         except Exception as error:  # else the order would be lost with its thread
             replies = [Reply(order.number, error=f"grid: {error!r}")]
+        problem = next((reply.error for reply in replies if reply.error), "")
         with self._lock:
-            if self._awaited.pop(order.number, None) is not None:
-                for reply in replies:
-                    self._inbox.put(reply)
+            if order.number not in self._awaited or self._sent_to_rest(order.client_id, problem):
+                return
+            del self._awaited[order.number]
+            for reply in replies:
+                self._inbox.put(reply)
+
+    def _sent_to_rest(self, client_id: int, problem: str) -> bool:
+        """Whether a client leaves for some time, with its order, because that failed."""
+        if not problem:
+            self._rests.forget(client_id)
+            return False
+        seconds = self._rests.fail(client_id, self._nodes.keys() - {client_id})
+        if seconds:
+            log.warning("client %d gets no order for %g s: %s", client_id, seconds, problem)
+            node = self._remove(client_id, reason=problem)
+            self._resting[client_id] = node, time.monotonic() + seconds
+        return bool(seconds)
 
     def _ask(self, order: Order, node: int) -> list[Reply]:
         # The packed order is not kept in a variable: it would hold a copy of the model meanwhile.

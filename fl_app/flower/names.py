@@ -13,7 +13,9 @@ understand them:
 | | ``config`` | this project's: ``kind``, ``trainer``, ``encoding`` |
 | both, where the algorithm exchanges more | ``extra`` | vectors beside the model, by name |
 | both, where any node serves any client | ``state`` | what the client keeps between its orders |
-| introduction (`query`) | ``metrics`` | ``partition-id``; this project's also ``packed`` |
+| introduction (`query`) | ``metrics`` | ``partition-id``; this project's also ``packed``, and |
+| | | ``own-data`` of nodes with data of their own. If the query carries |
+| | | ``app-config``: ``num-examples`` |
 
 Flower sends every array in a request of its own. Between a server and a client of this project
 ``arrays`` therefore holds one array, ``packed``, with all of them: on loopback, that halves the
@@ -52,3 +54,5 @@ BASE_VERSION = "base-version"  # of the model that the client trained from, if n
 LOSS_NAMES = (LOSS, "train_loss", "train-loss")  # this project's, and those of Flower's examples
 
 PARTITION_ID = "partition-id"
+DATA = "data"  # of a node's own configuration: path of the data that it has and no other node
+OWN_DATA = "own-data"  # 1: the node has such data

@@ -50,6 +50,7 @@ from fl_app.flower.names import (
     BASE_VERSION,
     CLIENT_ID,
     CONFIG,
+    DATA,
     DONE,
     ENCODING,
     EXTRA,
@@ -57,6 +58,7 @@ from fl_app.flower.names import (
     LOSS_NAMES,
     METRICS,
     NUM_EXAMPLES,
+    OWN_DATA,
     PACKED,
     PARTITION_ID,
     PROGRESS,
@@ -238,9 +240,13 @@ def not_delivered(message: Message) -> bool:
     return message.error.code in TRANSPORT_ERRORS
 
 
-def query_record() -> RecordDict:
-    """Content of the `query` message that asks a node for its introduction."""
-    return RecordDict({CONFIG: ConfigRecord()})
+def query_record(config: Mapping[str, object] | None = None) -> RecordDict:
+    """Content of the `query` message that asks a node for its introduction.
+
+    Args:
+        config: as of `OrderPacker`, to ask for the node's number of training examples instead.
+    """
+    return RecordDict({CONFIG: ConfigRecord(dict(config or {}))})  # type: ignore[arg-type]
 
 
 def partition_of(reply: Message) -> int | None:
@@ -255,6 +261,23 @@ def partition_of(reply: Message) -> int | None:
 def takes_packed(reply: Message) -> bool:
     """Whether a node's introduction says that it understands packed models."""
     return any(record.get(PACKED) == 1 for record in reply.content.metric_records.values())
+
+
+def owns_data(reply: Message) -> bool:
+    """Whether a node's introduction says that it has data of its own."""
+    return any(record.get(OWN_DATA) == 1 for record in reply.content.metric_records.values())
+
+
+def num_examples_of(reply: Message) -> int:
+    """The number of examples in a reply without a model.
+
+    Raises:
+        ValueError: it holds none.
+    """
+    number = _only(reply.content.metric_records, "MetricRecord").get(NUM_EXAMPLES)
+    if not isinstance(number, int):
+        raise ValueError(f"metrics hold {NUM_EXAMPLES}={number}, expected an integer")
+    return number
 
 
 def state_record(state: State) -> ArrayRecord:
@@ -382,9 +405,11 @@ def pack_metrics(message: Message, num_examples: int, metrics: Mapping[str, Scal
 
 
 def pack_introduction(message: Message, context: Context) -> Message:
-    """The reply to a `query`: which partition the node's own configuration gives it, if any."""
+    """The reply to a `query`: which partition the node has, and whether it has data of its own."""
     partition = context.node_config.get(PARTITION_ID)
     numbers = {PACKED: 1} if partition is None else {PACKED: 1, PARTITION_ID: int(partition)}
+    if DATA in context.node_config:
+        numbers[OWN_DATA] = 1
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
 
 

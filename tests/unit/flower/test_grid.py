@@ -119,6 +119,31 @@ def test_a_node_that_cannot_introduce_itself_joins_all_the_same(open_mailbox: An
     assert pull(open_mailbox(silent, introduce=True), 1) == [Joined(node)]
 
 
+def test_a_node_with_data_of_its_own_tells_how_many_before_it_joins(
+    open_mailbox: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that cannot joins, too: its first order then fails, with an event."""
+    caplog.set_level("INFO", "flwr")
+
+    def app(message: Message, context: Context) -> Message:
+        config = wire.order_config(message)
+        if message.metadata.message_type != "query" or "app-config" not in config:
+            return ours(message, context)
+        if context.node_config["data"] == "bad":
+            return wire.pack_error(message, ValueError("no data"))
+        return wire.pack_metrics(message, 12, {})
+
+    configs = [{"partition-id": i, "data": data} for i, data in enumerate(["good", "bad"])]
+    grid = FakeGrid(app, 0)
+    for config in [*configs, {"partition-id": 2}]:
+        grid.connect(config)
+    mailbox = open_mailbox(grid, introduce=True, train_config={"app-config": "seed: 1"})
+    assert set(pull(mailbox, 3)) == {Joined(0), Joined(1), Joined(2)}
+    assert "client 0 has 12 training examples of its own" in caplog.text
+    assert "client 1 told no number of training examples: ValueError: no data" in caplog.text
+    assert len(grid.received) == 5
+
+
 def test_introductions_wait_for_nobody(open_mailbox: Any) -> None:
     grid = FakeGrid(ours, 2)
     first, _ = grid.node_ids
@@ -585,6 +610,53 @@ def test_virtual_time_is_the_same_for_any_number_of_nodes() -> None:
         assert (outcome.version, recorder.history.failures) == (10, 0)
         runs.append((outcome.params.tobytes(), recorder.events))
     assert runs[0] == runs[1]
+
+
+def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox: Any) -> None:
+    """Its second failure is told as its leave, so that it gets no order in between."""
+    broken = {0}
+
+    def app(message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] in broken:
+            raise RuntimeError("no data")
+        return ours(message, context)
+
+    grid = FakeGrid(app, 2)
+    mailbox = open_mailbox(grid, rest_seconds=0.05)
+    bad, sound = grid.node_ids
+    clock = WallClock(mailbox)
+    assert {clock.next(math.inf) for _ in range(2)} == {Joined(bad), Joined(sound)}
+    reason = "<class 'RuntimeError'>:<'no data'>"
+    clock.dispatch(order(0, bad))
+    assert clock.next(math.inf).reply == Reply(0, error=reason)
+    clock.dispatch(order(1, bad))
+    assert clock.next(math.inf) == Left(bad, (order(1, bad),), reason)
+    clock.dispatch(order(2, sound))
+    assert clock.next(math.inf).reply.upload.num_examples == 11
+    assert clock.next(math.inf) == Joined(bad)
+    broken.clear()
+    for number in (3, 4):
+        clock.dispatch(order(number, bad))
+        assert clock.next(math.inf).reply.upload.num_examples == 10
+    broken.add(0)
+    clock.dispatch(order(5, bad))
+    assert clock.next(math.inf).reply == Reply(5, error=reason)
+
+
+def test_a_client_that_rests_and_vanishes_does_not_come_back(open_mailbox: Any) -> None:
+    def app(message: Message, context: Context) -> Message:
+        raise RuntimeError("no data")
+
+    grid = FakeGrid(app, 2)
+    mailbox = open_mailbox(grid, rest_seconds=0.05)
+    pull(mailbox, 2)
+    bad = grid.node_ids[0]
+    mailbox.push(order(0, bad))
+    pull(mailbox, 1)
+    mailbox.push(order(1, bad))
+    assert pull(mailbox, 1)[0].client_id == bad
+    grid.node_ids.remove(bad)
+    assert mailbox.pull(timeout=0.2) == []
 
 
 def test_failures_on_the_wall_clock_do_not_stop_the_run() -> None:
