@@ -19,17 +19,21 @@ from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks import options
 from fl_app.tasks.image_sets import image_set
+from fl_app.tasks.schema import inline_schema
 
 PARTS = ("network", "availability", "energy")  # of the devices, each with its own target
 
 
 def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
-    """The cells of a run or an experiment as `compose_cells` gives them, each validated.
+    """The cells of a run or an experiment, each validated and complete.
+
+    Complete means: the contents of a schema's file take the place of its path, since nodes do not
+    have the server's files.
 
     Raises:
-        ValueError: as `compose_cells` and `validate_config`.
+        ValueError: as `compose_cells`, `inline_schema` and `validate_config`.
     """
-    cells = compose_cells(config, overrides)
+    cells = {name: inline_schema(cell) for name, cell in compose_cells(config, overrides).items()}
     for cell in cells.values():
         validate_config(cell)
     return cells
