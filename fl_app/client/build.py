@@ -9,7 +9,7 @@ import importlib
 import inspect
 import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
@@ -26,15 +26,51 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
 
 
+# Keys below `task` that every task has: `complete_task` and `initial_vector` do what they say.
+COMMON_KEYS = ("holdout", "weights")
+
+
 def build_task(config: DictConfig) -> "TrainingTask":
-    """The task with the data of all `num_clients` clients."""
-    task: TrainingTask = instantiate(
+    """The task with the data of all `num_clients` clients.
+
+    Raises:
+        ValueError: a value is refused, or the data are.
+    """
+    task = instantiate(
         config.task,
+        leave_out=COMMON_KEYS,
         partition=instantiate(config.partition),
         num_clients=config.num_clients,
         seed=config.seed,
     )
-    return task
+    return complete_task(config, task)
+
+
+def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
+    """A task with the clients and the validation examples that the configuration asks for.
+
+    Args:
+        config: of the run.
+        task: of the configuration, or made in Python. One without clients gets those of
+            ``partition`` and ``num_clients``.
+
+    Raises:
+        ValueError: a value is refused.
+    """
+    if not task.num_clients:
+        task = task.with_clients(instantiate(config.partition), config.num_clients, config.seed)
+    holdout = config.task.get("holdout", 0.0)
+    if holdout:
+        require(
+            hasattr(task, "with_holdout"),
+            "task.holdout",
+            holdout,
+            f"0 with a {type(task).__name__}",
+            "it does not know how to keep examples for validation (`fl_app.tasks.task.Task` does)",
+        )
+        task = task.with_holdout(holdout, config.seed)
+    complete: TrainingTask = task
+    return complete
 
 
 def build_trainer(config: DictConfig, task: "TrainingTask | None" = None) -> "LocalTrainer":
@@ -77,7 +113,12 @@ def prepare_process() -> None:
             mallopt(M_MMAP_MAX, 0)
 
 
-def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more: Any) -> Any:
+def instantiate(
+    node: DictConfig,
+    facts: Mapping[str, Any] | None = None,
+    leave_out: Collection[str] = (),
+    **more: Any,
+) -> Any:
     """Call what ``node._target_`` names with the node's other keys and `more`.
 
     A key whose value is a node with a target of its own gets the object that this target makes.
@@ -89,6 +130,7 @@ def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more
     Args:
         node: of the configuration.
         facts: about the run; the target gets those that it has a parameter for.
+        leave_out: keys of the node that the target does not get.
         more: further arguments.
 
     Raises:
@@ -101,6 +143,7 @@ def instantiate(node: DictConfig, facts: Mapping[str, Any] | None = None, **more
     keywords = {
         str(key): instantiate(DictConfig(value)) if _has_target(value) else value
         for key, value in settings.items()
+        if key not in leave_out
     }
     signature = signature_of(function)
     for key, value in keywords.items():

@@ -20,6 +20,7 @@ from fl_app.client.bounds import check_training
 from fl_app.client.compression import Compressed
 from fl_app.client.compression import Trainer as Sender
 from fl_app.client.flat import FlatModel
+from fl_app.client.weights import load_weights
 from fl_app.core.layout import Layout
 from fl_app.core.types import NO_EXTRA, Config, Extra, Order, Upload, Vector
 
@@ -541,10 +542,24 @@ class _Progress:
     velocity: list[Tensor] | None = None
 
 
-def initial_vector(task: TrainingTask, seed: int) -> tuple[Vector, Layout]:
-    """w_0 and the layout of a task's model; they depend on the task and the seed alone."""
+def initial_vector(
+    task: TrainingTask, seed: int, weights: str | None = None
+) -> tuple[Vector, Layout]:
+    """w_0 and the layout of a task's model; they depend on task, seed and weights alone.
+
+    Args:
+        task: makes the model.
+        seed: of the random weights.
+        weights: file with weights in their place (`fl_app.client.weights.load_weights`).
+
+    Raises:
+        ValueError: the file cannot be read, or its weights do not fit the model.
+    """
     torch.manual_seed(seed)
-    model = FlatModel(task.model())
+    module = task.model()
+    if weights is not None:
+        load_weights(module, weights)
+    model = FlatModel(module)
     return model.read(), model.layout
 
 

@@ -141,7 +141,7 @@ def build_engine(
         ValueError: a value is refused.
     """
     config, trainer, strategy = components.config, components.trainer, components.strategy
-    initial, layout = initial_vector(trainer.task, config.seed)
+    initial, layout = initial_vector(trainer.task, config.seed, config.task.get("weights"))
     engine = Engine(
         strategy=strategy,
         schedule=components.schedule,
@@ -240,15 +240,20 @@ def _evaluation(trainer: LocalTrainer, config: DictConfig) -> Evaluate | None:
     Raises:
         ValueError: a key asks for a metric that the task does not have.
     """
-    task, further = trainer.task, list(config.metrics)
+    task, further, target = trainer.task, list(config.metrics), config.target_accuracy
+    none = "" if task.has_test_set else f"task={task.name} has no test set"
+    require(not (none and further), "metrics", further, "[]", f"{none}, on which they are measured")
+    objective = getattr(task, "objective", None)  # of a task from elsewhere it is not known
+    if not none and objective is not None and not objective.has_accuracy:
+        none = f"task={task.name} measures no accuracy but {objective.score}"
+    require(
+        target is None or not none,
+        "target_accuracy",
+        target,
+        "null, with num_versions=, max_updates= or max_seconds= to end the run",
+        none,
+    )
     if not task.has_test_set:
-        require(
-            not further,
-            "metrics",
-            further,
-            f"[] with task={task.name}, which has no test set",
-            "they are measured on it",
-        )
         return None
     test = PerClass(cast(ClassTask, task), further) if further else task.test
 

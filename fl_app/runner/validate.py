@@ -4,14 +4,21 @@ A bad value is refused before torch is imported, which takes seconds.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.bounds import check_training
 from fl_app.client.build import check_type, instantiate, locate, signature_of
-from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.errors import (
+    is_number,
+    require,
+    require_at_least,
+    require_count,
+    require_positive,
+)
 from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
 from fl_app.runner.cells import compose_cells
@@ -149,8 +156,12 @@ def validate_config(config: DictConfig) -> None:
 
 
 def _check_task(task: DictConfig) -> None:
-    """Check the keys of the project's own tasks; others check theirs when they are built."""
+    """Check the keys of every task, and those of the project's own tasks.
+
+    Others check theirs when they are built.
+    """
     settings = cast(dict[str, Any], OmegaConf.to_container(task, resolve=True))
+    _check_common(settings)
     room, _, _ = settings["_target_"].rpartition(".")
     if room.rpartition(".")[0] != "fl_app.tasks":
         return
@@ -163,6 +174,24 @@ def _check_task(task: DictConfig) -> None:
             check_type(f"task.{key}", value, known[key].annotation)
         if values:
             check(**values)
+
+
+def _check_common(task: Mapping[str, Any]) -> None:
+    holdout, weights = task.get("holdout", 0.0), task.get("weights")
+    require(
+        is_number(holdout) and 0 <= holdout < 1,
+        "task.holdout",
+        holdout,
+        "a number >= 0 and below 1",
+        "it is the share of every client's examples that it does not train on",
+    )
+    require(
+        weights is None or Path(str(weights)).expanduser().is_file(),
+        "task.weights",
+        weights,
+        "a file, or null for random weights",
+        "there is nothing to start from",
+    )
 
 
 def _check_devices(config: DictConfig) -> None:

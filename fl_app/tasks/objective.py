@@ -47,6 +47,11 @@ class Objective(ABC):
     score: ClassVar[str]
     higher_is_better: ClassVar[bool]
 
+    @property
+    def has_accuracy(self) -> bool:
+        """Whether ``"accuracy"`` is among the metrics."""
+        return "accuracy" in (self.score, *self.metrics)
+
     @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean loss over a batch, a scalar."""

@@ -1,0 +1,88 @@
+"""A model's first weights from a file."""
+
+import os
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import Quadratic
+from safetensors.torch import save_file
+from torch import nn
+
+from fl_app.client import initial_vector
+from fl_app.client.weights import load_weights
+
+
+def model(seed: int = 0, width: int = 4) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+
+
+def save(path: Path, weights: dict[str, Any]) -> str:
+    if path.suffix == ".safetensors":
+        save_file(weights, path)
+    elif path.suffix == ".npz":
+        np.savez(path, **{name: tensor.numpy() for name, tensor in weights.items()})
+    else:
+        torch.save(weights, path)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", "a.npz", "a.pt"])
+def test_weights_are_those_of_the_file(tmp_path: Path, name: str) -> None:
+    saved, loaded = model(seed=1), model(seed=2)
+    load_weights(loaded, save(tmp_path / name, saved.state_dict()))
+    for key, tensor in saved.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], tensor)
+
+
+def test_they_are_the_first_model_of_a_run(tmp_path: Path) -> None:
+    file = save(tmp_path / "a.safetensors", {"w": torch.tensor([1.0, 2.0])})
+    vector, _ = initial_vector(Quadratic([[[3.0, 4.0]]]), seed=0, weights=file)
+    assert vector.tolist() == [1.0, 2.0]
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
+    weights = model(width=5).state_dict()
+    del weights["2.bias"]
+    weights["head.bias"] = torch.zeros(2)
+    weights["2.weight"][0, 0] = torch.nan
+    file = save(tmp_path / "a.pt", weights)
+    with pytest.raises(ValueError, match=re.escape(f"task.weights={file} must hold")) as refusal:
+        load_weights(model(), file)
+    for part in (
+        "it lacks 2.bias;",
+        "the model lacks head.bias;",
+        "shapes differ of 0.weight (5x3, the model's is 4x3), 0.bias (5, the model's is 4)",
+        "and 2 more; not finite are 2.weight",
+    ):
+        assert part in str(refusal.value)
+
+
+class Runs:
+    """Runs a command where it is unpickled."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.trace),)
+
+
+@pytest.mark.parametrize("name", ["a.pt", "a.safetensors", "a.npz"])
+def test_nothing_is_unpickled(tmp_path: Path, name: str) -> None:
+    path, trace = tmp_path / name, tmp_path / "trace"
+    path.write_bytes(pickle.dumps({"w": Runs(trace)}))
+    with pytest.raises(ValueError, match=r"task\.weights=.*nothing but tensors by name"):
+        load_weights(model(), str(path))
+    assert not trace.exists()
+
+
+def test_a_file_with_more_than_tensors(tmp_path: Path) -> None:
+    file = save(tmp_path / "a.pt", {"epoch": 3})
+    with pytest.raises(ValueError, match="TypeError: 'epoch' is a int"):
+        load_weights(model(), file)

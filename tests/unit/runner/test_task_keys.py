@@ -1,0 +1,136 @@
+"""Keys that every task has, and tasks without a test set or without accuracy."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from configs import composed
+from torch import nn
+
+from fl_app.client.build import build_task, complete_task
+from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.validate import validate_config
+from fl_app.tasks.objective import Regression
+from fl_app.tasks.task import Task
+
+SMALL = ("num_clients=4", "num_versions=2", "runtime.workers=0", "partition=iid", "deadline=null")
+
+
+def line() -> Task:
+    """Numbers on a line, without clients and without a test set."""
+    inputs = torch.linspace(-1, 1, 40)[:, None]
+    return Task(
+        name="line",
+        objective=Regression(1),
+        architecture=lambda: nn.Linear(1, 1),
+        inputs=inputs,
+        targets=3 * inputs + 1,
+    )
+
+
+def with_test_set() -> Task:
+    task = line()
+    return replace(task, test_inputs=task.inputs, test_targets=task.targets)
+
+
+def events_of(task: Task, *overrides: str) -> list[Any]:
+    config = composed(*SMALL, *overrides)
+    components = build_components(config, complete_task(config, task))
+    events: list[Any] = []
+
+    class Kept:
+        def emit(self, event: Any) -> None:
+            events.append(event)
+
+        def close(self) -> None:
+            pass
+
+    engine, _ = build_engine(components, sinks=[Kept()])
+    engine.run()
+    return events
+
+
+def kinds(events: list[Any]) -> set[str]:
+    return {type(event).__name__ for event in events}
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("override", "told"),
+    [
+        ("task.holdout=1", "task.holdout=1 must be a number >= 0 and below 1: "),
+        ("task.holdout=-0.1", "task.holdout=-0.1 must be a number"),
+        ("task.holdout=half", "task.holdout=half must be a number"),
+        ("task.weights=absent.pt", "task.weights=absent.pt must be a file, or null"),
+    ],
+)
+def test_bad_values_are_refused_before_the_data_are_read(override: str, told: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
+        validate_config(composed(override))
+
+
+def test_holdout_holds_for_configured_tasks() -> None:
+    whole = build_task(composed("num_clients=10"))
+    task = build_task(composed("num_clients=10", "task.holdout=0.2"))
+    assert isinstance(whole, Task)
+    assert isinstance(task, Task)
+    assert len(whole.validation) == 0
+    for before, train, kept in zip(whole.partition, task.partition, task.validation, strict=True):
+        assert sorted([*train, *kept]) == before.tolist()
+        assert len(kept) == round(0.2 * len(before))
+
+
+def test_clients_of_a_task_from_python_follow_from_the_configuration() -> None:
+    task = complete_task(composed(*SMALL, "task.holdout=0.1"), replace(line(), holdout=0.5))
+    assert isinstance(task, Task)
+    assert [part.size for part in task.validation] == [1] * 4  # a tenth, since the key is set
+    own = complete_task(composed(*SMALL), replace(line(), holdout=0.5))
+    assert [own.train_indices(i).size for i in range(4)] == [5] * 4
+    fixed = replace(line(), partition=[np.arange(30), np.arange(30, 40)])
+    assert complete_task(composed(*SMALL), fixed) is fixed
+
+
+def test_weights_are_the_first_version(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    torch.save({"weight": torch.tensor([[3.0]]), "bias": torch.tensor([1.0])}, file)
+    first = next(
+        e for e in events_of(with_test_set(), f"task.weights={file}") if hasattr(e, "metrics")
+    )
+    assert (first.version, first.metrics["rmse"]) == (0, 0.0)
+
+
+# -- tests ----------------------------------------------------------------------------------------
+
+
+def test_a_run_without_a_test_set_is_not_evaluated() -> None:
+    assert "Evaluated" not in kinds(events_of(line()))
+    assert "Evaluated" in kinds(events_of(with_test_set()))
+
+
+@pytest.mark.parametrize(
+    ("task", "override", "told"),
+    [
+        (line, "metrics=[recall]", "metrics=['recall'] must be []: task=line has no test set"),
+        (
+            with_test_set,
+            "metrics=[recall]",
+            "task=line has no classes (regression): leave metrics= empty",
+        ),
+        (
+            with_test_set,
+            "target_accuracy=0.5",
+            "target_accuracy=0.5 must be null, with num_versions=, max_updates= or max_seconds= to "
+            "end the run: task=line measures no accuracy but rmse",
+        ),
+        (line, "target_accuracy=0.5", "target_accuracy=0.5 must be null"),
+    ],
+)
+def test_metrics_that_a_task_does_not_have_are_refused(task: Any, override: str, told: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
+        events_of(task(), override)
