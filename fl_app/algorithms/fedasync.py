@@ -12,7 +12,7 @@ Server, on every upload w_i of a client that started from version o, at version 
 
 Client: SGD on f_i(w) + (rho / 2) ||w - w_o||^2 (`fl_app.client.LocalTrainer`, proximal = rho).
 
-Symbols: alpha mixing, a exponent or hinge_slope, b hinge_age, rho client.proximal.
+Symbols: alpha = mixing, a = exponent or hinge_slope, b = hinge_age, rho = client.proximal.
 
 Deviations: alpha is not halved late in training. Updates that are too stale can be refused
 (`max_staleness`), as in FedASMU's comparison.
@@ -40,12 +40,13 @@ class FedAsync(AsyncStrategy):
         exponent: a of the polynomial.
         hinge_slope: a of the hinge.
         hinge_age: b of the hinge, versions.
-        max_staleness: refuse updates whose 1-based staleness (age + 1) exceeds this; None = never.
+        max_staleness: largest age + 1 that is accepted (1 = only fresh updates); None = any.
 
     Example:
         >>> start = np.zeros(2, np.float32)
         >>> model = GlobalModel(np.ones(2, np.float32), version=3, history={0: start})
         >>> stale = Update(1, 0, np.array([3, 5], np.float32), "model", 10, 0.5)
+        >>> # age 3, so alpha_t = 0.5 (3 + 1)^-0.5 = 0.25
         >>> FedAsync(mixing=0.5).aggregate(model, [stale]).tolist()
         [1.5, 2.0]
     """
@@ -73,9 +74,9 @@ class FedAsync(AsyncStrategy):
                 return self.mixing * staleness.polynomial(age, self.exponent)
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
-        tau = model.age(update) + 1
-        if self.max_staleness is not None and tau > self.max_staleness:
-            return f"staleness {tau} exceeds strategy.max_staleness={self.max_staleness}"
+        from_one = model.age(update) + 1
+        if self.max_staleness is not None and from_one > self.max_staleness:
+            return f"staleness {from_one} exceeds strategy.max_staleness={self.max_staleness}"
         return None
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:

@@ -78,10 +78,11 @@ class TrainingTask(Protocol):
 class LocalTrainer(NumPyClient):
     """Mini-batch SGD on one client's data, from the received model.
 
-    A step is ``w <- w - lr * v``, ``v <- momentum * v + g``,
-    ``g = grad f(w; batch) + weight_decay * w + proximal * (w - w_received)``, with epochs over
-    freshly permuted data. Subclasses change the step in `penalty` and `correct`, and pause in
-    `should_pause` and `merge`. They keep what a client needs in its next order in `state`.
+    A step computes ``g = grad f(w; batch) + weight_decay * w + proximal * (w - w_received)``, then
+    ``v <- momentum * v + g``, then ``w <- w - lr * v``. Every epoch permutes the data anew.
+
+    All hooks are optional. `penalty` and `correct` change the step, `should_pause` and `merge` let
+    a client pause. What a client needs in its next order is kept in `state`.
 
     Args:
         task: data, model and loss of every client.
@@ -100,7 +101,7 @@ class LocalTrainer(NumPyClient):
         upload_dtype: type of an upload's entries, ``"float32"`` or ``"float16"``.
         top_k: share of an upload's entries that is sent, in (0, 1]; the others are added to the
             client's next upload (`fl_app.client.compression`); None = all.
-        seed: seed of the run; an order's random draws follow from (seed, client, order number).
+        seed: seed of the run; an order's random draws follow from (seed, client, `Order.sequence`).
         device: torch device; ``"auto"`` takes a GPU if there is one.
 
     Attributes:
@@ -190,7 +191,7 @@ class LocalTrainer(NumPyClient):
     # -- hooks ------------------------------------------------------------------------------------
 
     def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
-        """A scalar that is added to the loss of every batch; shapes of the arguments match."""
+        """A scalar that is added to the loss of every batch, once a subclass defines it."""
         raise NotImplementedError
 
     def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
@@ -217,7 +218,7 @@ class LocalTrainer(NumPyClient):
         raise NotImplementedError
 
     def merge(self, fresh: Vector, config: Config, rng: np.random.Generator) -> dict[str, float]:
-        """Merge the fresh model that answers a pause; returns metrics for the upload.
+        """Merge the fresh model that answers a pause into `model`; returns metrics for the upload.
 
         Args:
             fresh: w_g, shape ``(d,)``.
@@ -233,9 +234,10 @@ class LocalTrainer(NumPyClient):
 
         Args:
             order: the order. Its vector, w_o, is not changed. After a pause the vector is the fresh
-                model, or empty, shape ``(0,)``, if there is none. The config may have ``version``
-                (of w_o), ``local_epochs``, ``local_lr_factor`` and ``proximal-mu``, which override
-                the trainer's own values, and ``continues``.
+                model, or empty, shape ``(0,)``, if there is none. Keys of the config, all
+                optional: ``local_epochs`` and ``proximal-mu`` replace the trainer's own values;
+                ``local_lr_factor`` multiplies the rate; ``version`` (of w_o) counts for `lr_decay`;
+                ``continues`` marks the rest of an order that paused.
             out: array for the upload's vector, shape ``(d,)``; default a new one.
 
         Raises:
@@ -447,9 +449,9 @@ class LocalTrainer(NumPyClient):
         per_epoch = math.ceil(indices.size / self.batch_size)
         for step in range(first, steps):
             place = step % per_epoch * self.batch_size
-            if place == 0:
-                order = rng.permutation(indices)
-            yield order[place : place + self.batch_size]
+            if place == 0:  # also for `first`: a pause is at the end of an epoch
+                permuted = rng.permutation(indices)
+            yield permuted[place : place + self.batch_size]
 
     # -- Flower -----------------------------------------------------------------------------------
 
@@ -461,7 +463,7 @@ class LocalTrainer(NumPyClient):
     def fit(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
     ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
-        """Carry out order number ``config["sequence"]`` of client ``config["client-id"]``.
+        """Carry out the order ``config["sequence"]`` of client ``config["client-id"]``.
 
         Before the call, `state` is the client's state from its previous order, and `extra` holds
         the order's extra vectors. After it, `state` is the new state, and `extra` holds the
@@ -471,12 +473,12 @@ class LocalTrainer(NumPyClient):
             The upload as arrays in the layout's order (none after a pause), the number of examples,
             and metrics ``loss``, ``rate-sum`` and ``kind``. If they apply, there are also
             ``encoding`` (``"top-k"``: all but k trainable entries are 0), ``done``, ``progress``,
-            ``base-version``, and ``trainer``, the classes between this one and `LocalTrainer`.
+            ``base-version``, and ``trainer``, this class and its bases below `LocalTrainer`.
         """
         received = self.model.layout.flatten(parameters) if parameters else NOTHING
         settings = {k: v for k, v in config.items() if not isinstance(v, bytes)}
         order = Order(
-            number=0,  # only the server knows it, and `sent_at`
+            number=0,  # unknown here, like `sent_at`; only the server uses them
             client_id=int(config.get("client-id", 0)),
             sequence=int(config.get("sequence", 0)),
             base_version=int(config.get("version", 0)),
@@ -505,7 +507,7 @@ class LocalTrainer(NumPyClient):
         if self.compression.top_k is not None:
             metrics["encoding"] = "top-k"
         arrays = self.model.layout.unflatten(upload.vector)
-        with np.errstate(over="ignore"):  # of uploads that are not finite, which nothing rounded
+        with np.errstate(over="ignore"):  # diverged: inf, which the server refuses
             for place, entry in enumerate(self.model.layout.entries):
                 if entry.trainable:  # `sender` has rounded them already
                     arrays[place] = arrays[place].astype(self.compression.dtype, copy=False)

@@ -239,5 +239,5 @@ class Devices(Protocol):
     """How long every client's orders take, in virtual time (`fl_app.devices`)."""
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        """Parts of the client's order number `sequence` given at `now`; asked once per order."""
+        """Parts of the client's order `sequence`, given at `now`; asked once per order."""
         ...

@@ -1,7 +1,7 @@
 """How many seconds the training of an order takes on each client.
 
-A duration is a function of (seed, client, order number). So every algorithm meets the same devices,
-and there is no state to save.
+A duration is a function of (seed, client, sequence number). So every algorithm meets the same
+devices, and there is no state to save.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ class MeanSeconds:
         self._jitter = jitter
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Virtual seconds of the client's order number `sequence` given at `now`."""
+        """Virtual seconds of the client's order with sequence number `sequence` given at `now`."""
         draw = uniform(self._seed, client_id, sequence)
         return self.mean_seconds[client_id] * around(self._jitter, draw)
 
@@ -185,7 +185,7 @@ class Exponential:
         self._scale = base_seconds * (1.0 - fixed)
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Virtual seconds of the client's order number `sequence` given at `now`."""
+        """Virtual seconds of the client's order with sequence number `sequence` given at `now`."""
         return self._least + self._scale * exponential(uniform(self._seed, client_id, sequence))
 
 

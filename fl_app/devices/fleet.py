@@ -18,7 +18,7 @@ class Compute(Protocol):
         ...
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Seconds of the client's order number `sequence` given at `now`."""
+        """Seconds of the client's order with sequence number `sequence` given at `now`."""
         ...
 
 
@@ -59,7 +59,8 @@ class Energy:
 class Fleet:
     """The devices of all clients: the engine's `Devices`.
 
-    An order takes download + training + upload. Each is a function of (seed, client, order number).
+    An order takes download + training + upload. Each is a function of (seed, client, sequence
+    number).
 
     Args:
         compute: training times.
@@ -75,7 +76,7 @@ class Fleet:
         self._energy = energy
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-        """Seconds of the client's order number `sequence` given at `now`."""
+        """Seconds of the client's order with sequence number `sequence` given at `now`."""
         training = self._compute.seconds(client_id, sequence, now)
         if self._network is None:
             return Parts(0.0, training, 0.0)
@@ -92,7 +93,7 @@ class Fleet:
 
         Args:
             client_id: the client of the order.
-            sequence: the order's number.
+            sequence: the order's sequence number.
             now: when the order was given, seconds.
             elapsed: seconds since then; fewer than the whole order's if it was cut short.
         """

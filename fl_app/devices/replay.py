@@ -5,7 +5,7 @@ The file is a CSV with a header and one row per order that brought an update:
 | column | is |
 |---|---|
 | client | id of the client, a partition id or a node id |
-| order | the client's order number, from 0 |
+| order | the order's sequence number, from 0 |
 | start | when the order was given, seconds since the run began |
 | seconds | from then until its update had come: download, training and upload |
 | bytes_down | size of the order: the model, and vectors that travel beside it |
@@ -61,13 +61,13 @@ class Replay:
         self.mean_seconds = [fmean(orders) for orders in self._seconds]
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Virtual seconds of the client's order number `sequence`, whenever it is given."""
+        """Virtual seconds of the order with sequence number `sequence`, whenever it is given."""
         orders = self._seconds[client_id]
         return orders[sequence % len(orders)]
 
 
 def _read(path: Path) -> tuple[list[list[float]], set[int]]:
-    """Durations of every recorded client, by id and order number, and the sizes of the models."""
+    """Durations by client id and sequence number, and the sizes of the models."""
     require(path.is_file(), "devices.file", path, "a file", "there is nothing to replay")
     orders: dict[int, list[tuple[int, float]]] = defaultdict(list)
     sizes: set[int] = set()

@@ -41,7 +41,7 @@ class Agenda:
     """The coming moments of orders, and the alarm.
 
     Args:
-        deadline: seconds after which an order is given up; inf = never.
+        deadline: seconds after which an order expires; inf = never.
 
     Attributes:
         deadline: as given.

@@ -91,7 +91,7 @@ class Stop:
 
 @dataclass
 class Outcome:
-    """How a run ended; its events tell what happened before.
+    """How a run ended; the run's events tell what happened before.
 
     Attributes:
         params: the model that the strategy wants tested and saved, shape ``(d,)``.
@@ -124,9 +124,9 @@ class Engine:
         evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them.
         eval_every: versions between evaluations. The first and the last version are evaluated, too.
         guard: bounds on uploads, checked before the strategy is asked.
-        upload_bytes: size of an upload with its extra vectors; default that of as many models.
+        upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
         checkpoint: saves a checkpoint (`state_dict`); called with the version.
-        checkpoint_every: versions between checkpoints; None = only after `stop`.
+        checkpoint_every: versions between checkpoints; None = only when `stop()` was called.
         checkpoint_final: whether there is a checkpoint at the end, before the last evaluation, so
             that a run with a later end can continue from it.
         sinks: receive the events; the list may grow until `run`.
@@ -196,7 +196,7 @@ class Engine:
         self._idle = ClientPool(clock.clients())
         self._busy: dict[int, Order] = {}  # client -> its order, unless that expired
         self._buffer: list[Update] = []
-        self._latest: dict[int, Update] = {}  # by client, while the schedule surveys
+        self._latest: dict[int, Update] = {}  # by client, until the schedule has its clusters
         self._sequences: Counter[int] = Counter()  # client -> orders given so far
         self._client_states: dict[int, State] = {}  # what clients keep between orders
         self._orders = 0
@@ -211,11 +211,15 @@ class Engine:
 
     @property
     def clients(self) -> tuple[Collection[int], Collection[int]]:
-        """Idle clients, and clients at work on an order."""
+        """Idle clients, and busy ones. A client still at work on an expired order is neither."""
         return self._idle, self._busy.keys()
 
     def run(self) -> Outcome:
-        """Run to the end. Ctrl-C and errors of the run end it early and keep what was done."""
+        """Run until a limit of `Stop` is reached; returns the outcome.
+
+        Ctrl-C and a `RunError` end the run early: `stopped` and `error` of the outcome say so. Any
+        other exception is raised.
+        """
         outcome = self.outcome
         try:
             already_started = self._resume()
@@ -265,7 +269,7 @@ class Engine:
 
     @property
     def reached(self) -> dict[str, float]:
-        """How far the run is, by the keys of its limits."""
+        """How far the run is, by the configuration keys of its limits."""
         return {
             "num_versions": self._version,
             "max_seconds": self._clock.now,
@@ -355,7 +359,7 @@ class Engine:
             self._lost_orders = list(orders.values())
 
     def _resume(self) -> bool:
-        """Continue a restored run; returns whether it has started clients since its last event.
+        """Prepare a new or restored run; returns whether clients were started since its last event.
 
         A finished run that gets a later end must continue as if it had never stopped. If its end
         was a number of versions, another aggregation may be due. If its end was a time, the
@@ -376,7 +380,7 @@ class Engine:
         return ended == "seconds" and not lost
 
     def _attributes(self) -> dict[str, Any]:
-        """Attributes that no checkpoint holds, so that they must not change, by owner and name."""
+        """Attributes that must not change, because no checkpoint holds them, by owner and name."""
         strategy, schedule = self._strategy, self._schedule
         held = {"state", "report", "schedule", *strategy.transient}
         attributes = {
@@ -577,7 +581,7 @@ class Engine:
     # -- versions ---------------------------------------------------------------------------------
 
     def _settle(self) -> bool:
-        """Aggregate what the schedule releases; returns whether there was anything."""
+        """Aggregate what the schedule takes, or form clusters; returns whether it did anything."""
         acted = False
         while not self.outcome.stopped:
             if self._schedule.survey(self._version, self._buffer):
@@ -671,10 +675,12 @@ class Engine:
         )
 
     def _release(self, version: int) -> None:
+        """One order or buffered update fewer starts from this version (`_cited`)."""
         self._cited[version] -= 1
         self._forget(version)
 
     def _forget(self, version: int) -> None:
+        """Drop an old version that no order and no buffered update cites."""
         if self._cited[version] == 0:
             del self._cited[version]
             if version != self._version:
@@ -696,7 +702,7 @@ class Engine:
 
 
 def check_complete(state: Mapping[str, Any]) -> None:
-    """Refuse the state of an engine (`Engine.state_dict`) that lacks changed attributes.
+    """Refuse a state of `Engine.state_dict` in which changed attributes are missing.
 
     Raises:
         ValueError: attributes have changed that no checkpoint holds.

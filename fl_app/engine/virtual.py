@@ -25,24 +25,24 @@ from fl_app.engine.presence import Availability, Presence
 
 
 class VirtualClock:
-    """Discrete-event time over a mailbox whose workers run ahead along the event order.
+    """A `Clock` of discrete events. The methods are described there.
 
-    Work is done lazily: an order waits until it is among the next to end, so an order under way
-    costs a reference to its model version and no copy.
+    The mailbox computes results before they are due, those that are due first (`Lookahead`). An
+    order that is due later waits, and costs a reference to its model version but no copy.
 
     Args:
         mailbox: does the work; any of its workers serves any client.
         devices: the duration of every order.
         num_clients: clients are 0..num_clients-1.
-        deadline: seconds after which an order is given up; inf = never.
+        deadline: seconds after which an order expires; inf = never.
         seed: of the tie-breaking keys.
         availability: when clients come and go; None = all are always online. A client that goes
             offline loses its order.
-        epochs: equal parts of an order's training; a client can pause or be recalled after each.
-        counts_epochs: whether the time of an order that says ``local_epochs`` grows with them;
-            False where training is counted in steps.
-        pauses: whether clients may pause. They decide when, so an order is computed by the end of
-            its first epoch.
+        epochs: number of local epochs of an order; a client can pause or be recalled after each.
+        counts_epochs: whether ``local_epochs`` in an order's config scales its training time; False
+            where training is counted in steps.
+        pauses: whether clients may pause. Only the computed result tells when one does, so it is
+            needed by the end of the first epoch, the earliest pause.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class VirtualClock:
         if self._counts_epochs and "local_epochs" in order.config:
             share = int(order.config["local_epochs"]) / self._epochs
             parts = parts._replace(training=share * parts.training)
-            seconds = sum(parts)  # not `seconds`, whose last bit may differ
+            seconds = sum(parts)  # not `parts.seconds`, which adds in another order
         self._parts[order.client_id] = parts
         pause = math.inf
         if self._pauses:
@@ -115,9 +115,10 @@ class VirtualClock:
         download, training, upload = self._parts[order.client_id]
         began = order.sent_at + download
         epoch = training / self._epochs
+        # Epochs done when the current one ends.
         done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else self._epochs
         if planned.number in self._recalled:
-            return done == self._recalled[planned.number]  # else it sends already
+            return done == self._recalled[planned.number]  # else it is sending its result
         if done >= self._epochs:
             return False
         early = self._early.get(planned.number)
@@ -126,7 +127,7 @@ class VirtualClock:
         # What was computed is the result of the whole order, so a shorter one is computed anew.
         if self._early.pop(planned.number, None) is None:
             self._lookahead.cancel(planned.number)
-        number = -1 - planned.number
+        number = -1 - planned.number  # negative, so unlike the number of any other order
         self._recalled[number] = done
         entry = planned._replace(time=began + done * epoch + upload, number=number)
         self._agenda.replace(planned, entry)
@@ -170,12 +171,13 @@ class VirtualClock:
                 return self._next_presence_change(presence)
             if agenda.alarm < first and agenda.alarm <= until:
                 if math.isinf(min(first, change)):
-                    if self._idle_alarm:
+                    if self._idle_alarm:  # nothing came of the last one: the run has stalled
                         return None
                     self._idle_alarm = True
                 self._now = max(self._now, agenda.pop_alarm())
                 return Alarm()
             if first > until or math.isinf(first):
+                # Time passes up to the limit of the run, unless nothing is to come at all.
                 if math.isfinite(until) and (math.isfinite(first) or presence):
                     self._now = max(self._now, until)
                 return None
@@ -194,13 +196,13 @@ class VirtualClock:
         self._mailbox.close()
 
     def _plan(self, order: Order, end: float, tie: float, pause: float = math.inf) -> None:
-        """Enter what becomes of an order: its reply, its deadline, or its client's leaving.
+        """Put on the agenda how an order ends: by its reply, its deadline or its client's leaving.
 
         Args:
-            order: from now on with its client.
+            order: the order, just given to its client.
             end: when its reply arrives unless something else happens first.
-            tie: key among events of the same time.
-            pause: when the client may pause at the earliest.
+            tie: orders the events of one moment.
+            pause: the earliest time at which the client may pause; inf = it cannot.
         """
         given_up = order.sent_at + self._agenda.deadline
         leaves = self._presence.until(order.client_id) if self._presence else math.inf

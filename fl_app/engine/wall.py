@@ -26,7 +26,7 @@ class WallClock:
 
     Args:
         mailbox: reports replies, and nodes that join and leave.
-        deadline: seconds after which an order is given up; inf = never.
+        deadline: seconds after which an order expires; inf = never.
         monotonic: tells real time.
     """
 
@@ -41,7 +41,7 @@ class WallClock:
         self._monotonic = monotonic
         self._began = monotonic()
         self._orders: dict[int, Order] = {}  # with a client, in time
-        self._expired: dict[int, Order] = {}  # given up, the client still out
+        self._expired: dict[int, Order] = {}  # expired, the client still at work
         self._agenda = Agenda(deadline)
         self._inbox: list[Reply | Joined | Left] = []
 

@@ -27,11 +27,12 @@ from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
 from fl_app.engine.clock import NO_VECTOR
 
+# What travels through the pipe: every field of an Order and of an Upload but the vectors.
 BESIDE_ORDER, BESIDE_VECTOR = (
     [entry.name for entry in fields(cls) if entry.name not in ("vector", "extra")]
     for cls in (Order, Upload)
 )
-NOTHING = -1  # the place of no model: the client continues with its own
+NOTHING = -1  # in place of a slot: an empty vector, the client continues with its model
 ORDERS_PER_WORKER = 2  # one at work, one waiting, so that a worker never waits for the engine
 
 
@@ -72,7 +73,7 @@ class _Worker:
     process: BaseProcess
     pipe: Connection
     orders: deque[tuple[Order, list[Vector], list[Vector]]] = field(default_factory=deque)
-    """Oldest first, with the memory of what is received and of the results."""
+    """Oldest first; with the vectors that are sent, kept alive here, and those for the results."""
     since: float = 0.0
     """When the oldest order may have begun."""
 
@@ -81,8 +82,8 @@ class Workers:
     """Trains in worker processes, which get two orders each and read models from shared memory.
 
     Only small tuples travel through pipes. A worker that dies, or works on one order for longer
-    than `patience`, is replaced; its order comes back as a failure, the next one is given again.
-    So are both if it was ended by SIGTERM.
+    than `patience`, is replaced: its current order fails, and the new worker gets the order that
+    waited behind it. If SIGTERM ended the worker, the new one gets both.
 
     Args:
         trainer: inherited by every worker, with its data, through fork.
@@ -162,7 +163,7 @@ class Workers:
         received, places = [], []
         for vector in (order.vector, *order.extra.values()):
             place = self._arena.slot(vector) if vector.size else NOTHING
-            if place is None:  # no version of the model that was shared, but the strategy's own
+            if place is None:  # not a shared version, but the strategy's own vector
                 vector = self._arena.share(vector)
                 place = self._arena.slot(vector)
             received.append(vector)
@@ -177,7 +178,7 @@ class Workers:
             about = [getattr(order, name) for name in BESIDE_ORDER]
             try:
                 _send(worker.pipe, (places, slots, list(order.extra), about))
-            except BlockingIOError:  # it reads nothing, and will never understand the rest
+            except BlockingIOError:  # it stopped reading, half a message is in its pipe
                 worker.process.kill()
 
     def _read(self, worker: _Worker) -> list[Reply]:
@@ -187,8 +188,8 @@ class Workers:
             worker.process.join(1.0)
             code = worker.process.exitcode
             if code == -signal.SIGTERM:
-                # The signal went to the whole group of processes, so the main process may be about
-                # to save a checkpoint. The order is given again, so that no failure gets into it.
+                # The signal went to the whole process group, so the main process may be about to
+                # save a checkpoint. The orders are given again, so that it holds no failure.
                 self._renew(worker)
                 return []
             return self._replace(worker, f"worker process died (exit code {code})")
@@ -301,7 +302,7 @@ def _receive(pipe: Connection, orders: SimpleQueue[tuple[Any, ...] | None]) -> N
 
 
 def _limit(pipe: Connection, seconds: float) -> None:
-    """Let writing to a pipe, which is a socket, end with a BlockingIOError after a while."""
+    """Make a write to the pipe (a socket) that blocks for `seconds` raise BlockingIOError."""
     whole = int(min(seconds, 1e9))
     limit = struct.pack("ll", whole, int(1e6 * (min(seconds, 1e9) - whole)))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:

@@ -36,8 +36,8 @@ class AnyNode:
         layout: of the model.
         train_config: sent with every order.
         ttl: seconds of real time that an order may take; None = Flower's default, 12 hours.
-        patience: seconds to wait for the first node.
-        refresh_seconds: between looks for nodes that came or went.
+        patience: seconds to wait for a node, at the start and whenever all have left.
+        refresh_seconds: seconds between two checks for nodes that joined or left.
 
     Raises:
         RunError: no node came.
@@ -107,14 +107,14 @@ class AnyNode:
                 if self.capacity() > 0:
                     return replies
                 if waited >= self._patience:
-                    raise RunError("every node is gone: are any still connected?")
+                    raise RunError("all nodes have left, and none has come back")
             time.sleep(_pause(waited, 0.002, 0.02))
 
     def close(self) -> None:
         self._under_way.clear()
 
     def _refresh(self) -> None:
-        """Use nodes that came, forget those that went; the orders of these end as errors."""
+        """Add nodes that joined, drop nodes that left; orders on the latter end as errors."""
         self._refreshed = time.monotonic()
         busy = {node for _, node in self._under_way.values()}
         self._free = dict.fromkeys(n for n in self._grid.get_node_ids() if n not in busy)
@@ -123,8 +123,8 @@ class AnyNode:
 class GridMailbox:
     """Mailbox for the wall clock: every node is a client, known by its partition id or its node id.
 
-    Every order is sent and awaited in a thread of its own. One thread for all would stand still
-    while one node uploads, since a Grid hands a reply out only when all of it is there.
+    Every order is sent and awaited in a thread of its own. A single thread would block while one
+    node uploads, because a Grid returns a reply only once it is complete.
 
     A client whose orders fail again and again leaves for some time (`fl_app.flower.rests`).
 
@@ -132,15 +132,15 @@ class GridMailbox:
         grid: reaches the nodes; used from several threads.
         layout: of the model.
         train_config: sent with every order.
-        deadline: seconds that an order may take. Its message lives twice as long, so that the end
-            of work that comes late is noticed; what has not come by then is lost, also where only
+        deadline: seconds that an order may take. Its message lives twice as long, so that a late
+            reply still shows that its client is idle. After that the order is lost, even if only
             its upload was interrupted, for which a Grid would wait three minutes.
         introduce: ask every new node for its partition id, which becomes its client id. A node
             that gives none is known by its node id.
-        needs: full name of the class that must train, or the run ends; "" = any will do.
-        patience: seconds to wait for the first node, and for an end of errors when listing nodes.
+        needs: full name of the trainer class that nodes must use, else the run ends; "" = any.
+        patience: seconds to wait for the first node, and to retry when nodes cannot be listed.
         poll_seconds: seconds between two looks at the connected nodes.
-        heed_seconds: how often a signal is noticed that a thread has raised.
+        heed_seconds: after how long, at most, a signal raised in another thread is noticed.
         rest_seconds: of a client's first rest.
     """
 
@@ -206,7 +206,7 @@ class GridMailbox:
             # in a thread of its own, which the main thread notices only when it wakes.
             event = self._arrived(min(max(left, 0.0), self._heed_seconds))
             if event is not None:
-                return [event]  # and no second: what is done upon this one may depend on it
+                return [event]  # only one: handling it may change what the next one means
             if left <= 0.0:
                 return []
 
@@ -268,7 +268,7 @@ class GridMailbox:
             self._closed.wait(self._poll_seconds if present else _pause(waited, 0.02, 1.0))
 
     def _give_up(self) -> None:
-        """Report orders whose messages have come to their ends as lost, so that others can come."""
+        """Report orders whose messages have timed out as lost, so that new ones can be given."""
         with self._lock:
             now = time.monotonic()
             for number in [n for n, (_, until) in self._awaited.items() if until <= now]:
@@ -431,5 +431,5 @@ def _reply(message: Message, order: Order, layout: Layout, needs: str = "") -> R
 
 
 def _pause(waited: float, least: float, most: float) -> float:
-    """Seconds until the next look: a tenth of what was waited, so little is lost at any scale."""
+    """Seconds until the next look: a tenth of the wait so far, within [least, most]."""
     return min(max(0.1 * waited, least), most)

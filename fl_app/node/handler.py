@@ -20,8 +20,8 @@ log = logging.getLogger("flwr")
 class MessageHandler:
     """Handles train and evaluate messages; keeps data, model and client state between them.
 
-    On a real node, the node's own configuration names the partition. Under virtual time any node
-    serves any client, and the order names the client.
+    On a real node, the node's own configuration says which client it is (its partition id). Under
+    virtual time any node serves any client, and the order names the client.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class MessageHandler:
     def handle(self, message: Message, context: Context) -> Message:
         """The reply to a `train` or `evaluate` message.
 
-        An error is reported in the reply, in the words of the other runtimes.
+        An error is reported in the reply, worded as in the other runtimes.
         """
         try:
             config = _own_config(message, context)
@@ -71,7 +71,7 @@ class MessageHandler:
         trainer.extra = wire.extra_of(message, layout)
         upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
         # A client that diverged keeps its earlier state: with the new one it would diverge for
-        # ever. The state of a paused order is saved in any case, because the rest of it is due.
+        # ever. After a pause (no upload) the state is always saved: the rest of the order needs it.
         if memory is not None and (not upload or all_finite(trainer.state.values())):
             memory.save(trainer.state)
         kept = trainer.state if any_node else None
@@ -126,6 +126,6 @@ def _own_config(message: Message, context: Context) -> dict[str, Scalar]:
     if partition is None:
         raise ValueError(
             f"this node has no {names.PARTITION_ID}: start it with "
-            '--node-config "partition-id=0 num-partitions=10", or nobody knows whose data it has'
+            '--node-config "partition-id=0 num-partitions=10", so that it knows which client it is'
         )
     return {**config, names.CLIENT_ID: int(partition)}

@@ -1,15 +1,16 @@
 """The training process that stays on a device while Flower's ClientApps come and go.
 
-Flower starts a process for every message, which would import torch and load the data every time,
-and could not train while models travel. Where ``resident=true``, that process hands the message to
-the resident over a Unix socket and waits for the reply (P_com and P_pro of Overlap-FedAvg):
+Flower starts a ClientApp process for every message. On its own it would have to import torch and
+load the data each time, and could not train while models travel. With ``resident=true`` it hands
+the message to the resident over a Unix socket and waits for the reply (P_com and P_pro of
+Overlap-FedAvg):
 
     SuperNode -- SuperExec -- ClientApp 7 ... socket ... resident: torch, data, model, memory
 
-The first ClientApp starts it, one for its SuperNode. It ends with the SuperExec that started that
-ClientApp, and so with the SuperNode; on SIGTERM; and when nothing was to be done for a while. If it
-crashes, the ClientApp that waits starts another one and tells it the order again; if that one
-crashes, too, the order has failed.
+The first ClientApp starts it; there is one per SuperNode. It ends with the SuperExec that started
+that ClientApp (and so with the SuperNode), on SIGTERM, or after a while without work. If it
+crashes, the waiting ClientApp starts another one and sends it the order again. If that one crashes,
+too, the order fails.
 
 Only bytes of Flower's own messages cross the socket, never pickles, and only this user can open it.
 """
@@ -53,7 +54,7 @@ def wanted(context: Context) -> bool:
     """
     value = context.node_config.get(RESIDENT, os.environ.get(VARIABLE) == "1")
     require(
-        isinstance(value, bool), RESIDENT, value, "true or false", "nobody knows who is to train"
+        isinstance(value, bool), RESIDENT, value, "true or false", "it decides which process trains"
     )
     return bool(value)
 
@@ -75,12 +76,12 @@ def ask(message: Message, context: Context) -> Message:
                 for part in request:
                     connection.send_bytes(part)
                 return wire.from_bytes(connection.recv_bytes())
-            # A resident that was about to end never read the order, so it did not crash on it.
+            # No welcome from an older resident: it was ending and never read the order. No crash.
             crashes += bool(started or welcome)
             log.warning("the resident process ended before it answered")
         raise RuntimeError(
-            "the resident process ended twice before it answered; out of memory, perhaps: the "
-            "SuperNode's log may tell"
+            "the resident process ended twice before it answered; perhaps it ran out of memory: "
+            "see the SuperNode's log"
         )
     except Exception as error:
         log.exception("the order could not be carried out")
@@ -95,7 +96,7 @@ def _connect(context: Context) -> tuple[Connection, bool]:
     address = str(folder / f"{context.node_id}.sock")
     client = socket.socket(socket.AF_UNIX)
     started = False
-    with (folder / "lock").open("w") as lock:  # of two ClientApps that find none, one starts it
+    with (folder / "lock").open("w") as lock:  # two ClientApps may find none: one starts it
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
             client.connect(address)
@@ -134,8 +135,8 @@ def _folder() -> Path:
 def _start(listener: socket.socket, idle: float) -> int:
     """Start a resident in a session of its own; its process id.
 
-    It inherits the listening socket, so that nobody has to wait until it listens, and a descriptor
-    of the process that started this one, which tells when that ends. What it logs goes where this
+    It inherits the listening socket, so that ClientApps can connect before it is ready, and a pidfd
+    of this process's parent, which becomes readable when the parent ends. Its log goes where this
     process's log goes.
     """
     command = [
@@ -177,7 +178,7 @@ def serve(listener: socket.socket, handler: MessageHandler, idle: float) -> None
             accepted, _ = listener.accept()
             with Connection(accepted.detach()) as connection, suppress(EOFError, OSError):
                 if os.fsdecode(connection.recv_bytes()) != str(CODE):
-                    log.info("the app has another version now")
+                    log.info("a ClientApp of another version has connected")
                     return  # its ClientApp starts another: memory may not be enough for two
                 connection.send_bytes(b"welcome")
                 context = wire.context_from_bytes(connection.recv_bytes())
@@ -186,7 +187,7 @@ def serve(listener: socket.socket, handler: MessageHandler, idle: float) -> None
             handler.work_ahead(somebody_waits)
     finally:
         with suppress(FileNotFoundError):
-            if path.stat().st_ino == own:  # else a cleaner of temporary files removed it
+            if path.stat().st_ino == own:  # else ours was removed, and this is another's
                 path.unlink()  # before closing: a ClientApp replaces a closed socket
         listener.close()
 
@@ -194,8 +195,8 @@ def serve(listener: socket.socket, handler: MessageHandler, idle: float) -> None
 def main() -> None:
     """The resident process: ``python -m fl_app.node.resident SOCKET IDLE [PARENT]``.
 
-    SOCKET and PARENT are inherited descriptors: of the listening socket, and of the process with
-    which to end.
+    SOCKET and PARENT are inherited descriptors: the listening socket, and a pidfd of the process
+    whose end ends this one.
     """
     listener = socket.socket(fileno=int(sys.argv[1]))
     signal.signal(signal.SIGTERM, _leave)

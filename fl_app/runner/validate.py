@@ -57,7 +57,7 @@ def validate_config(config: DictConfig) -> None:
         "seed",
         config.seed,
         "an integer >= 0",
-        "random streams could not be made from it",
+        "every random stream starts from it",
     )
     for key in ("num_clients", "eval_every"):
         require_count(key, config[key], "there would be nothing to run")
@@ -99,21 +99,21 @@ def validate_config(config: DictConfig) -> None:
         "resume",
         config.resume,
         "auto or null",
-        "a run goes on in its own folder or begins anew",
+        "a run either resumes in its own folder or starts anew",
     )
     require(
         not (config.overwrite and config.resume == "auto"),
         "overwrite",
         "true",
         "left out with resume=auto",
-        "a run is replaced or goes on",
+        "a run is either replaced or resumed",
     )
     require(
         isinstance(config.tensorboard, bool) or config.tensorboard == "auto",
         "tensorboard",
         config.tensorboard,
         "true, false or auto",
-        "nobody could say whether to write its files",
+        "it decides whether TensorBoard files are written",
     )
     for name in config.metrics:
         require(name in PER_CLASS, "metrics", name, f"one of {', '.join(PER_CLASS)}", "unknown")
@@ -122,8 +122,8 @@ def validate_config(config: DictConfig) -> None:
         "secure_aggregation",
         config.secure_aggregation,
         "false",
-        "SecAgg+ needs rounds, in which a cohort answers several times together, and here nobody "
-        "waits for anybody",
+        "SecAgg+ needs rounds in which a whole cohort exchanges several messages, and an "
+        "asynchronous server does not wait for a cohort",
     )
     _check_runtime(config.runtime)
     _check_task(config.task)
@@ -148,8 +148,8 @@ def validate_config(config: DictConfig) -> None:
     parts = [part for part in PARTS if part in config.devices]
     if parts and schedule.devices is not None:
         raise ValueError(
-            f"algorithm/schedule=random_k decides by its draws how long orders take, so that "
-            f"devices/{parts[0]} has no effect: leave it out with '~devices/{parts[0]}'"
+            f"algorithm/schedule=random_k draws how long orders take, so "
+            f"devices/{parts[0]} would have no effect: leave it out with '~devices/{parts[0]}'"
         )
     if config.runtime.name != "deployment":  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)
@@ -162,10 +162,10 @@ def _check_task(task: DictConfig) -> None:
     """
     settings = cast(dict[str, Any], OmegaConf.to_container(task, resolve=True))
     _check_common(settings)
-    room, _, _ = settings["_target_"].rpartition(".")
-    if room.rpartition(".")[0] != "fl_app.tasks":
+    module, _, _ = settings["_target_"].rpartition(".")
+    if module.rpartition(".")[0] != "fl_app.tasks":
         return
-    text = room == "fl_app.tasks.text"
+    text = module == "fl_app.tasks.text"
     options.check_model(settings["model"], text=text, quirk=settings.get("model_quirk", False))
     for check in (options.check_options, options.check_synthetic, image_set):
         known = signature_of(check).parameters
@@ -195,7 +195,7 @@ def _check_common(task: Mapping[str, Any]) -> None:
 
 
 def _check_devices(config: DictConfig) -> None:
-    """Construct the parts of the devices that need no facts about model and data."""
+    """Construct (and so check) the parts of the devices that need neither model nor data."""
     own = [key for key in config.devices if key not in PARTS]
     parts = [OmegaConf.masked_copy(config.devices, own)]
     parts += [config.devices[part] for part in PARTS if config.devices.get(part) is not None]
@@ -236,7 +236,7 @@ def _check_device(device: Any) -> None:
 
     try:
         torch.empty(0, device=torch.device(device))
-    except (RuntimeError, AssertionError, TypeError) as error:  # torch asserts that it knows CUDA
+    except (RuntimeError, AssertionError, TypeError) as error:  # a torch without CUDA asserts
         reason = str(error).splitlines()[0].partition(". ")[0]
         raise ValueError(
             f"runtime.device={device} must be cpu, a device that torch can use here, or auto, "

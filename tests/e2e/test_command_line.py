@@ -226,7 +226,7 @@ def test_a_parallel_sweep_tells_of_a_failed_job_in_one_line(tmp_path: Path) -> N
     command = [sys.executable, "-m", "fl_app", *words]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.stderr.splitlines() == [
-        "error: seed=-1 must be an integer >= 0: random streams could not be made from it"
+        "error: seed=-1 must be an integer >= 0: every random stream starts from it"
     ]
     assert done.returncode == 2
     assert (tmp_path / "0" / "summary.json").exists()

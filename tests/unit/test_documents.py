@@ -118,10 +118,10 @@ def test_commands_name_options_that_exist(page: Path) -> None:
             hydra.compose("config", overrides=single)
 
 
-def test_the_rooms_are_those_that_the_linter_knows() -> None:
+def test_the_packages_are_those_that_the_linter_knows() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = [re.findall(r"\w+", layer) for layer in settings["contracts"][0]["layers"]]
-    section = (ROOT / "docs/architecture.md").read_text().split("## Rooms")[1]
+    section = (ROOT / "docs/architecture.md").read_text().split("## Packages")[1]
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
     assert [re.findall(r"\w+", row) for row in rows] == layers
     found = {module.name for module in pkgutil.iter_modules(fl_app.__path__)}

@@ -532,7 +532,7 @@ def test_a_simulation_whose_nodes_are_all_gone_ends(monkeypatch: pytest.MonkeyPa
     grid = FakeGrid(plus_one, 1)
     mailbox = AnyNode(grid, LAYOUT, patience=0.0, refresh_seconds=0.0)
     monkeypatch.setattr(grid, "get_node_ids", list)
-    with pytest.raises(RunError, match="every node is gone"):
+    with pytest.raises(RunError, match="all nodes have left"):
         mailbox.pull(None)
 
 

@@ -268,7 +268,7 @@ def test_who_wants_one(
 
 def test_settings_that_mean_nothing_are_refused(residents: Residents) -> None:
     message = order()
-    with pytest.raises(ValueError, match="resident=yes must be true or false: nobody knows"):
+    with pytest.raises(ValueError, match="resident=yes must be true or false: it decides"):
         client_app.app(message, context(resident="yes"))
     reply = client_app.app(message, context(resident=True, **{"resident-idle": 0}))
     assert "resident-idle=0 must be a finite number above 0" in reply.error.reason
