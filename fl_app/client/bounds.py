@@ -1,7 +1,15 @@
 """Bounds of the hyper-parameters of local training; checking them needs no torch."""
 
+from collections.abc import Sequence
+
 from fl_app.client.compression import Compression
-from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.errors import (
+    require,
+    require_at_least,
+    require_count,
+    require_patterns,
+    require_positive,
+)
 from fl_app.core.types import KINDS
 
 
@@ -19,6 +27,7 @@ def check_training(
     max_grad_norm: float | None,
     upload_dtype: str,
     top_k: float | None,
+    private: Sequence[str] | None = None,
 ) -> Compression:
     """Refuse values with which `fl_app.client.LocalTrainer` could not train; they are its own.
 
@@ -41,4 +50,13 @@ def check_training(
     require(0 < lr_decay <= 1, "client.lr_decay", lr_decay, "in (0, 1]", "rates would grow")
     if max_grad_norm is not None:
         require_positive("client.max_grad_norm", max_grad_norm, "nothing would be trained")
+    if private is not None:
+        require_patterns("client.private", private, "nothing would be private")
+        require(
+            upload != "gradient",
+            "client.upload",
+            upload,
+            "model, delta or pseudo with client.private",
+            "clients take no steps, so private parameters would never be trained",
+        )
     return Compression(dtype=upload_dtype, top_k=top_k, kind=upload)

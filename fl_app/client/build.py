@@ -10,6 +10,7 @@ import inspect
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from numbers import Integral, Real
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
@@ -26,8 +27,8 @@ M_TRIM_THRESHOLD = -1
 M_MMAP_MAX = -4
 
 
-# Keys below `task` that every task has: `complete_task` and `initial_vector` do what they say.
-COMMON_KEYS = ("holdout", "weights")
+# Keys below `task` that every task has: `complete_task` and `build_model` do what they say.
+COMMON_KEYS = ("holdout", "weights", "trainable")
 
 
 def build_task(config: DictConfig) -> "TrainingTask":
@@ -47,7 +48,7 @@ def build_task(config: DictConfig) -> "TrainingTask":
 
 
 def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
-    """A task with the clients and the validation examples that the configuration asks for.
+    """A task with what the configuration asks for: clients, validation examples, frozen parameters.
 
     Args:
         config: of the run.
@@ -69,6 +70,20 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
             "it does not know how to keep examples for validation (`fl_app.tasks.task.Task` does)",
         )
         task = task.with_holdout(holdout, config.seed)
+    trainable = config.task.get("trainable")
+    if trainable is not None:
+        # Imported here, because checks of a configuration import this module, and not torch.
+        from fl_app.client.flat import trainable_only
+
+        require(
+            hasattr(task, "architecture"),
+            "task.trainable",
+            list(trainable),
+            f"null with a {type(task).__name__}",
+            "it makes its models itself (`fl_app.tasks.task.Task` does not): set requires_grad "
+            "there",
+        )
+        task = replace(task, architecture=trainable_only(task.architecture, trainable))
     complete: TrainingTask = task
     return complete
 

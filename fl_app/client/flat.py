@@ -1,65 +1,102 @@
-"""A PyTorch model as one flat vector."""
+"""A PyTorch model as one flat vector, without what is frozen or private."""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from fnmatch import fnmatchcase
+from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.core.layout import Entry, Layout
-from fl_app.core.types import Vector
+from fl_app.core.layout import Entry, Layout, names_of
+from fl_app.core.types import State, Vector
 
 
 class FlatModel:
-    """A module whose parameters and buffers are views into one float32 vector.
+    """A module whose trained parameters and buffers are views into one float32 vector.
 
     Loading a model is one copy, an SGD step a few calls on lists of views. Integer buffers (such as
     BatchNorm's counter) cannot be views; they are written through on `load` and read on `read`.
 
+    Two kinds of tensors are not in the vector and stay in the module: frozen parameters, those with
+    ``requires_grad=False``, and private ones. The frozen parameters and the initial values of the
+    private ones are the model's fixed part: server and clients must agree on it. A tensor with
+    several names (tied weights) is in the vector once, under its first name.
+
     Args:
         module: taken over; its tensors move into the vector.
+        device: torch device.
+        private: patterns (`fnmatch`) of the names of private parameters and buffers.
 
     Attributes:
-        layout: names and places; trainable parameters first.
-        flat: shape ``(d,)``, the storage of all float tensors.
-        params: the trainable parameters, views into `flat`, in the layout's order.
+        layout: names and places in the vector; trainable parameters first.
+        flat: shape ``(d,)``, the storage of all float tensors in the vector.
+        params: the trainable parameters in the vector, views into `flat`, in the layout's order.
+        trained: `params`, followed by the private parameters.
+        frozen: the frozen parameters by name, each once.
+        private: the private parameters and buffers by name, each once.
+
+    Raises:
+        ValueError: no parameter would be trained and shared, or a private pattern matches nothing
+            or a frozen parameter.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        device: torch.device | str = "cpu",
+        private: Sequence[str] = (),
+    ) -> None:
         self.module = module.to(device)
-        trainable = {name for name, p in module.named_parameters() if p.requires_grad}
-        tensors = self.module.state_dict(keep_vars=True)
-        if len({id(tensor) for tensor in tensors.values()}) < len(tensors):
-            raise ValueError(
-                "the model has one tensor under two names (tied weights): in a vector it would lie "
-                "twice, and the second would never be trained"
-            )
+        self._patterns = tuple(private)
+        tensors: dict[str, Tensor] = self.module.state_dict(keep_vars=True)
+        first: dict[int, str] = {}
+        self._first_names = {n: first.setdefault(id(t), n) for n, t in tensors.items()}
+        own = {self._first_names[n] for n in matching("client.private", private, tensors)}
+        once = {name: tensors[name] for name in first.values()}
+        params = {name: t for name, t in once.items() if isinstance(t, nn.Parameter)}
+        self.frozen = {name: p for name, p in params.items() if not p.requires_grad}
+        self.private = {name: tensor for name, tensor in once.items() if name in own}
+        _check(params, self.frozen, own, private)
         self.layout = Layout(
             tuple(
-                Entry(name, tuple(t.shape), str(t.dtype).removeprefix("torch."), name in trainable)
-                for name, t in tensors.items()
+                Entry(name, tuple(t.shape), str(t.dtype).removeprefix("torch."), name in params)
+                for name, t in once.items()
+                if name not in self.frozen and name not in own
             )
         )
         self.flat = torch.zeros(self.layout.size, device=device)
         self._host = self.flat.numpy() if self.flat.device.type == "cpu" else None
         self._integers: list[tuple[Tensor, slice]] = []
-        named_params = dict(self.module.named_parameters())
+        views: dict[str, Tensor] = {}
         with torch.no_grad():
             for entry in self.layout.entries:
                 place = self.layout.slices[entry.name]
-                tensor = tensors[entry.name]
+                tensor = once[entry.name]
                 view = self.flat[place].view(entry.shape)
                 view.copy_(tensor)
                 if not tensor.is_floating_point():
                     self._integers.append((tensor, place))
-                elif entry.name in named_params:
-                    named_params[entry.name].data = view
+                elif entry.trainable:
+                    tensor.data = view
                 else:
-                    owner, _, name = entry.name.rpartition(".")
-                    self.module.get_submodule(owner)._buffers[name] = view
+                    views[entry.name] = view
+        for name, first_name in self._first_names.items():
+            if first_name in views:
+                owner, _, leaf = name.rpartition(".")
+                self.module.get_submodule(owner)._buffers[leaf] = views[first_name]
         order = sorted(
             (e for e in self.layout.entries if e.trainable),
             key=lambda e: self.layout.slices[e.name].start,
         )
-        self.params = [named_params[entry.name] for entry in order]
+        self.params = [params[entry.name] for entry in order]
+        self.trained = [*self.params, *(p for name, p in params.items() if name in own)]
+        self._initial = {name: t.detach().cpu().clone() for name, t in self.private.items()}
+        self._fixed = {**{name: p.detach() for name, p in self.frozen.items()}, **self._initial}
+        self._digest: str | None = None
 
     def load(self, vector: Vector) -> None:
         """Set parameters and buffers from a vector of shape ``(d,)``."""
@@ -83,3 +120,162 @@ class FlatModel:
         here = self._host[start:] if self._host is not None else self.flat[start:].cpu().numpy()
         np.copyto(vector, here)
         return vector
+
+    def named(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+        """All arrays of the module by name, in its own order.
+
+        Args:
+            vector: values of the arrays in the vector, shape ``(d,)``. Frozen parameters have their
+                values, private ones their initial values.
+        """
+        arrays = self.layout.named(vector)
+        arrays |= {name: _readable(tensor).numpy() for name, tensor in self.frozen.items()}
+        arrays |= {name: _readable(tensor).numpy() for name, tensor in self._initial.items()}
+        return {name: arrays[first] for name, first in self._first_names.items()}
+
+    def twin(self) -> "FlatModel":
+        """A second model of the same layout; it shares the frozen and private tensors."""
+        shared = {id(tensor): tensor for tensor in (*self.frozen.values(), *self.private.values())}
+        return FlatModel(deepcopy(self.module, shared), self.flat.device, self._patterns)
+
+    # -- private ----------------------------------------------------------------------------------
+
+    def read_private(self) -> dict[str, NDArray[np.generic]]:
+        """Copies of the private tensors by name."""
+        return {name: _readable(tensor).numpy().copy() for name, tensor in self.private.items()}
+
+    @torch.no_grad()
+    def load_private(self, arrays: State) -> None:
+        """Set the private tensors; those that `arrays` lacks get their initial values."""
+        for name, tensor in self.private.items():
+            tensor.copy_(torch.tensor(arrays[name]) if name in arrays else self._initial[name])
+
+    # -- fixed part -------------------------------------------------------------------------------
+
+    @property
+    def fixed_digest(self) -> str:
+        """SHA-256 of the fixed part with names, types and shapes; "" if there is none."""
+        if self._digest is None:
+            digest = hashlib.sha256()
+            for name, tensor in self._fixed.items():
+                digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+                digest.update(_bytes_of(tensor).data)
+            self._digest = digest.hexdigest() if self._fixed else ""
+        return self._digest
+
+    def fixed_bytes(self) -> dict[str, NDArray[np.uint8]]:
+        """The bytes of the fixed part by name; NumPy does not know all types of tensors."""
+        return {name: _bytes_of(tensor) for name, tensor in self._fixed.items()}
+
+    @property
+    def num_fixed_bytes(self) -> int:
+        """Size of the fixed part."""
+        return sum(tensor.nbytes for tensor in self._fixed.values())
+
+    @torch.no_grad()
+    def load_fixed(self, arrays: Mapping[str, NDArray[np.generic]]) -> None:
+        """Set the fixed part from its bytes; private tensors get their initial values.
+
+        Raises:
+            ValueError: names or sizes are not those of the fixed part.
+        """
+        expected = {name: tensor.nbytes for name, tensor in self._fixed.items()}
+        found = {name: array.nbytes for name, array in arrays.items()}
+        if found != expected:
+            differing = [n for n in {**expected, **found} if found.get(n) != expected.get(n)]
+            raise ValueError(
+                f"frozen or private parameters do not fit the model: {names_of(differing)}: server "
+                "and client must build the same model"
+            )
+        self._digest = None
+        for name, tensor in self._fixed.items():
+            data = torch.tensor(arrays[name].view(np.uint8))
+            tensor.copy_(data.view(tensor.dtype).view(tensor.shape))
+        self.load_private({})
+
+
+def trainable_only(
+    make_model: Callable[[], nn.Module], patterns: Sequence[str]
+) -> Callable[[], nn.Module]:
+    """A callable that makes the same models, in which all other parameters are frozen.
+
+    Args:
+        make_model: makes a model.
+        patterns: (`fnmatch`) of the names of the parameters to train.
+
+    Returns:
+        The callable. It raises a ValueError if a pattern matches no parameter of the model.
+    """
+    return partial(_with_trainable, make_model, tuple(patterns))
+
+
+def _with_trainable(make_model: Callable[[], nn.Module], patterns: Sequence[str]) -> nn.Module:
+    module = make_model()
+    params = dict(module.named_parameters(remove_duplicate=False))
+    chosen = matching("task.trainable", patterns, params)
+    ids = {id(params[name]) for name in chosen}
+    for name, parameter in params.items():
+        trains = id(parameter) in ids
+        if trains and not parameter.is_floating_point():
+            raise ValueError(
+                f"task.trainable matches {name}, which is {parameter.dtype}: only floating-point "
+                "parameters can be trained"
+            )
+        parameter.requires_grad_(trains)
+    return module
+
+
+def matching(key: str, patterns: Sequence[str], names: Mapping[str, object]) -> set[str]:
+    """The names that a pattern matches.
+
+    Raises:
+        ValueError: a pattern matches none; it names `key`.
+    """
+    found: set[str] = set()
+    for pattern in patterns:
+        these = {name for name in names if fnmatchcase(name, pattern)}
+        if not these:
+            raise ValueError(
+                f"{key}={pattern!r} matches no name in the model, whose names are "
+                f"{names_of(names)}: the pattern would have no effect"
+            )
+        found |= these
+    return found
+
+
+def _check(
+    params: Mapping[str, Tensor],
+    frozen: Mapping[str, Tensor],
+    own: set[str],
+    private: Sequence[str],
+) -> None:
+    """Refuse a model of which nothing would be shared, or a frozen part would be private."""
+    if both := [name for name in frozen if name in own]:
+        raise ValueError(
+            f"client.private={list(private)} matches frozen parameters "
+            f"({names_of(both)}): what is not trained is equal on all clients; match trainable "
+            "parameters only"
+        )
+    if params and len(frozen) == len(params):
+        raise ValueError(
+            "all parameters of the model are frozen (requires_grad=False), so nothing would be "
+            "trained: name those to train in task.trainable=[...]"
+        )
+    if all(name in own or name in frozen for name in params):
+        raise ValueError(
+            f"client.private={list(private)} matches all trainable parameters, so "
+            "clients would share nothing: leave some of them out"
+            if own
+            else "the model has no parameters: nothing would be trained"
+        )
+
+
+def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:
+    data: NDArray[np.uint8] = tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return data
+
+
+def _readable(tensor: Tensor) -> Tensor:
+    """The tensor on the CPU, as float32 if NumPy does not know its type."""
+    tensor = tensor.detach().cpu()
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor

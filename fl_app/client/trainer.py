@@ -5,7 +5,7 @@ ClientApp through `LocalTrainer.fit` with a list of arrays.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -20,7 +20,9 @@ from fl_app.client.bounds import check_training
 from fl_app.client.compression import Compressed
 from fl_app.client.compression import Trainer as Sender
 from fl_app.client.flat import FlatModel
+from fl_app.client.private import Private, private_of
 from fl_app.client.weights import load_weights
+from fl_app.core.errors import require
 from fl_app.core.layout import Layout
 from fl_app.core.types import NO_EXTRA, Config, Extra, Order, Upload, Vector
 
@@ -48,7 +50,10 @@ class TrainingTask(Protocol):
         ...
 
     def model(self) -> nn.Module:
-        """A new model, with initial weights from torch's global random state."""
+        """A new model, with initial weights from torch's global random state.
+
+        Parameters with ``requires_grad=False`` are frozen: they are not sent with every order.
+        """
         ...
 
     def train_indices(self, client_id: int) -> NDArray[np.int64]:
@@ -101,11 +106,16 @@ class LocalTrainer(NumPyClient):
         upload_dtype: type of an upload's entries, ``"float32"`` or ``"float16"``.
         top_k: share of an upload's entries that is sent, in (0, 1]; the others are added to the
             client's next upload (`fl_app.client.compression`); None = all.
-        seed: seed of the run; an order's random draws follow from (seed, client, `Order.sequence`).
+        private: patterns of the names of parameters and buffers that stay on the client
+            (`fl_app.client.private`); None = there are none. Penalty, correction and proximal term
+            leave them out.
+        seed: seed of the run; an order's random draws follow from (seed, client, `Order.sequence`),
+            and the model's first weights from it alone.
         device: torch device; ``"auto"`` takes a GPU if there is one.
 
     Attributes:
-        sender: this trainer with compression applied to its uploads.
+        sender: this trainer with private parameters kept in the client's state, and compression
+            applied to its uploads. Orders are given to it.
         client_id: the client of the current order.
         state: arrays by name that this client keeps between its orders. Replace them; never change
             them in place.
@@ -133,6 +143,7 @@ class LocalTrainer(NumPyClient):
         max_grad_norm: float | None = None,
         upload_dtype: str = "float32",
         top_k: float | None = None,
+        private: Sequence[str] | None = None,
         seed: int = 0,
         device: str = "cpu",
     ) -> None:
@@ -149,6 +160,7 @@ class LocalTrainer(NumPyClient):
             max_grad_norm=max_grad_norm,
             upload_dtype=upload_dtype,
             top_k=top_k,
+            private=private,
         )
         self.task = task
         self.upload = upload
@@ -161,19 +173,29 @@ class LocalTrainer(NumPyClient):
         self.proximal = self._proximal = proximal
         self.lr_decay = lr_decay
         self.max_grad_norm = max_grad_norm
+        self.private = private
         self.seed = seed
         self.client_id = 0
         self.state: dict[str, NDArray[Any]] = {}
         self.extra: Extra = NO_EXTRA
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = FlatModel(task.model(), device)
+        self.model = build_model(task, seed, device, private)
         self.device = torch.device(device)
-        compresses = top_k is not None or upload_dtype != "float32"
-        self.sender: Sender = (
-            Compressed(self, self.compression, self.model.layout) if compresses else self
-        )
         cls = type(self)
+        self.sender: Sender = self
+        if private:
+            require(
+                not cls.overlaps,
+                "client.private",
+                list(private),
+                f"null with {cls.__name__}",
+                "it trains for orders that it has not received, and private parameters would be "
+                "ahead of their client's state",
+            )
+            self.sender = Private(self.sender, self.model)
+        if top_k is not None or upload_dtype != "float32":
+            self.sender = Compressed(self.sender, self.compression, self.model.layout)
         self._penalised = cls.penalty is not LocalTrainer.penalty
         self._corrected = cls.correct is not LocalTrainer.correct
         self._pauses = cls.should_pause is not LocalTrainer.should_pause
@@ -297,7 +319,7 @@ class LocalTrainer(NumPyClient):
         before: "_Progress",
     ) -> Upload:
         """Local SGD from the step after `before` to the end of the order, or to a pause."""
-        params: list[Tensor] = self.model.params  # type: ignore[assignment]
+        params: list[Tensor] = self.model.trained  # type: ignore[assignment]
         anchor = before.anchor or self._anchor()
         velocity = before.velocity
         version = float(config.get("version", 0))
@@ -390,20 +412,23 @@ class LocalTrainer(NumPyClient):
             int(saved["paused_at"][0]),
             float(saved["paused_at"][1]),
             self._like_params(saved.get("paused_anchor")),
-            self._like_params(saved.get("paused_velocity")),
+            self._like(saved.get("paused_velocity"), self.model.trained),
         )
         received = saved.get("paused_received", saved["paused"])
         upload = self._descend(indices, rng, received, config, out, before)
         return replace(upload, metrics=metrics)
 
     def _like_params(self, flat: NDArray[Any] | None) -> list[Tensor] | None:
-        """A flat array as tensors with the shapes of the parameters."""
+        """A flat array as tensors with the shapes of the parameters in the vector."""
+        return self._like(flat, self.model.params)
+
+    def _like(self, flat: NDArray[Any] | None, params: Sequence[Tensor]) -> list[Tensor] | None:
         if flat is None:
             return None
-        sizes = [parameter.numel() for parameter in self.model.params]
+        sizes = [parameter.numel() for parameter in params]
         # A copy: steps change the velocity in place, and the saved state may be needed again.
         parts = torch.split(torch.tensor(flat, device=self.device), sizes)
-        return [part.view(p.shape) for part, p in zip(parts, self.model.params, strict=True)]
+        return [part.view(p.shape) for part, p in zip(parts, params, strict=True)]
 
     def _anchor(self) -> list[Tensor] | None:
         """The received parameters, if the proximal term or the penalty needs them."""
@@ -421,25 +446,32 @@ class LocalTrainer(NumPyClient):
     def _loss_and_grad(
         self, chosen: NDArray[np.int64], anchor: list[Tensor] | None, step: int
     ) -> tuple[Tensor, list[Tensor]]:
-        """A batch's loss without penalty, and the gradient g with all its terms."""
+        """A batch's loss without penalty, and the gradient g with all its terms.
+
+        The gradient has an entry for each of `FlatModel.trained`: first those in the vector, which
+        every term concerns, then the private ones.
+        """
         params: list[Tensor] = self.model.params  # type: ignore[assignment]
+        trained: list[Tensor] = self.model.trained  # type: ignore[assignment]
         total = loss = self._loss(chosen)
         if self._penalised and anchor is not None:
             total = loss + self.penalty(params, anchor)
-        grad = list(torch.autograd.grad(total, params))
+        grad = list(torch.autograd.grad(total, trained))
+        shared = len(params)
         # Nothing is added in place: two parameters may share one gradient tensor.
         with torch.no_grad():
             if self._corrected:
-                grad = self.correct(grad, step)
+                grad = [*self.correct(grad[:shared], step), *grad[shared:]]
             if self.max_grad_norm is not None:
                 length = torch.nn.utils.get_total_norm(grad).item()
                 if length > self.max_grad_norm:
                     grad = list(torch._foreach_mul(grad, self.max_grad_norm / length))
             if self.weight_decay:
-                grad = list(torch._foreach_add(grad, params, alpha=self.weight_decay))
+                grad = list(torch._foreach_add(grad, trained, alpha=self.weight_decay))
             if self._proximal and anchor is not None:
                 pull = torch._foreach_sub(params, anchor)
-                grad = list(torch._foreach_add(grad, pull, alpha=self._proximal))
+                pulled = torch._foreach_add(grad[:shared], pull, alpha=self._proximal)
+                grad = [*pulled, *grad[shared:]]
         return loss.detach(), grad
 
     def _batches(
@@ -521,6 +553,7 @@ class LocalTrainer(NumPyClient):
         See `TrainingTask.evaluate`; the loss is NaN if there are no examples.
         """
         self.model.load(self.model.layout.flatten(parameters))
+        self.model.load_private(private_of(self.state))
         client_id = int(config.get("client-id", 0))
         metrics, num_examples = self.task.evaluate(self.model.module, client_id)
         loss = metrics.get("loss", math.nan)
@@ -544,24 +577,43 @@ class _Progress:
     velocity: list[Tensor] | None = None
 
 
-def initial_vector(
-    task: TrainingTask, seed: int, weights: str | None = None
-) -> tuple[Vector, Layout]:
-    """w_0 and the layout of a task's model; they depend on task, seed and weights alone.
+def build_model(
+    task: TrainingTask,
+    seed: int,
+    device: torch.device | str = "cpu",
+    private: Sequence[str] | None = None,
+    weights: str | None = None,
+) -> FlatModel:
+    """A task's model as it is before training; it depends on the arguments alone.
 
     Args:
         task: makes the model.
         seed: of the random weights.
+        device: torch device.
+        private: see `FlatModel`.
         weights: file with weights in their place (`fl_app.client.weights.load_weights`).
 
     Raises:
-        ValueError: the file cannot be read, or its weights do not fit the model.
+        ValueError: the file cannot be read, its weights do not fit the model, or the model has no
+            part that is trained and shared.
     """
-    torch.manual_seed(seed)
-    module = task.model()
+    with torch.random.fork_rng(devices=[]):  # the caller's own draws stay as they were
+        torch.manual_seed(seed)
+        module = task.model()
     if weights is not None:
         load_weights(module, weights)
-    model = FlatModel(module)
+    return FlatModel(module, device, private or ())
+
+
+def initial_vector(
+    task: TrainingTask,
+    seed: int,
+    weights: str | None = None,
+    *,
+    private: Sequence[str] | None = None,
+) -> tuple[Vector, Layout]:
+    """w_0 and its layout; see `build_model`."""
+    model = build_model(task, seed, private=private, weights=weights)
     return model.read(), model.layout
 
 

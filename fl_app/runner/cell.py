@@ -64,10 +64,12 @@ def run_cell(
         prepare_process()
     task = _build_task(config)
     components = build_components(config, task)
+    fixed = components.trainer.model.fixed_digest
     checkpoints = Checkpoints(folder, earlier.settings(config))
     saved = checkpoints.load() if config.resume == "auto" else None
     if saved is not None:
         check_complete(saved["engine"])
+        earlier.refuse_other_fixed(fixed, saved.get("fixed", ""), folder)
         earlier.refuse_lower(earlier.limits(config), saved["limits"], saved["reached"], folder)
     token = saved["token"] if saved else secrets.token_hex(8)
     devices = components.devices
@@ -96,6 +98,8 @@ def run_cell(
                 "limits": earlier.limits(config),
                 "reached": engine.reached,
             }
+            if fixed:  # their values are not in the state
+                state["fixed"] = fixed
             try:
                 checkpoints.save(version, state)
             except (RunError, TypeError) as error:
@@ -106,9 +110,7 @@ def run_cell(
 
     with ExitStack() as stack:
         # Before a file is opened, because this may refuse the configuration.
-        engine, layout = build_engine(
-            components, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token
-        )
+        engine = build_engine(components, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token)
         stack.enter_context(closing(engine))
         if saved is not None:
             engine.load_state_dict(saved["engine"])
@@ -146,7 +148,7 @@ def run_cell(
         "seed": config.seed,
         "num_clients": config.num_clients,
     }
-    model = layout.named(outcome.params)
+    model = components.trainer.model.named(outcome.params)
     return outcome, files.finish(outcome, model, about, config.experiment.report_accuracy)
 
 

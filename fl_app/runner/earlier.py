@@ -140,6 +140,26 @@ def refuse_lower(
             )
 
 
+def refuse_other_fixed(now: str, before: str, folder: Path) -> None:
+    """Refuse to resume a run whose model has another fixed part now.
+
+    Args:
+        now: digest of the fixed part (`FlatModel.fixed_digest`).
+        before: digest of that of the checkpoint.
+        folder: of the run.
+
+    Raises:
+        ValueError: the digests differ.
+    """
+    if now != before:
+        raise ValueError(
+            f"{folder} holds a run of another model: its frozen parameters, or first values of "
+            f"private ones, differ (SHA-256 {now[:8] or 'none'} instead of {before[:8] or 'none'}),"
+            " so what was trained does not fit them; restore the model's code and weights, give "
+            "another folder, or overwrite=true to replace the run"
+        )
+
+
 def remove_run(folder: Path) -> None:
     """Remove the run in the folder of an experiment: the report would show this run alone."""
     events = folder / EVENTS

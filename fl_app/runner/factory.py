@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client import LocalTrainer, TrainingTask, initial_vector
+from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.client.build import build_task, build_trainer, instantiate
+from fl_app.client.flat import FlatModel
+from fl_app.client.trainer import build_model
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout
+from fl_app.core.types import Vector
 from fl_app.devices import Fleet, Overlapping
 from fl_app.engine.clock import Clock, Mailbox
 from fl_app.engine.engine import Engine, Evaluate, Stop
@@ -36,11 +39,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sizes:
-    """Bytes per message, extra vectors included; the same for every client."""
+    """Bytes per message, extra vectors included; the same for every client.
+
+    Attributes:
+        model: of a model's vector.
+        order: of an order.
+        upload: of an upload.
+        fixed: of the fixed part of the model (`fl_app.client.flat.FlatModel`), which travels with a
+            client's first order; 0 if clients build it themselves, or there is none.
+    """
 
     model: int
     order: int
     upload: int
+    fixed: int = 0
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,8 @@ class Components:
         strategy: how updates become the next model.
         schedule: when clients start and updates are aggregated.
         devices: of all clients; None where the schedule or real nodes decide how long orders take.
+        initial: w_0.
+        sizes: of messages.
     """
 
     config: DictConfig
@@ -60,6 +74,8 @@ class Components:
     strategy: Algorithm
     schedule: Schedule
     devices: Fleet | Overlapping | None
+    initial: Vector
+    sizes: Sizes
 
 
 def build_components(config: DictConfig, task: TrainingTask | None = None) -> Components:
@@ -74,25 +90,41 @@ def build_components(config: DictConfig, task: TrainingTask | None = None) -> Co
     """
     task = build_task(config) if task is None else task
     trainer = build_trainer(config, task)
+    first = build_model(
+        task, config.seed, private=trainer.private, weights=config.task.get("weights")
+    )
     strategy, schedule = build_strategy(config), build_schedule(config)
-    if config.runtime.name == "deployment" or schedule.devices is not None:
-        return Components(config, trainer, strategy, schedule, None)
-    devices = _build_devices(config, trainer, build_sizes(strategy, trainer))
+    sizes = build_sizes(strategy, trainer, first)
+    devices = None
+    if config.runtime.name != "deployment" and schedule.devices is None:
+        devices = _build_devices(config, trainer, sizes)
     if isinstance(devices, Overlapping):
         # These devices know how many local epochs cover a transfer.
         config = deepcopy(config)
         config.algorithm.client.local_epochs = devices.local_epochs
         trainer = build_trainer(config, task)
-    return Components(config, trainer, strategy, schedule, devices)
+    if sizes.fixed:
+        trainer.model.load_fixed(first.fixed_bytes())
+    return Components(config, trainer, strategy, schedule, devices, first.read(), sizes)
 
 
-def build_sizes(strategy: Algorithm, trainer: LocalTrainer) -> Sizes:
-    """The bytes of an algorithm's orders and uploads, known before the first order."""
+def build_sizes(
+    strategy: Algorithm, trainer: LocalTrainer, first: FlatModel | None = None
+) -> Sizes:
+    """The bytes of an algorithm's orders and uploads, known before the first order.
+
+    Args:
+        strategy: of the run.
+        trainer: as a client builds it.
+        first: the server's model before training, if its fixed part may be another one.
+    """
     layout = trainer.model.layout
+    sent = first is not None and first.fixed_digest != trainer.model.fixed_digest
     return Sizes(
         model=4 * layout.size,
         order=4 * layout.size * (1 + len(strategy.order_extra)),
         upload=trainer.compression.num_bytes(layout) * (1 + len(strategy.upload_extra)),
+        fixed=trainer.model.num_fixed_bytes if sent else 0,
     )
 
 
@@ -126,8 +158,8 @@ def build_engine(
     checkpoint: Callable[[int], None] | None = None,
     grid: "Grid | None" = None,
     run: str = "",
-) -> tuple[Engine, Layout]:
-    """The engine with all that it drives, and the layout of the model.
+) -> Engine:
+    """The engine with all that it drives.
 
     Args:
         components: of the run.
@@ -141,12 +173,12 @@ def build_engine(
         ValueError: a value is refused.
     """
     config, trainer, strategy = components.config, components.trainer, components.strategy
-    initial, layout = initial_vector(trainer.task, config.seed, config.task.get("weights"))
-    engine = Engine(
+    layout = trainer.model.layout
+    return Engine(
         strategy=strategy,
         schedule=components.schedule,
         clock=_clock(components, layout, grid, run),
-        initial=initial,
+        initial=components.initial,
         num_trainable=layout.num_trainable,
         stop=Stop(
             num_versions=_unlimited(config.num_versions),
@@ -157,7 +189,7 @@ def build_engine(
         evaluate=_evaluation(trainer, config),
         eval_every=config.eval_every,
         guard=build_guard(config),
-        upload_bytes=build_sizes(strategy, trainer).upload,
+        upload_bytes=components.sizes.upload,
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
         checkpoint_final=config.checkpoint_final,
@@ -169,7 +201,6 @@ def build_engine(
             if (rate := OmegaConf.select(config.algorithm, key)) is not None
         },
     )
-    return engine, layout
 
 
 def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str) -> Clock:
@@ -260,6 +291,7 @@ def _evaluation(trainer: LocalTrainer, config: DictConfig) -> Evaluate | None:
     def evaluate(version: int, vector: Any) -> dict[str, float]:
         del version
         trainer.model.load(vector)
+        trainer.model.load_private({})  # a server has none of the clients'
         return dict(test(trainer.model.module))
 
     return evaluate

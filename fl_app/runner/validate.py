@@ -17,6 +17,7 @@ from fl_app.core.errors import (
     require,
     require_at_least,
     require_count,
+    require_patterns,
     require_positive,
 )
 from fl_app.engine.guard import Guard
@@ -192,6 +193,8 @@ def _check_common(task: Mapping[str, Any]) -> None:
         "a file, or null for random weights",
         "there is nothing to start from",
     )
+    if task.get("trainable") is not None:
+        require_patterns("task.trainable", task["trainable"], "nothing would be trained")
 
 
 def _check_devices(config: DictConfig) -> None:

@@ -166,7 +166,7 @@ def test_nothing_is_learned_that_a_checkpoint_does_not_hold(
 ) -> None:
     settings = ["num_versions=3", "runtime.workers=0", "algorithm.client.local_epochs=2"]
     config = composed(f"algorithm={name}", f"num_clients={CLIENTS}", *settings)
-    engine, _ = build_engine(build_components(config, TASK), sinks=[])
+    engine = build_engine(build_components(config, TASK), sinks=[])
     engine.run()
     assert engine.state_dict()["unkept"] == []
     assert not caplog.records
@@ -235,7 +235,7 @@ def course(name: str, seed: int) -> tuple[bytes, list[tuple[float, int, int]], b
     """w_0, what arrived when, and the final model, of a run as configured."""
     config = configuration(name, f"seed={seed}", "num_versions=8", "runtime.workers=0")
     recorder = Recorder()
-    engine, _ = build_engine(build_components(config, Drawn.scattered(CLIENTS)), sinks=[recorder])
+    engine = build_engine(build_components(config, Drawn.scattered(CLIENTS)), sinks=[recorder])
     initial = engine.outcome.params.tobytes()
     final = engine.run().params.tobytes()
     arrivals = [event for event in recorder.events if event["kind"] == "arrival"]

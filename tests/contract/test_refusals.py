@@ -89,7 +89,7 @@ def test_a_value_of_another_type_is_told(override: str, told: str) -> None:
 def run(config: DictConfig) -> tuple[str, np.ndarray, list[str]]:
     """How it ended, the model, and what went wrong on the way."""
     recorder = Recorder()
-    engine, _ = build_engine(build_components(config, TASK), sinks=[recorder])
+    engine = build_engine(build_components(config, TASK), sinks=[recorder])
     outcome = engine.run()
     wrong = [event["reason"] for event in recorder.events if "reason" in event]
     return outcome.stopped, outcome.params, wrong

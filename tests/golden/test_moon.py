@@ -154,6 +154,8 @@ def test_features_are_what_the_last_linear_layer_is_given(
     assert frozen.shape == trainer._features.of_head.shape
     assert not frozen.requires_grad
     assert torch.equal(frozen, trainer._received.features(inputs))  # without dropout
+    assert torch.equal(frozen, trainer._previous.features(inputs))
+    trainer._previous.load(trainer.model.read() + 1)
     assert not torch.equal(frozen, trainer._previous.features(inputs))
 
 

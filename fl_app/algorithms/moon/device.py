@@ -40,8 +40,8 @@ class MOONTrainer(LocalTrainer):
         require_positive("client.temperature", temperature, "similarities are divided by it")
         self.contrast = contrast
         self.temperature = temperature
+        self._received, self._previous = (_Frozen(self.model.twin()) for _ in range(2))
         self._features = _Features(self.model.module)
-        self._received, self._previous = (_Frozen(task, self.device) for _ in range(2))
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Freeze the received model and the client's previous one."""
@@ -89,10 +89,10 @@ class _Features:
 
 
 class _Frozen:
-    """A second model of the task that is not trained."""
+    """A second model that is not trained; frozen and private tensors are those of the first."""
 
-    def __init__(self, task: TrainingTask, device: torch.device) -> None:
-        self._model = FlatModel(task.model(), device)
+    def __init__(self, model: FlatModel) -> None:
+        self._model = model
         self._model.module.eval()
         self._features = _Features(self._model.module)
         self.load = self._model.load

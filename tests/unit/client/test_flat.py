@@ -1,12 +1,15 @@
 """A module and its one vector: where what lies, and that copies are copies."""
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from helpers import vec
-from torch import nn
+from torch import Tensor, nn
 
-from fl_app.client.flat import FlatModel
+from fl_app.client.flat import FlatModel, trainable_only
 
 
 def normalised() -> nn.Module:
@@ -70,19 +73,228 @@ def test_vectors_are_copied_in_and_out() -> None:
     assert (out == 5).all()
 
 
-def test_frozen_parameters_are_buffers() -> None:
+def frozen_head() -> nn.Module:
+    """As `normalised`, with the last layer frozen, its weights in half precision."""
+    module = normalised()
+    module[3].to(torch.bfloat16).requires_grad_(False)
+    return module
+
+
+def test_frozen_parameters_are_not_in_the_vector() -> None:
     module = nn.Linear(2, 1)
     module.weight.requires_grad_(False)
+    weight = module.weight.detach().clone()
     model = FlatModel(module)
-    assert model.layout.num_trainable == 1
-    assert [parameter.shape for parameter in model.params] == [(1,)]
-    model.load(vec(7, 5, 6))
+    assert model.layout.names == ["bias"]
+    assert model.trained == model.params == [module.bias]
+    model.load(vec(7))
     assert module.bias.tolist() == [7]
-    assert module.weight.tolist() == [[5, 6]]
+    assert torch.equal(module.weight, weight)
 
 
-def test_tied_weights_are_refused() -> None:
-    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    module[1].weight = module[0].weight
-    with pytest.raises(ValueError, match="one tensor under two names"):
-        FlatModel(module)
+def test_all_arrays_by_name_hold_the_frozen_ones_in_the_order_of_the_module() -> None:
+    module = frozen_head()
+    expected = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    model = FlatModel(module)
+    arrays = model.named(model.read())
+    assert list(arrays) == list(expected)
+    assert arrays["3.weight"].dtype == np.float32  # NumPy has no bfloat16
+    for name, tensor in expected.items():
+        assert arrays[name].tolist() == tensor.tolist()
+    assert model.named(model.read() + 1)["0.bias"].tolist() == (expected["0.bias"] + 1).tolist()
+    assert "3.weight" not in model.layout.names
+
+
+def test_frozen_parameters_travel_as_bytes_and_are_known_by_their_digest() -> None:
+    one, other = FlatModel(frozen_head()), FlatModel(frozen_head())
+    assert one.fixed_digest == other.fixed_digest
+    assert len(one.fixed_digest) == 64
+    assert one.num_fixed_bytes == 2 * (4 * 2 + 2)
+    with torch.no_grad():
+        one.module[3].bias += 1
+    sent = one.fixed_bytes()
+    other.load_fixed(sent)
+    assert torch.equal(other.module[3].bias, one.module[3].bias)
+    assert other.fixed_digest != FlatModel(frozen_head()).fixed_digest
+    assert other.fixed_digest == FlatModel(one.module).fixed_digest
+    assert FlatModel(normalised()).fixed_digest == ""
+    for wrong in ({}, {**sent, "x": sent["3.bias"]}, {**sent, "3.bias": sent["3.weight"]}):
+        with pytest.raises(ValueError, match="frozen or private parameters do not fit the model: "):
+            other.load_fixed(wrong)
+
+
+def test_the_digest_covers_types_and_shapes() -> None:
+    def digest(change: Any) -> str:
+        module = nn.ModuleDict({"a": nn.Linear(2, 2), "b": nn.Linear(2, 1)})
+        nn.init.zeros_(module["a"].weight)
+        module["a"].weight = nn.Parameter(change(module["a"].weight.detach()), False)
+        return FlatModel(module).fixed_digest
+
+    as_it_is, flat, ints = digest(lambda w: w), digest(torch.flatten), digest(lambda w: w.int())
+    assert len({as_it_is, flat, ints}) == 3
+
+
+class Tied(nn.Module):
+    """An embedding whose weights are those of the output, too, and an average beside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(3, 2)
+        self.middle = nn.Linear(2, 2)
+        self.output = nn.Linear(2, 3, bias=False)
+        self.output.weight = self.embedding.weight
+        average = torch.zeros(2)
+        self.register_buffer("mean", average)
+        self.register_buffer("same_mean", average)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.output(self.middle(self.embedding(tokens)))
+        return logits
+
+
+def test_tied_weights_are_in_the_vector_once_and_stay_tied() -> None:
+    module = Tied()
+    names = list(module.state_dict())
+    model = FlatModel(module)
+    assert model.layout.names == ["mean", "embedding.weight", "middle.weight", "middle.bias"]
+    assert len(model.params) == 3
+    vector = np.arange(model.layout.size, dtype=np.float32)
+    model.load(vector)
+    assert module.output.weight is module.embedding.weight
+    assert module.output.weight.flatten().tolist() == [0, 1, 2, 3, 4, 5]
+    module.mean += 1
+    assert torch.equal(module.mean, module.same_mean)
+    arrays = model.named(vector)
+    assert list(arrays) == names
+    assert arrays["output.weight"].tolist() == arrays["embedding.weight"].tolist()
+
+
+def test_tied_weights_can_be_frozen() -> None:
+    module = trainable_only(Tied, ["middle.*"])()
+    model = FlatModel(module)
+    assert list(model.frozen) == ["embedding.weight"]
+    assert model.num_fixed_bytes == 4 * 6
+    assert module.output.weight is module.embedding.weight
+    assert list(model.named(model.read())) == list(module.state_dict())
+    assert FlatModel(trainable_only(Tied, ["output.*"])()).layout.names == [
+        "mean",
+        "embedding.weight",
+    ]
+
+
+def test_private_parameters_and_buffers_are_not_in_the_vector() -> None:
+    module = normalised()
+    model = FlatModel(module, private=["1.*", "3.bias"])
+    assert model.layout.names == ["0.weight", "0.bias", "3.weight"]
+    assert [id(p) for p in model.trained] == [
+        *map(id, (module[0].weight, module[0].bias, module[3].weight)),
+        *map(id, (module[1].weight, module[1].bias, module[3].bias)),
+    ]
+    first = model.read_private()
+    initial = first["3.bias"].tolist()
+    assert list(first) == [
+        *("1.weight", "1.bias", "1.running_mean", "1.running_var", "1.num_batches_tracked"),
+        "3.bias",
+    ]
+    module(torch.ones(5, 3))
+    with torch.no_grad():
+        module[3].bias += 1
+    assert first["3.bias"].tolist() == initial, "a copy"
+    own = model.read_private()
+    assert own["1.num_batches_tracked"] == 1
+    assert model.named(model.read())["3.bias"].tolist() == initial
+    model.load_private({})
+    assert module[3].bias.tolist() == initial
+    for array in own.values():
+        array.flags.writeable = False  # as one from another process
+    model.load_private(own)
+    assert module[3].bias.tolist() == own["3.bias"].tolist()
+    assert module[1].num_batches_tracked == 1
+
+
+def test_initial_values_of_private_parameters_are_fixed_too() -> None:
+    one, other = (FlatModel(normalised(), private=["1.*", "3.bias"]) for _ in range(2))
+    assert one.num_fixed_bytes == 4 * 4 * 4 + 8 + 2 * 4
+    before = one.fixed_digest
+    with torch.no_grad():
+        one.module[3].bias += 1
+    assert one.fixed_digest == before, "trained since"
+    with torch.no_grad():
+        changed = normalised()
+        changed[3].bias += 1
+        changed[1].num_batches_tracked += 5
+    one = FlatModel(changed, private=["1.*", "3.bias"])
+    assert one.fixed_digest != before
+    other.load_fixed(one.fixed_bytes())
+    assert other.fixed_digest == one.fixed_digest
+    assert other.module[3].bias.tolist() == changed[3].bias.tolist()
+    assert other.named(other.read())["3.bias"].tolist() == changed[3].bias.tolist()
+    assert other.module[1].num_batches_tracked == 5
+
+
+def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else() -> None:
+    model = FlatModel(trainable_only(normalised, ["0.*", "3.*"])(), private=["3.weight"])
+    twin = model.twin()
+    assert twin.layout == model.layout
+    assert twin.module[1].weight is model.module[1].weight
+    assert twin.module[3].weight is model.module[3].weight
+    before = model.read()
+    assert twin.read().tolist() == before.tolist()
+    twin.load(before + 1)
+    assert model.read().tolist() == before.tolist()
+    with torch.no_grad():
+        model.module[3].weight.zero_()
+        model.module[1].weight.zero_()
+    outputs = twin.module(torch.ones(4, 3))
+    assert torch.equal(outputs, twin.module[3].bias.expand(4, 2))
+
+
+def test_other_parameters_are_frozen_by_pattern_and_may_have_been_frozen_before() -> None:
+    module = trainable_only(frozen_head, ["1.*", "*.bias"])()
+    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    assert trained == {"0.bias", "1.weight", "1.bias", "3.bias"}
+
+
+@pytest.mark.parametrize(
+    ("trainable", "private", "message"),
+    [
+        (
+            ["nothing.*"],
+            [],
+            "task.trainable='nothing.*' matches no name in the model, whose names ",
+        ),
+        (["1.running_mean"], [], "task.trainable='1.running_mean' matches no name"),
+        (["0.*", "4.*"], [], "task.trainable='4.*' matches no name in the model"),
+        (["*"], ["head"], "client.private='head' matches no name in the model, whose names are 0."),
+        (["*"], ["*"], "client.private=['*'] matches all trainable parameters, so clients would "),
+        (["0.*"], ["0.*"], "client.private=['0.*'] matches all trainable parameters, so clients"),
+        (["0.*"], ["3.*"], "client.private=['3.*'] matches frozen parameters (3.weight, 3.bias): "),
+        (["0.*", "3.bias"], ["3.*"], "client.private=['3.*'] matches frozen parameters (3.weight)"),
+    ],
+)
+def test_patterns_that_leave_nothing_to_train_or_to_share_are_refused(
+    trainable: list[str], private: list[str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        FlatModel(trainable_only(normalised, trainable)(), private=private)
+
+
+def test_a_model_without_anything_to_train_is_refused() -> None:
+    with pytest.raises(ValueError, match="all parameters of the model are frozen"):
+        FlatModel(normalised().requires_grad_(False))
+    with pytest.raises(ValueError, match="the model has no parameters"):
+        FlatModel(nn.ReLU())
+
+
+def test_integers_cannot_be_trained() -> None:
+    def quantised() -> nn.Module:
+        module = nn.Linear(2, 2)
+        module.weight = nn.Parameter(torch.ones(2, 2, dtype=torch.int8), requires_grad=False)
+        return module
+
+    assert FlatModel(quantised()).layout.names == ["bias"]
+    with pytest.raises(
+        ValueError, match=re.escape("task.trainable matches weight, which is torch.int8")
+    ):
+        trainable_only(quantised, ["*"])()

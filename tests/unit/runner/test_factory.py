@@ -58,7 +58,7 @@ def engine_on_a_gpu(workers: str) -> Engine:
     config = composed("algorithm=fedavg_k", "num_clients=10", f"runtime.workers={workers}")
     components = build_components(config)
     components.trainer.device = torch.device("cuda")
-    return build_engine(components, sinks=[])[0]
+    return build_engine(components, sinks=[])
 
 
 def test_processes_are_not_forked_where_the_parent_uses_a_gpu() -> None:

@@ -49,7 +49,7 @@ def events_of(task: Task, *overrides: str) -> list[Any]:
         def close(self) -> None:
             pass
 
-    engine, _ = build_engine(components, sinks=[Kept()])
+    engine = build_engine(components, sinks=[Kept()])
     engine.run()
     return events
 

@@ -1,0 +1,185 @@
+"""Runs of models of which a part is frozen or private: what travels, and what is saved."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from configs import composed
+
+from fl_app.client.build import build_task
+from fl_app.client.trainer import build_model
+from fl_app.runner.cell import run_cell
+from fl_app.runner.checkpoint import Checkpoints
+from fl_app.runner.earlier import refuse_other_fixed, settings
+from fl_app.runner.validate import validate_config
+from fl_app.tasks.task import Task
+
+SMALL = ["num_clients=6", "num_versions=4", "eval_every=2", "partition=iid", "runtime.workers=0"]
+SMALL += ["algorithm.client.local_steps=2"]
+SMALL += ["algorithm.schedule.buffer_size=2", "algorithm.schedule.concurrency=4"]
+HEAD = "task.trainable=[3.*]"  # of the perceptron: 32 x 10 + 10 = 330 of 2,410 parameters
+OWN = "algorithm.client.private=[3.*]"  # and 2,080 that are shared
+
+
+def federation(folder: Path, *more: str) -> dict[str, Any]:
+    config = composed("algorithm=fedbuff", *SMALL, *more)
+    validate_config(config)
+    return run_cell(config, folder, label="test")[1]
+
+
+def arrays(folder: Path) -> dict[str, Any]:
+    with np.load(folder / "model.npz") as file:
+        return dict(file)
+
+
+def seeded(*overrides: str) -> dict[str, Any]:
+    """The model that everybody builds from the seed."""
+    model = build_model(build_task(composed("algorithm=fedbuff", *SMALL, *overrides)), seed=0)
+    return model.named(model.read())
+
+
+def test_only_what_is_trained_travels_and_all_of_it_is_saved(tmp_path: Path) -> None:
+    summary = federation(tmp_path, HEAD)
+    sent = summary["bytes_up"], summary["bytes_down"]
+    orders = (tmp_path / "events.jsonl").read_text().count('"dispatch"')
+    assert sent == (4 * 330 * summary["client_updates"], 4 * 330 * orders)
+    found, first = arrays(tmp_path), seeded()
+    assert list(found) == list(first)
+    for name, array in found.items():
+        assert (array == first[name]).all() == (name[0] == "1")
+    checkpoint = next((tmp_path / "checkpoints").iterdir())
+    assert checkpoint.stat().st_size < 20 * 4 * 330
+
+
+def test_private_parameters_stay_in_the_clients_states(tmp_path: Path) -> None:
+    summary = federation(tmp_path, OWN)
+    assert summary["bytes_up"] == 4 * 2080 * summary["client_updates"]
+    found, first = arrays(tmp_path), seeded()
+    for name, array in found.items():
+        assert (array == first[name]).all() == (name[0] == "3")
+    config = composed("algorithm=fedbuff", *SMALL, OWN)
+    states = Checkpoints(tmp_path, settings(config)).load()["engine"]["client_states"]
+    assert len(states) > 2
+    for state in states.values():
+        assert list(state) == ["private.3.weight", "private.3.bias"]
+        assert (state["private.3.bias"] != first["3.bias"]).all()
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedavgm", "moon", "fedasmu"])
+@pytest.mark.parametrize("part", [HEAD, OWN])
+def test_algorithms_that_keep_or_send_more_vectors(
+    tmp_path: Path, algorithm: str, part: str
+) -> None:
+    small = ["num_clients=4", "num_versions=2", "runtime.workers=0", "partition=iid"]
+    small += ["algorithm.client.batch_size=64", "algorithm.client.local_epochs=2"]
+    config = composed(f"algorithm={algorithm}", *small, part)
+    _, summary = run_cell(config, tmp_path, label="test")
+    vectors = 2 if algorithm == "scaffold" else 1
+    size = 4 * (330 if part == HEAD else 2080)
+    assert summary["bytes_up"] == vectors * size * summary["client_updates"]
+    assert summary["failures"] == summary["rejected"] == 0
+
+
+@pytest.mark.parametrize("part", [HEAD, OWN])
+def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(tmp_path: Path, part: str) -> None:
+    compressed = [part, "algorithm.client.top_k=0.1", "algorithm.client.upload_dtype=float16"]
+    federation(tmp_path / "whole", *compressed, "num_versions=6")
+    for end in (2, 6):
+        federation(tmp_path / "parts", *compressed, f"num_versions={end}", "resume=auto")
+    whole, parts = (tmp_path / name / "events.jsonl" for name in ("whole", "parts"))
+    assert whole.read_bytes() == parts.read_bytes()
+    found, other = arrays(tmp_path / "whole"), arrays(tmp_path / "parts")
+    assert all((found[name] == other[name]).all() for name in found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", [HEAD, OWN])
+def test_workers_make_no_difference(tmp_path: Path, part: str) -> None:
+    hashes = set()
+    for workers in (0, 2):
+        folder = tmp_path / str(workers)
+        hashes.add(federation(folder, part, f"runtime.workers={workers}")["model_sha256"])
+    logs = {(tmp_path / str(workers) / "events.jsonl").read_bytes() for workers in (0, 2)}
+    assert len(hashes) == len(logs) == 1
+
+
+def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path: Path) -> None:
+    federation(tmp_path, HEAD, "num_versions=2")
+    fixed = build_model(
+        build_task(composed("algorithm=fedbuff", *SMALL, HEAD)), seed=0
+    ).fixed_digest
+    config = composed("algorithm=fedbuff", *SMALL, HEAD)
+    saved = Checkpoints(tmp_path, settings(config)).load()
+    assert saved["fixed"] == fixed
+    refuse_other_fixed(fixed, saved["fixed"], tmp_path)
+    message = re.escape(f"{tmp_path} holds a run of another model: its frozen parameters")
+    with pytest.raises(ValueError, match=message):
+        refuse_other_fixed("0" * 64, saved["fixed"], tmp_path)
+    assert "fixed" not in saved["engine"]
+
+
+def test_a_model_without_fixed_part_leaves_the_checkpoint_as_it_was(tmp_path: Path) -> None:
+    federation(tmp_path, "num_versions=2")
+    config = composed("algorithm=fedbuff", *SMALL)
+    saved = Checkpoints(tmp_path, settings(config)).load()
+    assert set(saved) == {"engine", "files", "token", "limits", "reached"}
+
+
+def test_patterns_make_the_model_of_a_task() -> None:
+    task = build_task(composed("algorithm=fedbuff", *SMALL, HEAD))
+    assert isinstance(task, Task)
+    trained = [name for name, p in task.model().named_parameters() if p.requires_grad]
+    assert trained == ["3.weight", "3.bias"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("task.trainable=[]", "task.trainable=[] must be a list of patterns such as [head.*], or "),
+        ("task.trainable=head", "task.trainable=head must be a list of patterns such as [head.*]"),
+        ("task.trainable=[1]", "task.trainable=[1] must be a list of patterns such as [head.*]"),
+        ("algorithm.client.private=[]", "client.private=[] must be a list of patterns such as "),
+        ("algorithm.client.private=3", "client.private=3 must be a list of patterns such as "),
+        ("task.trainable=[head.*]", "task.trainable='head.*' matches no name in the model"),
+        ("algorithm.client.private=[7.*]", "client.private='7.*' matches no name in the model"),
+        ("algorithm.client.private=['*']", "client.private=['*'] matches all trainable parameters"),
+    ],
+)
+def test_bad_patterns_are_refused_before_anything_is_written(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        federation(tmp_path / "run", override)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_private_pattern_cannot_match_what_is_frozen(tmp_path: Path) -> None:
+    message = re.escape("client.private=['*.bias'] matches frozen parameters (1.bias)")
+    with pytest.raises(ValueError, match=message):
+        federation(tmp_path / "run", HEAD, "algorithm.client.private=['*.bias']")
+
+
+def test_the_algorithm_with_gradients_has_no_private_parameters(tmp_path: Path) -> None:
+    config = composed("algorithm=sasgd", "num_clients=20", OWN)
+    with pytest.raises(ValueError, match=r"client.upload=gradient must be model, delta or pseudo"):
+        validate_config(config)
+
+
+class Bare:
+    """A task of somebody's own, which cannot be given another model."""
+
+    num_clients = 1
+
+    def __init__(self, **facts: Any) -> None:
+        del facts
+
+
+def test_a_task_that_makes_its_model_itself_freezes_it_itself() -> None:
+    config = composed("algorithm=fedbuff", *SMALL, HEAD)
+    config.task = {"_target_": f"{__name__}.Bare", "trainable": ["3.*"]}
+    with pytest.raises(ValueError, match=re.escape("task.trainable=['3.*'] must be null with a B")):
+        build_task(config)
+    assert json.dumps(list(config.task)) == '["_target_", "trainable"]'
