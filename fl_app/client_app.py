@@ -29,7 +29,9 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Report which partition this node has, without loading it."""
+    """Report which partition this node has, without loading it; or how many examples it has."""
+    if names.APP_CONFIG in wire.order_config(message):
+        return _answer(message, context)
     return wire.pack_introduction(message, context)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.client.node_data import own_config, with_any_id
 from fl_app.core.errors import require
 
 if TYPE_CHECKING:
@@ -31,20 +32,28 @@ M_MMAP_MAX = -4
 COMMON_KEYS = ("holdout", "weights", "trainable")
 
 
-def build_task(config: DictConfig) -> "TrainingTask":
-    """The task with the data of all `num_clients` clients.
+def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
+    """The task with the data of all `num_clients` clients, or of a node with data of its own.
+
+    Args:
+        config: of the run.
+        data: path of the node's own data; the task then has one client with all of them, which
+            answers to any client id. None = the data that `config` names.
 
     Raises:
         ValueError: a value is refused, or the data are.
     """
+    if data is not None:
+        config = own_config(config, data)
     task = instantiate(
         config.task,
         leave_out=COMMON_KEYS,
         partition=instantiate(config.partition),
-        num_clients=config.num_clients,
+        num_clients=config.num_clients or 1,  # null: the nodes are the clients
         seed=config.seed,
     )
-    return complete_task(config, task)
+    complete = complete_task(config, task)
+    return complete if data is None else with_any_id(complete)
 
 
 def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
@@ -52,16 +61,16 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
 
     Args:
         config: of the run.
-        task: of the configuration, or made in Python. One without clients gets those of
-            ``partition`` and ``num_clients``.
+        task: of the configuration, or made in Python. One with examples and without clients gets
+            those of ``partition`` and ``num_clients``.
 
     Raises:
         ValueError: a value is refused.
     """
-    if not task.num_clients:
+    if not task.num_clients and len(task.targets):  # a server whose nodes own the data has none
         task = task.with_clients(instantiate(config.partition), config.num_clients, config.seed)
     holdout = config.task.get("holdout", 0.0)
-    if holdout:
+    if holdout and task.num_clients:
         require(
             hasattr(task, "with_holdout"),
             "task.holdout",

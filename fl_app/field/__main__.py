@@ -90,6 +90,11 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument(
         "--training-time", type=float, help="seconds that the slowest device trains for one order"
     )
+    doctor.add_argument(
+        "overrides",
+        nargs="*",
+        help="as after `python -m fl_app` (OVERRIDES); a device's own data are read as they say",
+    )
     doctor.set_defaults(command=_doctor)
 
     healthy = commands.add_parser(
@@ -198,7 +203,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
     from fl_app.field.doctor import examine, show
 
     kit = None if arguments.folder is None else Kit.read(arguments.folder)
-    return show(examine(kit, arguments.superlink, arguments.training_time))
+    return show(examine(kit, arguments.superlink, arguments.training_time, arguments.overrides))
 
 
 def _healthy(arguments: argparse.Namespace) -> int:

@@ -295,8 +295,15 @@ def check_installation(settings: Mapping[str, str]) -> Finding:
     return good("Flower's installations", "off: the dependencies are installed already")
 
 
-def check_partition(node_config: str) -> Finding:
-    """Check that a node has a valid partition of the data."""
+def check_partition(node_config: str, owns_data: bool) -> Finding:
+    """Check that a node has a valid partition of the data.
+
+    Args:
+        node_config: NODE_CONFIG of its settings.
+        owns_data: whether it has data of its own; its partition then is only its client id.
+    """
+    if owns_data and "partition-id=" not in node_config:
+        return good("partition", "none: the server knows this device by its node id")
     pairs = dict(pair.partition("=")[::2] for pair in node_config.split())
     mend = 'NODE_CONFIG="partition-id=0 num-partitions=3": another number on every device, from 0'
     try:

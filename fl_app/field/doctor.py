@@ -18,6 +18,7 @@ import psutil
 from cryptography import x509
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
+from omegaconf import DictConfig
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from rich import box
@@ -30,6 +31,7 @@ from fl_app.field import checks
 from fl_app.field.certificates import load_certificate
 from fl_app.field.checks import Finding, Verdict
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, public_bytes
+from fl_app.field.data import of_data, of_server
 from fl_app.field.health import PATIENCE, any_server, ask, healthy, split
 from fl_app.field.kit import Kit
 
@@ -38,18 +40,24 @@ PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.
 SIGNS = {Verdict.GOOD: "[green]ok[/]", Verdict.WRONG: "[red]WRONG[/]", Verdict.UNKNOWN: "?"}
 
 
-def examine(kit: Kit | None, superlink: str | None, training_time: float | None) -> list[Finding]:
+def examine(
+    kit: Kit | None,
+    superlink: str | None,
+    training_time: float | None,
+    overrides: Sequence[str] = (),
+) -> list[Finding]:
     """Carry out every check that is possible on this machine.
 
     Args:
         kit: the folder of a server or a device; None examines the machine alone.
         superlink: host:port, if it differs from the kit's.
         training_time: seconds that the slowest device trains for one order; None if unknown.
+        overrides: of the run, as after ``python -m fl_app``; () = OVERRIDES of the folder.
     """
     findings = [*of_machine(kit)]
     address = superlink or (kit.address if kit else None)
     if kit is not None:
-        findings += of_settings(kit, training_time)
+        findings += of_settings(kit, training_time, overrides)
         findings += of_files(kit)
     if address is not None:
         findings += of_network(address, kit)
@@ -80,25 +88,29 @@ def of_machine(kit: Kit | None) -> Iterator[Finding]:
     yield checks.check_disk(shutil.disk_usage(where).free / GIB, where)
 
 
-def of_settings(kit: Kit, training_time: float | None) -> Iterator[Finding]:
-    """Check the settings of a folder; of a server's folder also the run in OVERRIDES."""
+def of_settings(
+    kit: Kit, training_time: float | None, overrides: Sequence[str] = ()
+) -> Iterator[Finding]:
+    """Check the settings of a folder, the run in OVERRIDES, and a device's own data."""
+    overrides = overrides or kit.overrides
     yield checks.check_installation(kit.settings)
-    if kit.role == "node":
-        yield checks.check_partition(kit.settings.get("NODE_CONFIG", ""))
-        port = int(kit.settings["PORT"])
-        yield checks.check_port(port, _free(port), healthy(kit))
-        return
-    port = split(kit.address)[1]
+    node = kit.role == "node"
+    if node:
+        yield checks.check_partition(kit.settings.get("NODE_CONFIG", ""), kit.data is not None)
+    port = int(kit.settings["PORT"]) if node else split(kit.address)[1]
     yield checks.check_port(port, _free(port), healthy(kit))
-    try:
-        refuse_dots(kit.overrides)
-        with initialize_config_dir(str(CONF), version_base="1.3"):
-            run = compose("config", overrides=kit.overrides)
-    except (HydraException, ValueError) as error:
-        mend = "correct OVERRIDES: they are the words after `python -m fl_app`"
-        why = explain(error, kit.overrides) if isinstance(error, HydraException) else str(error)
-        yield checks.wrong("run", why, mend)
+    run = None
+    if overrides or not node:
+        try:
+            run = _composed(overrides)
+        except ValueError as error:
+            mend = "correct OVERRIDES: they are the words after `python -m fl_app`"
+            yield checks.wrong("run", str(error), mend)
+    if kit.data is not None:
+        yield from of_data(kit.data, run)
+    if node or run is None:
         return
+    yield from of_server(run)
     yield checks.check_checkpoints(run.checkpoint_every)
     yield checks.check_deadline(run.deadline, order_time(kit.folder / "run", training_time))
     yield checks.check_heartbeat(run.deadline, OFFLINE_AFTER)
@@ -214,6 +226,20 @@ def order_time(run: Path, training_time: float | None) -> float | None:
             return max((float(row["seconds"]) for row in csv.DictReader(file)), default=None)
     except FileNotFoundError:
         return None
+
+
+def _composed(overrides: Sequence[str]) -> DictConfig:
+    """The configuration of a run.
+
+    Raises:
+        ValueError: an override is refused.
+    """
+    refuse_dots(overrides)
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return compose("config", overrides=list(overrides))
+    except HydraException as error:
+        raise ValueError(explain(error, overrides)) from None
 
 
 def _servers_version(address: str, context: ssl.SSLContext | None) -> str | None:

@@ -6,6 +6,7 @@ same folder.
 """
 
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -27,6 +28,7 @@ OFFLINE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
+DATA_PATTERN = r"""\bdata=(?:'([^']*)'|"([^"]*)"|(\S+))"""  # in a node's configuration
 DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, for the run in server.env
 
 
@@ -87,6 +89,15 @@ class Kit:
     def root_certificate(self) -> Path | None:
         """Certificate of the authority that signs the SuperLink's; None if insecure."""
         return None if self.insecure else self.folder / "ca.crt"
+
+    @property
+    def data(self) -> str | None:
+        """Path of a device's own data, from DATA or ``data=`` in NODE_CONFIG; None = none."""
+        if self.role == "server":
+            return None
+        configured = re.search(DATA_PATTERN, self.settings.get("NODE_CONFIG", ""))
+        named = next(filter(None, configured.groups()), None) if configured else None
+        return self.settings.get("DATA") or named
 
     @property
     def environment(self) -> dict[str, str]:
@@ -190,6 +201,7 @@ def _node(i: int, nodes: int, host: str, port: int) -> dict[str, str]:
     return {
         "SUPERLINK": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
         "NODE_CONFIG": f"partition-id={i} num-partitions={nodes}",
+        "DATA": "",  # path of the device's own data
         "PORT": str(NODE_PORT + i),
         "VENV": VENV,
         **OFFLINE,
@@ -200,6 +212,7 @@ def _one_machine(nodes: int, port: int) -> str:
     """Return a compose file for the whole federation on one machine."""
     lines = [
         "# The whole federation on one machine: docker compose up -d",
+        "# With data of their own: DATA_0=/path DATA_1=/path docker compose up -d",
         "services:",
         "  superlink:",
         "    extends: {file: server/compose.yaml, service: superlink}",
@@ -210,7 +223,13 @@ def _one_machine(nodes: int, port: int) -> str:
         lines += [
             f"  node-{i}:",
             f"    extends: {{file: node-{i}/compose.yaml, service: supernode}}",
-            f'    environment: {{SUPERLINK: "superlink:{port}"}}',
+            f'    environment: {{SUPERLINK: "superlink:{port}", DATA: "${{DATA_{i}:-}}"}}',
+            "    volumes:",
+            "      - type: bind",
+            f"        source: ${{DATA_{i}:-.}}",
+            f"        target: ${{DATA_{i}:-/data}}",
+            "        read_only: true",
+            "        bind: {create_host_path: false}",
         ]
     return "\n".join(lines) + "\n"
 

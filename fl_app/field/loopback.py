@@ -63,7 +63,7 @@ class Federation:
     def start(
         self,
         num_nodes: int,
-        node_config: str = "",
+        node_config: str | Sequence[str] = "",
         via: Callable[[int], int] | None = None,
         supernode: Sequence[str] = ("flower-supernode",),
     ) -> None:
@@ -71,7 +71,8 @@ class Federation:
 
         Args:
             num_nodes: number of SuperNodes.
-            node_config: node config beside the partition, such as ``resident=true``.
+            node_config: node config beside the partition, such as ``resident=true``; of all nodes,
+                or one for each.
             via: starts a proxy for the SuperLink's port and returns the proxy's port, to which
                 the nodes connect.
             supernode: the command that starts a node, without its arguments.
@@ -92,8 +93,9 @@ class Federation:
         print(f"SuperLink on {address}", flush=True)
         if via is not None:
             address = f"{HOST}:{via(port)}"
+        more = [node_config] * num_nodes if isinstance(node_config, str) else node_config
         for i, node_port in enumerate(node_ports):
-            partition = f"partition-id={i} num-partitions={num_nodes} {node_config}"
+            partition = f"partition-id={i} num-partitions={num_nodes} {more[i]}"
             node = ["--insecure", "--superlink", address, "--host", HOST, "--port", str(node_port)]
             self.spawn(f"node-{i}", *supernode, *node, "--node-config", partition)
         online = 0

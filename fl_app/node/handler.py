@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.app import Context, Message, MessageType
 from flwr.common import Scalar
 
 from fl_app.core.vector import all_finite
 from fl_app.flower import names, wire
+from fl_app.node import own_data
 from fl_app.node.memory import Memory
 
 if TYPE_CHECKING:
@@ -17,26 +18,46 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 
+class Origin(NamedTuple):
+    """What a trainer is built from.
+
+    Attributes:
+        app_config: the run's configuration, YAML.
+        any_node: whether the node serves clients of any id.
+        data: path of the node's own data; None = it has none.
+        run: of the order, where the node has data of its own: they may change between runs.
+    """
+
+    app_config: str
+    any_node: bool
+    data: str | None
+    run: str
+
+
 class MessageHandler:
     """Handles train and evaluate messages; keeps data, model and client state between them.
 
-    On a real node, the node's own configuration says which client it is (its partition id). Under
-    virtual time any node serves any client, and the order names the client.
+    On a real node, the node's own configuration says which client it is (its partition id), and may
+    name data of the node's own. Under virtual time any node serves any client, and the order names
+    the client.
     """
 
     def __init__(self) -> None:
         self._trainer: LocalTrainer | None = None
-        self._built_from = ("", False)
+        self._origin: Origin | None = None
         self._memory: Memory | None = None
 
     def handle(self, message: Message, context: Context) -> Message:
-        """The reply to a `train` or `evaluate` message.
+        """The reply to a `train` or `evaluate` message, or to a `query` for the examples' number.
 
         An error is reported in the reply, worded as in the other runtimes.
         """
         try:
             config = _own_config(message, context)
-            trainer = self._prepare(config)
+            trainer = self._prepare(config, context)
+            if message.metadata.message_type == MessageType.QUERY:
+                examples = trainer.task.train_indices(int(config[names.CLIENT_ID]))
+                return wire.pack_metrics(message, int(examples.size), {})
             if message.metadata.message_type == MessageType.EVALUATE:
                 return _evaluate(trainer, message, config)
             return self._train(trainer, message, context, config)
@@ -84,30 +105,41 @@ class MessageHandler:
             self._memory = memory
         return self._memory
 
-    def _prepare(self, config: dict[str, Scalar]) -> "LocalTrainer":
+    def _prepare(self, config: dict[str, Scalar], context: Context) -> "LocalTrainer":
         """The trainer that the order's configuration describes; the latest one is kept."""
-        wanted = str(config.get(names.APP_CONFIG, "")), names.ANY_NODE in config
-        if not wanted[0]:
+        any_node = names.ANY_NODE in config
+        data = None if any_node else own_data.path_of(context)
+        run = "" if data is None else str(config.get(names.RUN, context.run_id))
+        origin = Origin(str(config.get(names.APP_CONFIG, "")), any_node, data, run)
+        if not origin.app_config:
             raise ValueError(
                 f"the order carries no {names.APP_CONFIG}: the server must send its configuration"
             )
-        if self._trainer is None or self._built_from != wanted:
+        if self._trainer is None or self._origin != origin:
             self._trainer = None  # frees its data
-            self._trainer, self._built_from = _build(*wanted), wanted
+            self._trainer, self._origin = _build(origin), origin
         return self._trainer
 
 
-def _build(app_config: str, any_node: bool) -> "LocalTrainer":
+def _build(origin: Origin) -> "LocalTrainer":
     # Imported here, because torch takes seconds to import on a small device.
     from omegaconf import DictConfig, OmegaConf
 
-    from fl_app.client.build import build_trainer, prepare_process
+    from fl_app.client.build import build_task, build_trainer, prepare_process
 
-    if any_node:
+    if origin.any_node:
         prepare_process()
-    config = OmegaConf.create(app_config)
+    config = OmegaConf.create(origin.app_config)
     assert isinstance(config, DictConfig)
-    return build_trainer(config)
+    if origin.data is not None:
+        return build_trainer(config, own_data.load(config, origin.data))
+    task = build_task(config)
+    if task.num_clients == 0 or config.num_clients is None:
+        raise ValueError(
+            "this node has no data, and the run brings none: name its data, as DATA=/path in "
+            "node.env or --node-config \"data='/path'\""
+        )
+    return build_trainer(config, task)
 
 
 def _evaluate(trainer: "LocalTrainer", message: Message, config: dict[str, Scalar]) -> Message:
@@ -123,9 +155,12 @@ def _own_config(message: Message, context: Context) -> dict[str, Scalar]:
     if names.ANY_NODE in config:
         return config
     partition = context.node_config.get(names.PARTITION_ID)
-    if partition is None:
-        raise ValueError(
-            f"this node has no {names.PARTITION_ID}: start it with "
-            '--node-config "partition-id=0 num-partitions=10", so that it knows which client it is'
-        )
-    return {**config, names.CLIENT_ID: int(partition)}
+    if partition is not None:
+        return {**config, names.CLIENT_ID: int(partition)}
+    if names.DATA in context.node_config:  # its client is known by the node's id
+        return {names.CLIENT_ID: context.node_id, **config}
+    raise ValueError(
+        f"this node has no {names.PARTITION_ID}: start it with "
+        '--node-config "partition-id=0 num-partitions=10", so that it knows which client it is, or '
+        "with --node-config \"data='/path'\", if it has data of its own"
+    )

@@ -146,7 +146,7 @@ def run_cell(
         "task": task.name,
         "data": task.source,
         "seed": config.seed,
-        "num_clients": config.num_clients,
+        "num_clients": config.num_clients or len(history.sequences),
     }
     model = components.trainer.model.named(outcome.params)
     return outcome, files.finish(outcome, model, about, config.experiment.report_accuracy)

@@ -89,7 +89,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
 
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
     """Shorten a cell's run to about a second on synthetic data; keys that are `given` stay."""
-    small = {**SMOKE, "num_clients": min(cell.num_clients, SMOKE_CLIENTS)}
+    small = {**SMOKE, "num_clients": min(cell.num_clients or SMOKE_CLIENTS, SMOKE_CLIENTS)}
     if "slot" in cell.algorithm.client:
         small |= SMOKE_SLOTS
     for key, value in small.items():

@@ -60,8 +60,10 @@ def validate_config(config: DictConfig) -> None:
         "an integer >= 0",
         "every random stream starts from it",
     )
-    for key in ("num_clients", "eval_every"):
-        require_count(key, config[key], "there would be nothing to run")
+    real = config.runtime.name == "deployment"
+    require_count("eval_every", config.eval_every, "there would be nothing to run")
+    if config.num_clients is not None or not real:
+        require_count("num_clients", config.num_clients, "there would be nothing to run")
     for key in ("num_versions", "max_updates"):
         if config[key] is not None:
             require_count(key, config[key], "there would be nothing to run")
@@ -128,6 +130,7 @@ def validate_config(config: DictConfig) -> None:
     )
     _check_runtime(config.runtime)
     _check_task(config.task)
+    _require_data(config)
     _check_client(config.algorithm.client)
     strategy, schedule = build_strategy(config), build_schedule(config)
     # Every version takes at least one update, so there are at most as many versions as updates.
@@ -144,7 +147,7 @@ def validate_config(config: DictConfig) -> None:
     )
     build_guard(config)
     instantiate(config.partition)
-    if config.runtime.name != "deployment":
+    if not real:
         _check_devices(config)
     parts = [part for part in PARTS if part in config.devices]
     if parts and schedule.devices is not None:
@@ -152,7 +155,7 @@ def validate_config(config: DictConfig) -> None:
             f"algorithm/schedule=random_k draws how long orders take, so "
             f"devices/{parts[0]} would have no effect: leave it out with '~devices/{parts[0]}'"
         )
-    if config.runtime.name != "deployment":  # there, as many clients as nodes connect
+    if not real:  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)
 
 
@@ -195,6 +198,16 @@ def _check_common(task: Mapping[str, Any]) -> None:
     )
     if task.get("trainable") is not None:
         require_patterns("task.trainable", task["trainable"], "nothing would be trained")
+
+
+def _require_data(config: DictConfig) -> None:
+    """Refuse a task with a schema and no data where no nodes have data of their own."""
+    task, runtime = config.task, config.runtime.name
+    if "schema" in task and task.get("path") is None and runtime != "deployment":
+        raise ValueError(
+            f"task.path=null must be the data with runtime={runtime}: only real nodes, "
+            "with runtime=deployment, have data of their own"
+        )
 
 
 def _check_devices(config: DictConfig) -> None:

@@ -214,11 +214,17 @@ def test_installation():
     ],
 )
 def test_a_partition_that_does_not_exist(node_config, text):
-    assert is_wrong(checks.check_partition(node_config), text, "partition-id=0 num-partitions=3")
+    found = checks.check_partition(node_config, owns_data=False)
+    assert is_wrong(found, text, "partition-id=0 num-partitions=3")
 
 
 def test_partition():
-    assert is_good(checks.check_partition("partition-id=2 num-partitions=3 other=1"))
+    for owns_data in (False, True):
+        words = "partition-id=2 num-partitions=3 other=1"
+        assert is_good(checks.check_partition(words, owns_data))
+    assert is_good(checks.check_partition("data='/srv/a.csv'", owns_data=True))
+    half = checks.check_partition("partition-id=3", owns_data=True)
+    assert is_wrong(half, "does not name it", "num-partitions=3")
 
 
 def test_checkpoints():

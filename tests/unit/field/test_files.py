@@ -78,6 +78,24 @@ def test_compose_files_follow_their_schema(kit, where):
         assert services["superlink"]["ports"][0]["published"] == "9000"
 
 
+@pytest.mark.parametrize("where", ["node-1", "."])
+def test_containers_see_the_data_of_their_device_and_cannot_change_them(kit, tmp_path, where):
+    """In one's own folder by DATA of node.env; of one machine's nodes by DATA_1 and so on."""
+    settings = tmp_path / "env"
+    node_env = (kit / "node-1" / "node.env").read_text()
+    settings.write_text(
+        "DATA_1=/srv/1\n" if where == "." else node_env.replace('DATA=""', 'DATA="/srv/1"')
+    )
+    output = examine(*(TOOLS / "docker-compose", "--env-file", settings, "config"), cwd=kit / where)
+    services = yaml.safe_load(output)["services"]
+    service = services["node-1" if where == "." else "supernode"]
+    (mount,) = [volume for volume in service["volumes"] if volume["source"] == "/srv/1"]
+    assert (mount["type"], mount["target"], mount["read_only"]) == ("bind", "/srv/1", True)
+    if where == ".":
+        assert service["environment"]["DATA"] == "/srv/1"
+        assert services["node-0"]["environment"]["DATA"] == ""
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_units_are_understood(kit, tmp_path):
     """With a Python that exists here."""

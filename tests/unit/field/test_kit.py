@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from flwr.common.config import parse_config_args
 
 from fl_app.field.kit import FILES, Kit, new_kit
 
@@ -188,6 +189,31 @@ def test_start_scripts_take_settings_from_systemd_or_docker(tmp_path, commands):
     assert Path(called).name == "python"
     assert words[:2] == ["-m", "fl_app.field.supernode"]
     assert words[2:6] == ["--superlink", "other:1", "--port", "2"]
+
+
+def test_data_of_a_devices_own_are_in_its_node_config(tmp_path, commands):
+    """In the form in which Flower reads it, also with a blank in the path."""
+    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=True)
+    folder = tmp_path / "out" / "node-0"
+    settings = (folder / "node.env").read_text()
+    assert 'DATA=""\n' in settings
+    assert Kit.read(folder, {}).data is None
+    settings = settings.replace('DATA=""', 'DATA="/srv/our data"')
+    (folder / "node.env").write_text(settings.replace("/opt/fl-app/.venv", str(commands)))
+    assert Kit.read(folder, {}).data == "/srv/our data"
+    result = subprocess.run(
+        ["sh", folder / "start.sh"], env={"PATH": "/usr/bin:/bin"}, text=True, capture_output=True
+    )
+    words = result.stdout.splitlines()
+    node_config = words[words.index("--node-config") + 1]
+    assert node_config == "partition-id=0 num-partitions=1 data='/srv/our data'"
+    assert parse_config_args([node_config])["data"] == "/srv/our data"
+
+
+@pytest.mark.parametrize("words", ["data='/srv/a b' x=1", 'x=1 data="/srv/a b"', "data=/srv/ab"])
+def test_data_may_also_stand_in_node_config(tmp_path, words):
+    (tmp_path / "node.env").write_text(f"SUPERLINK=host:1\nNODE_CONFIG={shlex.quote(words)}\n")
+    assert Kit.read(tmp_path, {}).data in ("/srv/a b", "/srv/ab")
 
 
 def test_the_files_of_a_kit_know_its_places():

@@ -11,6 +11,9 @@ fi
 export PATH="${VENV:+$VENV/bin:}$PATH" # Flower's commands call each other by name
 export FLWR_HOME="$PWD/flower" XDG_STATE_HOME="$PWD/state" XDG_CACHE_HOME="$PWD/cache"
 export FL_APP_DATA="${FL_APP_DATA-$PWD/data}"
+if [ -n "${DATA-}" ]; then # this device trains on data of its own
+    NODE_CONFIG="${NODE_CONFIG-} data='$DATA'"
+fi
 if [ "${INSECURE-}" = 1 ]; then
     set -- --insecure
 else

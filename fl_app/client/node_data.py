@@ -1,0 +1,91 @@
+"""The task of a node with data of its own, which the server and the other nodes never see."""
+
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+TASKS = "task=csv, image_folder, huggingface or arrays"
+
+
+class AnyId(Sequence[NDArray[np.int64]]):
+    """The examples of the only client, under any index.
+
+    Args:
+        examples: their indices, shape ``(n,)``.
+    """
+
+    def __init__(self, examples: NDArray[np.int64]) -> None:
+        self._examples = examples
+
+    def __len__(self) -> int:
+        return 1
+
+    def __iter__(self) -> Iterator[NDArray[np.int64]]:
+        yield self._examples  # once: by index there would be no end
+
+    @overload
+    def __getitem__(self, client_id: int) -> NDArray[np.int64]: ...
+    @overload
+    def __getitem__(self, client_id: slice) -> Sequence[NDArray[np.int64]]: ...
+    def __getitem__(self, client_id: Any) -> Any:
+        return self._examples
+
+
+def own_config(config: DictConfig, path: str) -> DictConfig:
+    """The configuration of one client that has all examples of `path`; `config` is not changed.
+
+    Args:
+        config: of the run, as the server sent it.
+        path: of the node's own data.
+
+    Raises:
+        ValueError: the run's task cannot read data of a node's own.
+    """
+    task = config.task
+    if "path" not in task or "schema" not in task:
+        raise ValueError(
+            f"task._target_={task._target_} reads no data of a node's own: the run needs {TASKS}"
+        )
+    if task.schema is None:
+        raise ValueError(
+            "task.schema=null must be a schema where nodes have data of their own, or every node "
+            "would encode them in its own way: `python -m fl_app.tasks.schema` writes one"
+        )
+    config = deepcopy(config)
+    # All examples are the client's: none are for a test set, and no column says whose a row is.
+    changes = {"path": path, "test_path": None, "test_share": 0.0, "client": None}
+    config.task.update({key: value for key, value in changes.items() if key in config.task})
+    config.partition = {"_target_": "fl_app.tasks.partition.Iid"}
+    config.num_clients = 1
+    return config
+
+
+def with_any_id(task: Any) -> Any:
+    """A task of one client whose examples are those of any client id.
+
+    The server knows a node by its partition id or its node id. The draws and the state of the
+    client follow from that id; its examples are all there are.
+
+    Args:
+        task: a dataclass as `fl_app.tasks.task.Task`.
+    """
+    return replace(
+        task,
+        partition=AnyId(task.partition[0]),
+        validation=AnyId(task.validation[0]) if task.validation else (),
+    )
+
+
+def too_few(task: Any) -> str:
+    """Why a client cannot train on its examples, or validate, in words; "" = it can."""
+    train = task.partition[0].size
+    kept = task.validation[0].size if task.validation else 0
+    if train and (kept or not task.holdout):
+        return ""
+    least = "2 with task.holdout > 0" if task.holdout else "1"
+    return f"there are {train + kept}, and a client needs at least {least}"

@@ -1,0 +1,135 @@
+"""Examines the data that a device has of its own."""
+
+import getpass
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from fl_app.core.errors import RunError
+from fl_app.field.checks import Finding, good, unknown, wrong
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+    from fl_app.tasks.task import Task
+
+HIDDEN = (Path("/tmp"), Path("/var/tmp"))  # by PrivateTmp of fl-supernode.service
+MOUNT = "in a container, `docker compose --env-file node.env up -d` mounts it"
+SHOWN = 8  # names of classes
+
+
+def of_data(path: str, run: "DictConfig | None") -> Iterator[Finding]:
+    """Check a device's own data: that they can be read, and what a run finds in them.
+
+    Args:
+        path: of the data.
+        run: configuration of the run that is to read them; None if it is unknown.
+    """
+    found = check_path(path)
+    yield found
+    if found.verdict == "wrong":
+        return
+    if run is None:
+        mend = "add the run's words: doctor FOLDER task=csv task.schema=FILE"
+        yield unknown("examples", "the run that is to read the data is not given", mend)
+        return
+    yield from _of_task(path, run)
+
+
+def of_server(run: "DictConfig") -> Iterator[Finding]:
+    """Check the schema of a run whose devices have data of their own."""
+    from fl_app.tasks.schema import read_schema
+
+    if "schema" not in run.task or run.task.path is not None:
+        return
+    try:
+        schema = read_schema(run.task.schema)
+    except ValueError as error:
+        yield wrong("data", str(error), "correct task.schema: the server has no data")
+        return
+    if schema is None:
+        mend = "add task.schema=FILE (absolute path), or task.path"
+        yield wrong("data", "the server has neither data nor a schema", mend)
+        return
+    shape = "x".join(map(str, schema.input_shape))
+    text = f"the devices' own: {schema.kind}, inputs {shape}, {schema.num_outputs} outputs"
+    yield good("data", text)
+
+
+def check_path(path: str) -> Finding:
+    """Check that a file, or a folder with all of its files, is there and may be read."""
+    subject = "data"
+    mend = f"correct DATA in node.env; {MOUNT}"
+    if not os.path.isabs(path) or "'" in path:
+        return wrong(subject, f"DATA={path} is no absolute path, or has a quote in it", mend)
+    try:
+        files = _files(Path(path))
+    except PermissionError as error:
+        mend = f"let user {getpass.getuser()} read it; the SuperNode must be able to read it, too"
+        return wrong(subject, f"{error.filename} may not be read", mend)
+    except OSError as error:
+        return wrong(subject, f"{error.filename}: {error.strerror}", mend)
+    if not files:
+        return wrong(subject, f"{path} is a folder without files", mend)
+    text = f"{path}, {len(files)} file{'s' * (len(files) > 1)}"
+    if any(Path(path).is_relative_to(hidden) for hidden in HIDDEN):
+        mend = "move them, if systemd starts this SuperNode: its service has a /tmp of its own"
+        return unknown(subject, text, mend)
+    return good(subject, text)
+
+
+def _files(path: Path) -> list[Path]:
+    """The file itself, or all files below a folder.
+
+    Raises:
+        OSError: one of them may not be read, or the path does not exist.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    path.stat()
+    files = [path]
+    if path.is_dir():
+        walked = os.walk(path, onerror=fail)
+        files = [Path(folder, name) for folder, _, names in walked for name in names]
+    for file in files:
+        if not os.access(file, os.R_OK):
+            raise PermissionError(0, "may not be read", str(file))
+    return files
+
+
+def _of_task(path: str, run: "DictConfig") -> Iterator[Finding]:
+    # Imported here, because torch takes seconds to import, and may not even be there.
+    from fl_app.client.build import build_task
+    from fl_app.client.node_data import too_few
+
+    subject = "examples"
+    try:
+        task = cast("Task", build_task(run, path))
+    except (ValueError, OSError, ImportError, RunError) as error:
+        mend = "correct the data, or the task and its schema: the node's orders would fail"
+        yield wrong(subject, str(error), mend)
+        return
+    if problem := too_few(task):
+        yield wrong(subject, f"too few: {problem}", "collect more, or leave this device out")
+        return
+    num_kept = task.validation[0].size if task.validation else 0
+    text = f"{task.partition[0].size} to train on, {num_kept} kept for validation"
+    yield good(subject, text)
+    yield from _of_labels(task)
+
+
+def _of_labels(task: "Task") -> Iterator[Finding]:
+    from fl_app.tasks.objective import Classification
+
+    objective = task.objective
+    if not isinstance(objective, Classification) or objective.sequences:
+        return
+    counts = task.label_counts(0)
+    names = objective.classes or [str(label) for label in range(counts.size)]
+    present = [name for name, count in zip(names, counts, strict=True) if count]
+    shown = ", ".join(present[:SHOWN]) + ", ..." * (len(present) > SHOWN)
+    # Unequal label sets are what federations are like, so nothing is to be mended.
+    yield good("labels", f"{len(present)} of {counts.size} classes: {shown}")
