@@ -61,7 +61,7 @@ test-slow: setup ## Run the slow tests: half an hour on two cores
 check: setup ## Check format, style, types, imports and spelling, as before every commit
 	$(python) -m ruff format --check
 	$(python) -m ruff check
-	$(python) -m mypy --strict fl_app
+	$(python) -m mypy --strict fl_app bench faults scripts
 	.venv/bin/lint-imports
 	.venv/bin/codespell
 

@@ -208,13 +208,13 @@ class Run:
         self._told = ""
         supervisor = Supervisor(link, pause=pause, tell=self._tell)
 
-        def see_through() -> None:
+        def complete() -> None:
             try:
-                supervisor.see_through(overrides, output)
+                supervisor.complete(overrides, output)
             except BaseException as error:  # raised in the main thread
                 self._problems.append(error)
 
-        self._thread = threading.Thread(target=see_through, daemon=True)
+        self._thread = threading.Thread(target=complete, daemon=True)
         self._thread.start()
         self.until(lambda: any(isinstance(e, Arrived) for e in self.events()), "an update arrives")
 

@@ -8,6 +8,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -84,7 +85,7 @@ def _option(group: str, path: Path) -> list[str]:
     return [*lines, *_table(text, _package(group) + ".", leave_out={"defaults", "name"})]
 
 
-def _chosen(group: str, values: dict[str, object]) -> Iterator[str]:
+def _chosen(group: str, values: dict[str, Any]) -> Iterator[str]:
     """What a file's `defaults` choose, as a user would write it."""
     prefix = f"{group}/" if group else ""
     for entry in values.get("defaults", []):

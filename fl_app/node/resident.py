@@ -43,7 +43,7 @@ RESIDENT = "resident"  # of the node's own configuration
 RESIDENT_IDLE = "resident-idle"  # likewise: seconds without an order after which it ends
 VARIABLE = "FL_APP_RESIDENT"
 IDLE = 600.0
-CODE = Path(__file__).resolve().parents[1]  # where the package lies: Flower keeps apps by version
+CODE = Path(__file__).resolve().parents[2]  # has the package: Flower keeps apps by version
 
 
 def wanted(context: Context) -> bool:

@@ -225,6 +225,11 @@ def test_one_whose_socket_was_cleaned_away_leaves_that_of_the_next(
     assert len(residents.threads) == 2
 
 
+def test_it_runs_the_code_of_the_client_app_that_starts_it() -> None:
+    """Another installation of the package may come first in a new process."""
+    assert (resident.CODE / "fl_app" / "node" / "resident.py").samefile(resident.__file__)
+
+
 def test_another_version_of_the_app_gets_another_one(
     residents: Residents, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
