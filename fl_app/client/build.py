@@ -52,8 +52,18 @@ def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
         num_clients=config.num_clients or 1,  # null: the nodes are the clients
         seed=config.seed,
     )
+    if hasattr(task, "check_model"):
+        _check_model(config, task)
     complete = complete_task(config, task)
     return complete if data is None else with_any_id(complete)
+
+
+def _check_model(config: DictConfig, task: Any) -> None:
+    try:
+        task.check_model()
+    except ValueError as error:
+        key, told = f"task.model={config.task.get('model')}", str(error)
+        raise ValueError(told if told.startswith(key) else f"{key}: {told}") from error
 
 
 def complete_task(config: DictConfig, task: Any) -> "TrainingTask":

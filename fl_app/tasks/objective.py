@@ -197,8 +197,16 @@ class Regression(Objective):
 
     Metrics: ``rmse``, ``mae``, ``loss`` (mean squared error), and ``r2``, the share of the targets'
     variance that the model explains, a mean over outputs (NaN if an output's targets are all
-    equal). They have the unit of the targets.
+    equal). They have the unit of the targets; with `mean` and `deviation` the loss has not.
+
+    Args:
+        mean: of each number to predict; the model then predicts standardised targets, else numbers
+            far from 1 would need learning rates of their own; () = the targets as they are.
+        deviation: as `mean`, > 0.
     """
+
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
 
     kind = "regression"
     score = "rmse"
@@ -207,6 +215,8 @@ class Regression(Objective):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         # Else an output of shape (n,) and a target of shape (n, 1) would give n x n differences.
         output = output.view(target.shape)
+        if self.mean:
+            target = (target - target.new_tensor(self.mean)) / target.new_tensor(self.deviation)
         if self.criterion is not None:
             return self.criterion(output, target)
         return F.mse_loss(output, target)
@@ -223,7 +233,7 @@ class Regression(Objective):
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         """Sums over examples for each output, shape ``(5, num_outputs)``."""
         target = target.double()
-        error = output.view(target.shape).double() - target
+        error = self._predicted(output, target).double() - target
         parts = (error.square(), error.abs(), target, target.square(), torch.ones_like(target))
         return torch.stack([part.sum(0) for part in parts]).cpu()
 
@@ -241,5 +251,12 @@ class Regression(Objective):
         }
 
     def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        output = output.view(target.shape)
+        output = self._predicted(output, target)
         return (output[:, 0], target[:, 0]) if self.num_outputs == 1 else (output, target)
+
+    def _predicted(self, output: Tensor, target: Tensor) -> Tensor:
+        """The prediction in the unit of the targets."""
+        output = output.view(target.shape)
+        if self.mean:
+            output = output * output.new_tensor(self.deviation) + output.new_tensor(self.mean)
+        return output

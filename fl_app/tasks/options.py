@@ -3,6 +3,7 @@
 They have a module of their own because checking them must not import torch.
 """
 
+import re
 from collections.abc import Sequence
 
 from fl_app.core.errors import require, require_at_least
@@ -13,6 +14,26 @@ IMAGE_MODELS = (
 )
 TEXT_MODELS = ("textcnn", "transformer")
 MODELS = IMAGE_MODELS + TEXT_MODELS
+FLAT_MODELS = ("logistic", "mlp", "mlp_overlap")  # which take inputs of any shape
+# Classification models of torchvision beside those of the same names above.
+TORCHVISION_MODELS = (
+    *("convnext_base", "convnext_large", "convnext_small", "convnext_tiny", "densenet121"),
+    *("densenet161", "densenet169", "densenet201", "efficientnet_b0", "efficientnet_b1"),
+    *("efficientnet_b2", "efficientnet_b3", "efficientnet_b4", "efficientnet_b5"),
+    *("efficientnet_b6", "efficientnet_b7", "efficientnet_v2_l", "efficientnet_v2_m"),
+    *("efficientnet_v2_s", "googlenet", "inception_v3", "maxvit_t", "mnasnet0_5", "mnasnet0_75"),
+    *("mnasnet1_0", "mnasnet1_3", "mobilenet_v2", "mobilenet_v3_large", "mobilenet_v3_small"),
+    *("regnet_x_16gf", "regnet_x_1_6gf", "regnet_x_32gf", "regnet_x_3_2gf", "regnet_x_400mf"),
+    *("regnet_x_800mf", "regnet_x_8gf", "regnet_y_128gf", "regnet_y_16gf", "regnet_y_1_6gf"),
+    *("regnet_y_32gf", "regnet_y_3_2gf", "regnet_y_400mf", "regnet_y_800mf", "regnet_y_8gf"),
+    *("resnet101", "resnet152", "resnet34", "resnet50", "resnext101_32x8d", "resnext101_64x4d"),
+    *("resnext50_32x4d", "shufflenet_v2_x0_5", "shufflenet_v2_x1_0", "shufflenet_v2_x1_5"),
+    *("shufflenet_v2_x2_0", "squeezenet1_0", "squeezenet1_1", "swin_b", "swin_s", "swin_t"),
+    *("swin_v2_b", "swin_v2_s", "swin_v2_t", "vgg11_bn", "vgg13", "vgg13_bn", "vgg16", "vgg16_bn"),
+    *("vgg19", "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16", "vit_l_32"),
+    *("wide_resnet101_2", "wide_resnet50_2"),
+)
+OWN_MODEL = re.compile(r"[\w.]+:[\w.]+")  # package.module:callable
 QUIRKS = ("cnn_cifar",)  # models with a second form, that of their authors' code
 SCALINGS = ("raw255", "unit", "standardised")
 AUGMENTATIONS = (None, "crop_flip")
@@ -31,9 +52,17 @@ def check_model(model: str, *, text: bool, quirk: bool = False) -> None:
     Raises:
         ValueError: no model has this name, it accepts other inputs, or it has no second form.
     """
-    require(model in MODELS, "task.model", model, f"one of {', '.join(MODELS)}", "unknown model")
+    own = OWN_MODEL.fullmatch(model) is not None
+    require(
+        own or model in MODELS or model in TORCHVISION_MODELS,
+        "task.model",
+        model,
+        f"one of {', '.join(MODELS)}, a classification model of torchvision, or "
+        "package.module:callable",
+        "unknown model",
+    )
     kind = "sequences" if model in TEXT_MODELS else "images"
-    fits = (kind == "sequences") == text
+    fits = own or (kind == "sequences") == text
     require(fits, "task.model", model, "one that fits the task's inputs", f"it takes {kind}")
     require(
         model in QUIRKS or not quirk,

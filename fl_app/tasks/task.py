@@ -1,20 +1,46 @@
 """A task: the data of all clients in one tensor, their partition, the model and the objective."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Required, TypedDict, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.tasks.objective import Classification, Objective
+from fl_app.core.errors import is_number, require
+from fl_app.tasks.clients import given_partition, partitioner_of
+from fl_app.tasks.examples import examples_of
+from fl_app.tasks.items import class_names, column_of, read_columns, read_pairs, splits_of
+from fl_app.tasks.models import architecture
+from fl_app.tasks.models.foreign import maker_of
+from fl_app.tasks.models.probe import require_fit
+from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.partition import Partitioner, make_partition
+from fl_app.tasks.scaling import Scaling
 
 # Test examples per forward pass: enough to hide overhead, few enough for the processor's cache.
 CHUNK = 500
 
+PROBED = 16  # examples on which metrics are tried before a run
+
 STREAM = 0x686F_6C64_6F75_7400  # keeps the held-out examples' random numbers apart from all others
+
+
+class Settings(TypedDict, total=False):
+    """Keywords of `Task.from_arrays`, which its siblings take, too."""
+
+    model: Required[Callable[..., nn.Module] | nn.Module | str]
+    clients: Any
+    num_clients: int | None
+    objective: str | Objective | None
+    loss: Loss | None
+    metrics: Mapping[str, Any] | None
+    holdout: float
+    augment: Callable[[Tensor], Tensor] | None
+    seed: int
+    name: str
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -62,6 +88,132 @@ class Task:
     augment: Callable[[Tensor], Tensor] | None = None
     test_chunk: int = CHUNK
 
+    @classmethod
+    def from_arrays(
+        cls,
+        x_train: Any,
+        y_train: Any,
+        x_test: Any = None,
+        y_test: Any = None,
+        *,
+        model: Callable[..., nn.Module] | nn.Module | str,
+        clients: Any = None,
+        num_clients: int | None = None,
+        objective: str | Objective | None = None,
+        loss: Loss | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        holdout: float = 0.0,
+        augment: Callable[[Tensor], Tensor] | None = None,
+        seed: int = 0,
+        name: str = "arrays",
+    ) -> "Task":
+        """A task on arrays of NumPy, torch or pandas.
+
+        Inputs: floating point becomes float32. Bytes (uint8) with more than two dimensions are
+        pixels and reach the model as numbers in [0, 1]. Other integers reach it as int64, such as
+        the tokens of a text.
+
+        Args:
+            x_train: training inputs, shape ``(n, ...)``, n >= 1.
+            y_train: their targets. Integers, booleans or texts of shape ``(n,)`` are classes; 0 and
+                1 of shape ``(n, C)`` are labels that may apply together; other numbers, ``(n,)`` or
+                ``(n, k)``, are what the model predicts.
+            x_test: the server's test set; None = there is none.
+            y_test: its targets, as `y_train`.
+            model: makes a new `torch.nn.Module`; called without arguments, or with the shape of one
+                input and the number of outputs if it takes them. Or a module, of which each model
+                is a copy; or a name as of the key ``task.model``.
+            clients: who has which training examples: a name in
+                `fl_app.tasks.partition.PARTITIONS` or a partition object, with `num_clients`; an
+                array with a client id for each example; or one index array for each client. None =
+                ``"iid"`` with `num_clients`, else the run's ``partition`` and ``num_clients``.
+            num_clients: N >= 1.
+            objective: ``"classification"``, ``"multi_label"``, ``"regression"``, or an `Objective`;
+                None = it follows from `y_train`.
+            loss: maps outputs and targets of a batch to their mean loss; None = cross-entropy,
+                binary cross-entropy or squared error. Without it, the numbers of a regression are
+                standardised: the model predicts ``(y - objective.mean) / objective.deviation``, and
+                all metrics but the loss have the unit of `y_train`.
+            metrics: further metrics by name, `torchmetrics.Metric` objects that compute one number.
+            holdout: share of every client's examples kept for validation, in [0, 1).
+            augment: random change of a training batch of `x_train`'s type; draws from torch's
+                global random state.
+            seed: seed of the partition and of the examples kept for validation.
+            name: of the task.
+
+        Raises:
+            ValueError: data, clients or model are refused, with what was needed.
+        """
+        require(
+            is_number(holdout) and 0 <= holdout < 1,
+            "holdout",
+            holdout,
+            "a number >= 0 and below 1",
+            "it is the share of every client's examples that it does not train on",
+        )
+        data = examples_of(x_train, y_train, x_test, y_test, objective, loss, metrics)
+        task = cls(
+            name=name,
+            objective=data.objective,
+            architecture=_architecture(model, data.inputs, data.objective.num_outputs),
+            inputs=data.inputs,
+            targets=data.targets,
+            test_inputs=data.test_inputs,
+            test_targets=data.test_targets,
+            holdout=holdout,
+            source="own",
+            prepare=_to_unit() if data.inputs.dtype == torch.uint8 else None,
+            augment=augment,
+            # Activations grow with an input: those of 500 large images take gigabytes.
+            test_chunk=max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // data.inputs[0].numel())),
+        )
+        task.check_model()
+        return task._with_given(clients, num_clients, seed)
+
+    @classmethod
+    def from_datasets(cls, train: Any, test: Any = None, **settings: Unpack[Settings]) -> "Task":
+        """A task on map-style data sets of torch, whose items are pairs of input and target.
+
+        Every item is read once. Random changes of training images, such as crops, are therefore
+        made once; `augment` makes them anew for each batch.
+
+        Args:
+            train: has ``len()`` and items by index; inputs are tensors, arrays, numbers or images.
+            test: the server's test set; None = there is none.
+            settings: as of `from_arrays`.
+
+        Raises:
+            ValueError: as `from_arrays`, or a data set cannot be read.
+        """
+        tests = (None, None) if test is None else read_pairs(test, "test")
+        return cls.from_arrays(*read_pairs(train, "train"), *tests, **settings)
+
+    @classmethod
+    def from_huggingface(
+        cls, data: Any, *, inputs: str | Sequence[str], target: str, **settings: Unpack[Settings]
+    ) -> "Task":
+        """A task on a `datasets.Dataset`, or on the splits of a `datasets.DatasetDict`.
+
+        Args:
+            data: the training set; or splits, of which ``train`` and, if there is one, ``test`` are
+                used.
+            inputs: a column of images or of arrays, or columns of numbers that are put together.
+            target: column of the targets, or, of several labels, of lists of 0 and 1.
+            settings: as of `from_arrays`; `clients` may name a column of client ids.
+
+        Raises:
+            ValueError: as `from_arrays`, or a split or a column is missing.
+        """
+        train, test = splits_of(data)
+        classes = class_names(train, target) if target in train.column_names else None
+        if classes is not None:
+            settings.setdefault("objective", Classification(len(classes), classes=tuple(classes)))
+        clients = settings.get("clients")
+        if isinstance(clients, str) and clients in train.column_names:
+            settings["clients"] = column_of(train, clients)
+        tests = (None, None) if test is None else read_columns(test, inputs, target)
+        return cls.from_arrays(*read_columns(train, inputs, target), *tests, **settings)
+
     @property
     def num_clients(self) -> int:
         """N; 0 = the clients follow from the run's configuration."""
@@ -103,10 +255,31 @@ class Task:
         """Mean loss over a batch, a scalar."""
         return self.objective.loss(output, target)
 
+    def check_model(self) -> None:
+        """Refuse a model, a loss or a metric that does not fit the task's examples.
+
+        torch's random state is the same after the call.
+
+        Raises:
+            ValueError: naming what was needed and what there was.
+        """
+        count = PROBED if self.objective.metrics else 2
+        inputs, targets = self.inputs[:count], self.targets[:count]
+        if len(inputs) < 2:  # a model may need two examples (BatchNorm); a task may have no data
+            inputs, targets = (
+                part[:1].expand(2, *part.shape[1:])
+                if len(part)
+                else part.new_zeros(2, *part.shape[1:])
+                for part in (inputs, targets)
+            )
+        require_fit(self.architecture, self._ready(inputs), targets, self.objective)
+
     # -- clients ----------------------------------------------------------------------------------
 
     def with_clients(self, partitioner: Partitioner, num_clients: int, seed: int) -> "Task":
         """This task with its training examples distributed over clients.
+
+        Without any examples, as on the server of nodes that have the data, clients have none.
 
         Args:
             partitioner: distributes by `Objective.strata`.
@@ -116,9 +289,31 @@ class Task:
         Raises:
             ValueError: as `make_partition`.
         """
+        if len(self.targets) == 0:
+            return replace(self, partition=[np.empty(0, np.int64)] * num_clients)
         strata = self.objective.strata(self.targets)
         parts = make_partition(partitioner, strata, num_clients, seed)
         dealt = replace(self, partition=parts, validation=())
+        return dealt.with_holdout(self.holdout, seed) if self.holdout else dealt
+
+    def _with_given(self, clients: Any, num_clients: int | None, seed: int) -> "Task":
+        """This task with the clients that `from_arrays` was given."""
+        if clients is None and num_clients is None:
+            return self
+        partitioner = partitioner_of("iid" if clients is None else clients)
+        if partitioner is not None:
+            if num_clients is None:
+                raise ValueError(f"num_clients is missing: clients={clients} needs their number")
+            return self.with_clients(partitioner, num_clients, seed)
+        parts = given_partition(clients, len(self.targets))
+        require(
+            num_clients in (None, len(parts)),
+            "num_clients",
+            num_clients,
+            f"{len(parts)}, or left out",
+            "that is how many clients there are in clients=",
+        )
+        dealt = replace(self, partition=parts)
         return dealt.with_holdout(self.holdout, seed) if self.holdout else dealt
 
     def with_holdout(self, share: float, seed: int) -> "Task":
@@ -238,3 +433,18 @@ class Task:
         metrics = objective.figures(summed, sum(losses) / total, total)
         metrics |= {name: float(metric.compute()) for name, metric in further.items()}
         return metrics, summed
+
+
+def _architecture(model: Any, inputs: Tensor, num_outputs: int) -> Callable[[], nn.Module]:
+    """The model of `Task.from_arrays` as a callable without arguments."""
+    shape = tuple(inputs.shape[1:])
+    if not isinstance(model, str):
+        return maker_of(model, shape, num_outputs)
+    if inputs.dtype == torch.int64 and inputs.ndim == 2:  # tokens
+        shape = (*shape, int(inputs.max()) + 1)
+    return architecture(model, shape, num_outputs)
+
+
+def _to_unit() -> Scaling:
+    """Pixels as numbers in [0, 1]."""
+    return Scaling(torch.tensor([1 / 255]), torch.zeros(1))

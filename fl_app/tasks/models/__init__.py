@@ -5,6 +5,7 @@ from functools import partial
 
 from torch import nn
 
+from fl_app.tasks.models.foreign import imported, maker_of, torchvision_model
 from fl_app.tasks.models.plain import (
     cnn,
     cnn_asmu,
@@ -19,10 +20,10 @@ from fl_app.tasks.models.plain import (
     mnistnet,
 )
 from fl_app.tasks.models.residual import resnet18, resnet20, resnet_r
-from fl_app.tasks.models.shape import Shape
+from fl_app.tasks.models.shape import Shape, require_shape
 from fl_app.tasks.models.text import textcnn, transformer
 from fl_app.tasks.models.vgg import alexnet, vgg11, vgg_r
-from fl_app.tasks.options import check_model
+from fl_app.tasks.options import FLAT_MODELS, check_model
 
 __all__ = ["MODELS", "QUIRKS", "Shape", "architecture"]
 
@@ -53,20 +54,29 @@ QUIRKS: dict[str, Model] = {"cnn_cifar": cnn_cifar_quirk}
 
 
 def architecture(
-    name: str, shape: Shape, num_classes: int, *, quirk: bool = False
+    name: str, shape: Shape, num_outputs: int, *, quirk: bool = False
 ) -> Callable[[], nn.Module]:
     """A callable that makes new models, with weights from torch's global random state.
 
     Args:
-        name: a key of `MODELS`.
+        name: a key of `MODELS`, a classification model of torchvision, or
+            ``package.module:callable`` (see `fl_app.tasks.models.foreign.maker_of`).
         shape: shape of one input: (channels, height, width) of an image, (length, vocabulary size)
-            of a sequence of tokens.
-        num_classes: logits per input; for a language model, the vocabulary size.
+            of a sequence of tokens, (d,) of a row of a table.
+        num_outputs: of the model for one input, such as logits; for a language model, the
+            vocabulary size.
         quirk: whether to use the form in `QUIRKS`.
 
     Raises:
-        ValueError: no model has this name, it does not accept such inputs, or it has no second
-            form. The callable raises it if the model does not accept inputs of this size.
+        ValueError: no model has this name, it does not accept such inputs, it has no second form,
+            or it cannot be imported. The callable raises it if the model does not accept inputs of
+            this size.
     """
     check_model(name, text=len(shape) == 2, quirk=quirk)
-    return partial((QUIRKS if quirk else MODELS)[name], shape, num_classes)
+    if name in MODELS:
+        takes = len(shape) in (2, 3) or name in FLAT_MODELS
+        require_shape(name, shape, takes, "of three dimensions (channels, height, width)")
+        return partial((QUIRKS if quirk else MODELS)[name], shape, num_outputs)
+    if ":" in name:
+        return maker_of(imported(name), shape, num_outputs)
+    return partial(torchvision_model, name, num_outputs)

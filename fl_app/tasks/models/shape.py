@@ -2,7 +2,8 @@
 
 from typing import TypeAlias
 
-# (channels, height, width) of an image, (length, vocabulary size) of a sequence of tokens.
+# (channels, height, width) of an image, (length, vocabulary size) of a sequence of tokens, (d,) of
+# a row of a table.
 Shape: TypeAlias = tuple[int, ...]
 
 
@@ -13,7 +14,7 @@ def require_shape(name: str, shape: Shape, fits: bool, needed: str) -> None:
         ValueError: `fits` is false. The message says `needed`, the shape that the model accepts.
     """
     if not fits:
-        what = "images" if len(shape) == 3 else "sequences"
+        what = {2: "sequences", 3: "images"}.get(len(shape), "inputs")
         raise ValueError(
             f"task.model={name} needs {what} {needed}, the task's are {'x'.join(map(str, shape))}"
         )

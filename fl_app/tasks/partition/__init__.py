@@ -22,7 +22,19 @@ from fl_app.tasks.partition.natural import Natural
 from fl_app.tasks.partition.shards import Shards
 from fl_app.tasks.partition.tenth_class import TenthClass
 
+# By name, with their own defaults.
+PARTITIONS: dict[str, type[Partitioner]] = {
+    "iid": Iid,
+    "dirichlet": Dirichlet,
+    "label_quantity": LabelQuantity,
+    "iid_fraction": IidFraction,
+    "shards": Shards,
+    "natural": Natural,
+    "tenth_class": TenthClass,
+}
+
 __all__ = [
+    "PARTITIONS",
     "Dirichlet",
     "Iid",
     "IidFraction",

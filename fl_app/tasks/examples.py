@@ -1,0 +1,298 @@
+"""A user's arrays as the tensors of a task, checked before anything is trained."""
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fl_app.tasks.objective import Classification, Loss, MultiLabel, Objective, Regression
+
+Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
+
+KINDS = ("classification", "multi_label", "regression")
+FEW = 20  # distinct whole numbers that are always taken for classes
+SHOWN = 10  # classes in a message
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Tensors as `fl_app.tasks.task.Task` has them; those of the test set may be None."""
+
+    inputs: Tensor
+    targets: Tensor
+    test_inputs: Tensor | None
+    test_targets: Tensor | None
+    objective: Objective
+
+
+def examples_of(
+    x_train: Values,
+    y_train: Values,
+    x_test: Values | None,
+    y_test: Values | None,
+    objective: str | Objective | None,
+    loss: Loss | None,
+    metrics: Mapping[str, Any] | None,
+) -> Examples:
+    """Inputs and targets as tensors, and the objective that is given or follows from the targets.
+
+    The arguments are those of `fl_app.tasks.task.Task.from_arrays`.
+
+    Raises:
+        ValueError: lengths or shapes differ, a value is missing, infinite or a text where numbers
+            are needed, there is only one class, or the targets do not fit the objective.
+    """
+    if (x_test is None) != (y_test is None):
+        absent, given = ("x_test", "y_test") if x_test is None else ("y_test", "x_test")
+        raise ValueError(f"{absent} is missing: give it with {given}, or neither of them")
+    inputs = _inputs(x_train, "x_train")
+    y = _raw(y_train, "y_train")
+    _require_lengths(inputs, y, "x_train", "y_train")
+    test_inputs, test_y = None, None
+    if x_test is not None:
+        test_inputs, test_y = _inputs(x_test, "x_test"), _raw(y_test, "y_test")
+        _require_lengths(test_inputs, test_y, "x_test", "y_test")
+        if test_inputs.shape[1:] != inputs.shape[1:]:
+            raise ValueError(
+                f"x_test has examples of shape {tuple(test_inputs.shape[1:])}, and must have those "
+                f"of x_train, {tuple(inputs.shape[1:])}: one model takes both"
+            )
+        if test_y.shape[1:] != y.shape[1:]:
+            raise ValueError(
+                f"y_test has targets of shape {test_y.shape[1:]}, and must have those of y_train, "
+                f"{y.shape[1:]}: one model gives both"
+            )
+    kind = objective or _kind_of(y)
+    if isinstance(kind, str):
+        if kind not in KINDS:
+            raise ValueError(f"objective={kind} must be one of {', '.join(KINDS)}, or an Objective")
+        made = _objective(kind, y, test_y, standardise=loss is None)
+    else:
+        made = kind
+    targets = _targets(y, "y_train", made)
+    test_targets = None if test_y is None else _targets(test_y, "y_test", made)
+    if loss is not None:
+        made = replace(made, criterion=loss)
+    if metrics is not None:
+        made = replace(made, metrics=dict(metrics))
+    return Examples(inputs, targets, test_inputs, test_targets, made)
+
+
+# -- inputs ----------------------------------------------------------------------------------------
+
+
+def _inputs(values: Values, name: str) -> Tensor:
+    """Numbers as float32, pixels (bytes in images) as they are, other integers as int64 tokens."""
+    array = _numbers(_raw(values, name), name)
+    pixels = array.dtype == np.uint8 and array.ndim > 2
+    if array.dtype.kind == "f":
+        array = _finite(array, name)
+    elif array.dtype.kind == "b" or (array.dtype == np.uint8 and not pixels):
+        array = array.astype(np.float32)
+    elif not pixels:
+        array = array.astype(np.int64, copy=False)
+    return _tensor(array)
+
+
+def _tensor(array: NDArray[Any]) -> Tensor:
+    """A tensor on the same memory; a copy where torch cannot share it."""
+    if any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of files mapped read-only: nobody writes to the tensor
+        return torch.from_numpy(array)
+
+
+def _require_lengths(inputs: Tensor, targets: NDArray[Any], x: str, y: str) -> None:
+    if len(inputs) != len(targets):
+        raise ValueError(
+            f"{y} has {len(targets)} targets and {x} {len(inputs)} examples: each example needs one"
+        )
+    if len(inputs) == 0:
+        remedy = "leave out x_test and y_test to run without a test set" if x == "x_test" else ""
+        raise ValueError(f"{x} has no rows: " + (remedy or "there is nothing to learn from"))
+
+
+# -- targets ---------------------------------------------------------------------------------------
+
+
+def _kind_of(y: NDArray[Any]) -> str:
+    """Kind of targets by their type: floating point is numbers, anything else is classes."""
+    flags = y.dtype.kind in "biuf" and bool(((y == 0) | (y == 1)).all())
+    if y.ndim == 2 and y.shape[1] > 1 and flags:
+        return "multi_label"
+    if y.dtype.kind == "f" or (y.ndim == 2 and y.shape[1] > 1):
+        return "regression"
+    num_distinct = len(_distinct(y, "y_train"))
+    if y.dtype.kind in "iu" and num_distinct > max(FEW, len(y) // 2):
+        raise ValueError(
+            f"y_train has {num_distinct} different integers in {len(y)} examples: say "
+            "objective='regression' if they are numbers, objective='classification' if each is a "
+            "class"
+        )
+    return "classification"
+
+
+def _objective(
+    kind: str, y: NDArray[Any], test_y: NDArray[Any] | None, *, standardise: bool
+) -> Objective:
+    """The objective of a kind, as large as the targets need it."""
+    if kind == "classification":
+        _require_one_dimension(y)
+        found = [_distinct(y, "y_train")] + (
+            [] if test_y is None else [_distinct(test_y, "y_test")]
+        )
+        if len(found[0]) < 2:
+            (only,) = found[0].tolist()
+            raise ValueError(
+                f"y_train has only the class {only!r}: there would be nothing to tell apart"
+            )
+        classes = np.unique(np.concatenate(found)).tolist()
+        return Classification(len(classes), classes=tuple(classes))
+    columns = _columns(y, "y_train")
+    if kind == "multi_label" or not standardise:
+        num_outputs = columns.shape[1]
+        return MultiLabel(num_outputs) if kind == "multi_label" else Regression(num_outputs)
+    mean, deviation = columns.mean(0, np.float64), columns.std(0, dtype=np.float64)
+    deviation = np.where(deviation > 0, deviation, 1.0)
+    return Regression(len(mean), mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()))
+
+
+def _targets(y: NDArray[Any], name: str, objective: Objective) -> Tensor:
+    """Targets as the objective needs them."""
+    if isinstance(objective, Classification):
+        return torch.from_numpy(_codes(y, name, objective))
+    columns = _columns(y, name)
+    if columns.shape[1] != objective.num_outputs:
+        raise ValueError(
+            f"{name} has {columns.shape[1]} columns, and the objective {objective.num_outputs} "
+            "outputs: each output needs one"
+        )
+    if isinstance(objective, MultiLabel):
+        wrong = columns[(columns != 0) & (columns != 1)]
+        if wrong.size:
+            raise ValueError(f"{name} has {wrong[0]:g} and must have 0 or 1 for each label")
+    return _tensor(columns)
+
+
+def _codes(y: NDArray[Any], name: str, objective: Classification) -> NDArray[np.int64]:
+    """Places of the classes among the objective's."""
+    if not objective.classes:  # they are numbers from 0 on
+        codes = _numbers(y, name).astype(np.int64)
+        wrong = y[(codes != y) | (codes < 0) | (codes >= objective.num_outputs)]
+        if wrong.size:
+            raise ValueError(
+                f"{name} has the class {wrong[0]} and must have integers from 0 to "
+                f"{objective.num_outputs - 1}, the classes of the objective"
+            )
+        return np.ascontiguousarray(codes)
+    _require_one_dimension(y)
+    places = {known: place for place, known in enumerate(objective.classes)}
+    distinct, inverse = np.unique(_sortable(y, name), return_inverse=True)
+    unknown = [value for value in distinct.tolist() if value not in places]
+    if unknown:
+        more = ", ..." if len(places) > SHOWN else ""
+        raise ValueError(
+            f"{name} has the class {unknown[0]!r}, which is none of the objective's "
+            f"{', '.join(map(repr, objective.classes[:SHOWN]))}{more}: no output stands for it"
+        )
+    return np.array([places[value] for value in distinct.tolist()], np.int64)[inverse]
+
+
+def _columns(y: NDArray[Any], name: str) -> NDArray[np.float32]:
+    """Numbers of shape ``(n, k)``."""
+    numbers = _finite(_numbers(y, name), name)
+    if numbers.ndim > 2:
+        raise ValueError(
+            f"{name} has the shape {numbers.shape} and must have (n,) or (n, k): k numbers for "
+            "each example"
+        )
+    return numbers.reshape(len(y), -1)
+
+
+def _distinct(y: NDArray[Any], name: str) -> NDArray[Any]:
+    return np.unique(_sortable(y, name))
+
+
+def _sortable(y: NDArray[Any], name: str) -> NDArray[Any]:
+    """Classes without missing values; objects as texts."""
+    if y.dtype.kind == "f":
+        _finite(y, name)
+    if y.dtype.kind == "O":
+        missing = [row for row, value in enumerate(y.flat) if _is_missing(value)]
+        if missing:
+            raise ValueError(f"{name}[{missing[0]}] has no class: fill it in, or remove the row")
+        y = y.astype(str)
+    return y.reshape(-1)
+
+
+def _is_missing(value: object) -> bool:
+    """Whether a value is None, NaN, or what pandas has for them."""
+    return value is None or (not isinstance(value, str) and str(value) in ("nan", "<NA>", "NaT"))
+
+
+def _require_one_dimension(y: NDArray[Any]) -> None:
+    if y.ndim > 1 and y.shape[1:] != (1,):
+        raise ValueError(
+            f"y_train has the shape {y.shape} and must have (n,): one class for each example; "
+            "several labels at once are objective='multi_label', with 0 or 1 for each"
+        )
+
+
+# -- both ------------------------------------------------------------------------------------------
+
+
+def _raw(values: Values, name: str) -> NDArray[Any]:
+    """The values as an array with a row for each example."""
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        if values.dtype in (torch.bfloat16, torch.float16):  # NumPy does not know the former
+            values = values.float()
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # rows of different lengths
+        raise ValueError(f"{name} is no array, since its rows differ in shape: {error}") from None
+    if array.ndim == 0:
+        raise ValueError(f"{name} is a {type(values).__name__} and must be an array of examples")
+    return array
+
+
+def _numbers(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """The array, of which every value is a number."""
+    if array.dtype.kind in "biuf":
+        return array
+    if array.dtype.kind == "O":
+        try:
+            if not any(isinstance(value, str | bytes) for value in array.flat):
+                return array.astype(np.float64)
+        except (TypeError, ValueError):
+            pass
+    found = next((value for value in array.flat if not _is_number(value)), array.dtype)
+    raise ValueError(
+        f"{name} has {str(found)!r} where numbers are needed: turn texts and dates into numbers "
+        "first, with an encoder of scikit-learn or a tokenizer, or leave the column out"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | np.number)
+
+
+def _finite(array: NDArray[Any], name: str) -> NDArray[np.float32]:
+    """The array as float32, without missing and infinite values."""
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32, copy=False)
+    if not np.isfinite(single).all():
+        place = np.argwhere(~np.isfinite(single))[0].tolist()
+        value = array[tuple(place)]
+        remedy = "scale it" if np.isfinite(value) else "fill it in, or remove the row"
+        raise ValueError(
+            f"{name}[{', '.join(map(str, place))}] is {value} and must be a finite float32: "
+            f"{remedy}, since every model would become NaN"
+        )
+    return single

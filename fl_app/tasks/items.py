@@ -1,0 +1,135 @@
+"""Data sets of torch and of Hugging Face as arrays."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Array = NDArray[Any]
+
+
+def read_pairs(data: Any, name: str) -> tuple[Array, Array]:
+    """Inputs and targets of a map-style data set of torch.
+
+    Args:
+        data: has ``len()``, and by index pairs of input and target.
+        name: for messages.
+
+    Raises:
+        ValueError: it is no such data set, or its inputs differ in shape.
+    """
+    try:
+        count = len(data)
+    except TypeError:
+        raise ValueError(
+            f"{name} is a {type(data).__name__} without len(), and must be a map-style data set: "
+            "read a stream into one first"
+        ) from None
+    inputs: list[Any] = []
+    targets: list[Any] = []
+    for place in range(count):
+        item = data[place]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ValueError(
+                f"{name}[{place}] is a {type(item).__name__} and must be a pair of input and target"
+            )
+        inputs.append(_array(item[0]))
+        targets.append(_array(item[1]))
+    return _stacked(inputs, f"inputs of {name}"), _stacked(targets, f"targets of {name}")
+
+
+def splits_of(data: Any) -> tuple[Any, Any | None]:
+    """Training set and test set of a `datasets.Dataset` (None) or a `datasets.DatasetDict`.
+
+    Raises:
+        ValueError: there is no training set, or the data are a stream.
+    """
+    splits = data if isinstance(data, dict) else {"train": data}
+    if "train" not in splits:
+        raise ValueError(f"data has the splits {', '.join(splits) or 'none'} and must have 'train'")
+    for name in ("train", "test"):
+        split = splits.get(name)
+        if split is not None and not (hasattr(split, "features") and hasattr(split, "__len__")):
+            raise ValueError(
+                f"the split {name!r} is a {type(split).__name__} and must be a datasets.Dataset, "
+                "which datasets.load_dataset gives without streaming"
+            )
+    return splits["train"], splits.get("test")
+
+
+def read_columns(data: Any, inputs: str | Sequence[str], target: str) -> tuple[Array, Array]:
+    """Inputs and targets of a `datasets.Dataset`.
+
+    Args:
+        data: the data set.
+        inputs: one column, or several whose numbers are put together.
+        target: column of the targets; classes are given by their names.
+
+    Raises:
+        ValueError: a column is missing, or its values differ in shape.
+    """
+    names = [inputs] if isinstance(inputs, str) else list(inputs)
+    columns = [column_of(data, name) for name in names]
+    if len(columns) == 1:
+        return columns[0], column_of(data, target)
+    for name, column in zip(names, columns, strict=True):
+        if column.ndim > 2:
+            raise ValueError(
+                f"the column {name!r} has values of shape {column.shape[1:]}: columns that are put "
+                "together must have numbers or lists of numbers"
+            )
+    return np.concatenate([c.reshape(len(c), -1) for c in columns], 1), column_of(data, target)
+
+
+def column_of(data: Any, name: str) -> Array:
+    """A column of a `datasets.Dataset`, shape ``(n, ...)``.
+
+    Raises:
+        ValueError: there is none of this name, its values differ in shape, or a class is missing.
+    """
+    if name not in data.column_names:
+        raise ValueError(f"there is no column {name!r}: there are {', '.join(data.column_names)}")
+    feature, column = data.features[name], data.select_columns([name])
+    if type(feature).__name__ == "Image":
+        return _stacked([_array(row[name]) for row in column], f"images of the column {name!r}")
+    values = column.with_format("numpy")[:][name]
+    array = values if isinstance(values, np.ndarray) else np.asarray(values, object)
+    if array.dtype == object and array.size and np.ndim(array.flat[0]) > 0:
+        array = _stacked([np.asarray(value) for value in array], f"values of the column {name!r}")
+    classes = class_names(data, name)
+    if classes is None:
+        return array
+    missing = np.flatnonzero(array < 0)
+    if missing.size:
+        raise ValueError(f"the column {name!r} has no class in row {missing[0]}: remove such rows")
+    return np.array(classes)[array]
+
+
+def class_names(data: Any, name: str) -> list[str] | None:
+    """Names of the classes of a `datasets.ClassLabel`; None = the column is none."""
+    names: list[str] | None = getattr(data.features[name], "names", None)
+    return names
+
+
+def _array(value: Any) -> Any:
+    """A value as an array, images with their channels first."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu().numpy()
+    if hasattr(value, "getbands"):  # an image of PIL
+        image = value if value.mode in ("L", "RGB") else value.convert("RGB")
+        pixels = np.asarray(image)
+        return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    return np.asarray(value)
+
+
+def _stacked(arrays: Sequence[Any] | Iterable[Any], what: str) -> Array:
+    arrays = list(arrays)
+    shapes = {array.shape for array in arrays}
+    if len(shapes) > 1:
+        shown = " and ".join(map(str, sorted(shapes)[:2]))
+        raise ValueError(
+            f"the {what} have different shapes, such as {shown}: make them alike first"
+        )
+    return np.stack(arrays) if arrays else np.empty(0)
