@@ -279,8 +279,6 @@ class Task:
     def with_clients(self, partitioner: Partitioner, num_clients: int, seed: int) -> "Task":
         """This task with its training examples distributed over clients.
 
-        Without any examples, as on the server of nodes that have the data, clients have none.
-
         Args:
             partitioner: distributes by `Objective.strata`.
             num_clients: N, 1 <= N <= n.
@@ -289,8 +287,6 @@ class Task:
         Raises:
             ValueError: as `make_partition`.
         """
-        if len(self.targets) == 0:
-            return replace(self, partition=[np.empty(0, np.int64)] * num_clients)
         strata = self.objective.strata(self.targets)
         parts = make_partition(partitioner, strata, num_clients, seed)
         dealt = replace(self, partition=parts, validation=())

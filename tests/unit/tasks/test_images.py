@@ -69,7 +69,7 @@ def test_grey_images(
 ) -> None:
     write_grey(tmp_path / folder / "raw", prefixes)
     task = make(data, split=split, root=str(tmp_path), scaling="raw255")
-    assert task.num_classes == num_classes
+    assert task.objective.num_outputs == num_classes
     assert task.source == "local"
     assert task.inputs.dtype == torch.uint8
     assert task.test_inputs.shape == (10, 1, 28, 28)
@@ -235,7 +235,7 @@ def test_a_stand_in_has_the_shape_and_can_be_learnt(name: str) -> None:
     task = make(name, sources=["synthetic"], scaling="standardised")
     assert task.source == "stand-in"
     assert task.inputs.shape[1:] == IMAGE_SETS[name].shape
-    assert set(task.test_targets.tolist()) == set(range(task.num_classes))
+    assert set(task.test_targets.tolist()) == set(range(task.objective.num_outputs))
     torch.manual_seed(0)
     model = task.model()
     params = list(model.parameters())

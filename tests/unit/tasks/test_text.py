@@ -118,7 +118,7 @@ def test_pieces_of_the_text_and_what_follows(tmp_path: Path) -> None:
     task = wikitext2(partition=Shards(1, contiguous=True), num_clients=2, root=str(tmp_path))
     # <unk> 0, the 1, cat 2, sat 3, on 4, mat 5, . 6, end of line 7
     stream = [1, 2, 3, 4, 1, 0, 5, 6, 7, 7] * 8
-    assert task.num_classes == 8
+    assert task.objective.num_outputs == 8
     assert task.inputs.flatten().tolist() == stream[:70]  # 79 // 35 pieces
     assert task.targets.flatten().tolist() == stream[1:71]
     assert task.test_inputs.tolist() == [([0, 2, 7] * 12)[:35]]  # "a" is only in the test text
