@@ -96,7 +96,7 @@ def _inputs(values: Values, name: str) -> Tensor:
         array = array.astype(np.float32)
     elif not pixels:
         array = array.astype(np.int64, copy=False)
-    return _tensor(array)
+    return _tensor(array[:, None] if array.ndim == 1 else array)  # one number for each example
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:

@@ -80,7 +80,10 @@ def read_columns(data: Any, inputs: str | Sequence[str], target: str) -> tuple[A
                 f"the column {name!r} has values of shape {column.shape[1:]}: columns that are put "
                 "together must have numbers or lists of numbers"
             )
-    return np.concatenate([c.reshape(len(c), -1) for c in columns], 1), column_of(data, target)
+    if any(column.dtype.kind not in "biuf" for column in columns):
+        columns = [column.astype(object) for column in columns]  # else numbers would become texts
+    rows = [column.reshape(len(column), -1) for column in columns]
+    return np.concatenate(rows, 1), column_of(data, target)
 
 
 def column_of(data: Any, name: str) -> Array:
