@@ -20,6 +20,7 @@ from fl_app.core.types import (
     GlobalModel,
     Order,
     Parts,
+    Scores,
     State,
     Update,
     Upload,
@@ -112,6 +113,9 @@ class Quadratic:
             distance = model(torch.from_numpy(self.optimum)).norm().item()
         return {"accuracy": 1.0 / (1.0 + distance), "loss": 0.5 * distance**2}
 
+    def evaluation_indices(self, client_id: int) -> NDArray[np.int64]:
+        return self.train_indices(client_id)
+
     def evaluate(self, model: nn.Module, client_id: int) -> tuple[Mapping[str, float], int]:
         own = self.train_indices(client_id)
         points, target = self.batch(own)
@@ -141,15 +145,31 @@ class HeadedQuadratic(Quadratic):
 # -- clients, devices, a strategy, a sink ---------------------------------------------------------
 
 
-class Scripted:
-    """A trainer that is one function of the received vector, by client and order."""
+def no_scores(client_id: int, version: int, vector: Vector) -> Scores:
+    raise NotImplementedError
 
-    def __init__(self, script: Callable[[int, int, Vector], Any]) -> None:
+
+class Scripted:
+    """A trainer that is one function of the received vector, by client and order.
+
+    Its scores are a function of the vector, by client and version.
+    """
+
+    def __init__(
+        self,
+        script: Callable[[int, int, Vector], Any],
+        scores: Callable[[int, int, Vector], Any] = no_scores,
+    ) -> None:
         self._script = script
+        self._scores = scores
 
     def train(self, order: Order, out: Vector | None = None) -> Upload:
         upload: Upload = self._script(order.client_id, order.sequence, order.vector)
         return upload
+
+    def score(self, order: Order) -> Scores:
+        scores: Scores = self._scores(order.client_id, order.base_version, order.vector)
+        return scores
 
 
 def toward_own_number(client_id: int, sequence: int, received: Vector) -> Upload:
@@ -248,6 +268,7 @@ def run(
     availability: Any = None,
     deadline: float = math.inf,
     epochs: int = 1,
+    evaluation_share: Callable[[int], float] | None = None,
     workers: int = 0,
     patience: float = 60.0,
     strategy: Any = None,
@@ -292,6 +313,7 @@ def run(
             availability=availability,
             epochs=epochs,
             pauses=pauses,
+            evaluation_share=evaluation_share,
         ),
         initial=initial,
         stop=Stop(num_versions, seconds, target_accuracy),

@@ -32,7 +32,7 @@ def history_of(orders=(), evaluations=(), t=100.0, *, each=10, **counts):
         OrderRecord(n, client, 0, 0, start, 0, end=end, ended="arrival")
         for n, (client, start, end) in enumerate(orders)
     ]
-    history.evaluations = [
+    history.server_evaluations = [
         Evaluation(n, t, each * n, {"accuracy": accuracy, "loss": 1 - accuracy})
         for n, (t, accuracy) in enumerate(evaluations)
     ]

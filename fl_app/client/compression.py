@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Upload, Vector
+from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.core.vector import all_finite
 
 INDEX_BYTES = 4
@@ -107,6 +107,7 @@ class Trainer(Protocol):
     """Makes uploads (`fl_app.client.LocalTrainer`)."""
 
     def train(self, order: Order, out: Vector | None = None) -> Upload: ...
+    def score(self, order: Order) -> Scores: ...
 
 
 class Compressed:
@@ -142,3 +143,8 @@ class Compressed:
         if not residuals:
             return upload
         return replace(upload, state={**upload.state, **residuals})
+
+    def score(self, order: Order) -> Scores:
+        """See `fl_app.client.LocalTrainer.score`; models are not compressed."""
+        own = {k: v for k, v in order.state.items() if k.partition(".")[0] != RESIDUAL}
+        return self._trainer.score(replace(order, state=own))

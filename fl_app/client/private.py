@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fl_app.client.compression import Trainer
 from fl_app.client.flat import FlatModel
-from fl_app.core.types import Order, State, Upload, Vector
+from fl_app.core.types import Order, Scores, State, Upload, Vector
 
 PRIVATE = "private."  # prefix of a name in the client state
 
@@ -38,6 +38,11 @@ class Private:
         upload = self._trainer.train(replace(order, state=own), out)
         kept = {PRIVATE + name: array for name, array in self._model.read_private().items()}
         return replace(upload, state={**upload.state, **kept})
+
+    def score(self, order: Order) -> Scores:
+        """See `fl_app.client.LocalTrainer.score`; the client's private parameters take part."""
+        self._model.load_private(private_of(order.state))
+        return self._trainer.score(order)
 
 
 def private_of(state: State) -> State:

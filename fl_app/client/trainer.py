@@ -24,7 +24,7 @@ from fl_app.client.private import Private, private_of
 from fl_app.client.weights import load_weights
 from fl_app.core.errors import require
 from fl_app.core.layout import Layout
-from fl_app.core.types import NO_EXTRA, Config, Extra, Order, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Config, Extra, Order, Scores, Upload, Vector
 
 NOTHING: Vector = np.empty(0, np.float32)
 PAUSED_EXTRA = "paused_extra."  # prefix in `state` of an order's extra vectors during a pause
@@ -70,6 +70,10 @@ class TrainingTask(Protocol):
 
     def test(self, model: nn.Module) -> Mapping[str, float]:
         """Metrics of a model on the server's test set, ``"loss"`` among them."""
+        ...
+
+    def evaluation_indices(self, client_id: int) -> NDArray[np.int64]:
+        """The examples on which a client evaluates, shape ``(m_i,)``."""
         ...
 
     def evaluate(self, model: nn.Module, client_id: int) -> tuple[Mapping[str, float], int]:
@@ -484,6 +488,25 @@ class LocalTrainer(NumPyClient):
             if place == 0:  # also for `first`: a pause is at the end of an epoch
                 permuted = rng.permutation(indices)
             yield permuted[place : place + self.batch_size]
+
+    # -- evaluation -------------------------------------------------------------------------------
+
+    def score(self, order: Order) -> Scores:
+        """Measure the order's model on the client's own data; nothing is kept of it."""
+        self.model.load(order.vector)
+        return Scores(*self.task.evaluate(self.model.module, order.client_id))
+
+    def evaluation_share(self, client_id: int) -> float:
+        """Seconds of an evaluation over those of an order's training.
+
+        A forward pass takes a third of a training step's time, the backward pass the rest.
+        """
+        own = max(1, self.task.train_indices(client_id).size)
+        batch = min(self.batch_size, own)
+        trained = self.local_steps * batch if self.local_steps else self.local_epochs * own
+        if self.upload == "gradient":
+            trained = batch
+        return self.task.evaluation_indices(client_id).size / (3 * trained)
 
     # -- Flower -----------------------------------------------------------------------------------
 

@@ -192,6 +192,70 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class EvaluationOrdered:
+    """A client was asked to measure a version on its own data.
+
+    An order that brings no scores ends with `Failed`.
+
+    Attributes:
+        version: of the model.
+        bytes: sent to the client.
+    """
+
+    kind: ClassVar[str] = "evaluate_order"
+    t: float
+    client: int
+    order: int
+    version: int
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEvaluated:
+    """A client's scores of a version arrived.
+
+    Attributes:
+        version: of the model.
+        num_examples: that the client measured on.
+        metrics: by name.
+        bytes: received from the client.
+    """
+
+    kind: ClassVar[str] = "client_evaluate"
+    t: float
+    client: int
+    order: int
+    version: int
+    num_examples: int
+    metrics: Mapping[str, Any]
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClientsEvaluated:
+    """All scores of a version that will come have come.
+
+    Attributes:
+        version: of the model.
+        since: when the version was published, seconds.
+        client_updates: that had arrived by then.
+        clients: number of clients that sent scores, >= 1.
+        num_examples: of all of them.
+        metrics: for every metric ``<metric>_mean`` (weighted by examples), ``<metric>_std`` (over
+            the clients) and ``<metric>_worst_decile`` (mean over the worst tenth of the clients).
+    """
+
+    kind: ClassVar[str] = "clients_evaluate"
+    t: float
+    version: int
+    since: float
+    client_updates: int
+    clients: int
+    num_examples: int
+    metrics: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpointed:
     """A scheduled checkpoint was written."""
 
@@ -211,6 +275,9 @@ Event: TypeAlias = (
     | Clustered
     | Aggregated
     | Evaluated
+    | EvaluationOrdered
+    | ClientEvaluated
+    | ClientsEvaluated
     | Checkpointed
 )
 EVENTS: tuple[type[Event], ...] = (
@@ -224,6 +291,9 @@ EVENTS: tuple[type[Event], ...] = (
     Clustered,
     Aggregated,
     Evaluated,
+    EvaluationOrdered,
+    ClientEvaluated,
+    ClientsEvaluated,
     Checkpointed,
 )
 
@@ -241,7 +311,7 @@ class Sink(Protocol):
 
 
 # The field whose entries stand in the log beside the event's own keys.
-OPEN = {Aggregated: "report", Evaluated: "metrics"}
+OPEN = {Aggregated: "report", Evaluated: "metrics", ClientsEvaluated: "metrics"}
 CLASSES: dict[str, type[Event]] = {cls.kind: cls for cls in EVENTS}
 KEYS = {cls: tuple(f.name for f in fields(cls) if f.name != OPEN.get(cls)) for cls in EVENTS}
 

@@ -30,13 +30,13 @@ def _no_extra() -> Extra:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One piece of work for one client: start from `vector`, train, report.
+    """One piece of work for one client: start from `vector`, train or evaluate, report.
 
     Attributes:
         number: unique in the run, increasing with the time of dispatch.
         client_id: the client that does it (partition id under virtual time, else node id).
-        sequence: how many orders this client had before; with the run's seed and `client_id` it
-            decides the client's randomness, so that execution order never does.
+        sequence: how many training orders this client had before; with the run's seed and
+            `client_id` it decides the client's randomness, so that execution order never does.
         base_version: version of the global model when the order was given.
         vector: what the client receives, shape ``(d,)``.
         config: what the strategy tells the client beside the model.
@@ -44,6 +44,7 @@ class Order:
         state: what the client kept from its order before, by name; a number is an array of shape
             ``()``. Empty on real nodes, where clients keep it themselves.
         extra: vectors of shape ``(d,)`` that travel with the model, by name; read-only.
+        evaluates: whether the client measures the model on its own data instead of training.
     """
 
     number: int
@@ -55,6 +56,7 @@ class Order:
     sent_at: float
     state: State = field(default_factory=dict)
     extra: Extra = field(default_factory=_no_extra)
+    evaluates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,12 +139,26 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class Scores:
+    """What a client measured of a model on its own data.
+
+    Attributes:
+        metrics: by name, such as ``"accuracy"`` and ``"loss"``.
+        num_examples: that they were measured on.
+    """
+
+    metrics: Mapping[str, float]
+    num_examples: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back for an order: an upload, or the reason why there is none."""
+    """What came back for an order: an upload, scores, or the reason why there is neither."""
 
     number: int
     upload: Upload | None = None
     error: str = ""
+    scores: Scores | None = None
 
 
 @dataclass(frozen=True, slots=True)

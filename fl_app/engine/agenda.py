@@ -97,6 +97,13 @@ class Agenda:
         self._entries[place] = other
         heapq.heapify(self._entries)
 
+    def call_off_training(self) -> list[Entry]:
+        """Remove the moments of all orders but those to evaluate; returns them."""
+        removed = [entry for entry in self._entries if not entry.order.evaluates]
+        self._entries = [entry for entry in self._entries if entry.order.evaluates]
+        heapq.heapify(self._entries)
+        return removed
+
     def state_dict(self) -> dict[str, Any]:
         """The entries and the alarm; orders that await their reply in time only by number."""
         entries = [

@@ -94,6 +94,10 @@ class Clock(Protocol):
         """Let a client that paused after `progress` of its training continue, as `order` says."""
         ...
 
+    def call_off_training(self) -> None:
+        """Forget all orders but those to evaluate; called when training has ended."""
+        ...
+
     def recall(self, order: Order) -> bool:
         """Ask for the result at the end of the current local epoch; false if it is too late."""
         ...

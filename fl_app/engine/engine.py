@@ -22,9 +22,12 @@ from fl_app.core.events import (
     Aggregated,
     Arrived,
     Checkpointed,
+    ClientEvaluated,
+    ClientsEvaluated,
     Clustered,
     Dispatched,
     Evaluated,
+    EvaluationOrdered,
     Event,
     Failed,
     Paused,
@@ -36,9 +39,10 @@ from fl_app.core.events import (
 from fl_app.core.layout import check_vector
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import fingerprints
-from fl_app.core.types import NO_EXTRA, GlobalModel, Order, State, Update, Upload, Vector
+from fl_app.core.types import NO_EXTRA, GlobalModel, Order, Reply, State, Update, Upload, Vector
 from fl_app.core.vector import all_finite
 from fl_app.engine.checks import likely_cause, malformed, order_extra, overflow, require_vector
+from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
@@ -57,6 +61,7 @@ from fl_app.schedule import Schedule
 log = logging.getLogger(__name__)
 
 NO_STATE: State = {}
+LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
 Evaluate = Callable[[int, Vector], Mapping[str, float]]
 
@@ -68,7 +73,8 @@ class Stop:
     Attributes:
         num_versions: published model versions, >= 1.
         seconds: time on the run's clock.
-        target_accuracy: accuracy of an evaluation, in [0, 1].
+        target_accuracy: accuracy of an evaluation, in [0, 1]: on the server, or the mean of one on
+            clients if the server evaluates nothing.
         updates: client updates, that is accepted uploads, >= 1.
     """
 
@@ -96,7 +102,7 @@ class Outcome:
     Attributes:
         params: the model that the strategy wants tested and saved, shape ``(d,)``.
         version: version of the global model.
-        seconds: time on the run's clock.
+        seconds: time on the run's clock; the last evaluation on clients is not part of it.
         stopped: "num_versions", "seconds", "updates", "target_accuracy", "interrupted", or what
             went wrong.
         error: what went wrong, if the run could not go on.
@@ -123,6 +129,7 @@ class Engine:
         num_trainable: number of trainable entries, which lead the vector; default all.
         evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them.
         eval_every: versions between evaluations. The first and the last version are evaluated, too.
+        client_evaluation: evaluations on clients; the last version is evaluated, too. Default none.
         guard: bounds on uploads, checked before the strategy is asked.
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
         checkpoint: saves a checkpoint (`state_dict`); called with the version.
@@ -148,6 +155,7 @@ class Engine:
         num_trainable: int | None = None,
         evaluate: Evaluate | None = None,
         eval_every: int = 1,
+        client_evaluation: ClientEvaluation | None = None,
         guard: Guard | None = None,
         upload_bytes: int | None = None,
         checkpoint: Callable[[int], None] | None = None,
@@ -177,6 +185,7 @@ class Engine:
         self._num_trainable = initial.size if num_trainable is None else num_trainable
         self._evaluate_fn = evaluate
         self._eval_every = eval_every
+        self._on_clients = client_evaluation or ClientEvaluation()
         if upload_bytes is None:
             upload_bytes = initial.nbytes * (1 + len(strategy.upload_extra))
         self._upload_bytes = upload_bytes
@@ -212,7 +221,7 @@ class Engine:
     @property
     def clients(self) -> tuple[Collection[int], Collection[int]]:
         """Idle clients, and busy ones. A client still at work on an expired order is neither."""
-        return self._idle, self._busy.keys()
+        return self._idle, self._busy.keys() | self._on_clients.orders.keys()
 
     def run(self) -> Outcome:
         """Run until a limit of `Stop` is reached; returns the outcome.
@@ -221,6 +230,7 @@ class Engine:
         other exception is raised.
         """
         outcome = self.outcome
+        ended: float | None = None
         try:
             already_started = self._resume()
             if self._evaluated is None:
@@ -249,13 +259,15 @@ class Engine:
             if self._checkpoint is not None and self._checkpoint_final:
                 self._checkpoint(self._version)
             self._evaluate(final=True)
+            ended = self._clock.now
+            self._evaluate_last_on_clients()
         except KeyboardInterrupt:
             outcome.stopped = "interrupted"
         except RunError as error:
             outcome.stopped = f"{type(error).__name__}: {error}"
             outcome.error = error
         finally:
-            outcome.seconds = self._clock.now
+            outcome.seconds = self._clock.now if ended is None else ended
             self._clock.close()
             outcome.version = self._version
             outcome.params = self._strategy.to_evaluate(self._model())
@@ -307,6 +319,9 @@ class Engine:
             "updates": self._updates,
             "ended": self._ended,
             "evaluated": self._evaluated,
+            "client_evaluation": self._on_clients.state_dict()
+            if self._on_clients.enabled
+            else None,
             "guard": self._guard.state_dict(),
             "schedule": self._schedule.state_dict(),
             "strategy": self._strategy.state_dict(),
@@ -321,6 +336,7 @@ class Engine:
         """
         check_complete(state)
         shared: dict[int, Vector] = {}
+        on_clients = state.get("client_evaluation") or {}
 
         def share(vector: Vector) -> Vector:
             if vector.size and id(vector) not in shared:
@@ -332,14 +348,17 @@ class Engine:
         self._versions = {version: share(params) for version, params in state["versions"].items()}
         self._cited = Counter(state["cited"])
         self._idle = ClientPool(state["idle"])
-        self._busy = {
-            client_id: replace(
-                order,
-                vector=share(order.vector),
-                extra={name: share(vector) for name, vector in order.extra.items()},
-            )
-            for client_id, order in state["busy"].items()
-        }
+        self._busy, evaluating = (
+            {
+                client_id: replace(
+                    order,
+                    vector=share(order.vector),
+                    extra={name: share(vector) for name, vector in order.extra.items()},
+                )
+                for client_id, order in orders.items()
+            }
+            for orders in (state["busy"], on_clients.get("orders", {}))
+        )
         self._buffer = list(state["buffer"])
         self._latest = dict(state["latest"])
         self._sequences = Counter(state["sequences"])
@@ -353,10 +372,16 @@ class Engine:
         self._guard.load_state_dict(state["guard"])
         self._schedule.load_state_dict(state["schedule"])
         self._strategy.load_state_dict(state["strategy"])
-        orders = {order.number: order for order in self._busy.values()}
+        if on_clients:
+            waited_for = on_clients["vector"]
+            vector = None if waited_for is None else share(waited_for)
+            self._on_clients.load_state_dict(on_clients, self._idle, vector, evaluating)
+        orders = {o.number: o for o in (*self._busy.values(), *evaluating.values())}
         if not self._clock.load_state_dict(state["clock"], orders):
             self._idle, self._busy = ClientPool(self._clock.clients()), {}
             self._lost_orders = list(orders.values())
+            for client_id in list(self._on_clients.waiting):
+                self._on_clients.leave(client_id)
 
     def _resume(self) -> bool:
         """Prepare a new or restored run; returns whether clients were started since its last event.
@@ -370,6 +395,7 @@ class Engine:
         lost, self._lost_orders = self._lost_orders, []
         for order in lost:
             self._fail(order, "the server was started anew")
+        self._end_evaluations()
         if ended == "target_accuracy":
             outcome.stopped = ended
         elif self._version >= self._stop.num_versions:
@@ -425,6 +451,8 @@ class Engine:
     # -- orders -----------------------------------------------------------------------------------
 
     def _start(self) -> None:
+        if self._on_clients.ready:
+            self._start_evaluations()
         self._clock.alarm(self._schedule.wake(self._clock.now))
         for client_id in self._schedule.start(self._idle, self._busy, self._buffer, self._rng):
             model = self._model()
@@ -453,6 +481,9 @@ class Engine:
 
     def _handle(self, event: ClockEvent) -> None:
         match event:
+            case Replied(order, reply) if order.evaluates:
+                self._becomes_idle(order.client_id)
+                self._take_scores(order, reply)
             case Replied(order, reply):
                 upload = reply.upload
                 # A client that diverged keeps its earlier state, or it would diverge for ever.
@@ -464,16 +495,17 @@ class Engine:
                     self._refresh(order, upload)
                     return
                 del self._busy[order.client_id]
-                self._idle.add(order.client_id)
+                self._becomes_idle(order.client_id)
                 if upload is None:
                     self._fail(order, reply.error)
                 else:
                     self._arrive(order, upload)
             case Expired(order):
-                del self._busy[order.client_id]
+                if not order.evaluates:
+                    del self._busy[order.client_id]
                 self._fail(order, "deadline passed")
             case Returned(order):
-                self._idle.add(order.client_id)
+                self._becomes_idle(order.client_id)
                 self._reject(order, "late: its deadline had passed")
             case Stray():
                 self._reject(None, "duplicate: this order was answered before")
@@ -483,9 +515,16 @@ class Engine:
                 self._idle.add(client_id)
             case Left(client_id, orders, reason):
                 self._idle.discard(client_id)
+                self._on_clients.leave(client_id)
                 for order in orders:
-                    self._busy.pop(order.client_id, None)
+                    if not order.evaluates:
+                        self._busy.pop(order.client_id, None)
                     self._fail(order, reason)
+                self._end_evaluations()
+
+    def _becomes_idle(self, client_id: int) -> None:
+        self._idle.add(client_id)
+        self._on_clients.free(client_id)
 
     def _refresh(self, order: Order, upload: Upload) -> None:
         """Answer a client that paused, with a fresh model if there is a newer version."""
@@ -554,6 +593,13 @@ class Engine:
             self.outcome.stopped = self.outcome.stopped or "updates"
 
     def _fail(self, order: Order, reason: str) -> None:
+        if order.evaluates:
+            self._on_clients.end(order)
+            reason = f"evaluation: {reason}"
+            now = self._clock.now
+            self._emit(Failed(now, order.client_id, order.number, order.base_version, reason))
+            self._end_evaluations()
+            return
         self._release(order.base_version)
         self._failures_in_a_row += 1
         self._emit(
@@ -595,7 +641,8 @@ class Engine:
 
     def _cluster(self) -> None:
         """Let the strategy put the present clients into clusters; this makes no version."""
-        present = sorted(self._latest.keys() & {*self._idle, *self._busy})
+        online = {*self._idle, *self._busy, *self._on_clients.orders}
+        present = sorted(self._latest.keys() & online)
         self._latest = {client_id: self._latest[client_id] for client_id in present}
         clusters = self._strategy.cluster(self._model(), list(self._latest.values()))
         if clusters.keys() != self._latest.keys():
@@ -659,6 +706,8 @@ class Engine:
                 self._emit(Recalled(now, client_id, order.number, self._version))
         if self._version % self._eval_every == 0:
             self._evaluate()
+        if self._on_clients.is_due(self._version):
+            self._evaluate_on_clients()
         if self._version >= self._stop.num_versions:
             self.outcome.stopped = self.outcome.stopped or "num_versions"
 
@@ -695,6 +744,108 @@ class Engine:
         if metrics.get("accuracy", -math.inf) >= self._stop.target_accuracy:
             # Another limit may have ended the run before this last evaluation.
             self.outcome.stopped = self.outcome.stopped or "target_accuracy"
+
+    # -- evaluation on clients --------------------------------------------------------------------
+
+    def _evaluate_on_clients(self) -> None:
+        """Choose the clients that measure the current version; they do so when they are free."""
+        model = self._model()
+        vector = self._strategy.to_evaluate(model)
+        require_vector(self._strategy, "to_evaluate", vector, model.params.size)
+        others = [*self._busy, *self._on_clients.orders]
+        since = self._clock.now, self._updates
+        shared = self._clock.share(vector)
+        self._on_clients.plan(self._version, shared, self._idle, others, since)
+        self._end_evaluations()
+
+    def _start_evaluations(self) -> None:
+        """Give the free ones of the chosen clients their evaluate orders."""
+        version, now = self._on_clients.version, self._clock.now
+        for client_id in sorted(self._on_clients.ready):
+            order = Order(
+                number=self._orders,
+                client_id=client_id,
+                sequence=self._sequences[client_id],
+                base_version=version,
+                vector=self._on_clients.start(client_id),
+                config={"version": version},
+                sent_at=now,
+                state=self._client_states.get(client_id, NO_STATE),
+                evaluates=True,
+            )
+            self._orders += 1
+            self._idle.discard(client_id)
+            self._on_clients.orders[client_id] = order
+            sent = order.vector.nbytes
+            self._emit(EvaluationOrdered(now, client_id, order.number, version, sent))
+            self._clock.dispatch(order)
+
+    def _take_scores(self, order: Order, reply: Reply) -> None:
+        scores = reply.scores
+        problem = reply.error or unusable(scores, self._guard.max_examples or math.inf)
+        if problem or scores is None:
+            self._fail(order, problem)
+            return
+        self._on_clients.end(order, scores)
+        self._emit(
+            ClientEvaluated(
+                self._clock.now,
+                order.client_id,
+                order.number,
+                order.base_version,
+                num_examples=scores.num_examples,
+                metrics=dict(scores.metrics),
+                bytes=8 * (1 + len(scores.metrics)),
+            )
+        )
+        self._end_evaluations()
+
+    def _end_evaluations(self) -> None:
+        """Tell the results of evaluations for which no more scores will come."""
+        for version, (since, client_updates), scores in self._on_clients.ended():
+            metrics = figures(scores)
+            num_examples = sum(each.num_examples for each in scores)
+            self._emit(
+                ClientsEvaluated(
+                    self._clock.now,
+                    version,
+                    since,
+                    client_updates,
+                    clients=len(scores),
+                    num_examples=num_examples,
+                    metrics=metrics,
+                )
+            )
+            accuracy = metrics.get("accuracy_mean", -math.inf)
+            if self._evaluate_fn is None and accuracy >= self._stop.target_accuracy:
+                self.outcome.stopped = self.outcome.stopped or "target_accuracy"
+
+    def _evaluate_last_on_clients(self) -> None:
+        """Evaluate the last version on clients, now that training has ended.
+
+        Training orders under way are called off, so that no evaluation waits for them. A node that
+        does not answer is waited for until its deadline, and at most as long as the run took or ten
+        minutes, whichever is longer.
+        """
+        on_clients, clock = self._on_clients, self._clock
+        if not on_clients.enabled:
+            return
+        clock.call_off_training()
+        for client_id in list(self._busy):
+            del self._busy[client_id]
+            self._becomes_idle(client_id)
+        if on_clients.version < self._version:
+            self._evaluate_on_clients()
+        until = clock.now + max(clock.now, LEAST_PATIENCE)
+        while not self._asked_to_stop:
+            self._start_evaluations()
+            event = clock.next(until) if on_clients.orders else None
+            if event is None:
+                break
+            if not isinstance(event, Stray):  # the reply to an order that was called off
+                self._handle(event)
+        for order in list(on_clients.orders.values()):
+            self._fail(order, "the run ended")
 
     def _emit(self, event: Event) -> None:
         for sink in self._sinks:

@@ -1,6 +1,7 @@
 """What is being computed: results of orders, ahead of the moment at which they are due."""
 
 import heapq
+from collections.abc import Collection
 
 from fl_app.core.types import Order, Reply
 from fl_app.engine.clock import Mailbox
@@ -35,15 +36,16 @@ class Lookahead:
             self._gather(None)
         return self._ready.pop(number)
 
-    def cancel(self, number: int) -> None:
-        """Drop an order, computed or not."""
-        for place, (_, _, pending, _) in enumerate(self._pending):
-            if pending == number:
-                del self._pending[place]
-                heapq.heapify(self._pending)
-                return
-        if self._ready.pop(number, None) is None:
-            self._cancelled.add(number)
+    def cancel(self, numbers: Collection[int]) -> None:
+        """Drop orders, computed or not."""
+        kept = [entry for entry in self._pending if entry[2] not in numbers]
+        pending = {entry[2] for entry in self._pending if entry[2] in numbers}
+        if pending:
+            self._pending = kept
+            heapq.heapify(self._pending)
+        for number in numbers:
+            if number not in pending and self._ready.pop(number, None) is None:
+                self._cancelled.add(number)
 
     def _gather(self, timeout: float | None) -> None:
         for reply in self._mailbox.pull(timeout):

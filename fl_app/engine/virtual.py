@@ -1,14 +1,14 @@
 """Virtual time: the seed decides what happens, and the host's speed never does."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fl_app.core.types import NO_EXTRA, Devices, Order, Parts, Reply, Vector
-from fl_app.engine.agenda import Agenda, Entry, Kind
+from fl_app.engine.agenda import Agenda, Entry, Kind, is_computed
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
@@ -43,6 +43,8 @@ class VirtualClock:
             where training is counted in steps.
         pauses: whether clients may pause. Only the computed result tells when one does, so it is
             needed by the end of the first epoch, the earliest pause.
+        evaluation_share: of a client, seconds of an evaluation over those of an order's training;
+            None = evaluations take no time.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class VirtualClock:
         epochs: int = 1,
         counts_epochs: bool = False,
         pauses: bool = False,
+        evaluation_share: Callable[[int], float] | None = None,
     ) -> None:
         self._now = 0.0
         self._mailbox = mailbox
@@ -73,6 +76,7 @@ class VirtualClock:
         self._epochs = epochs
         self._counts_epochs = counts_epochs
         self._pauses = pauses and epochs > 1
+        self._evaluation_share = evaluation_share
         self._early: dict[int, Reply] = {}  # computed to see whether the client pauses
         self._recalled: dict[int, int] = {}  # number of the shorter order -> its local epochs
         self._idle_alarm = False  # the last alarm came with nothing under way, and no order since
@@ -89,6 +93,10 @@ class VirtualClock:
 
     def dispatch(self, order: Order) -> None:
         self._idle_alarm = False
+        if order.evaluates:
+            # Its tie comes after those of all training orders, whose draws stay as they are.
+            self._plan(order, self._now + self._seconds_of_evaluation(order), 1.0)
+            return
         parts = self._devices.parts(order.client_id, order.sequence, self._now)
         seconds = parts.seconds
         if self._counts_epochs and "local_epochs" in order.config:
@@ -108,6 +116,14 @@ class VirtualClock:
         end = self._now + fetch + (1.0 - progress) * training + upload
         self._plan(order, end, self._ties.random())
 
+    def call_off_training(self) -> None:
+        computed = {e.number for e in self._agenda.call_off_training() if is_computed(e)}
+        self._lookahead.cancel(computed - self._early.keys())
+        self._early.clear()
+        self._lost = {c: order for c, order in self._lost.items() if order.evaluates}
+        self._parts.clear()
+        self._recalled.clear()
+
     def recall(self, order: Order) -> bool:
         planned = self._agenda.reply_of(order)
         if planned is None:
@@ -126,7 +142,7 @@ class VirtualClock:
             return False  # it pauses first
         # What was computed is the result of the whole order, so a shorter one is computed anew.
         if self._early.pop(planned.number, None) is None:
-            self._lookahead.cancel(planned.number)
+            self._lookahead.cancel([planned.number])
         number = -1 - planned.number  # negative, so unlike the number of any other order
         self._recalled[number] = done
         entry = planned._replace(time=began + done * epoch + upload, number=number)
@@ -230,9 +246,19 @@ class VirtualClock:
         """The reply that is due now."""
         self._recalled.pop(entry.number, None)
         reply = self._early.pop(entry.number, None) or self._lookahead.result(entry.number)
-        if reply.upload is None or reply.upload.done:
+        if not entry.order.evaluates and (reply.upload is None or reply.upload.done):
             del self._parts[entry.order.client_id]
         return reply
+
+    def _seconds_of_evaluation(self, order: Order) -> float:
+        """The download of the model and a share of the client's training time.
+
+        The few bytes of the reply take no time.
+        """
+        if self._evaluation_share is None:
+            return 0.0
+        parts = self._devices.parts(order.client_id, order.sequence, self._now)
+        return parts.download + self._evaluation_share(order.client_id) * parts.training
 
     def _resolve_early_result(self, entry: Entry) -> None:
         """Enter the reply at its own time, now that it is known whether the client pauses."""

@@ -65,6 +65,10 @@ class WallClock:
         self._orders[order.number] = order  # its deadline stands
         self._mailbox.push(order)
 
+    def call_off_training(self) -> None:
+        # No message reaches a node that trains, so its reply comes as a `Stray`.
+        self._orders = {n: order for n, order in self._orders.items() if order.evaluates}
+
     def recall(self, order: Order) -> bool:
         # NOTE: a SuperNode handles one message at a time, so no recall reaches one that trains.
         del order

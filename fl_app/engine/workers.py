@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fl_app.core.layout import check_extra
-from fl_app.core.types import NO_EXTRA, Order, Reply, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Order, Reply, Scores, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
 from fl_app.engine.clock import NO_VECTOR
@@ -40,6 +40,7 @@ class Trainer(Protocol):
     """What a worker calls (`fl_app.client.LocalTrainer`)."""
 
     def train(self, order: Order, out: Vector | None = None) -> Upload: ...
+    def score(self, order: Order) -> Scores: ...
 
 
 class Inline:
@@ -62,7 +63,7 @@ class Inline:
         if not self._orders or timeout == 0.0:
             return []
         order = self._orders.popleft()
-        return [_reply(order.number, _train(self._trainer, order, None))]
+        return [_reply(order.number, _carry_out(self._trainer, order, None))]
 
     def close(self) -> None:
         self._orders.clear()
@@ -183,7 +184,7 @@ class Workers:
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
-            answer: Upload | tuple[Any, ...] | str = worker.pipe.recv()
+            answer: Upload | Scores | tuple[Any, ...] | str = worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join(1.0)
             code = worker.process.exitcode
@@ -235,9 +236,11 @@ class Workers:
             self._give(fresh, order)
 
 
-def _train(trainer: Trainer, order: Order, out: Vector | None) -> Upload | str:
-    """A client's upload, or the reason why there is none."""
+def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Upload | Scores | str:
+    """A client's upload or scores, or the reason why there are none."""
     try:
+        if order.evaluates:
+            return trainer.score(order)
         upload = trainer.train(order, out)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
@@ -248,9 +251,11 @@ def _train(trainer: Trainer, order: Order, out: Vector | None) -> Upload | str:
     return upload
 
 
-def _reply(number: int, answer: Upload | str) -> Reply:
+def _reply(number: int, answer: Upload | Scores | str) -> Reply:
     if isinstance(answer, str):
         return Reply(number, error=answer)
+    if isinstance(answer, Scores):
+        return Reply(number, scores=answer)
     for vector in (answer.vector, *answer.extra.values()):
         if isinstance(vector, np.ndarray):
             vector.flags.writeable = False
@@ -281,7 +286,7 @@ def _work(
             vector.flags.writeable = False  # it is the server's, and other clients' too
         beside = dict(zip(BESIDE_ORDER, about, strict=True))
         order = Order(vector=received, extra=dict(zip(names, extra, strict=True)), **beside)
-        answer = _train(trainer, order, out)
+        answer = _carry_out(trainer, order, out)
         if (
             isinstance(answer, Upload)
             and answer.vector is out

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from fl_app.core.events import Evaluated, Event, to_json
+from fl_app.core.events import ClientsEvaluated, Evaluated, Event, to_json
 from fl_app.core.files import on_disk, open_log
 
 FLUSH_EVERY = 2.0  # wall seconds between writes of the event log
@@ -84,23 +84,32 @@ class Metrics:
     what `more` gives at the first evaluation. A value that is missing or not finite is an empty
     field.
 
+    With `on_clients` there is also a row when the last scores of a version have come from the
+    clients. Its columns are ``client_eval_clients``, ``client_eval_examples`` and for every metric
+    ``client_eval_<metric>_mean``, ``_std`` and ``_worst_decile``.
+
     Args:
         path: of the file.
         more: gives further columns by name, at every evaluation.
+        on_clients: whether clients evaluate, too.
         keep: as for `JsonLines`.
     """
 
     _COLUMNS = ("version", "t", "accuracy", "loss")
+    _NOT_ON_CLIENTS = ("recall_", "client_")  # beginnings of the names of `PER_CLASS` metrics
 
     def __init__(
         self,
         path: Path,
         more: Callable[[], Mapping[str, float]] = dict,
         *,
+        on_clients: bool = False,
         keep: int | None = None,
     ) -> None:
+        self._path = path
         self._file = open_log(path, keep)
         self._more = more
+        self._on_clients = on_clients
         self._writer: csv.DictWriter[str] | None = None
         if keep:
             with path.open(encoding="utf-8", newline="") as file:
@@ -110,13 +119,41 @@ class Metrics:
 
     def emit(self, event: Event) -> None:
         """Append a row if the event is an evaluation."""
-        if not isinstance(event, Evaluated):
-            return
-        row = {"version": event.version, "t": event.t, **event.metrics, **self._more()}
+        match event:
+            case Evaluated():
+                metrics = dict(event.metrics)
+            case ClientsEvaluated():
+                metrics = _of_clients(event.metrics, event.clients, event.num_examples)
+            case _:
+                return
+        row = {"version": event.version, "t": event.t, **metrics, **self._more()}
         if self._writer is None:
-            self._writer = _csv_writer(self._file, (*self._COLUMNS, *_further(row)))
+            expected = {} if not self._on_clients else self._expected(event)
+            self._writer = _csv_writer(self._file, (*self._COLUMNS, *_further({**row, **expected})))
+        elif isinstance(event, ClientsEvaluated):
+            self._add_columns([key for key in metrics if key not in self._writer.fieldnames])
         self._writer.writerow({key: _field(value) for key, value in row.items()})
         self._file.flush()
+
+    def _expected(self, event: Evaluated | ClientsEvaluated) -> dict[str, Any]:
+        """The columns of evaluations on clients, which most likely have the server's metrics."""
+        if isinstance(event, ClientsEvaluated):
+            return {}
+        names = [name for name in event.metrics if not name.startswith(self._NOT_ON_CLIENTS)]
+        parts = [f"{name}_{part}" for name in names for part in ("mean", "std", "worst_decile")]
+        return _of_clients(dict.fromkeys(parts, math.nan), 0, 0)
+
+    def _add_columns(self, names: list[str]) -> None:
+        """Write the file anew with more columns: ClientApps of others have metrics of their own."""
+        if not names:
+            return
+        with self._path.open(encoding="utf-8", newline="") as file:
+            reader = csv.DictReader(file)
+            columns, rows = (*(reader.fieldnames or ()), *names), list(reader)
+        self._file.seek(0)
+        self._file.truncate()
+        self._writer = _csv_writer(self._file, columns)
+        self._writer.writerows(rows)
 
     def position(self) -> int:
         """Bytes written, all on disk."""
@@ -147,6 +184,15 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(item) for item in value]
     return value
+
+
+def _of_clients(figures: Mapping[str, Any], clients: int, num_examples: int) -> dict[str, Any]:
+    """The columns of an evaluation on clients."""
+    return {
+        "client_eval_clients": clients,
+        "client_eval_examples": num_examples,
+        **{f"client_eval_{key}": value for key, value in figures.items()},
+    }
 
 
 def _further(row: Mapping[str, Any]) -> list[str]:

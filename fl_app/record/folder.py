@@ -91,12 +91,13 @@ class RunFolder:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._add(EVENTS, JsonLines(self._folder / EVENTS, keep=self._lengths.get(EVENTS)))
 
-    def begin(self, settings: object, *, durations: bool = False) -> None:
+    def begin(self, settings: object, *, durations: bool = False, on_clients: bool = False) -> None:
         """Write the configuration, and open the other files that grow.
 
         Args:
             settings: of the run, for ``config.yaml``.
             durations: whether to record those of orders, in ``devices.csv``.
+            on_clients: whether clients evaluate, too.
         """
         # If this run is killed, the summary of an earlier run must not be taken for its own.
         (self._folder / SUMMARY).unlink(missing_ok=True)
@@ -106,7 +107,8 @@ class RunFolder:
                 text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=True)  # type: ignore[call-overload]
                 file.write(text.encode())
         path = self._folder / TABLE
-        self._add(TABLE, Metrics(path, self.columns, keep=self._lengths.get(TABLE)))
+        keep = self._lengths.get(TABLE)
+        self._add(TABLE, Metrics(path, self.columns, on_clients=on_clients, keep=keep))
         if durations:
             path = self._folder / DURATIONS
             self._add(DURATIONS, Recorder(path, self._history, keep=self._lengths.get(DURATIONS)))

@@ -5,6 +5,7 @@ of durations, the report and the verdicts on injected faults. It takes events li
 from ``events.jsonl`` (`fl_app.record.log`), with equal results.
 """
 
+import bisect
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
@@ -14,9 +15,12 @@ from typing import Any
 from fl_app.core.events import (
     Aggregated,
     Arrived,
+    ClientEvaluated,
+    ClientsEvaluated,
     Clustered,
     Dispatched,
     Evaluated,
+    EvaluationOrdered,
     Event,
     Failed,
     Refreshed,
@@ -24,6 +28,12 @@ from fl_app.core.events import (
 )
 
 Joules = Callable[[int, int, float, float], float | None]
+
+# Names of a metric in replies of ClientApps that are not this project's.
+ALIASES = {
+    "accuracy": ("eval_acc", "eval_accuracy", "eval-accuracy"),
+    "loss": ("eval_loss", "eval-loss"),
+}
 
 
 @dataclass(slots=True)
@@ -99,6 +109,49 @@ class Evaluation:
         return math.nan if value is None else float(value)
 
 
+@dataclass(frozen=True, slots=True)
+class ClientEvaluation:
+    """An evaluation on clients whose scores have all come.
+
+    Attributes:
+        version: of the model.
+        t: when the version was published, seconds.
+        client_updates: how many had arrived by then.
+        clients: number of clients that sent scores.
+        num_examples: of all of them.
+        figures: ``<metric>_mean``, ``<metric>_std`` and ``<metric>_worst_decile``, as in
+            `fl_app.core.events.ClientsEvaluated`.
+    """
+
+    version: int
+    t: float
+    client_updates: int
+    clients: int
+    num_examples: int
+    figures: Mapping[str, Any]
+
+    @property
+    def names(self) -> list[str]:
+        """The metrics."""
+        return [key.removesuffix("_mean") for key in self.figures if key.endswith("_mean")]
+
+    def of(self, metric: str) -> tuple[float, float, float]:
+        """Mean, standard deviation and worst decile of a metric; NaN if they are unknown."""
+        found = (self.figures.get(f"{metric}_{what}") for what in ("mean", "std", "worst_decile"))
+        mean, std, worst = (math.nan if value is None else float(value) for value in found)
+        return mean, std, worst
+
+    @property
+    def as_evaluation(self) -> Evaluation:
+        """The means over the clients, as if the server had measured them."""
+        means = {name: self.figures[f"{name}_mean"] for name in self.names}
+        for name, others in ALIASES.items():
+            other = next((o for o in others if o in means), None)
+            if name not in means and other is not None:
+                means[name] = means[other]
+        return Evaluation(self.version, self.t, self.client_updates, means)
+
+
 @dataclass
 class Mean:
     """Mean of numbers that come one by one."""
@@ -133,7 +186,9 @@ class History:
     Attributes:
         t: time of the last event, seconds.
         version: of the global model.
-        evaluations: all of them, oldest first.
+        server_evaluations: those on the server's test set, oldest first.
+        client_evaluations: those on clients whose scores have all come, by version.
+        seconds_evaluating: of clients, in evaluate orders that ended.
         client_updates: updates that arrived.
         failures: orders that failed.
         rejected: replies that were rejected.
@@ -156,7 +211,9 @@ class History:
     def __init__(self, *, joules: Joules | None = None, keep_orders: bool = False) -> None:
         self.t = 0.0
         self.version = 0
-        self.evaluations: list[Evaluation] = []
+        self.server_evaluations: list[Evaluation] = []
+        self.client_evaluations: list[ClientEvaluation] = []
+        self.seconds_evaluating = 0.0
         self.client_updates = 0
         self.failures = 0
         self.rejected = 0
@@ -174,9 +231,17 @@ class History:
         self.current: dict[int, OrderRecord] = {}
         self.waiting: dict[int, OrderRecord] = {}
         self.orders: list[OrderRecord] = []
+        self._evaluating: dict[int, OrderRecord] = {}  # client -> its last evaluate order
         self._keep_orders = keep_orders
         self._joules = joules if joules and joules(0, 0, 0.0, 0.0) is not None else None
         self._joules_spent = 0.0
+
+    @property
+    def evaluations(self) -> list[Evaluation]:
+        """Those on the server; of a server without a test set, the means of those on clients."""
+        if self.server_evaluations or not self.client_evaluations:
+            return self.server_evaluations
+        return [each.as_evaluation for each in self.client_evaluations]
 
     @property
     def joules(self) -> float | None:
@@ -202,8 +267,30 @@ class History:
                     self._lose(event, event.client)
             case Evaluated():
                 self.version = event.version
-                self.evaluations.append(
+                self.server_evaluations.append(
                     Evaluation(event.version, event.t, self.client_updates, event.metrics)
+                )
+            case EvaluationOrdered():
+                client = event.client
+                self._evaluating[client] = OrderRecord(
+                    event.order, client, self.sequences[client], event.version, event.t, event.bytes
+                )
+                self.bytes_down += event.bytes
+            case ClientEvaluated():
+                self.bytes_up += event.bytes
+                self._evaluated(event)
+            case ClientsEvaluated():
+                bisect.insort(
+                    self.client_evaluations,
+                    ClientEvaluation(
+                        event.version,
+                        event.since,
+                        event.client_updates,
+                        event.clients,
+                        event.num_examples,
+                        event.metrics,
+                    ),
+                    key=lambda each: each.version,
                 )
             case Refreshed():
                 self.bytes_down += event.bytes
@@ -242,7 +329,17 @@ class History:
         self.client_updates += 1
         self.bytes_up += event.bytes
 
+    def _evaluated(self, event: ClientEvaluated | Failed | Rejected) -> bool:
+        """Account for the end of an evaluate order; whether it was one."""
+        order = None if event.client is None else self._evaluating.get(event.client)
+        if order is None or order.number != event.order:
+            return False
+        self.seconds_evaluating += self._spend(order, event.t)
+        return True
+
     def _lose(self, event: Failed | Rejected, client: int) -> None:
+        if self._evaluated(event):
+            return
         order = self.current.get(client)
         if order is None or order.number != event.order:
             return  # a reply to an order that had arrived: its work is counted

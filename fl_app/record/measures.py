@@ -98,6 +98,26 @@ def columns(history: History, num_clients: int | None) -> dict[str, float]:
     return columns
 
 
+def of_clients(history: History) -> dict[str, float | None]:
+    """Keys of ``summary.json`` from the last evaluation on clients, if there is one.
+
+    Returns:
+        ``client_eval_version``, ``client_eval_clients``, ``client_eval_examples``, for every metric
+        ``client_eval_<metric>_mean``, ``_std`` and ``_worst_decile``, and ``client_eval_seconds``,
+        what all evaluations took of the clients' time.
+    """
+    if not history.client_evaluations:
+        return {}
+    last = history.client_evaluations[-1]
+    return {
+        "client_eval_version": last.version,
+        "client_eval_clients": last.clients,
+        "client_eval_examples": last.num_examples,
+        **{f"client_eval_{key}": _known(value) for key, value in last.figures.items()},
+        "client_eval_seconds": history.seconds_evaluating,
+    }
+
+
 def of_run(history: History, num_clients: int | None, target_accuracy: float) -> dict[str, Any]:
     """Keys of ``summary.json``; None is unknown or never happened.
 

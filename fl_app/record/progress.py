@@ -105,7 +105,8 @@ class Progress:
         history = self._history
         updates = history.client_updates
         rate = (updates - self._before) / max(self._wall() - self._began, 1e-9)
-        last = history.evaluations[-1].accuracy if history.evaluations else math.nan
+        evaluations = history.evaluations
+        last = evaluations[-1].accuracy if evaluations else math.nan
         accuracy = f"{last:.1%}" if math.isfinite(last) else "-"
         done = f"{history.version}{_of(self._total, '.0f')}"
         work = f"{updates:,}{_of(self._total_updates, ',.0f')} updates at {rate:,.0f}/s"

@@ -23,8 +23,8 @@ def of_outcome(
 ) -> dict[str, Any]:
     """The results of a run in ``summary.json``.
 
-    They are the keys below, those of `measures.of_run`, and those of `measures.of_last_evaluation`
-    that the task and the configured ``metrics`` give.
+    They are the keys below, those of `measures.of_run`, those of `measures.of_last_evaluation`
+    that the task and the configured ``metrics`` give, and those of `measures.of_clients`.
     """
     measured = [evaluation.metrics for evaluation in history.evaluations]
     accuracies = [numbers["accuracy"] for numbers in measured if "accuracy" in numbers]
@@ -50,6 +50,7 @@ def of_outcome(
         **outcome.totals,
         **measures.of_run(history, num_clients, report_accuracy),
         **measures.of_last_evaluation(measured[-1] if measured else {}),
+        **measures.of_clients(history),
     }
 
 

@@ -11,8 +11,10 @@ from fl_app.core.errors import is_number
 from fl_app.core.events import (
     Aggregated,
     Arrived,
+    ClientsEvaluated,
     Dispatched,
     Evaluated,
+    EvaluationOrdered,
     Event,
     Failed,
     Rejected,
@@ -64,6 +66,7 @@ class TensorBoard:
     down. Tags:
 
     - ``test/...``: metrics of the evaluations;
+    - ``on_clients/...``: mean, standard deviation and worst decile of the evaluations on clients;
     - ``clients/loss``, ``clients/staleness``, ``clients/staleness_max``: of updates;
     - ``clients/online``, ``clients/in_flight``: numbers of clients;
     - ``clients/who``: a table of the clients, as text, if there are at most `MAX_CLIENTS`;
@@ -107,6 +110,11 @@ class TensorBoard:
     def emit(self, event: Event) -> None:
         """Take in one event, and write a point if it is time."""
         match event:
+            case EvaluationOrdered():
+                self._last[event.client] = _Last(event.t, f"evaluates version {event.version}")
+            case ClientsEvaluated():
+                for key, value in event.metrics.items():
+                    self._scalar(f"on_clients/{key}", value, event.version)
             case Dispatched():
                 self._last[event.client] = _Last(event.t, f"order, version {event.version}")
             case Arrived():
@@ -170,10 +178,11 @@ class TensorBoard:
             self._who_due = now + WHO_EVERY
         self._due = now + POINT_EVERY
 
-    def _scalar(self, tag: str, value: Any) -> None:
+    def _scalar(self, tag: str, value: Any, version: int | None = None) -> None:
         if is_number(value):
             walltime = self._began + self._history.t
-            self._open().add_scalar(tag, float(value), self._history.version, walltime)
+            step = self._history.version if version is None else version
+            self._open().add_scalar(tag, float(value), step, walltime)
 
     def _open(self) -> Writer:
         # Not before the first event: the writer starts a thread, and workers are forked earlier.

@@ -122,7 +122,7 @@ def run_cell(
             earlier.remove_run(experiment)
         if saved is None:
             earlier.clear(folder)
-        files.begin(config, durations=real)
+        files.begin(config, durations=real, on_clients=config.client_eval_every is not None)
         progress = Progress(
             history,
             _unlimited(config.num_versions),

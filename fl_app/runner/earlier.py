@@ -29,6 +29,9 @@ def settings(config: DictConfig) -> dict[str, Any]:
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
     same = {str(k): v for k, v in plain.items() if k not in (*CARRYING_OUT, *LIMITS)}
+    if config.get("client_eval_every") is None:  # as in runs of versions without these keys
+        same.pop("client_eval_every", None)
+        same.pop("client_eval_fraction", None)
     # A cell is the same run whatever other cells there are.
     same["experiment"] = {key: config.experiment[key] for key in ("scale", "report_accuracy")}
     decay = config.algorithm.strategy.get("lr_schedule")

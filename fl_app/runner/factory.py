@@ -3,6 +3,7 @@
 A node needs `fl_app.client.build` alone.
 """
 
+import logging
 import math
 import os
 from collections.abc import Callable, Sequence
@@ -29,12 +30,21 @@ from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.flower import names, private
 from fl_app.flower.grid import AnyNode, GridMailbox
-from fl_app.runner.validate import PARTS, build_guard, build_schedule, build_strategy
+from fl_app.runner.validate import (
+    PARTS,
+    build_client_evaluation,
+    build_guard,
+    build_schedule,
+    build_strategy,
+)
 from fl_app.schedule import Schedule
 from fl_app.tasks.per_class import ClassTask, PerClass
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -188,6 +198,7 @@ def build_engine(
         ),
         evaluate=_evaluation(trainer, config),
         eval_every=config.eval_every,
+        client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
         upload_bytes=components.sizes.upload,
         checkpoint=checkpoint,
@@ -234,6 +245,8 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
         epochs=trainer.epochs,
         counts_epochs=trainer.local_steps is None and schedule.devices is None,
         pauses=trainer.pauses,
+        # A schedule that decides how long orders take does not know their parts.
+        evaluation_share=None if schedule.devices else trainer.evaluation_share,
     )
 
 
@@ -272,19 +285,30 @@ def _evaluation(trainer: LocalTrainer, config: DictConfig) -> Evaluate | None:
         ValueError: a key asks for a metric that the task does not have.
     """
     task, further, target = trainer.task, list(config.metrics), config.target_accuracy
-    none = "" if task.has_test_set else f"task={task.name} has no test set"
-    require(not (none and further), "metrics", further, "[]", f"{none}, on which they are measured")
-    objective = getattr(task, "objective", None)  # of a task from elsewhere it is not known
-    if not none and objective is not None and not objective.has_accuracy:
-        none = f"task={task.name} measures no accuracy but {objective.score}"
+    no_test_set = "" if task.has_test_set else f"task={task.name} has no test set"
     require(
-        target is None or not none,
+        not (no_test_set and further),
+        "metrics",
+        further,
+        "[]",
+        f"{no_test_set}, on which they are measured",
+    )
+    on_clients = config.client_eval_every is not None
+    objective = getattr(task, "objective", None)  # of a task from elsewhere it is not known
+    if objective is not None and not objective.has_accuracy:
+        unknown = f"task={task.name} measures no accuracy but {objective.score}"
+    else:
+        unknown = "" if on_clients else no_test_set
+    require(
+        target is None or not unknown,
         "target_accuracy",
         target,
         "null, with num_versions=, max_updates= or max_seconds= to end the run",
-        none,
+        unknown,
     )
     if not task.has_test_set:
+        if not on_clients:
+            log.warning("%s, and client_eval_every=null: no version is evaluated", no_test_set)
         return None
     test = PerClass(cast(ClassTask, task), further) if further else task.test
 

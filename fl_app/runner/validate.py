@@ -20,6 +20,7 @@ from fl_app.core.errors import (
     require_patterns,
     require_positive,
 )
+from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
 from fl_app.runner.cells import compose_cells
@@ -128,6 +129,7 @@ def validate_config(config: DictConfig) -> None:
         "SecAgg+ needs rounds in which a whole cohort exchanges several messages, and an "
         "asynchronous server does not wait for a cohort",
     )
+    build_client_evaluation(config)
     _check_runtime(config.runtime)
     _check_task(config.task)
     _require_data(config)
@@ -275,3 +277,11 @@ def build_schedule(config: DictConfig) -> Schedule:
 def build_guard(config: DictConfig) -> Guard:
     """The configured checks of uploads."""
     return Guard(**cast(dict[str, Any], OmegaConf.to_container(config.guard)))
+
+
+def build_client_evaluation(config: DictConfig) -> ClientEvaluation:
+    """The configured evaluations on clients."""
+    every = config.client_eval_every
+    return ClientEvaluation(
+        math.inf if every is None else every, config.client_eval_fraction, config.seed
+    )

@@ -386,13 +386,17 @@ class Task:
             metrics.update((f"recall_{label}", share.item()) for label, share in enumerate(shares))
         return metrics
 
+    def evaluation_indices(self, client_id: int) -> NDArray[np.int64]:
+        """The client's validation examples; without those of any client, its training examples."""
+        return (self.validation or self.partition)[client_id]
+
     def evaluate(self, model: nn.Module, client_id: int) -> tuple[dict[str, float], int]:
         """The objective's metrics on one client's validation examples, and how many these are.
 
         Without validation examples of any client (`holdout` is 0) these are its training examples,
         without augmentation. A client whose only example is for training gives ``({}, 0)``.
         """
-        own = (self.validation or self.partition)[client_id]
+        own = self.evaluation_indices(client_id)
         if own.size == 0:
             return {}, 0
         places = torch.split(torch.from_numpy(own), self.test_chunk)

@@ -30,7 +30,7 @@ from fl_app.runner.run import run
 SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
 SMALL += ["runtime.workers=0", "algorithm.client.batch_size=64"]
 FEW = ["algorithm.schedule.buffer_size=3"]
-CHURN = ["+devices/availability=churn", "deadline=4.0"]
+CHURN = ["devices/availability=churn", "deadline=4.0"]
 CASES = {
     "wkafl": [*FEW, "algorithm.strategy.stage_two_at=5"],
     "fedasmu": [
@@ -52,6 +52,10 @@ CASES = {
     "fedavgm": ["algorithm.schedule.buffer_size=4"],
     "dp_fedbuff": [*FEW, "algorithm.schedule.concurrency=6", "guard.max_norm_ratio=1.2"],
 }
+# A name is that of an algorithm, and what else there is behind a hyphen.
+ON_CLIENTS = ["client_eval_every=2", "client_eval_fraction=0.5"]
+CASES["fedbuff-on_clients"] = [*CASES["fedbuff"], *ON_CLIENTS, *CHURN]
+CASES["feddyn-on_clients"] = [*CASES["feddyn"], *ON_CLIENTS]
 MORE = {
     "fedasync": ["algorithm.schedule.concurrency=6"],
     "fedsa": ["algorithm.strategy.num_versions=12"],  # that its stages are shares of
@@ -61,13 +65,15 @@ CASES["port"] += ["algorithm.client.local_epochs=3", "algorithm.strategy.stalene
 
 
 def federation(name: str, folder: Path, *more: str) -> dict[str, Any]:
-    overrides = [f"algorithm={name}", *SMALL, *CASES.get(name, []), *more]
+    overrides = [f"algorithm={name.partition('-')[0]}", *SMALL, *CASES.get(name, []), *more]
     return run_cell(composed(*overrides), folder, label=name)[1]
 
 
 def resumed(name: str, folder: Path) -> None:
     """As `run` does, without its report."""
-    config = composed(f"algorithm={name}", *SMALL, *CASES.get(name, []), "resume=auto")
+    config = composed(
+        f"algorithm={name.partition('-')[0]}", *SMALL, *CASES.get(name, []), "resume=auto"
+    )
     assert earlier.finished(config, folder) is None
     run_cell(config, folder, label=name)
 
@@ -193,7 +199,7 @@ def test_resumed_run_says_when_and_with_what_it_began(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["fedbuff", "overlap_fedavg"])
 def test_what_is_finished_is_not_run_again(name: str, tmp_path: Path) -> None:
     """Also where the devices decide how many local epochs are trained."""
-    overrides = [f"algorithm={name}", *SMALL, *CASES[name]]
+    overrides = [f"algorithm={name.partition('-')[0]}", *SMALL, *CASES[name]]
     again, other = (
         [*overrides, "resume=auto", "tensorboard=true"],
         [*overrides, "resume=auto", "seed=1"],

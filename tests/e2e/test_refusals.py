@@ -12,6 +12,8 @@ REFUSED = [
     "num_versions=-1",
     "runtime.workers=-3",
     "guard.max_age=-1",
+    "client_eval_every=0",
+    "client_eval_every=5 client_eval_fraction=20",
     "algorithm.strategy.server_lr=-1",
     "algorithm.schedule.concurrency=51",
     "algorithm.client.local_lr=fast",

@@ -1,0 +1,217 @@
+"""Evaluation on clients: who measures which version, and what their scores add up to.
+
+There is no barrier. A version is measured by a share of the clients, each between two of its
+training orders, while all others train:
+
+- an idle client gets its evaluate order at once, a client at work when its training order has
+  ended;
+- a client that is still at work when the next version is due measures that one instead, and is
+  left out of the earlier one. So no client has more than one evaluate order waiting, and an
+  evaluation waits for nobody but the clients that measure it;
+- scores count for their version however late they come.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fl_app.core.errors import is_number, require, require_count
+from fl_app.core.types import Order, Scores, Vector
+from fl_app.record.measures import worst_decile
+
+# Parts of the names of metrics of which a lower value is better.
+LOWER_IS_BETTER = ("loss", "error", "perplexity", "rmse", "mse", "mae")
+
+
+class ClientEvaluation:
+    """The evaluations of a run on its clients; the engine drives it.
+
+    Args:
+        every: versions between evaluations, >= 1; inf = never.
+        fraction: share of the online clients that measure a version, in (0, 1]; at least one does.
+        seed: of the draw of clients, which is apart from all others.
+
+    Attributes:
+        version: the latest version that was due; -1 before the first.
+        waiting: clients that are to measure it as soon as they are free.
+        ready: those of them that are free.
+        orders: client -> its evaluate order under way.
+
+    Raises:
+        ValueError: an argument is out of its bounds.
+    """
+
+    def __init__(self, every: float = math.inf, fraction: float = 1.0, seed: int = 0) -> None:
+        if every != math.inf:
+            require_count("client_eval_every", every, "versions cannot be evaluated more than once")
+        require(
+            is_number(fraction) and 0 < fraction <= 1,
+            "client_eval_fraction",
+            fraction,
+            "above 0 and at most 1",
+            "it is the share of the clients that evaluate a version",
+        )
+        self._every = every
+        self._fraction = fraction
+        self._rng = np.random.default_rng((seed, 0xE7A1))
+        self._vector: Vector | None = None  # of `version`, while a client waits
+        self._since: dict[int, tuple[float, int]] = {}  # version -> when due, client updates then
+        self._scores: dict[int, list[Scores]] = {}  # by version that has not ended
+        self.version = -1
+        self.waiting: set[int] = set()
+        self.ready: set[int] = set()
+        self.orders: dict[int, Order] = {}
+
+    @property
+    def enabled(self) -> bool:
+        """Whether any version is ever due."""
+        return self._every != math.inf
+
+    def is_due(self, version: int) -> bool:
+        """Whether this version, which was just published, is to be measured."""
+        return version % self._every == 0
+
+    def plan(
+        self,
+        version: int,
+        vector: Vector,
+        idle: Collection[int],
+        others: Collection[int],
+        since: tuple[float, int],
+    ) -> None:
+        """Draw the clients that measure a version; those that wait for an earlier one no longer do.
+
+        Args:
+            version: of the model, above those before.
+            vector: what is measured, shape ``(d,)``.
+            idle: online clients that are free.
+            others: all other online clients.
+            since: now, seconds, and the client updates that have arrived.
+        """
+        online = sorted({*idle, *others})
+        count = min(len(online), max(1, round(self._fraction * len(online))))
+        drawn = [online[place] for place in self._rng.permutation(len(online))[:count]]
+        self.version = version
+        self.waiting = set(drawn)
+        self.ready = {client_id for client_id in drawn if client_id in idle}
+        self._vector = vector
+        self._since[version], self._scores[version] = since, []
+
+    def start(self, client_id: int) -> Vector:
+        """The model of a client's order, which the caller makes; the client waits no longer."""
+        assert self._vector is not None
+        vector = self._vector
+        self.leave(client_id)
+        return vector
+
+    def free(self, client_id: int) -> None:
+        """A client has become idle."""
+        if client_id in self.waiting:
+            self.ready.add(client_id)
+
+    def leave(self, client_id: int) -> None:
+        """A client waits no longer."""
+        self.waiting.discard(client_id)
+        self.ready.discard(client_id)
+        if not self.waiting:
+            self._vector = None
+
+    def end(self, order: Order, scores: Scores | None = None) -> None:
+        """An evaluate order has ended."""
+        del self.orders[order.client_id]
+        if scores is not None:
+            self._scores[order.base_version].append(scores)
+
+    def ended(self) -> list[tuple[int, tuple[float, int], Sequence[Scores]]]:
+        """The versions for which no more scores will come: version, since when, scores.
+
+        Each is returned once. Versions without any scores are left out.
+        """
+        under_way = {order.base_version for order in self.orders.values()}
+        if self.waiting:
+            under_way.add(self.version)
+        over = [version for version in self._scores if version not in under_way]
+        found = [(v, self._since.pop(v), self._scores.pop(v)) for v in over]
+        return [(version, since, scores) for version, since, scores in found if scores]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state between two events, as plain data and arrays."""
+        return {
+            "rng": self._rng,
+            "version": self.version,
+            "vector": self._vector,
+            "waiting": self.waiting,
+            "orders": self.orders,
+            "since": self._since,
+            "scores": {
+                version: [(dict(each.metrics), each.num_examples) for each in scores]
+                for version, scores in self._scores.items()
+            },
+        }
+
+    def load_state_dict(
+        self,
+        state: Mapping[str, Any],
+        idle: Collection[int],
+        vector: Vector | None,
+        orders: Mapping[int, Order],
+    ) -> None:
+        """Restore a state.
+
+        Args:
+            state: a result of `state_dict`.
+            idle: clients that are free.
+            vector: the state's ``"vector"``, as clients can receive it.
+            orders: the state's ``"orders"``, with such vectors.
+        """
+        self._rng, self.version = state["rng"], state["version"]
+        self._vector, self.orders = vector, dict(orders)
+        self.waiting = set(state["waiting"])
+        self.ready = {client_id for client_id in self.waiting if client_id in idle}
+        self._since = {version: (t, updates) for version, (t, updates) in state["since"].items()}
+        self._scores = {
+            version: [Scores(metrics, number) for metrics, number in scores]
+            for version, scores in state["scores"].items()
+        }
+
+
+def unusable(scores: Scores | None, max_examples: float = math.inf) -> str:
+    """Why scores cannot be counted; "" if they can.
+
+    Args:
+        scores: of a client.
+        max_examples: most examples that a client may claim: they are its weight in the mean.
+    """
+    if scores is None:
+        return "the client returned no scores"
+    number = scores.num_examples
+    if not (is_number(number) and number > 0):
+        return f"num_examples={number!r} must be at least 1: the client has nothing to evaluate on"
+    if number > max_examples:
+        return f"num_examples={number} is above guard.max_examples={max_examples}"
+    if not scores.metrics:
+        return "the client returned no metrics"
+    return ""
+
+
+def figures(scores: Sequence[Scores]) -> dict[str, float]:
+    """Mean, spread and worst decile of every metric, as in `ClientsEvaluated`.
+
+    A metric that a client did not send counts for the clients that did.
+
+    Args:
+        scores: of at least one client.
+    """
+    names = dict.fromkeys(name for each in scores for name in each.metrics)
+    result: dict[str, float] = {}
+    for name in names:
+        values = np.array([each.metrics[name] for each in scores if name in each.metrics], float)
+        sizes = np.array([each.num_examples for each in scores if name in each.metrics], float)
+        sign = -1.0 if any(part in name for part in LOWER_IS_BETTER) else 1.0
+        with np.errstate(invalid="ignore", over="ignore"):  # a model that diverged has any loss
+            result[f"{name}_mean"] = float(sizes @ values / sizes.sum())
+            result[f"{name}_std"] = float(values.std())
+            result[f"{name}_worst_decile"] = sign * worst_decile(sign * values)
+    return result

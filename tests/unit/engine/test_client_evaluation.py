@@ -1,0 +1,604 @@
+"""Evaluation on clients: who measures what and when, and what it adds up to."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import pytest
+from helpers import (
+    Flat,
+    MeanDelta,
+    Quadratic,
+    Recorder,
+    Run,
+    Scripted,
+    Stays,
+    Times,
+    run,
+    toward_own_number,
+    vec,
+)
+
+from fl_app.client import LocalTrainer
+from fl_app.core.types import GlobalModel, Order, Parts, Reply, Scores, Update, Vector
+from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
+from fl_app.engine.clock import Joined, Left
+from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.guard import Guard
+from fl_app.engine.wall import WallClock
+from fl_app.schedule import Buffered, RandomK, Schedule, fully_async, synchronous
+
+ALL_AT_WORK = Buffered(concurrency=None, buffer_size=1)
+EVALUATION = ("evaluate_order", "client_evaluate", "clients_evaluate")
+
+
+def scores(client_id: int, version: int, vector: Vector) -> Scores:
+    """Accuracy v.0c of version v on client c, which has 10 (c + 1) examples."""
+    return Scores({"accuracy": version + client_id / 100}, 10 * (client_id + 1))
+
+
+def evaluated(
+    schedule: Schedule = ALL_AT_WORK,
+    *,
+    every: int = 2,
+    fraction: float = 1.0,
+    seconds: Sequence[float] = (1.0, 3.2),
+    measure: Any = scores,
+    **more: Any,
+) -> Run:
+    """Evaluations take half as long as an order's training."""
+    return run(
+        schedule,
+        Scripted(toward_own_number, measure),
+        num_clients=len(seconds),
+        devices=Times(lambda client, _: seconds[client]),
+        evaluation_share=lambda client: 0.5,
+        client_evaluation=ClientEvaluation(every, fraction),
+        **more,
+    )
+
+
+def told(events: Sequence[Flat], *kinds: str) -> list[tuple[Any, ...]]:
+    """Kind, time, version and client of events."""
+    return [
+        (e["kind"], round(e["t"], 9), e.get("version", e.get("base_version")), e.get("client"))
+        for e in events
+        if e["kind"] in kinds
+    ]
+
+
+# -- figures --------------------------------------------------------------------------------------
+
+
+def test_figures_of_three_clients() -> None:
+    """By hand: (0.5 x 10 + 0.8 x 30 + 0.2 x 60) / 100 = 0.41; the values' mean is 0.5, their
+    deviations 0, 0.3 and -0.3; the worst tenth is one client: 0.2, of the loss the highest, 4."""
+    found = figures(
+        [
+            Scores({"accuracy": 0.5, "loss": 1.0}, 10),
+            Scores({"accuracy": 0.8, "loss": 4.0}, 30),
+            Scores({"accuracy": 0.2, "loss": 1.0}, 60),
+        ]
+    )
+    assert found == pytest.approx(
+        {
+            "accuracy_mean": 0.41,
+            "accuracy_std": math.sqrt(0.18 / 3),
+            "accuracy_worst_decile": 0.2,
+            "loss_mean": (10 + 120 + 60) / 100,
+            "loss_std": math.sqrt(2.0),
+            "loss_worst_decile": 4.0,
+        }
+    )
+
+
+def test_the_worst_decile_of_25_clients_is_the_mean_of_three() -> None:
+    many = [Scores({"accuracy": i / 100, "rmse": float(i)}, 1) for i in range(25)]
+    found = figures(many)
+    assert found["accuracy_worst_decile"] == pytest.approx((0.00 + 0.01 + 0.02) / 3)
+    assert found["rmse_worst_decile"] == pytest.approx((24 + 23 + 22) / 3)
+
+
+def test_a_metric_of_some_clients_is_theirs_alone() -> None:
+    found = figures([Scores({"a": 1.0}, 10), Scores({"a": 3.0, "b": 5.0}, 30)])
+    assert (found["a_mean"], found["b_mean"]) == (2.5, 5.0)
+
+
+def test_scores_that_cannot_be_counted() -> None:
+    assert unusable(Scores({"accuracy": 0.5}, 3)) == ""
+    assert unusable(None) == "the client returned no scores"
+    assert unusable(Scores({"accuracy": 0.5}, 0)).startswith("num_examples=0 must be at least 1")
+    assert unusable(Scores({}, 3)) == "the client returned no metrics"
+    assert unusable(Scores({"a": 1.0}, 9), 8) == "num_examples=9 is above guard.max_examples=8"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"every": 0}, r"client_eval_every=0 must be an integer >= 1"),
+        ({"every": 2.5}, r"client_eval_every=2\.5 must be an integer >= 1"),
+        ({"every": 5, "fraction": 0.0}, r"client_eval_fraction=0\.0 must be above 0 and at most 1"),
+        ({"every": 5, "fraction": 20}, r"client_eval_fraction=20 must be above 0 and at most 1"),
+    ],
+)
+def test_bad_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ClientEvaluation(**settings)
+
+
+# -- who measures what, and when ------------------------------------------------------------------
+
+
+def test_the_log_of_a_fast_and_a_slow_client() -> None:
+    """Client 0 trains for 1 s and evaluates for 0.5 s, client 1 for 3.2 s and 1.6 s.
+
+    v2 is due at 2.0, when client 0 is free and client 1 is at work until 3.2. v4 is due at 3.5,
+    when client 1 measures v2, which it tells after that. The run ends with v5 at 5.0, when client 1
+    measures v4; it measures v5 after that.
+    """
+    result = evaluated(num_versions=5)
+    assert told(result.events, *EVALUATION) == [
+        ("evaluate_order", 2.0, 2, 0),
+        ("client_evaluate", 2.5, 2, 0),
+        ("evaluate_order", 3.2, 2, 1),
+        ("evaluate_order", 3.5, 4, 0),
+        ("client_evaluate", 4.0, 4, 0),
+        ("client_evaluate", 4.8, 2, 1),
+        ("clients_evaluate", 4.8, 2, None),
+        ("evaluate_order", 4.8, 4, 1),
+        ("evaluate_order", 5.0, 5, 0),
+        ("client_evaluate", 5.5, 5, 0),
+        ("client_evaluate", 6.4, 4, 1),
+        ("clients_evaluate", 6.4, 4, None),
+        ("evaluate_order", 6.4, 5, 1),
+        ("client_evaluate", 8.0, 5, 1),
+        ("clients_evaluate", 8.0, 5, None),
+    ]
+    versions = [(e["version"], round(e["t"], 9)) for e in result.kind("aggregate")]
+    assert versions == [(1, 1.0), (2, 2.0), (3, 3.2), (4, 3.5), (5, 5.0)]
+    first = result.kind("clients_evaluate")[0]
+    assert first == {
+        **{"kind": "clients_evaluate", "t": pytest.approx(4.8), "version": 2, "since": 2.0},
+        **{"client_updates": 2, "clients": 2, "num_examples": 30},
+        "accuracy_mean": pytest.approx((10 * 2.00 + 20 * 2.01) / 30),
+        "accuracy_std": pytest.approx(0.005),
+        "accuracy_worst_decile": 2.0,
+    }
+    assert (result.outcome.seconds, result.outcome.stopped) == (5.0, "num_versions")
+
+
+def test_what_evaluations_cost() -> None:
+    """Six orders of a model of two floats, six replies of two numbers; 0.5 s and 1.6 s each."""
+    result = evaluated(num_versions=5)
+    history = result.history
+    assert history.bytes_down == 8 * len(result.kind("dispatch")) + 6 * 8
+    assert history.bytes_up == 8 * 5 + 6 * 16
+    assert history.seconds_evaluating == pytest.approx(3 * 0.5 + 3 * 1.6)
+    assert [e.version for e in history.client_evaluations] == [2, 4, 5]
+    assert [e.t for e in history.client_evaluations] == [2.0, 3.5, 5.0]
+
+
+def test_an_evaluation_downloads_the_model_and_takes_a_share_of_the_training_time() -> None:
+    class Parted:
+        def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+            return Parts(2.0, 6.0, 100.0)
+
+    result = run(
+        fully_async(1),
+        Scripted(toward_own_number, scores),
+        num_clients=1,
+        num_versions=1,
+        devices=Parted(),
+        evaluation_share=lambda client: 1 / 3,
+        client_evaluation=ClientEvaluation(1),
+    )
+    assert [e["t"] for e in result.kind("client_evaluate")] == [108.0 + 2.0 + 2.0]
+
+
+def test_a_slow_client_measures_the_latest_version_alone() -> None:
+    """v2, v4 and v6 are due while client 1 is at work, until 7.7; it measures v6."""
+    result = evaluated(seconds=(1.0, 7.7), num_versions=9)
+    by_client: dict[int, list[int]] = {0: [], 1: []}
+    for event in result.kind("evaluate_order"):
+        by_client[event["client"]].append(event["version"])
+    assert by_client == {0: [2, 4, 6, 8, 9], 1: [6, 9]}
+    counted = {e["version"]: e["clients"] for e in result.kind("clients_evaluate")}
+    assert counted == {2: 1, 4: 1, 6: 2, 8: 1, 9: 2}
+
+
+def test_nobody_waits_for_an_evaluation() -> None:
+    """Client 3 takes a hundred times as long as the others, which publish version after version."""
+    seconds = (1.0, 1.1, 1.2, 100.0)
+    result = evaluated(seconds=seconds, every=10, num_versions=100)
+    alone = run(
+        ALL_AT_WORK,
+        num_clients=4,
+        num_versions=100,
+        devices=Times(lambda client, _: seconds[client]),
+    )
+    # After ten versions, each of three clients evaluates for half an order: 0.5 of 3.67 orders.
+    assert 1.0 < result.outcome.seconds / alone.outcome.seconds < 1 + 0.5 / 3.6
+
+
+def test_a_client_does_one_thing_at_a_time() -> None:
+    result = evaluated(
+        Buffered(6, 2), every=1, fraction=0.5, seconds=(1, 1.3, 2, 2.4, 3, 3.1, 4, 5, 5.5, 7)
+    )
+    at_work: set[int] = set()
+    for event in result.events:
+        match event["kind"]:
+            case "dispatch" | "evaluate_order":
+                assert event["client"] not in at_work or result.outcome.seconds <= event["t"]
+                at_work.add(event["client"])
+            case "arrival" | "client_evaluate" | "failure":
+                at_work.discard(event["client"])
+    assert len({e["client"] for e in result.kind("client_evaluate")}) > 7
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.25, 2), (0.01, 1), (1.0, 10)])
+def test_the_share_of_the_clients_that_is_drawn(fraction: float, count: int) -> None:
+    """0.25 of 10 clients are 2; some always evaluate."""
+    result = evaluated(
+        synchronous(10), every=3, fraction=fraction, seconds=[1.0] * 10, num_versions=7
+    )
+    sent = Counter(e["version"] for e in result.kind("evaluate_order"))
+    assert sent == {3: count, 6: count, 7: count}
+
+
+def test_training_draws_the_same_randomness_with_and_without_evaluations() -> None:
+    """The gradients of every client's orders, all at one model; only their times differ."""
+
+    def gradients(on_clients: ClientEvaluation) -> dict[tuple[int, int], float]:
+        found: dict[tuple[int, int], float] = {}
+        counts: Counter[int] = Counter()
+
+        class Still(MeanDelta):
+            def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+                for update in updates:
+                    found[update.client_id, counts[update.client_id]] = float(update.vector[0])
+                    counts[update.client_id] += 1
+                return model.params.copy()
+
+            transient = ("histories",)
+
+        trainer = LocalTrainer(Quadratic.scattered(4, 6), upload="gradient", batch_size=2)
+        run(
+            ALL_AT_WORK,
+            trainer,
+            num_clients=4,
+            num_versions=40,
+            strategy=Still(),
+            evaluation_share=trainer.evaluation_share,
+            client_evaluation=on_clients,
+        )
+        return found
+
+    plain, measured = gradients(ClientEvaluation()), gradients(ClientEvaluation(2, 0.5))
+    common = plain.keys() & measured.keys()
+    assert len(common) > 30
+    assert len({plain[key] for key in common}) > 10
+    assert all(plain[key] == measured[key] for key in common)
+
+
+def test_equal_runs_have_equal_logs_with_any_number_of_workers() -> None:
+    def once(workers: int) -> Run:
+        trainer = LocalTrainer(Quadratic.scattered(8, 20), local_lr=0.1, batch_size=5)
+        return run(
+            Buffered(5, 2),
+            trainer,
+            num_clients=8,
+            num_versions=12,
+            workers=workers,
+            evaluation_share=trainer.evaluation_share,
+            client_evaluation=ClientEvaluation(3, 0.5),
+        )
+
+    inline, forked = once(0), once(2)
+    assert inline.events == forked.events
+    assert inline.final == forked.final
+    assert inline.kind("clients_evaluate")
+
+
+@pytest.mark.parametrize(
+    ("settings", "share"),
+    [({"local_epochs": 2}, 1 / 6), ({"local_steps": 3}, 1 / 3), ({"upload": "gradient"}, 1.0)],
+)
+def test_the_share_of_an_orders_training_time(settings: dict[str, Any], share: float) -> None:
+    """A third of an epoch of 12 examples: of two epochs a sixth, of 3 steps of 4 examples a third,
+    and of one batch of 4 examples 12 / (3 x 4) = 1."""
+    trainer = LocalTrainer(Quadratic.scattered(2, 12), batch_size=4, **settings)
+    assert trainer.evaluation_share(0) == pytest.approx(share)
+
+
+def test_a_schedule_that_decides_times_is_not_disturbed() -> None:
+    """WKAFL's draws: iterations fall on whole seconds, and evaluations take no time."""
+
+    def once(on_clients: ClientEvaluation) -> Run:
+        schedule = RandomK(2, 5, seed=3)
+        return run(
+            schedule,
+            Scripted(toward_own_number, scores),
+            num_clients=5,
+            devices=schedule.devices,
+            num_versions=10,
+            client_evaluation=on_clients,
+        )
+
+    plain, measured = once(ClientEvaluation()), once(ClientEvaluation(2, 0.6))
+    when = [(e["t"], sorted(e["client"])) for e in plain.kind("aggregate")]
+    assert [(e["t"], sorted(e["client"])) for e in measured.kind("aggregate")] == when
+    assert len(measured.kind("clients_evaluate")) == 5
+
+
+# -- what is measured -----------------------------------------------------------------------------
+
+
+def test_a_version_is_measured_as_it_was_however_late() -> None:
+    measured: dict[tuple[int, int], float] = {}
+    published: dict[int, float] = {}
+
+    def measure(client_id: int, version: int, vector: Vector) -> Scores:
+        measured[client_id, version] = float(vector[0])
+        return scores(client_id, version, vector)
+
+    class Shifted(MeanDelta):
+        transient = ("histories",)
+
+        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+            params = super().aggregate(model, updates)
+            published[model.version + 1] = float(params[0])
+            return params
+
+        def to_evaluate(self, model: GlobalModel) -> Vector:
+            return model.params + 100
+
+    evaluated(num_versions=5, measure=measure, strategy=Shifted())
+    assert measured.keys() == {(c, v) for c in (0, 1) for v in (2, 4, 5)}
+    for (_, version), value in measured.items():
+        assert value == pytest.approx(published[version] + 100)
+
+
+def test_strategies_do_not_see_versions_that_are_kept_for_evaluations() -> None:
+    def histories(on_clients: ClientEvaluation) -> list[list[int]]:
+        strategy = MeanDelta()
+        run(
+            fully_async(1),
+            Scripted(toward_own_number, scores),
+            num_clients=2,
+            devices=Times(lambda *_: 1.0),
+            evaluation_share=lambda _: 5.0,
+            strategy=strategy,
+            client_evaluation=on_clients,
+        )
+        return strategy.histories
+
+    assert histories(ClientEvaluation(4, 0.5)) == histories(ClientEvaluation())
+
+
+# -- failures, deadlines, absences ----------------------------------------------------------------
+
+
+def test_a_client_that_cannot_evaluate_trains_on() -> None:
+    def measure(client_id: int, version: int, vector: Vector) -> Scores:
+        if client_id == 1:
+            raise OSError("no such file")
+        return scores(client_id, version, vector)
+
+    result = evaluated(seconds=(1.0, 1.1), measure=measure, num_versions=400, every=1)
+    failures = result.kind("failure")
+    assert {e["reason"] for e in failures} == {"evaluation: OSError: no such file"}
+    assert len(failures) > 150  # which would end a run whose training orders fail
+    assert result.outcome.stopped == "num_versions"
+    assert result.history.failures == len(failures)
+    assert result.history.orders_wasted == 0
+    assert {e["clients"] for e in result.kind("clients_evaluate")} == {1}
+    assert min(result.history.arrivals.values()) > 100
+
+
+def test_bad_scores_are_failures() -> None:
+    def measure(client_id: int, version: int, vector: Vector) -> Scores:
+        return Scores({"accuracy": 0.5}, (0, 10**9)[client_id])
+
+    result = evaluated(
+        seconds=(1.0, 1.1), measure=measure, num_versions=4, guard=Guard(max_examples=100)
+    )
+    assert {e["reason"] for e in result.kind("failure")} == {
+        "evaluation: num_examples=0 must be at least 1: the client has nothing to evaluate on",
+        "evaluation: num_examples=1000000000 is above guard.max_examples=100",
+    }
+    assert result.kind("clients_evaluate") == []
+    assert result.outcome.stopped == "num_versions"
+
+
+def test_an_evaluation_that_passes_its_deadline_is_given_up() -> None:
+    """Client 1 trains for 3 s and evaluates for 4.5 s, and the deadline is after 4 s."""
+    result = run(
+        ALL_AT_WORK,
+        Scripted(toward_own_number, scores),
+        num_clients=2,
+        num_versions=12,
+        deadline=4.0,
+        devices=Times(lambda client, _: (1.0, 3.0)[client]),
+        evaluation_share=lambda client: (0.5, 1.5)[client],
+        client_evaluation=ClientEvaluation(2),
+    )
+    mine = [e for e in told(result.events, "evaluate_order", "failure", "reject") if e[3] == 1]
+    assert mine[:3] == [
+        ("evaluate_order", 3.0, 2, 1),
+        ("failure", 7.0, 2, 1),
+        ("reject", 7.5, 2, 1),
+    ]
+    reasons = {e["reason"] for e in result.kind("failure", "reject")}
+    assert reasons == {"evaluation: deadline passed", "late: its deadline had passed"}
+    first = next(e for e in result.kind("clients_evaluate") if e["version"] == 2)
+    assert (first["t"], first["clients"]) == (7.0, 1)
+    assert result.history.orders_wasted == 0
+    after = [e for e in result.events if e.get("client") == 1 and e["t"] == 7.5]
+    assert [e["kind"] for e in after] == ["reject", "evaluate_order"]  # of the latest version
+
+
+def test_a_client_that_leaves_is_left_out() -> None:
+    """v2 is due at 1.5. Client 1 waits for it until it leaves at 3; client 2 evaluates for 1.5 s,
+    and leaves at 2.5."""
+    result = run(
+        ALL_AT_WORK,
+        Scripted(toward_own_number, scores),
+        num_clients=3,
+        num_versions=5,
+        availability=Stays({1: [3.0, 50.0], 2: [2.5, 50.0]}),
+        devices=Times(lambda client, _: (1.0, 30.0, 1.5)[client]),
+        evaluation_share=lambda client: 1.0,
+        client_evaluation=ClientEvaluation(2),
+    )
+    assert told(result.events, "failure") == [("failure", 2.5, 2, 2), ("failure", 3.0, 0, 1)]
+    assert result.kind("failure")[0]["reason"] == "evaluation: went offline"
+    first = result.kind("clients_evaluate")[0]
+    assert (first["version"], first["t"], first["clients"]) == (2, 3.0, 1)
+
+
+# -- the ends of a run ----------------------------------------------------------------------------
+
+
+def test_a_run_without_a_test_set_stops_at_the_clients_accuracy() -> None:
+    """v4 is the first version with a mean of at least 4; it is known when the last scores come."""
+    result = evaluated(num_versions=50, target_accuracy=4.0)
+    assert result.outcome.stopped == "target_accuracy"
+    assert result.outcome.seconds == pytest.approx(6.4)
+    accuracies = [evaluation.accuracy for evaluation in result.history.evaluations]
+    assert accuracies[:2] == pytest.approx([2 + 0.02 / 3, 4 + 0.02 / 3])
+
+
+def test_the_servers_accuracy_goes_first() -> None:
+    def evaluate(version: int, vector: Vector) -> Mapping[str, float]:
+        return {"accuracy": 0.0}
+
+    result = evaluated(num_versions=6, target_accuracy=1.0, evaluate=evaluate)
+    assert result.outcome.stopped == "num_versions"
+    assert {e.accuracy for e in result.history.evaluations} == {0.0}
+    assert len(result.history.client_evaluations) == 3
+
+
+def test_training_is_called_off_before_the_last_evaluation() -> None:
+    """Client 1 would train until 100 s."""
+    result = run(
+        ALL_AT_WORK,
+        Scripted(toward_own_number, scores),
+        num_clients=2,
+        num_versions=3,
+        devices=Times(lambda client, _: (1.0, 100.0)[client]),
+        evaluation_share=lambda client: 0.01,
+        client_evaluation=ClientEvaluation(50),
+    )
+    assert told(result.events, *EVALUATION) == [
+        ("evaluate_order", 3.0, 3, 0),
+        ("evaluate_order", 3.0, 3, 1),
+        ("client_evaluate", 3.01, 3, 0),
+        ("client_evaluate", 4.0, 3, 1),
+        ("clients_evaluate", 4.0, 3, None),
+    ]
+
+
+def test_a_run_that_is_interrupted_evaluates_nothing_more() -> None:
+    class Stops(Recorder):
+        def emit(self, event: Any) -> None:
+            super().emit(event)
+            if event.kind == "aggregate" and event.version == 4:
+                raise KeyboardInterrupt
+
+    sink = Stops()
+    result = evaluated(num_versions=50, sinks=[sink])
+    assert result.outcome.stopped == "interrupted"
+    assert sink.events[-1]["kind"] == "aggregate"
+
+
+def test_scores_of_a_diverged_model_are_told() -> None:
+    def measure(client_id: int, version: int, vector: Vector) -> Scores:
+        return Scores({"accuracy": 0.1, "loss": math.nan}, 10)
+
+    result = evaluated(measure=measure, num_versions=4)
+    last = result.kind("clients_evaluate")[-1]
+    assert last["accuracy_mean"] == pytest.approx(0.1)
+    assert math.isnan(last["loss_mean"])
+    assert math.isnan(result.history.evaluations[-1].loss)
+
+
+# -- real time ------------------------------------------------------------------------------------
+
+
+class Nodes:
+    """A mailbox of three nodes that train and evaluate at once; some vanish when they evaluate."""
+
+    def __init__(self, vanish: Sequence[int]) -> None:
+        self._vanish = vanish
+        self._inbox: list[Reply | Joined | Left] = [Joined(node) for node in range(3)]
+
+    def share(self, vector: Vector) -> Vector:
+        return vector
+
+    def capacity(self) -> int:
+        return 1
+
+    def push(self, order: Order) -> None:
+        client_id = order.client_id
+        if not order.evaluates:
+            upload = toward_own_number(client_id, order.sequence, order.vector)
+            self._inbox.append(Reply(order.number, upload))
+        elif client_id in self._vanish:
+            self._inbox += [Left(client_id), Joined(client_id)]
+        else:
+            measured = scores(client_id, order.base_version, order.vector)
+            self._inbox.append(Reply(order.number, scores=measured))
+
+    def pull(self, timeout: float | None) -> list[Reply | Joined | Left]:
+        return [self._inbox.pop(0)] if self._inbox else []
+
+    def close(self) -> None:
+        pass
+
+
+def on_nodes(recorder: Recorder, num_versions: int, vanish: Sequence[int] = ()) -> Engine:
+    ticks = iter(range(10**6))
+    return Engine(
+        strategy=MeanDelta(),
+        schedule=Buffered(None, 1),
+        clock=WallClock(Nodes(vanish), monotonic=lambda: float(next(ticks))),
+        initial=vec(0, 0),
+        stop=Stop(num_versions=num_versions),
+        client_evaluation=ClientEvaluation(3),
+        sinks=[recorder],
+    )
+
+
+def test_real_nodes_evaluate_and_those_that_vanish_are_failures() -> None:
+    recorder = Recorder()
+    assert on_nodes(recorder, 10, vanish=[2]).run().stopped == "num_versions"
+    reasons = {e["reason"] for e in recorder.events if e["kind"] == "failure"}
+    assert reasons == {"evaluation: node vanished"}
+    counted = {e["version"]: e["clients"] for e in recorder.events if e["kind"] == EVALUATION[2]}
+    assert counted.keys() >= {3, 6, 10}
+    assert set(counted.values()) <= {1, 2}
+
+
+def test_a_server_that_is_started_anew_gives_up_the_evaluations_of_the_one_before() -> None:
+    class Saves(Recorder):
+        """Saves a checkpoint, and ends the run, when two clients evaluate."""
+
+        def emit(self, event: Any) -> None:
+            super().emit(event)
+            if event.kind == "evaluate_order" and len(engine._on_clients.orders) == 2:
+                states.append(deepcopy(engine.state_dict()))
+                raise KeyboardInterrupt
+
+    states: list[Any] = []
+    engine = on_nodes(Saves(), 50)
+    assert engine.run().stopped == "interrupted"
+    orders = {order.number for order in engine._on_clients.orders.values()}
+    recorder = Recorder()
+    after = on_nodes(recorder, 12)
+    after.load_state_dict(states[0])
+    assert after.run().stopped == "num_versions"
+    lost = {e["order"] for e in recorder.events if e["kind"] == "failure"}
+    assert lost >= orders
+    assert any(e["kind"] == "clients_evaluate" and e["version"] == 12 for e in recorder.events)
