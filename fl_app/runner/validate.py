@@ -5,6 +5,7 @@ A bad value is refused before torch is imported, which takes seconds.
 
 import math
 from collections.abc import Mapping, Sequence
+from inspect import Parameter
 from pathlib import Path
 from typing import Any, cast
 
@@ -172,14 +173,25 @@ def _check_task(task: DictConfig) -> None:
     if module.rpartition(".")[0] != "fl_app.tasks":
         return
     text = module == "fl_app.tasks.text"
-    options.check_model(settings["model"], text=text, quirk=settings.get("model_quirk", False))
-    for check in (options.check_options, options.check_synthetic, image_set):
+    if settings["model"] is not None:  # null follows the data
+        options.check_model(settings["model"], text=text, quirk=settings.get("model_quirk", False))
+    for check in (
+        options.check_options,
+        options.check_synthetic,
+        options.check_own_data,
+        options.check_images,
+        image_set,
+    ):
         known = signature_of(check).parameters
         values = {key: value for key, value in settings.items() if key in known}
         for key, value in values.items():
             check_type(f"task.{key}", value, known[key].annotation)
-        if values:
+        if known.keys() <= values.keys() | _optional(known):
             check(**values)
+
+
+def _optional(parameters: Mapping[str, Parameter]) -> set[str]:
+    return {key for key, each in parameters.items() if each.default is not Parameter.empty}
 
 
 def _check_common(task: Mapping[str, Any]) -> None:

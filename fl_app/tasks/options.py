@@ -4,9 +4,11 @@ They have a module of their own because checking them must not import torch.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from fl_app.core.errors import require, require_at_least
+from fl_app.tasks.schema import KINDS, read_schema
 
 IMAGE_MODELS = (
     *("logistic", "mlp", "cnn", "lenet", "cnn_emnist", "cnn_celeba", "cnn_asmu", "mlp_overlap"),
@@ -119,3 +121,64 @@ def check_synthetic(
     require_at_least("task.num_examples", num_examples, num_classes, "a class would be missing")
     require_at_least("task.num_test", num_test, num_classes, "a class would not be tested")
     require_at_least("task.noise", noise, 0, "a deviation cannot be negative")
+
+
+def check_own_data(
+    *,
+    path: str | None,
+    schema: str | Mapping[str, Any] | None,
+    kind: str = "auto",
+    test_share: float = 0.2,
+) -> None:
+    """Refuse keys of a task on the user's own data, before these are looked at.
+
+    Raises:
+        ValueError: a value is out of its bounds, or there are neither data nor a schema.
+    """
+    require(
+        path is not None or schema is not None,
+        "task.path",
+        "null",
+        "the place of the data; null needs task.schema",
+        "nothing would say what the model's inputs and outputs are",
+    )
+    known = read_schema(schema)
+    require(
+        kind in ("auto", *KINDS),
+        "task.kind",
+        kind,
+        f"one of auto, {', '.join(KINDS)}",
+        "unknown",
+    )
+    require(
+        known is None or kind in ("auto", known.kind),
+        "task.kind",
+        kind,
+        f"auto or {known.kind if known else ''}, as task.schema says",
+        "the model of the schema has other outputs",
+    )
+    require_at_least("task.test_share", test_share, 0, "it is a share of the examples")
+    require(
+        test_share < 1,
+        "task.test_share",
+        test_share,
+        "below 1",
+        "no example would be left for training",
+    )
+
+
+def check_images(*, size: int | Sequence[int], channels: int) -> None:
+    """Refuse a shape that images cannot be given.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+    sides = [size] if isinstance(size, int) else list(size)
+    require(
+        len(sides) in (1, 2) and all(isinstance(side, int) and side >= 1 for side in sides),
+        "task.size",
+        size,
+        "a number of pixels >= 1, or [height, width]",
+        "there would be no image",
+    )
+    require(channels in (1, 3), "task.channels", channels, "1 (grey) or 3 (colours)", "unknown")

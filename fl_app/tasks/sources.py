@@ -62,11 +62,11 @@ class DataSet:
 
 
 @contextmanager
-def reading(path: Path, expected: str) -> Iterator[None]:
+def reading(path: Path | str, expected: str) -> Iterator[None]:
     """Turn any error while a file is read into one that names the file and its expected content.
 
     Args:
-        path: the file.
+        path: the file, or what messages call it.
         expected: its expected content, such as ``"a line of JSON for each review"``.
 
     Raises:

@@ -1,0 +1,157 @@
+"""A data set of Hugging Face as a table and a column of images.
+
+It loads `datasets`, which loads pandas. The task imports it when the cache does not have the data.
+"""
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pandas as pd
+
+from fl_app.tasks.columns import require_complete
+from fl_app.tasks.labelled_images import Images
+from fl_app.tasks.roles import Roles
+from fl_app.tasks.schema import Schema
+from fl_app.tasks.sources import said
+
+
+def load_splits(path: str, folder: Path | None, subset: str | None) -> Mapping[str, Any]:
+    """The parts of a data set by name.
+
+    Args:
+        path: as the user gives it.
+        folder: the same as a folder; None = the name of a data set on the hub.
+        subset: of a data set that has several.
+
+    Raises:
+        ValueError: the folder cannot be read, or the hub cannot be reached or has no such set.
+    """
+    try:
+        if folder is None:
+            return dict(datasets.load_dataset(path, subset))
+        if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
+            found = datasets.load_from_disk(str(folder))
+        else:
+            found = datasets.load_dataset(str(folder), subset)
+    except Exception as error:  # libraries raise errors of any type
+        if folder is not None:
+            raise ValueError(
+                f"task.path={path} must be a folder that save_to_disk has written or that holds "
+                f"files of data (parquet, csv, json, images), but {said(error)}"
+            ) from error
+        words = f"{path!r}" if subset is None else f"{path!r}, {subset!r}"
+        raise ValueError(
+            f"task.path={path} is no folder here, and cannot be loaded from the Hugging Face hub "
+            f"({said(error)}). With network, this puts it into a folder DIR, for task.path=DIR:\n  "
+            f'python -c "from datasets import load_dataset as load; load({words})'
+            ".save_to_disk('DIR')\""
+        ) from error
+    return {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
+
+
+def image_column(data: Any, roles: Roles) -> str | None:
+    """The column of images that is the input; None = inputs are columns of a table.
+
+    Raises:
+        ValueError: there are several, or one beside other inputs.
+    """
+    images = [name for name, kind in data.features.items() if isinstance(kind, datasets.Image)]
+    chosen = images if roles.inputs is None else [n for n in images if n in roles.inputs]
+    if len(chosen) > 1 or (chosen and len(roles.inputs or chosen) > 1):
+        raise ValueError(
+            f"task.inputs={list(roles.inputs or chosen)} must be one column of images, or columns "
+            "of numbers and texts: the model takes one kind"
+        )
+    return chosen[0] if chosen else None
+
+
+def as_table(data: Any, roles: Roles, where: str, *, known: bool) -> tuple[pd.DataFrame, Roles]:
+    """All columns but images as columns of numbers and texts, and the roles of these.
+
+    A list becomes one column for each of its numbers, or for each class that it may hold.
+
+    Args:
+        data: one part of a data set.
+        roles: of its columns.
+        where: the data, for messages.
+        known: whether a schema says which columns are used, so that others may have any type.
+
+    Raises:
+        ValueError: a column has another type, or its lists are not equally long.
+    """
+    table: dict[str, Any] = {}
+    names: dict[str, tuple[str, ...]] = {}
+    plain = [n for n, kind in data.features.items() if not isinstance(kind, datasets.Image)]
+    frame = data.select_columns([name for name in plain if name not in roles.ignore]).to_pandas()
+    for name in frame.columns:
+        made = _columns(name, data.features[name], frame[name])
+        if made is None and not known:
+            raise ValueError(
+                f"{where}: column {name!r} has the type {data.features[name]}, and must be "
+                "numbers, texts, classes, lists of classes, or lists of numbers of one length: the "
+                f"model has one shape of inputs; leave it out with task.ignore=[{name}]"
+            )
+        table |= made or {}
+        names[name] = tuple(made or (name,))
+    return pd.DataFrame(table), roles.renamed(names)
+
+
+def unread_images(
+    data: Any, column: str, roles: Roles, schema: Schema | None, where: str
+) -> Images:
+    """The images of a column with their targets.
+
+    Raises:
+        ValueError: a column is missing, or a value of a target or a client.
+    """
+    named = [name for name in (*roles.target, roles.client) if name in data.features]
+    used = data if schema is not None else data.select_columns([column, *dict.fromkeys(named)])
+    table, roles = as_table(used, roles, where, known=schema is not None)
+    own = replace(
+        roles, target=roles.target or (schema.targets if schema else ()), inputs=(column,)
+    )
+    _, targets = own.resolve(
+        [column, *(n for n in data.features if n != column), *table], None, where
+    )
+    require_complete(table, [*targets, *((roles.client,) if roles.client else ())], where)
+    stored = data.cast_column(column, datasets.Image(decode=False))[column]
+    return Images(
+        files=[
+            (
+                f"{where}, row {row}",
+                Path(image["path"]) if image["bytes"] is None else io.BytesIO(image["bytes"]),
+            )
+            for row, image in enumerate(stored, 1)
+        ],
+        targets={name: table[name].to_numpy() for name in targets},
+        where=where,
+        owners=table[roles.client].to_numpy() if roles.client else None,
+    )
+
+
+def _columns(name: str, kind: Any, values: pd.Series) -> dict[str, Any] | None:
+    """The column, or several in its place; None = it has none of the types that are known."""
+    if isinstance(kind, datasets.ClassLabel):
+        classes = np.array([*kind.names, None], object)
+        # Data sets for competitions have the class -1 where it is not told.
+        return {name: classes[values.fillna(-1).to_numpy(np.int64)]}
+    if isinstance(kind, datasets.Value):
+        return {name: values} if not isinstance(values.iloc[:1].squeeze(), dict | bytes) else None
+    inner = getattr(kind, "feature", None)
+    if isinstance(inner, datasets.ClassLabel):
+        held = [set(row) if row is not None else set() for row in values]
+        return {
+            f"{name}.{label}": np.array([place in row for row in held])
+            for place, label in enumerate(inner.names)
+        }
+    lengths = {len(row) if row is not None else 0 for row in values}
+    if isinstance(inner, datasets.Value) and len(lengths) == 1 and lengths != {0}:
+        rows = np.stack(values.to_list())
+        if rows.dtype.kind in "biuf":
+            return {f"{name}[{place}]": column for place, column in enumerate(rows.T)}
+    return None

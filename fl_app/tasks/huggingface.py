@@ -1,0 +1,174 @@
+"""A task on a data set of Hugging Face's `datasets`, from a folder or from the hub."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fl_app.core.errors import require
+from fl_app.tasks.cache import Arrays, cached
+from fl_app.tasks.labelled_images import encode_images
+from fl_app.tasks.options import check_images, check_options, check_own_data
+from fl_app.tasks.own_data import (
+    READER,
+    OwnTask,
+    existing,
+    file_facts,
+    own_task,
+    task_without_data,
+)
+from fl_app.tasks.partition import Partitioner
+from fl_app.tasks.pixels import image_shape
+from fl_app.tasks.roles import roles_of
+from fl_app.tasks.schema import read_schema
+
+
+def huggingface(
+    *,
+    partition: Partitioner,
+    num_clients: int,
+    path: str | None = None,
+    subset: str | None = None,
+    inputs: str | Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    client: str | None = None,
+    ignore: str | Sequence[str] = (),
+    categories: str | Sequence[str] = (),
+    split: str = "train",
+    test_split: str | None = None,
+    test_share: float = 0.2,
+    size: int | Sequence[int] = 32,
+    channels: int = 3,
+    scaling: str = "standardised",
+    kind: str = "auto",
+    model: str | None = None,
+    schema: str | Mapping[str, Any] | None = None,
+    seed: int = 0,
+) -> OwnTask:
+    """Predict columns of a data set from a column of images, or from columns of numbers and texts.
+
+    Numbers are standardised. Each category of a column of texts becomes one input. A column of
+    lists of numbers becomes as many columns as its lists are long. Names of classes are those of
+    the data set. A target of lists of classes makes a label of each class.
+
+    Args:
+        partition: distributes the training examples, unless `client` is given.
+        num_clients: N >= 1.
+        path: a folder that ``save_to_disk`` has written or that holds files of data, or a name on
+            the hub; None = no data, only a schema.
+        subset: of a data set on the hub that has several.
+        inputs: columns to predict from; None = all that have no other role.
+        target: column to predict, or several; None = those of the schema.
+        client: column that says whose an example is: each of its values is a client.
+        ignore: columns that are no inputs.
+        categories: input columns whose numbers are names, such as postcodes.
+        split: part of the data set for training.
+        test_split: part that is the test set; None = ``"test"`` if there is one, else a share of
+            the training part.
+        test_share: this share, in [0, 1); 0 = no test set.
+        size: height and width of the model's images in pixels, or both as ``[height, width]``.
+        channels: of the model's images, 1 (grey) or 3 (colours).
+        scaling: of images, see `fl_app.tasks.scaling.make_scaling`.
+        kind: as of `fl_app.tasks.targets.fit_targets`.
+        model: a model's name; None = ``"cnn"`` for images, ``"mlp"`` for other inputs.
+        schema: states columns, categories and classes, which are else those of the training
+            examples; a path, or the contents of a file (`fl_app.tasks.schema`).
+        seed: seed of the partition.
+
+    Raises:
+        ValueError: a value is out of its bounds, the data cannot be reached or encoded, a column is
+            missing, or a client gets no examples.
+    """
+    check_own_data(path=path, schema=schema, kind=kind, test_share=test_share)
+    check_images(size=size, channels=channels)
+    check_options(scaling=scaling)
+    if path is None:
+        return task_without_data("huggingface", schema, model)
+    known = read_schema(schema)
+    roles = roles_of(target, inputs, client, ignore, categories)
+    folder = _folder(path)
+
+    def read() -> Arrays:
+        # Imported here: it takes seconds, and a filled cache does not need it.
+        from fl_app.tasks.dataset_table import as_table, image_column, load_splits, unread_images
+
+        splits = load_splits(path, folder, subset)
+        train, test = _parts(splits, split, test_split, f"task.path={path}")
+        where, test_where = (f"task.path={path}, {name}" for name in (split, test_split or "test"))
+        column = image_column(train, roles)
+        if column is not None:
+            return encode_images(
+                unread_images(train, column, roles, known, where),
+                test
+                and unread_images(test, column, replace(roles, client=None), known, test_where),
+                shape=image_shape(size, channels),
+                kind=kind,
+                test_share=test_share,
+                schema=known,
+            )
+        from fl_app.tasks.columns import encode_table
+
+        table, own = as_table(train, roles, where, known=known is not None)
+        test_table = test and (as_table(test, roles, test_where, known=True)[0], test_where)
+        return encode_table(
+            table, where, own, kind=kind, test_share=test_share, test=test_table, schema=known
+        )
+
+    files = (
+        path
+        if folder is None
+        else [file_facts(f) for f in sorted(folder.rglob("*")) if f.is_file()]
+    )
+    shape = image_shape(size, channels)
+    state = (READER, files, subset, split, test_split, roles, kind, test_share, shape, known)
+    name = f"huggingface-{Path(path).name}"
+    arrays = cached(name, state, read)
+    images = arrays["inputs"].dtype == np.uint8
+    return own_task(
+        name,
+        arrays,
+        partition=partition,
+        num_clients=num_clients,
+        seed=seed,
+        model=model,
+        scaling=scaling if images else None,
+        source="own" if folder is not None else "hub",
+    )
+
+
+def _folder(path: str) -> Path | None:
+    """The folder of this name; None = it is the name of a data set on the hub.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if Path(path).expanduser().is_dir():
+        return Path(path).expanduser()
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        existing(path, "task.path", "folder")  # raises
+    return None
+
+
+def _parts(
+    splits: Mapping[str, Any], split: str, test_split: str | None, where: str
+) -> tuple[Any, Any]:
+    """The training part and the test part, None if there is none.
+
+    Raises:
+        ValueError: a part does not exist or is empty.
+    """
+    for key, name in (("task.split", split), ("task.test_split", test_split)):
+        require(
+            name is None or name in splits,
+            key,
+            name,
+            f"a part of {where}, which has {', '.join(splits)}",
+            "it cannot be read",
+        )
+    test = splits.get(test_split or "test") if split != (test_split or "test") else None
+    for part in (splits[split], test):
+        if part is not None and len(part) == 0:
+            raise ValueError(f"{where} has a part without rows: there is nothing to learn from")
+    return splits[split], test

@@ -1,0 +1,77 @@
+"""Writes the schema of a task on your own data.
+
+    python -m fl_app.tasks.schema task=csv task.path=FILE task.target=COLUMN -o schema.json
+
+It takes the same overrides as a run. The schema says what nodes must know to encode their own data
+alike, and a server to build the model without data: columns, categories, classes, means. Without -o
+it is printed.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import hydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig
+
+from fl_app.cli import CONF, explain
+from fl_app.client.build import build_task
+from fl_app.core.files import unwritable
+from fl_app.tasks.schema import Schema
+
+
+def schema_of(config: DictConfig) -> Schema:
+    """The schema of a configuration's task.
+
+    Raises:
+        ValueError: the task is refused, or has no schema.
+    """
+    task = build_task(config)
+    schema: Schema | None = getattr(task, "schema", None)
+    if schema is None:
+        raise ValueError(
+            f"task={task.name} has no schema: give a task on your own data (csv, image_folder, "
+            "huggingface or arrays)"
+        )
+    return schema
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the schema; returns 0, or 2 if the overrides are refused."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fl_app.tasks.schema",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="+", metavar="KEY=VALUE")
+    parser.add_argument("-o", dest="output", type=Path, metavar="FILE", help="the file to write")
+    options = parser.parse_intermixed_args(arguments)
+    # Who has which examples makes no difference to a schema.
+    overrides = [*cast(list[str], options.overrides), "num_clients=1", "partition=iid"]
+    try:
+        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+            schema = schema_of(hydra.compose("config", overrides=overrides))
+    except HydraException as error:
+        print(f"error: {explain(error, overrides)}", file=sys.stderr)
+        return 2
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.output is None:
+        print(schema.to_json())
+        return 0
+    try:
+        options.output.write_text(schema.to_json() + "\n", encoding="utf-8")
+    except OSError as error:
+        print(f"error: {unwritable(options.output, error)}", file=sys.stderr)
+        return 2
+    shape = "x".join(map(str, schema.input_shape))
+    print(f"{options.output}: {schema.kind}, inputs {shape}, outputs {', '.join(schema.outputs)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

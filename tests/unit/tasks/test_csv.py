@@ -1,0 +1,291 @@
+"""Tables: encoded as scikit-learn would, by client, refused with column, row and remedy."""
+
+import gzip
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fl_app.tasks.cache import cache_folder
+from fl_app.tasks.csv import csv
+from fl_app.tasks.objective import Classification, MultiLabel, Regression
+from fl_app.tasks.own_data import OwnTask
+from fl_app.tasks.partition import Iid
+
+ROWS = """age,city,owner,bought
+20,Bern,b,no
+30,Rome,b,yes
+40,Bern,a,no
+50,Bern,a,yes
+"""
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def write(text: str, name: str = "table.csv") -> str:
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
+
+    return write
+
+
+def build(path: str | None, *, num_clients: int = 1, **keys: Any) -> OwnTask:
+    given = {"target": "bought", "test_share": 0.0, **keys}
+    return csv(partition=Iid(), num_clients=num_clients, path=path, **given)
+
+
+def test_numbers_are_standardised_and_categories_have_an_input_each(write: Write) -> None:
+    """The ages have mean 35 and deviation sqrt(125)."""
+    task = build(write(ROWS), ignore=["owner"])
+    deviation = math.sqrt(125)
+    expected = [
+        [-15 / deviation, 1, 0],
+        [-5 / deviation, 0, 1],
+        [5 / deviation, 1, 0],
+        [15 / deviation, 1, 0],
+    ]
+    np.testing.assert_allclose(task.inputs, expected, rtol=1e-6)
+    assert task.targets.tolist() == [0, 1, 0, 1]
+    assert isinstance(task.objective, Classification)
+    assert task.objective.classes == ("no", "yes")
+    assert not task.has_test_set
+    assert (task.name, task.source) == ("csv-table", "own")
+
+
+def test_mean_and_deviation_are_those_of_the_training_rows(write: Write) -> None:
+    path, test = write(ROWS), write("bought,age,city,more\nyes,35,Rome,1\n", "test.csv")
+    task = build(path, ignore=["owner"], test_path=test)
+    assert len(task.inputs) == 4
+    assert task.test_inputs is not None
+    assert task.test_inputs.tolist() == [[0, 0, 1]]
+    shared = build(path, inputs="age", test_share=0.25)
+    assert shared.test_inputs is not None
+    assert len(shared.inputs) == 3
+    assert shared.inputs.mean().item() == pytest.approx(0, abs=1e-6)
+    assert shared.inputs.std(correction=0).item() == pytest.approx(1)
+
+
+def test_each_value_of_the_client_column_is_a_client(write: Write) -> None:
+    task = build(write(ROWS), client="owner", num_clients=2)
+    assert [own.tolist() for own in task.partition] == [[2, 3], [0, 1]]
+    assert task.inputs.shape == (4, 3)
+    with pytest.raises(ValueError, match="num_clients=3 must be at most 2, the owners"):
+        build(write(ROWS), client="owner", num_clients=3)
+
+
+def test_every_client_keeps_training_rows(write: Write) -> None:
+    rows = "".join(f"{row},{row % 2},{row // 4}\n" for row in range(40))
+    path = write("x,bought,owner\n" + rows)
+    task = build(path, client="owner", num_clients=10, test_share=0.2)
+    assert min(own.size for own in task.partition) >= 2
+    assert task.test_targets is not None
+    assert len(task.test_targets) == 8
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "kind", "targets"),
+    [
+        (["1", "0", "1"], {}, Classification, [1, 0, 1]),
+        (["10", "9", "10"], {}, Classification, [1, 0, 1]),  # in the order of numbers
+        (["x", "y", "x"], {}, Classification, [0, 1, 0]),
+        (["True", "False", "True"], {}, Classification, [1, 0, 1]),
+        (["1.5", "2", "4"], {}, Regression, [[1.5], [2.0], [4.0]]),
+        (["1", "2", "4"], {"kind": "regression"}, Regression, [[1.0], [2.0], [4.0]]),
+        (["1.5", "2", "1.5"], {"kind": "classification"}, Classification, [0, 1, 0]),
+        (["1", "0", "1"], {"kind": "multi_label"}, MultiLabel, [[1.0], [0.0], [1.0]]),
+    ],
+)
+def test_the_kind_follows_from_the_target(
+    write: Write, values: list[str], keys: dict[str, str], kind: type, targets: list[Any]
+) -> None:
+    rows = "".join(f"{place},{value}\n" for place, value in enumerate(values))
+    task = build(write(f"x,bought\n{rows}"), **keys)
+    assert type(task.objective) is kind
+    assert task.targets.tolist() == targets
+
+
+def test_many_whole_numbers_are_no_classes(write: Write) -> None:
+    for count, kind in ((20, Classification), (21, Regression)):
+        path = write("x,bought\n" + "".join(f"{row},{row}\n" for row in range(count)))
+        assert type(build(path).objective) is kind
+
+
+def test_several_targets(write: Write) -> None:
+    path = write("x,a,b\n1,0,1\n2,1,1\n3,0,0\n")
+    task = build(path, target=["a", "b"])
+    assert isinstance(task.objective, MultiLabel)
+    assert task.objective.labels == ("a", "b")
+    assert task.targets.tolist() == [[0, 1], [1, 1], [0, 0]]
+    task = build(write("x,a,b\n1,0,1.5\n2,1,1\n3,0,0\n"), target=["a", "b"])
+    assert isinstance(task.objective, Regression)
+
+
+def test_numbers_to_predict_are_standardised_for_the_model_and_measured_as_they_are(
+    write: Write,
+) -> None:
+    """A model that gives 0 predicts the mean, 200: errors 100, 0 and 100."""
+    task = build(write("x,bought\n1,100.5\n2,200.5\n3,300.5\n"), model="logistic")
+    model = task.model()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    metrics, count = task.evaluate(model, 0)
+    assert count == 3
+    assert metrics["loss"] == pytest.approx(1)
+    assert metrics["mae"] == pytest.approx(200 / 3)
+    assert metrics["rmse"] == pytest.approx(math.sqrt(20000 / 3))
+    assert metrics["r2"] == pytest.approx(0)
+
+
+def test_numbers_can_be_names(write: Write) -> None:
+    task = build(write("code,bought\n01,no\n1,yes\n"), categories=["code"])
+    assert task.schema.columns[0].categories == ("01", "1")
+    assert task.inputs.tolist() == [[1, 0], [0, 1]]
+
+
+def test_compressed_files_other_separators_and_spaces(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("x ;bought\n1; no\n2; yes\n")
+    task = build(str(path), separator=";")
+    assert task.schema.outputs == ("no", "yes")
+    assert task.schema.columns[0].name == "x"
+
+
+def test_a_file_is_read_again_if_it_or_a_key_changes(write: Write) -> None:
+    path = write("x,bought\n1,no\n2,yes\n")
+
+    def entries() -> int:
+        return len([p for p in cache_folder().iterdir() if p.name.startswith("csv-table-")])
+
+    build(path)
+    build(path, num_clients=2, model="logistic", seed=3)
+    assert entries() == 1
+    build(path, test_share=0.0, kind="classification")
+    assert entries() == 2
+    write("x,bought\n1,no\n2,yes\n3,yes\n")
+    assert len(build(path).inputs) == 3
+    assert entries() == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "message"),
+    [
+        ("x,y\n1,a\n", {}, r"task.target=bought must be a column of task.path=.* has x, y"),
+        ("x,y\n1,a\n", {"target": None}, r"task.target=null must be a column .* has x, y"),
+        (ROWS, {"client": "user"}, r"task.client=user must be a column .* has age, city"),
+        (ROWS, {"inputs": ["ages"]}, r"task.inputs=ages must be a column"),
+        (ROWS, {"ignore": ["ages"]}, r"task.ignore=ages must be a column"),
+        (ROWS, {"categories": ["ages"]}, r"task.categories=ages must be a column"),
+        (ROWS, {"inputs": ["age", "bought"]}, "without bought: it is the target"),
+        (ROWS, {"ignore": ["age", "city", "owner"]}, "there is nothing to predict from"),
+        ("x,bought\n", {}, "has no rows"),
+        ("", {}, "must be a table in UTF-8.* No columns"),
+        ("x,bought\n1,no,2\n", {}, "must be a table in UTF-8.*Length of header"),
+        ("x,bought\n1,no\n2,no\n", {}, "only the class 'no'.*task.schema"),
+        ("x,bought\n1,no\n,yes\n", {}, r"column 'x' has no value .* in row 2 and 1 .*task.ignore"),
+        ("x,bought\n1,no\n2,\n", {}, "column 'bought' has no value .* in row 2"),
+        ("x,bought\n1,no\ninf,yes\n", {}, "column 'x' has an infinite number in row 2"),
+        (
+            "x,bought\n1,no\n2,yes\n3x,yes\n", {},
+            r"column 'x' needs numbers and has the text '3x' in row 3: .*task.categories=\[x\]",
+        ),
+        ("x,bought\n1,1.5\n2,2\n3,3 m\n", {}, "target 'bought' needs numbers .* '3 m' in row 3"),
+        ("x,bought\n1,a\n2,b\n", {"kind": "regression"}, "needs numbers .* 'a' in row 1"),
+        ("x,bought\n1,0\n2,2\n", {"kind": "multi_label"}, "is 2 in row 2, and must be 0 or 1"),
+        (ROWS, {"target": ["age", "city"]}, "target 'city' needs numbers"),
+        (
+            ROWS, {"target": ["age", "city"], "kind": "classification"},
+            "task.kind=classification must be multi_label or regression with the 2 target columns",
+        ),
+        (ROWS, {"num_clients": 5}, "num_clients=5 must be at most 4"),
+        ("x,bought\n1,no\n2,yes\n", {"test_share": 0.5}, "2 examples, too few for a test set"),
+    ],
+)  # fmt: skip
+def test_a_table_that_does_not_fit_is_refused(
+    write: Write, text: str, keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(write(text), **keys)
+
+
+def test_too_many_categories_are_refused(write: Write) -> None:
+    rows = "".join(f"name {row},{row % 2}\n" for row in range(1001))
+    with pytest.raises(ValueError, match=r"'x' has 1001 different texts.*task.ignore=\[x\]"):
+        build(write("x,bought\n" + rows))
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"path": "no.csv"}, "task.path=no.csv must be a file: it does not exist"),
+        ({"path": "."}, "task.path=. must be a file: it is something else"),
+        ({"path": None}, "task.path=null must be the place of the data"),
+        ({"path": "x", "kind": "ranking"}, "task.kind=ranking must be one of auto"),
+        ({"path": "x", "test_share": 1.0}, "task.test_share=1.0 must be below 1"),
+        ({"path": "x", "test_share": -0.1}, "task.test_share=-0.1 must be a finite number >= 0"),
+    ],
+)
+def test_keys_out_of_bounds(keys: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        build(**keys)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"x,bought\n\xff\xfe,no\n")
+    with pytest.raises(ValueError, match=r"task.path=.*a.csv must be a table in UTF-8"):
+        build(str(tmp_path / "a.csv"))
+
+
+def test_the_test_file_is_checked_too(write: Write) -> None:
+    path = write(ROWS)
+    for text, message in (
+        ("age,city,bought\n1,Bern,no\n2,Oslo,no\n", "'city' has 'Oslo' in row 2.*Bern, Rome"),
+        ("age,city,bought\n1,Bern,maybe\n", "has the class 'maybe' in row 1.* none of no, yes"),
+        ("age,city,bought\nx,Bern,no\n", "test_path=.* column 'age' needs numbers"),
+        ("age,bought\n1,no\n", "task.test_path=.*, which has age, bought"),
+        ("age,city,bought\n", "has no rows"),
+    ):
+        test = write(text, "test.csv")
+        with pytest.raises(ValueError, match=message):
+            build(path, ignore=["owner"], test_path=test)
+
+
+# -- with a schema --------------------------------------------------------------------------------
+
+
+def test_a_schema_encodes_other_data_alike(write: Write) -> None:
+    """A device has one class and one city only, and one more column."""
+    server = build(write(ROWS), ignore=["owner"])
+    device = write("more,city,bought,age\n1,Rome,no,35\n", "device.csv")
+    task = build(device, target=None, schema=server.schema.to_json())
+    assert task.inputs.tolist() == [[0, 0, 1]]
+    assert task.targets.tolist() == [0]
+    assert task.schema == server.schema
+    assert task.model().state_dict().keys() == server.model().state_dict().keys()
+
+
+def test_what_the_schema_does_not_know_is_refused(write: Write) -> None:
+    schema = build(write(ROWS), ignore=["owner"]).schema.to_json()
+    for text, keys, message in (
+        ("age,city,bought\n1,Oslo,no\n", {}, "'city' has 'Oslo' in row 1.* write a schema"),
+        ("age,city,bought\n1,Bern,maybe\n", {}, "class 'maybe' in row 1.* write a schema"),
+        ("age,city,bought\nold,Bern,no\n", {}, "'age' needs numbers and has the text 'old'"),
+        ("age,bought\n1,no\n", {}, "a column of task.schema=city must be a column of task.path"),
+        (ROWS, {"target": "city"}, "task.target=city must be bought as in task.schema"),
+        (ROWS, {"kind": "regression"}, "task.kind=regression must be auto or classification"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build(write(text, "device.csv"), schema=schema, **keys)
+
+
+def test_without_data_there_is_a_model_of_the_schema(write: Write) -> None:
+    server = build(write(ROWS), ignore=["owner"])
+    task = build(None, schema=server.schema.to_json())
+    assert (task.num_clients, task.has_test_set, len(task.inputs)) == (0, False, 0)
+    assert task.model()(torch.zeros(2, 3)).shape == (2, 2)
