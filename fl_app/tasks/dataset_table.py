@@ -79,18 +79,20 @@ def as_table(data: Any, roles: Roles, where: str, *, known: bool) -> tuple[pd.Da
         data: one part of a data set.
         roles: of its columns.
         where: the data, for messages.
-        known: whether a schema says which columns are used, so that others may have any type.
+        known: whether a schema says which columns are used.
 
     Raises:
-        ValueError: a column has another type, or its lists are not equally long.
+        ValueError: a column that is used has another type, or lists that are not equally long.
     """
     table: dict[str, Any] = {}
     names: dict[str, tuple[str, ...]] = {}
     plain = [n for n, kind in data.features.items() if not isinstance(kind, datasets.Image)]
+    used = {*roles.target, *(roles.inputs or ()), roles.client}
+    chosen = known or roles.inputs is not None  # so that a column need not be an input
     frame = data.select_columns([name for name in plain if name not in roles.ignore]).to_pandas()
     for name in frame.columns:
         made = _columns(name, data.features[name], frame[name])
-        if made is None and not known:
+        if made is None and (name in used or not chosen):
             raise ValueError(
                 f"{where}: column {name!r} has the type {data.features[name]}, and must be "
                 "numbers, texts, classes, lists of classes, or lists of numbers of one length: the "
@@ -98,7 +100,8 @@ def as_table(data: Any, roles: Roles, where: str, *, known: bool) -> tuple[pd.Da
             )
         table |= made or {}
         names[name] = tuple(made or (name,))
-    return pd.DataFrame(table), roles.renamed(names)
+    absent = tuple(name for name in roles.ignore if name not in data.features)
+    return pd.DataFrame(table), replace(roles.renamed(names), ignore=absent)
 
 
 def unread_images(

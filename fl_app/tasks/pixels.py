@@ -49,7 +49,7 @@ def decode(
 
     def fill(place: int) -> None:
         name, file = images[place]
-        with reading(name, "an image"), Image.open(file) as image:
+        with reading(name, "an image that can be read"), Image.open(file) as image:
             pixels = _converted(image, MODES[channels], (width, height))
         decoded[place] = pixels.reshape(height, width, channels)
 
