@@ -34,13 +34,6 @@ class OwnTask(Task):
 
     schema: Schema
 
-    def with_clients(self, partitioner: Partitioner, num_clients: int, seed: int) -> Task:
-        """As of `Task`; without data there are no clients either: their devices have the data."""
-        # slots=True makes a second class, so that super() without arguments finds the wrong one.
-        return (
-            Task.with_clients(self, partitioner, num_clients, seed) if len(self.targets) else self
-        )
-
 
 def own_task(
     name: str,

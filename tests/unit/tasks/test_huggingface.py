@@ -127,7 +127,7 @@ def test_images(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"target": "lable"}, r"task.target=lable must be a column .* has age, city, vector\[0\]"),
+        ({"target": "labl"}, r"task.target=labl must be a column .* has age, city, vector\[0\]"),
         ({"inputs": ["ages"]}, r"task.inputs=ages must be a column"),
         ({"client": "who"}, r"task.client=who must be a column"),
         ({"inputs": "age", "target": "city", "kind": "regression"}, "'Bern' in row 1"),

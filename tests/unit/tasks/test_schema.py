@@ -49,7 +49,7 @@ def test_what_is_written_is_read(schema: Schema, tmp_path: Path) -> None:
         ({"mean": [float("nan")]}, "mean must be a list of finite numbers"),
         ({"mean": [1.0]}, "deviation=.* must be 1 numbers above 0"),
         ({"target_mean": [1.0], "target_deviation": [1.0]}, "one number for each output"),
-        ({"colums": []}, "unknown keys: colums"),
+        ({"headings": []}, "unknown keys: headings"),
     ],
 )
 def test_a_bad_schema_is_refused(change: dict[str, Any], message: str) -> None:
