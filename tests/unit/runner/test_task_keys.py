@@ -105,6 +105,15 @@ def test_weights_are_the_first_version(tmp_path: Path) -> None:
     assert (first.version, first.metrics["rmse"]) == (0, 0.0)
 
 
+@pytest.mark.slow
+def test_worker_processes_take_any_callable_for_a_model() -> None:
+    inline, forked = (
+        [e for e in events_of(with_test_set(), f"runtime.workers={n}") if hasattr(e, "metrics")]
+        for n in (0, 2)
+    )
+    assert [event.metrics for event in inline] == [event.metrics for event in forked]
+
+
 # -- tests ----------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
+from fl_app.tasks.partition import PARTITIONS
+
 CONF = Path(__file__).parents[3] / "conf"
 FILES = sorted(path for group in ("task", "partition") for path in (CONF / group).glob("*"))
 SUPPLIED = {"partition", "num_clients", "seed"}  # by the factory
@@ -27,3 +29,11 @@ def test_keys_are_the_targets_keywords_and_defaults_agree(path: Path) -> None:
     for key in values.keys() - required - {"split"}:
         default = parameters[str(key)].default
         assert values[key] == (list(default) if isinstance(default, tuple) else default)
+
+
+def test_partitions_have_the_same_names_in_python() -> None:
+    named = {path.stem: OmegaConf.load(path)["_target_"] for path in (CONF / "partition").glob("*")}
+    assert named == {
+        name: f"fl_app.tasks.partition.{partition.__name__}"
+        for name, partition in PARTITIONS.items()
+    }
