@@ -31,6 +31,21 @@ class Dispatched:
 
 
 @dataclass(frozen=True, slots=True)
+class Supplied:
+    """A client was sent the fixed part of the model: frozen and first private parameters.
+
+    Attributes:
+        bytes: sent to the client.
+    """
+
+    kind: ClassVar[str] = "supply"
+    t: float
+    client: int
+    order: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Paused:
     """A client asks for a fresh model in the middle of its order.
 
@@ -266,6 +281,7 @@ class Checkpointed:
 
 Event: TypeAlias = (
     Dispatched
+    | Supplied
     | Paused
     | Refreshed
     | Recalled
@@ -282,6 +298,7 @@ Event: TypeAlias = (
 )
 EVENTS: tuple[type[Event], ...] = (
     Dispatched,
+    Supplied,
     Paused,
     Refreshed,
     Recalled,

@@ -153,12 +153,21 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back for an order: an upload, scores, or the reason why there is neither."""
+    """What came back for an order: an upload, scores, or the reason why there is neither.
+
+    Attributes:
+        number: of the order.
+        upload: of a client that trained.
+        error: why there is nothing.
+        scores: of a client that evaluated.
+        supplied: bytes of the model's fixed part, if the client asked for it.
+    """
 
     number: int
     upload: Upload | None = None
     error: str = ""
     scores: Scores | None = None
+    supplied: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,24 +66,30 @@ class Fleet:
         compute: training times.
         network: transfer times; None = transfers take no time.
         energy: power of the devices; None = unknown.
+        first: transfer times of a client's first order, with which the model's fixed part travels;
+            None = those of `network`.
     """
 
     def __init__(
-        self, compute: Compute, network: Network | None = None, energy: Energy | None = None
+        self,
+        compute: Compute,
+        network: Network | None = None,
+        energy: Energy | None = None,
+        first: Network | None = None,
     ) -> None:
         self._compute = compute
         self._network = network
         self._energy = energy
+        self._first = first or network
 
     def parts(self, client_id: int, sequence: int, now: float) -> Parts:
         """Seconds of the client's order with sequence number `sequence` given at `now`."""
         training = self._compute.seconds(client_id, sequence, now)
-        if self._network is None:
+        network = self._network if sequence else self._first
+        if network is None:
             return Parts(0.0, training, 0.0)
         return Parts(
-            self._network.download(client_id, sequence),
-            training,
-            self._network.upload(client_id, sequence),
+            network.download(client_id, sequence), training, network.upload(client_id, sequence)
         )
 
     def joules(

@@ -99,14 +99,18 @@ class Overlapping:
         fleet: the devices; their training time is the time of `max_epochs` local epochs.
         num_clients: N.
         max_epochs: E_max >= 1.
+        usual: `fleet` without the fixed part that travels with first orders; None = it has none.
 
     Attributes:
         local_epochs: number of local epochs in a cycle.
     """
 
-    def __init__(self, fleet: Fleet, num_clients: int, max_epochs: int) -> None:
+    def __init__(
+        self, fleet: Fleet, num_clients: int, max_epochs: int, usual: Fleet | None = None
+    ) -> None:
         self._fleet = fleet
-        parts = [fleet.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
+        usual = usual or fleet
+        parts = [usual.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
         epoch = max(training for _, training, _ in parts) / max_epochs
         transfers = max(download + upload for download, _, upload in parts)
         self.local_epochs = min(max(math.ceil(transfers / epoch - 1e-9), 1), max_epochs)

@@ -35,6 +35,7 @@ from fl_app.core.events import (
     Refreshed,
     Rejected,
     Sink,
+    Supplied,
 )
 from fl_app.core.layout import check_vector
 from fl_app.core.pool import ClientPool
@@ -132,6 +133,7 @@ class Engine:
         client_evaluation: evaluations on clients; the last version is evaluated, too. Default none.
         guard: bounds on uploads, checked before the strategy is asked.
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
+        fixed_bytes: of the model's fixed part, which travels with a client's first order.
         checkpoint: saves a checkpoint (`state_dict`); called with the version.
         checkpoint_every: versions between checkpoints; None = only when `stop()` was called.
         checkpoint_final: whether there is a checkpoint at the end, before the last evaluation, so
@@ -158,6 +160,7 @@ class Engine:
         client_evaluation: ClientEvaluation | None = None,
         guard: Guard | None = None,
         upload_bytes: int | None = None,
+        fixed_bytes: int = 0,
         checkpoint: Callable[[int], None] | None = None,
         checkpoint_every: int | None = None,
         checkpoint_final: bool = False,
@@ -189,6 +192,7 @@ class Engine:
         if upload_bytes is None:
             upload_bytes = initial.nbytes * (1 + len(strategy.upload_extra))
         self._upload_bytes = upload_bytes
+        self._fixed_bytes = fixed_bytes
         self._guard = Guard() if guard is None else guard
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
@@ -477,15 +481,23 @@ class Engine:
             self._busy[client_id] = order
             sent = vector.nbytes * (1 + len(extra))
             self._emit(Dispatched(order.sent_at, client_id, order.number, self._version, sent))
+            if order.sequence == 0:
+                self._supply(order, self._fixed_bytes)
             self._clock.dispatch(order)
+
+    def _supply(self, order: Order, num_bytes: int) -> None:
+        if num_bytes:
+            self._emit(Supplied(self._clock.now, order.client_id, order.number, num_bytes))
 
     def _handle(self, event: ClockEvent) -> None:
         match event:
             case Replied(order, reply) if order.evaluates:
+                self._supply(order, reply.supplied)
                 self._becomes_idle(order.client_id)
                 self._take_scores(order, reply)
             case Replied(order, reply):
                 upload = reply.upload
+                self._supply(order, reply.supplied)
                 # A client that diverged keeps its earlier state, or it would diverge for ever.
                 if upload is not None and all_finite(upload.state.values()):
                     self._client_states.pop(order.client_id, None)

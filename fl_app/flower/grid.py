@@ -6,10 +6,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 
+import numpy as np
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
@@ -35,6 +38,7 @@ class AnyNode:
         grid: reaches the nodes, such as those of Flower's simulation engine.
         layout: of the model.
         train_config: sent with every order.
+        fixed: see `wire.OrderPacker`.
         ttl: seconds of real time that an order may take; None = Flower's default, 12 hours.
         patience: seconds to wait for a node, at the start and whenever all have left.
         refresh_seconds: seconds between two checks for nodes that joined or left.
@@ -49,6 +53,7 @@ class AnyNode:
         layout: Layout,
         *,
         train_config: Mapping[str, object] | None = None,
+        fixed: Mapping[str, NDArray[np.generic]] | None = None,
         ttl: float | None = None,
         patience: float = 60.0,
         refresh_seconds: float = 1.0,
@@ -56,11 +61,13 @@ class AnyNode:
         self._grid = grid
         self._layout = layout
         self._refresh_seconds = refresh_seconds
-        self._packer = wire.OrderPacker(layout, {**(train_config or {}), names.ANY_NODE: True})
+        config = {**(train_config or {}), names.ANY_NODE: True}
+        self._packer = wire.OrderPacker(layout, config, fixed)
         self._ttl = ttl
         self._free: dict[int, None] = {}  # nodes; a dict keeps their order
         self._patience = patience
-        self._under_way: dict[str, tuple[Order, int]] = {}  # message id -> order, node
+        # Message id -> order, node, and whether the fixed part goes with it.
+        self._under_way: dict[str, tuple[Order, int, bool]] = {}
         self._refreshed = -math.inf
         began = time.monotonic()
         while not self._free:
@@ -80,12 +87,9 @@ class AnyNode:
         return len(self._free)
 
     def push(self, order: Order) -> None:
-        content = self._packer.pack(order)
         while self._free:
             node, _ = self._free.popitem()
-            message_id = _push(self._grid, content, node, MessageType.TRAIN, self._ttl)
-            if message_id:
-                self._under_way[message_id] = order, node
+            if self._send(order, node):
                 return
         raise RunError("no node accepts an order: are any still connected?")
 
@@ -96,10 +100,14 @@ class AnyNode:
             for message in self._grid.pull_messages(list(self._under_way)):
                 # A reply that comes twice finds nothing under way.
                 known = self._under_way.pop(message.metadata.reply_to_message_id, None)
-                if known is not None:
-                    order, node = known
-                    self._free[node] = None
-                    replies.append(_reply(message, order, self._layout))
+                if known is None:
+                    continue
+                order, node, supplied = known
+                asks = wire.asks_for_fixed(message) and not supplied
+                if asks and self._send(order, node, fixed=True):
+                    continue
+                self._free[node] = None
+                replies.append(_reply(message, order, self._layout))
             waited = time.monotonic() - began
             if replies or (timeout is not None and waited >= timeout):
                 return replies
@@ -113,10 +121,18 @@ class AnyNode:
     def close(self) -> None:
         self._under_way.clear()
 
+    def _send(self, order: Order, node: int, fixed: bool = False) -> bool:
+        """Give an order to a node; returns whether the node can be reached."""
+        content = self._packer.pack(order, fixed=fixed)
+        message_id = _push(self._grid, content, node, MessageType.TRAIN, self._ttl)
+        if message_id:
+            self._under_way[message_id] = order, node, fixed
+        return bool(message_id)
+
     def _refresh(self) -> None:
         """Add nodes that joined, drop nodes that left; orders on the latter end as errors."""
         self._refreshed = time.monotonic()
-        busy = {node for _, node in self._under_way.values()}
+        busy = {node for _, node, _ in self._under_way.values()}
         self._free = dict.fromkeys(n for n in self._grid.get_node_ids() if n not in busy)
 
 
@@ -132,6 +148,7 @@ class GridMailbox:
         grid: reaches the nodes; used from several threads.
         layout: of the model.
         train_config: sent with every order.
+        fixed: see `wire.OrderPacker`.
         deadline: seconds that an order may take. Its message lives twice as long, so that a late
             reply still shows that its client is idle. After that the order is lost, even if only
             its upload was interrupted, for which a Grid would wait three minutes.
@@ -150,6 +167,7 @@ class GridMailbox:
         layout: Layout,
         *,
         train_config: Mapping[str, object] | None = None,
+        fixed: Mapping[str, NDArray[np.generic]] | None = None,
         deadline: float = math.inf,
         introduce: bool = True,
         needs: str = "",
@@ -161,7 +179,7 @@ class GridMailbox:
         self._grid = grid
         self._layout = layout
         self._train_config = dict(train_config or {})
-        self._packer = wire.OrderPacker(layout, self._train_config)
+        self._packer = wire.OrderPacker(layout, self._train_config, fixed)
         self._ttl = 2.0 * deadline if math.isfinite(deadline) else None
         self._introduces = introduce
         self._needs = needs
@@ -387,18 +405,24 @@ class GridMailbox:
         return bool(seconds)
 
     def _ask(self, order: Order, node: int) -> list[Reply]:
-        # The packed order is not kept in a variable: it would hold a copy of the model meanwhile.
-        message_id = _push(
-            self._grid,
-            self._packer.pack(order, packed=node in self._packs),
-            node,
-            MessageType.TRAIN,
-            self._ttl,
-        )
-        if not message_id:
-            return [Reply(order.number, error=f"node {node} was not given the order")]
-        messages = self._await(message_id, lambda: order.number in self._awaited)
-        return [_reply(message, order, self._layout, self._needs) for message in messages]
+        for supplies in (False, True):
+            # The packed order is not kept in a variable: it would hold a copy of the model
+            # meanwhile.
+            message_id = _push(
+                self._grid,
+                self._packer.pack(order, packed=node in self._packs, fixed=supplies),
+                node,
+                MessageType.TRAIN,
+                self._ttl,
+            )
+            if not message_id:
+                return [Reply(order.number, error=f"node {node} was not given the order")]
+            messages = self._await(message_id, lambda: order.number in self._awaited)
+            if not any(map(wire.asks_for_fixed, messages)):
+                break
+        supplied = self._packer.num_fixed_bytes if supplies else 0
+        replies = [_reply(message, order, self._layout, self._needs) for message in messages]
+        return [replace(reply, supplied=supplied) for reply in replies]
 
     def _await(self, message_id: str, wanted: Callable[[], bool]) -> list[Message]:
         """The replies to a message; none if they are no longer wanted."""

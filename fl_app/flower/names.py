@@ -7,11 +7,13 @@ understand them:
 |---|---|---|
 | order (`train`) | ``arrays`` | the model by name |
 | | ``config`` | ``server-round`` (base version + 1), ``version``, ``client-id``, ``sequence`` |
-| | | and what the strategy and the user add; this project's also ``run`` |
+| | | and what the strategy and the user add; this project's also ``run``, ``fixed`` |
 | reply | ``arrays`` | the upload by name |
-| | ``metrics`` | ``num-examples``; this project's also ``version``, ``loss``, ``rate-sum`` |
+| | ``metrics`` | ``num-examples``; this project's also ``version``, ``loss``, ``rate-sum``; |
+| | | ``fixed`` alone asks for the order once more, with the fixed part |
 | | ``config`` | this project's: ``kind``, ``trainer``, ``encoding`` |
 | both, where the algorithm exchanges more | ``extra`` | vectors beside the model, by name |
+| order, upon the reply that asks for it | ``fixed`` | the model's fixed part as bytes, by name |
 | both, where any node serves any client | ``state`` | what the client keeps between its orders |
 | introduction (`query`) | ``metrics`` | ``partition-id``; this project's also ``packed``, and |
 | | | ``own-data`` of nodes with data of their own. If the query carries |
@@ -27,6 +29,7 @@ CONFIG = "config"
 METRICS = "metrics"
 STATE = "state"
 EXTRA = "extra"
+FIXED = "fixed"  # also in an order's config: SHA-256 of the part; in a reply's metrics: 1, send it
 
 SERVER_ROUND = "server-round"
 VERSION = "version"

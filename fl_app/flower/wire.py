@@ -54,6 +54,7 @@ from fl_app.flower.names import (
     DONE,
     ENCODING,
     EXTRA,
+    FIXED,
     KIND,
     LOSS_NAMES,
     METRICS,
@@ -101,11 +102,20 @@ class OrderPacker:
     Args:
         layout: of the vectors.
         config: sent with every order; the strategy's settings override it.
+        fixed: bytes of the model's fixed part by name (`fl_app.client.flat.FlatModel`), for clients
+            that ask for it.
     """
 
-    def __init__(self, layout: Layout, config: Mapping[str, object]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        config: Mapping[str, object],
+        fixed: Mapping[str, NDArray[np.generic]] | None = None,
+    ) -> None:
         self._layout = layout
         self._config = dict(config)
+        self._fixed = fixed or {}
+        self._fixed_record: ArrayRecord | None = None
         self._lock = threading.Lock()
         self._packable = packable(entry.dtype for entry in layout.entries)
         self._extras: deque[tuple[dict[str, weakref.ref[Vector]], ArrayRecord]] = deque(
@@ -115,12 +125,18 @@ class OrderPacker:
             maxlen=RECENT_RECORDS
         )
 
-    def pack(self, order: Order, *, packed: bool = False) -> RecordDict:
+    @property
+    def num_fixed_bytes(self) -> int:
+        """Size of the fixed part."""
+        return sum(array.nbytes for array in self._fixed.values())
+
+    def pack(self, order: Order, *, packed: bool = False, fixed: bool = False) -> RecordDict:
         """Content of an order's `train` message; its arrays are shared and must not be changed.
 
         Args:
             order: what to pack.
             packed: whether the client understands a model that is one array.
+            fixed: whether to send the fixed part as well.
         """
         packed = packed and self._packable and order.vector.size > 0
         config = {
@@ -137,6 +153,11 @@ class OrderPacker:
             record[STATE] = state_record(order.state)
         if order.extra:
             record[EXTRA] = self._extra_record(order.extra)
+        if fixed:
+            with self._lock:
+                if self._fixed_record is None:
+                    self._fixed_record = state_record(self._fixed)
+                record[FIXED] = self._fixed_record
         return record
 
     def _extra_record(self, extra: Extra) -> ArrayRecord:
@@ -280,6 +301,13 @@ def num_examples_of(reply: Message) -> int:
     return number
 
 
+def asks_for_fixed(reply: Message) -> bool:
+    """Whether a client asks for the order once more, with the model's fixed part."""
+    if not reply.has_content():
+        return False
+    return any(record.get(FIXED) == 1 for record in reply.content.metric_records.values())
+
+
 def state_record(state: State) -> ArrayRecord:
     """What a client keeps between its orders, as arrays by name."""
     return ArrayRecord({name: Array(np.asarray(array)) for name, array in state.items()})
@@ -312,7 +340,7 @@ def extra_of(message: Message, layout: Layout) -> Extra:
 def _model(message: Message) -> ArrayRecord:
     records = dict(message.content.array_records.items())
     if len(records) > 1:  # a single record is a model, whatever its name
-        for name in (STATE, EXTRA):
+        for name in (STATE, EXTRA, FIXED):
             records.pop(name, None)
     return _only(records, "ArrayRecord")
 
@@ -342,6 +370,24 @@ def order_arrays(message: Message, layout: Layout) -> list[NDArray[np.generic]]:
     if order_config(message).get(PACKED):
         return layout.unflatten(packed_vector(record, layout))
     return read(record, layout) if len(record) else []
+
+
+def fixed_of(message: Message) -> dict[str, NDArray[np.generic]]:
+    """The bytes of the model's fixed part by name, from an order; empty if it has none.
+
+    Raises:
+        ValueError: an array cannot be read.
+    """
+    records = message.content.array_records
+    if FIXED not in records:
+        return {}
+    return {name: to_numpy(name, array) for name, array in records[FIXED].items()}
+
+
+def ask_for_fixed(message: Message) -> Message:
+    """The reply to an order whose client has another fixed part than the server."""
+    numbers = MetricRecord({NUM_EXAMPLES: 0, FIXED: 1})
+    return Message(RecordDict({METRICS: numbers}), reply_to=message)
 
 
 def pack_upload(

@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from flwr.app import Context, Message, MessageType
 from flwr.common import Scalar
 
+from fl_app.core.errors import require
 from fl_app.core.vector import all_finite
 from fl_app.flower import names, wire
 from fl_app.node import own_data
@@ -14,6 +16,7 @@ from fl_app.node.memory import Memory
 
 if TYPE_CHECKING:
     from fl_app.client import LocalTrainer
+    from fl_app.client.flat import FlatModel
 
 log = logging.getLogger("flwr")
 
@@ -58,9 +61,13 @@ class MessageHandler:
             if message.metadata.message_type == MessageType.QUERY:
                 examples = trainer.task.train_indices(int(config[names.CLIENT_ID]))
                 return wire.pack_metrics(message, int(examples.size), {})
+            if not _has_fixed(trainer.model, message, context, config):
+                return wire.ask_for_fixed(message)
+            memory = None if names.ANY_NODE in config else self._memory_of(context, config)
+            trainer.state = wire.state_of(message) if memory is None else memory.load()
             if message.metadata.message_type == MessageType.EVALUATE:
                 return _evaluate(trainer, message, config)
-            return self._train(trainer, message, context, config)
+            return _train(trainer, message, memory, config)
         except Exception as error:
             log.exception("the order could not be carried out")
             return wire.pack_error(message, error)
@@ -78,29 +85,8 @@ class MessageHandler:
         except Exception:  # the next order then trains from its start
             log.exception("training ahead of the next order failed")
 
-    def _train(
-        self,
-        trainer: "LocalTrainer",
-        message: Message,
-        context: Context,
-        config: dict[str, Scalar],
-    ) -> Message:
-        any_node = names.ANY_NODE in config
-        memory = None if any_node else self._memory_of(context, config)
-        trainer.state = wire.state_of(message) if memory is None else memory.load()
-        layout = trainer.model.layout
-        trainer.extra = wire.extra_of(message, layout)
-        upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
-        # A client that diverged keeps its earlier state: with the new one it would diverge for
-        # ever. After a pause (no upload) the state is always saved: the rest of the order needs it.
-        if memory is not None and (not upload or all_finite(trainer.state.values())):
-            memory.save(trainer.state)
-        kept = trainer.state if any_node else None
-        return wire.pack_upload(message, layout, upload, num_examples, metrics, kept, trainer.extra)
-
     def _memory_of(self, context: Context, config: dict[str, Scalar]) -> Memory:
-        run = str(config.get(names.RUN, context.run_id))
-        memory = Memory.of(context, run, int(config[names.CLIENT_ID]))
+        memory = Memory.of(context, _run_of(context, config), int(config[names.CLIENT_ID]))
         if self._memory is None or self._memory.path != memory.path:
             self._memory = memory
         return self._memory
@@ -140,6 +126,60 @@ def _build(origin: Origin) -> "LocalTrainer":
             "node.env or --node-config \"data='/path'\""
         )
     return build_trainer(config, task)
+
+
+def _has_fixed(
+    model: "FlatModel", message: Message, context: Context, config: dict[str, Scalar]
+) -> bool:
+    """Whether the model has the server's fixed part, which the order or a file may hold.
+
+    A node builds this part from configuration and seed. Another version of torch, another processor
+    or weights from a file that only the server has can make a difference.
+
+    Raises:
+        ValueError: the server has sent it, and it does not fit.
+    """
+    wanted = str(config.get(names.FIXED, ""))
+    if not wanted or model.fixed_digest == wanted:
+        return True
+    memory = None
+    if names.ANY_NODE not in config:
+        memory = Memory.of_fixed(context, _run_of(context, config), wanted)
+    if sent := wire.fixed_of(message):
+        model.load_fixed(sent)
+        require(
+            model.fixed_digest == wanted,
+            "SHA-256 of the frozen and private parameters that the server sent",
+            model.fixed_digest,
+            wanted,
+            "server and client do not build the same model",
+        )
+        if memory is not None:
+            memory.save(sent)
+        return True
+    if memory is not None and (kept := memory.load()):
+        with suppress(ValueError):  # a damaged file: the server is asked
+            model.load_fixed(kept)
+    return model.fixed_digest == wanted
+
+
+def _run_of(context: Context, config: dict[str, Scalar]) -> str:
+    return str(config.get(names.RUN, context.run_id))
+
+
+def _train(
+    trainer: "LocalTrainer", message: Message, memory: Memory | None, config: dict[str, Scalar]
+) -> Message:
+    """Carry out a training order; the state is kept in `memory`, or sent back if there is none."""
+    layout = trainer.model.layout
+    trainer.extra = wire.extra_of(message, layout)
+    upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
+    # A client that diverged keeps its earlier state: with the new one it would diverge for ever.
+    # After a pause (no upload) the state is always saved: the rest of the order needs it.
+    if memory is not None and (not upload or all_finite(trainer.state.values())):
+        memory.save(trainer.state)
+    kept = trainer.state if memory is None else None
+    return wire.pack_upload(message, layout, upload, num_examples, metrics, kept, trainer.extra)
 
 
 def _evaluate(trainer: "LocalTrainer", message: Message, config: dict[str, Scalar]) -> Message:

@@ -22,7 +22,7 @@ KEPT_FOR = 7 * 86400.0  # seconds after a run's last order
 
 
 class Memory:
-    """One client's state in one run, in a file that is replaced atomically.
+    """Arrays that a node keeps during a run, in a file that is replaced atomically.
 
     Args:
         path: the file, in NumPy's npz format; pickles are not read.
@@ -47,11 +47,22 @@ class Memory:
         Raises:
             ValueError: `run` has other characters.
         """
-        require(run.isalnum(), "run", run, "letters and digits", "it names a folder")
-        home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
-        folder = context.node_config.get(STATE_DIR) or os.environ.get(VARIABLE)
-        root = Path(str(folder)) if folder else Path(home) / "fl_app"
-        return cls(root / f"run-{run}" / f"client-{client_id}.npz")
+        return cls(_folder(context, run) / f"client-{client_id}.npz")
+
+    @classmethod
+    def of_fixed(cls, context: Context, run: str, digest: str) -> "Memory":
+        """The fixed part of a run's model, which all clients of a node share.
+
+        Args:
+            context: of the node.
+            run: as of `of`.
+            digest: of the fixed part.
+
+        Raises:
+            ValueError: as `of`.
+        """
+        require(digest.isalnum(), "digest", digest, "letters and digits", "it names a file")
+        return cls(_folder(context, run) / f"fixed-{digest[:16]}.npz")
 
     def load(self) -> dict[str, np.ndarray]:
         """The state that was saved last; empty if there is no readable file.
@@ -71,7 +82,7 @@ class Memory:
         except (ValueError, TypeError, OSError, EOFError, KeyError, BadZipFile) as error:
             aside = self.path.with_suffix(".unreadable")
             log.warning(
-                "%s cannot be read (%s) and is kept as %s: this client starts without memory",
+                "%s cannot be read (%s) and is kept as %s: this client starts without it",
                 self.path,
                 error,
                 aside.name,
@@ -97,11 +108,20 @@ class Memory:
             np.savez(file, allow_pickle=False, **state)
 
 
+def _folder(context: Context, run: str) -> Path:
+    """A folder of a run's files, as `Memory.of` says."""
+    require(run.isalnum(), "run", run, "letters and digits", "it names a folder")
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    folder = context.node_config.get(STATE_DIR) or os.environ.get(VARIABLE)
+    root = Path(str(folder)) if folder else Path(home) / "fl_app"
+    return root / f"run-{run}"
+
+
 def _forget(root: Path) -> None:
     """Remove the states of runs whose last order is older than `KEPT_FOR`."""
     for folder in root.glob("run-*"):
         if folder.stat().st_mtime < time.time() - KEPT_FOR:
-            for path in folder.glob("client-*"):
+            for path in (*folder.glob("client-*"), *folder.glob("fixed-*")):
                 path.unlink(missing_ok=True)
             with suppress(OSError):  # the folder holds other files
                 folder.rmdir()

@@ -25,6 +25,7 @@ from fl_app.core.events import (
     Failed,
     Refreshed,
     Rejected,
+    Supplied,
 )
 
 Joules = Callable[[int, int, float, float], float | None]
@@ -292,7 +293,7 @@ class History:
                     ),
                     key=lambda each: each.version,
                 )
-            case Refreshed():
+            case Refreshed() | Supplied():
                 self.bytes_down += event.bytes
             case Clustered():
                 for number in event.order:  # the clusters were formed from these updates

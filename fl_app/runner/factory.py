@@ -155,10 +155,14 @@ def _build_devices(config: DictConfig, trainer: LocalTrainer, sizes: Sizes) -> F
         instantiate(settings[part], facts) if part in settings else None
         for part in ("network", "energy")
     )
-    fleet = Fleet(compute, network, energy)
+    fleet = usual = Fleet(compute, network, energy)
+    if sizes.fixed and network is not None:
+        facts["download_share"] = (sizes.order + sizes.fixed) / sizes.model
+        fleet = Fleet(compute, network, energy, first=instantiate(settings["network"], facts))
     if not trainer.overlaps:
         return fleet
-    return Overlapping(fleet, config.num_clients, config.algorithm.strategy.max_local_epochs)
+    most = config.algorithm.strategy.max_local_epochs
+    return Overlapping(fleet, config.num_clients, most, usual)
 
 
 def build_engine(
@@ -201,6 +205,8 @@ def build_engine(
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
         upload_bytes=components.sizes.upload,
+        # Real nodes are sent the fixed part if they ask for it.
+        fixed_bytes=0 if config.runtime.name == "deployment" else components.sizes.fixed,
         checkpoint=checkpoint,
         checkpoint_every=config.checkpoint_every,
         checkpoint_final=config.checkpoint_final,
@@ -219,13 +225,16 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
     settings = {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)}
+    fixed = trainer.model.fixed_bytes()
+    if fixed:
+        settings[names.FIXED] = trainer.model.fixed_digest
     if runtime.name == "deployment":
         assert grid is not None
         if runtime.warm and private.known():
             private.pull_sooner()
         if run:
             settings[names.RUN] = run
-        mailbox = GridMailbox(grid, layout, train_config=settings, deadline=deadline)
+        mailbox = GridMailbox(grid, layout, train_config=settings, fixed=fixed, deadline=deadline)
         return WallClock(mailbox, deadline=deadline)
     devices = schedule.devices or components.devices
     assert devices is not None
@@ -255,7 +264,8 @@ def _mailbox(
 ) -> Mailbox:
     runtime, trainer = components.config.runtime, components.trainer
     if grid is not None and runtime.name == "flower":
-        return AnyNode(grid, layout, train_config=settings)
+        fixed = trainer.model.fixed_bytes()
+        return AnyNode(grid, layout, train_config=settings, fixed=fixed)
     workers = runtime.workers
     may_fork = hasattr(os, "fork") and trainer.device.type == "cpu"
     if workers == "auto":

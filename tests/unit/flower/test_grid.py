@@ -461,6 +461,82 @@ def test_close_ends_all_threads(open_mailbox: Any) -> None:
         assert not thread.is_alive()
 
 
+# -- the fixed part -------------------------------------------------------------------------------
+
+FIXED = {"base": np.arange(6, dtype=np.uint8)}
+
+
+def asking(message: Message, context: Context) -> Message:
+    """As `ours`, once it has been sent the fixed part."""
+    if message.metadata.message_type == "train" and not wire.fixed_of(message):
+        return wire.ask_for_fixed(message)
+    if message.metadata.message_type == "train":
+        assert wire.fixed_of(message)["base"].tolist() == [0, 1, 2, 3, 4, 5]
+    return ours(message, context)
+
+
+def never_content(message: Message, context: Context) -> Message:
+    return wire.ask_for_fixed(message)
+
+
+def test_a_node_that_asks_for_the_fixed_part_is_sent_the_order_again(open_mailbox: Any) -> None:
+    grid = FakeGrid(asking, 1)
+    mailbox = open_mailbox(grid, fixed=FIXED)
+    (joined,) = pull(mailbox, 1)
+    mailbox.push(order(0, joined.client_id))
+    (reply,) = pull(mailbox, 1)
+    assert (reply.upload.vector.tolist(), reply.supplied) == ([2.0, 3.0], 6)
+    first, second = grid.received
+    assert dict(first.content["config"]) == dict(second.content["config"])
+    assert ["fixed" in message.content.array_records for message in grid.received] == [False, True]
+
+
+def test_nobody_is_sent_the_fixed_part_unasked(open_mailbox: Any) -> None:
+    grid = FakeGrid(plus_one, 1)
+    mailbox = open_mailbox(grid, fixed=FIXED)
+    (joined,) = pull(mailbox, 1)
+    mailbox.push(order(0, joined.client_id))
+    (reply,) = pull(mailbox, 1)
+    assert reply.supplied == 0
+    assert len(grid.received) == 1
+
+
+def test_a_node_that_asks_again_and_again_has_failed(open_mailbox: Any) -> None:
+    grid = FakeGrid(never_content, 1)
+    mailbox = open_mailbox(grid, fixed=FIXED)
+    (joined,) = pull(mailbox, 1)
+    mailbox.push(order(0, joined.client_id))
+    (reply,) = pull(mailbox, 1)
+    assert reply.error.startswith("malformed reply: reply holds 0 ArrayRecords")
+    assert (reply.supplied, len(grid.received)) == (6, 2)
+    anywhere = AnyNode(grid, LAYOUT, fixed=FIXED)
+    anywhere.push(order(1, 0))
+    (reply,) = anywhere.pull(None)
+    assert reply.error.startswith("malformed reply: reply holds 0 ArrayRecords")
+    assert anywhere.capacity() == 1
+
+
+def test_any_node_may_ask_for_the_fixed_part() -> None:
+    grid = FakeGrid(asking, 1)
+    mailbox = AnyNode(grid, LAYOUT, fixed=FIXED)
+    mailbox.push(order(0, 41))
+    assert list(mailbox.pull(0.0)) == [], "the order is on its way again"
+    assert mailbox.capacity() == 0
+    (reply,) = mailbox.pull(None)
+    assert reply.upload.vector.tolist() == [2.0, 3.0]
+    assert mailbox.capacity() == 1
+    assert {m.metadata.dst_node_id for m in grid.received} == set(grid.node_ids)
+
+
+def test_a_node_that_left_meanwhile_is_not_sent_the_fixed_part() -> None:
+    grid = FakeGrid(asking, 1)
+    mailbox = AnyNode(grid, LAYOUT, fixed=FIXED)
+    mailbox.push(order(0, 41))
+    grid.refused.update(grid.node_ids)
+    (reply,) = mailbox.pull(None)
+    assert reply.error.startswith("malformed reply")
+
+
 # -- any node, virtual time -----------------------------------------------------------------------
 
 

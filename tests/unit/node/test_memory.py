@@ -78,7 +78,7 @@ def test_a_torn_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     path.write_bytes(path.read_bytes()[:150])
     memory = Memory(path)
     assert memory.load() == {}
-    assert "starts without memory" in caplog.text
+    assert "this client starts without it" in caplog.text
     assert (tmp_path / "client-0.unreadable").exists()
     memory.save({"slot": np.array(1)})
     assert memory.load().keys() == {"slot"}
