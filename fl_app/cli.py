@@ -2,11 +2,14 @@
 
 import difflib
 import re
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
@@ -15,6 +18,40 @@ _PACKAGE = Path(__file__).resolve().parent
 # Where the package is installed, it holds the configuration; in a clone and in the bundle that
 # Flower sends around, that lies beside it.
 CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
+
+
+_one_at_a_time = threading.Lock()  # Hydra's state belongs to the process
+
+
+def compose(overrides: Sequence[str]) -> DictConfig:
+    """The configuration that these words of a command line describe.
+
+    It may be called in any thread, and also by a program that uses Hydra itself.
+
+    Raises:
+        ValueError: an override is refused.
+    """
+    refuse_dots(overrides)
+    with _hydra_unused():
+        try:
+            with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+                config = hydra.compose("config", overrides=list(overrides))
+        except HydraException as error:
+            raise ValueError(explain(error, overrides)) from None
+    refuse_surplus(config)
+    return config
+
+
+@contextmanager
+def _hydra_unused() -> Iterator[None]:
+    """A context in which nothing else of this process uses Hydra; then its state is as before."""
+    with _one_at_a_time:
+        before = GlobalHydra.instance().hydra
+        GlobalHydra.instance().clear()
+        try:
+            yield
+        finally:
+            GlobalHydra.instance().hydra = before
 
 
 def nearest(key: str, known: Sequence[str]) -> str:

@@ -90,7 +90,7 @@ def _job(config: DictConfig) -> float | None:
     other jobs run. Other sweepers and launchers receive the exception.
 
     Returns:
-        The last accuracy, for sweepers.
+        The last score (accuracy, or what the task is judged by), for sweepers.
     """
     global _hydra
     _hydra = job = HydraConfig.get()
@@ -141,8 +141,8 @@ def _run(config: DictConfig) -> float | None:
         from fl_app.runner.run import run
 
         summaries = run(config, overrides, folder, shared=shared, cells=cells)
-    accuracy: float | None = summaries[-1]["final_accuracy"]
-    return accuracy
+    last: float | None = summaries[-1][f"final_{summaries[-1]['score'] or 'accuracy'}"]
+    return last
 
 
 def command(words: Sequence[str]) -> int:

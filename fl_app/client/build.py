@@ -107,15 +107,21 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
     return complete
 
 
-def build_trainer(config: DictConfig, task: "TrainingTask | None" = None) -> "LocalTrainer":
+def build_trainer(
+    config: DictConfig,
+    task: "TrainingTask | None" = None,
+    make: "Callable[..., LocalTrainer] | None" = None,
+) -> "LocalTrainer":
     """The client half of the configured algorithm.
 
     Args:
         config: of the run.
         task: as `build_task` gives it; None = build it.
+        make: in place of the configured class.
     """
     trainer: LocalTrainer = instantiate(
         config.algorithm.client,
+        make=make,
         task=build_task(config) if task is None else task,
         seed=config.seed,
         device=config.runtime.device,
@@ -151,6 +157,7 @@ def instantiate(
     node: DictConfig,
     facts: Mapping[str, Any] | None = None,
     leave_out: Collection[str] = (),
+    make: Callable[..., Any] | None = None,
     **more: Any,
 ) -> Any:
     """Call what ``node._target_`` names with the node's other keys and `more`.
@@ -165,6 +172,7 @@ def instantiate(
         node: of the configuration.
         facts: about the run; the target gets those that it has a parameter for.
         leave_out: keys of the node that the target does not get.
+        make: called in place of the target.
         more: further arguments.
 
     Raises:
@@ -173,13 +181,14 @@ def instantiate(
     settings = OmegaConf.to_container(node, resolve=True)
     assert isinstance(settings, dict)
     target = str(settings.pop("_target_"))
-    function = locate(target)
+    if make is None:
+        make = locate(target)
     keywords = {
         str(key): instantiate(DictConfig(value)) if _has_target(value) else value
         for key, value in settings.items()
         if key not in leave_out
     }
-    signature = signature_of(function)
+    signature = signature_of(make)
     for key, value in keywords.items():
         if key in signature.parameters:
             full = str(node._get_full_key(key))
@@ -189,7 +198,7 @@ def instantiate(
         signature.bind(**keywords, **more)
     except TypeError as error:
         raise ValueError(f"{target}: {error}, got {', '.join(keywords) or 'none'}") from error
-    return function(**keywords, **more)
+    return make(**keywords, **more)
 
 
 def locate(target: str) -> Any:

@@ -4,7 +4,7 @@ import csv
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -81,8 +81,8 @@ class Metrics:
     """Sink that writes ``metrics.csv``: a row per evaluation, written at once.
 
     Columns are ``version,t,accuracy,loss``, then every other metric of the first evaluation, then
-    what `more` gives at the first evaluation. A value that is missing or not finite is an empty
-    field.
+    what `more` gives at the first evaluation. A task that measures neither accuracy nor loss has no
+    such column. A value that is missing or not finite is an empty field.
 
     With `on_clients` there is also a row when the last scores of a version have come from the
     clients. Its columns are ``client_eval_clients``, ``client_eval_examples`` and for every metric
@@ -129,7 +129,10 @@ class Metrics:
         row = {"version": event.version, "t": event.t, **metrics, **self._more()}
         if self._writer is None:
             expected = {} if not self._on_clients else self._expected(event)
-            self._writer = _csv_writer(self._file, (*self._COLUMNS, *_further({**row, **expected})))
+            further = _further({**row, **expected})
+            # Without any metric, nobody knows yet what a later evaluation measures.
+            first = [key for key in self._COLUMNS if key in row or not metrics]
+            self._writer = _csv_writer(self._file, (*first, *further))
         elif isinstance(event, ClientsEvaluated):
             self._add_columns([key for key in metrics if key not in self._writer.fieldnames])
         self._writer.writerow({key: _field(value) for key, value in row.items()})
@@ -203,7 +206,7 @@ def _field(value: Any) -> Any:
     return "" if isinstance(value, float | np.floating) and not math.isfinite(value) else value
 
 
-def _csv_writer(file: IO[str], columns: tuple[str, ...]) -> "csv.DictWriter[str]":
+def _csv_writer(file: IO[str], columns: Sequence[str]) -> "csv.DictWriter[str]":
     writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     return writer

@@ -18,12 +18,13 @@ from fl_app.record.durations import Recorder
 from fl_app.record.files import JsonLines, Metrics
 from fl_app.record.history import History
 from fl_app.record.provenance import provenance
+from fl_app.record.score import Score
 from fl_app.record.summary import of_outcome
 
 if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
 
-EVENTS, SUMMARY = "events.jsonl", "summary.json"
+EVENTS, SUMMARY, MODEL = "events.jsonl", "summary.json", "model.npz"
 TABLE, DURATIONS = "metrics.csv", "devices.csv"
 
 
@@ -136,6 +137,7 @@ class RunFolder:
         model: Mapping[str, NDArray[np.generic]],
         about: Mapping[str, Any],
         report_accuracy: float,
+        score: Score | None = None,
     ) -> dict[str, Any]:
         """Write ``model.npz``, then ``summary.json``, which says that all files are complete.
 
@@ -144,6 +146,7 @@ class RunFolder:
             model: final arrays by name.
             about: what was run, the first keys of the summary.
             report_accuracy: in [0, 1], the accuracy to which times are measured.
+            score: of the task; None = accuracy or, if no evaluation has it, the loss.
 
         Returns:
             The summary.
@@ -151,10 +154,10 @@ class RunFolder:
         wall_seconds = self.wall_seconds
         self.close()
         results = of_outcome(
-            outcome, self._history, self._num_clients, wall_seconds, report_accuracy
+            outcome, self._history, self._num_clients, wall_seconds, report_accuracy, score
         )
         summary = {**about, **results, **self._origin}
-        with atomic_write(self._folder / "model.npz") as file:
+        with atomic_write(self._folder / MODEL) as file:
             np.savez(file, allow_pickle=False, **model)
         with atomic_write(self._folder / SUMMARY) as file:
             file.write(json.dumps(summary, indent=2).encode() + b"\n")

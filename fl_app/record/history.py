@@ -98,14 +98,15 @@ class Evaluation:
     @property
     def accuracy(self) -> float:
         """In [0, 1]; NaN if it is unknown."""
-        return self._number("accuracy")
+        return self.value("accuracy")
 
     @property
     def loss(self) -> float:
         """NaN if it is unknown."""
-        return self._number("loss")
+        return self.value("loss")
 
-    def _number(self, name: str) -> float:
+    def value(self, name: str) -> float:
+        """A metric; NaN if it is unknown."""
         value = self.metrics.get(name)
         return math.nan if value is None else float(value)
 

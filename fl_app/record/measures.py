@@ -118,31 +118,49 @@ def of_clients(history: History) -> dict[str, float | None]:
     }
 
 
-def of_run(history: History, num_clients: int | None, target_accuracy: float) -> dict[str, Any]:
+def of_run(
+    history: History, num_clients: int | None, target_accuracy: float, score: str = "accuracy"
+) -> dict[str, Any]:
     """Keys of ``summary.json``; None is unknown or never happened.
 
     Args:
         history: of the whole run.
         num_clients: as for `participation_gini`.
         target_accuracy: in [0, 1], the accuracy to which times are measured.
+        score: name of the metric by which the run is judged.
 
     Returns:
-        ``last10_log10_accuracy_std`` and ``last10_accuracy_std`` (`stability`); ``report_accuracy``
-        (the target) with ``seconds_to_target``, ``updates_to_target``, ``versions_to_target`` (of
-        the first evaluation there) and ``versions_to_target_smoothed`` (of the first mean of five
-        evaluations there); ``seconds_to_stay_at_target`` and so on (`stays_at`); ``joules``;
+        ``last10_accuracy_std`` (`stability`), with the name of the score. Only of accuracies:
+        ``last10_log10_accuracy_std``; ``report_accuracy`` (the target) with ``seconds_to_target``,
+        ``updates_to_target``, ``versions_to_target`` (of the first evaluation there) and
+        ``versions_to_target_smoothed`` (of the first mean of five evaluations there);
+        ``seconds_to_stay_at_target`` and so on (`stays_at`). Of all: ``joules``;
         ``orders_wasted``, ``seconds_wasted`` and ``wasted_share`` of all seconds that ended used or
         wasted; ``participation_gini``; ``aggregation``, by name the mean of every number that the
         strategy reported of its aggregations.
     """
-    log, plain = stability([e.accuracy for e in history.evaluations])
+    log, plain = stability([e.value(score) for e in history.evaluations])
+    of_accuracy = score == "accuracy"
+    ended = history.seconds_used + history.seconds_wasted
+    return {
+        **({"last10_log10_accuracy_std": _known(log)} if of_accuracy else {}),
+        f"last10_{score}_std": _known(plain),
+        **(_of_target(history, target_accuracy) if of_accuracy else {}),
+        "joules": history.joules,
+        "orders_wasted": history.orders_wasted,
+        "seconds_wasted": history.seconds_wasted,
+        "wasted_share": history.seconds_wasted / ended if ended else None,
+        "participation_gini": participation_gini(history, num_clients),
+        "aggregation": {name: float(mean) for name, mean in history.reported.items()},
+    }
+
+
+def _of_target(history: History, target_accuracy: float) -> dict[str, Any]:
+    """When the run reached its target accuracy."""
     reached = first_at(history.evaluations, target_accuracy)
     smoothed = first_at(history.evaluations, target_accuracy, WINDOW)
     stays = stays_at(history.evaluations, target_accuracy)
-    ended = history.seconds_used + history.seconds_wasted
     return {
-        "last10_log10_accuracy_std": _known(log),
-        "last10_accuracy_std": _known(plain),
         "report_accuracy": target_accuracy,
         "seconds_to_target": reached and reached.t,
         "updates_to_target": reached and reached.client_updates,
@@ -151,12 +169,6 @@ def of_run(history: History, num_clients: int | None, target_accuracy: float) ->
         "seconds_to_stay_at_target": stays and stays.t,
         "updates_to_stay_at_target": stays and stays.client_updates,
         "versions_to_stay_at_target": stays and stays.version,
-        "joules": history.joules,
-        "orders_wasted": history.orders_wasted,
-        "seconds_wasted": history.seconds_wasted,
-        "wasted_share": history.seconds_wasted / ended if ended else None,
-        "participation_gini": participation_gini(history, num_clients),
-        "aggregation": {name: float(mean) for name, mean in history.reported.items()},
     }
 
 

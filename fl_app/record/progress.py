@@ -10,6 +10,7 @@ from rich.progress import Progress as RichProgress
 
 from fl_app.core.events import Event
 from fl_app.record.history import History
+from fl_app.record.score import ACCURACY, Score
 
 REFRESH_EVERY = 0.1  # wall seconds between redraws of a progress bar
 LINE_EVERY = 10.0  # wall seconds between lines where a bar cannot be drawn
@@ -26,6 +27,7 @@ class Progress:
         label: of the run, such as the name of its cell.
         updates: client updates after which the run ends; inf = no limit.
         seconds: on the run's clock, after which the run ends; inf = no limit.
+        score: metric to show; None = accuracy.
         console: to draw on; default standard output.
         wall: seconds of the wall clock.
     """
@@ -38,6 +40,7 @@ class Progress:
         *,
         updates: float = math.inf,
         seconds: float = math.inf,
+        score: Score | None = None,
         console: Console | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -46,6 +49,7 @@ class Progress:
         self._total_updates = updates
         self._total_seconds = seconds
         self._label = label
+        self._score = score or ACCURACY
         self._console = console or Console()
         self._wall = wall
         self._began = wall()
@@ -105,14 +109,15 @@ class Progress:
         history = self._history
         updates = history.client_updates
         rate = (updates - self._before) / max(self._wall() - self._began, 1e-9)
-        evaluations = history.evaluations
-        last = evaluations[-1].accuracy if evaluations else math.nan
-        accuracy = f"{last:.1%}" if math.isfinite(last) else "-"
+        name, evaluations = self._score.name, history.evaluations
+        last = evaluations[-1].value(name) if evaluations else math.nan
+        score = self._score.form.format(last) if math.isfinite(last) else "-"
+        title = "acc" if self._score == ACCURACY else name
         done = f"{history.version}{_of(self._total, '.0f')}"
         work = f"{updates:,}{_of(self._total_updates, ',.0f')} updates at {rate:,.0f}/s"
         limit = _of(self._total_seconds, ",.1f")
         time = f"  {history.t:,.1f}{limit} s" if limit else ""
-        return f"{done:>9} versions {work:>24}{time}  acc {accuracy:>6}"
+        return f"{done:>9} versions {work:>24}{time}  {title} {score:>6}"
 
 
 def _of(total: float, form: str) -> str:

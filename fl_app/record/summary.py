@@ -9,6 +9,7 @@ import numpy as np
 
 from fl_app.record import measures
 from fl_app.record.history import History
+from fl_app.record.score import ACCURACY, Score, score_of
 
 if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
@@ -20,14 +21,26 @@ def of_outcome(
     num_clients: int | None,
     wall_seconds: float,
     report_accuracy: float,
+    score: Score | None = None,
 ) -> dict[str, Any]:
     """The results of a run in ``summary.json``.
 
     They are the keys below, those of `measures.of_run`, those of `measures.of_last_evaluation`
-    that the task and the configured ``metrics`` give, and those of `measures.of_clients`.
+    that the task and the configured ``metrics`` give, and those of `measures.of_clients`. The keys
+    of the score end with its name.
+
+    Args:
+        outcome: of the run.
+        history: of the run.
+        num_clients: N; None = as many as joined.
+        wall_seconds: that the run took.
+        report_accuracy: in [0, 1], the accuracy to which times are measured.
+        score: of the task; None = accuracy or, if no evaluation has it, the loss.
     """
     measured = [evaluation.metrics for evaluation in history.evaluations]
-    accuracies = [numbers["accuracy"] for numbers in measured if "accuracy" in numbers]
+    score = score or score_of(measured)
+    name = (score or ACCURACY).name
+    scores = [numbers[name] for numbers in measured if name in numbers]
     losses = [numbers["loss"] for numbers in measured if "loss" in numbers]
     return {
         "num_versions": outcome.version,
@@ -35,9 +48,11 @@ def of_outcome(
         "virtual_seconds": outcome.seconds,
         "wall_seconds": wall_seconds,
         "updates_per_second": history.client_updates / wall_seconds,
-        "final_accuracy": _finite(accuracies[-1:]),
-        "best_accuracy": max(accuracies, default=None),
-        "last10_accuracy": _finite(accuracies[-10:]),
+        "score": score and score.name,
+        "higher_is_better": score and score.higher_is_better,
+        f"final_{name}": _finite(scores[-1:]),
+        f"best_{name}": score and score.best(filter(math.isfinite, scores)),
+        f"last10_{name}": _finite(scores[-10:]),
         "final_loss": _finite(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
         "mean_staleness": measures.mean_age(history.ages) if history.ages else None,
@@ -48,7 +63,7 @@ def of_outcome(
         "rejected": history.rejected,
         "stopped": outcome.stopped,
         **outcome.totals,
-        **measures.of_run(history, num_clients, report_accuracy),
+        **measures.of_run(history, num_clients, report_accuracy, name),
         **measures.of_last_evaluation(measured[-1] if measured else {}),
         **measures.of_clients(history),
     }

@@ -2,11 +2,13 @@
 
 import math
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
 from fl_app.record.history import Evaluation, History, OrderRecord
+from fl_app.record.score import Score, score_of
 
 MAX_TROUBLES = 200  # the latest ones, listed one by one; all are counted
 # Values of ``stopped`` of a run that reached its end.
@@ -55,6 +57,26 @@ class Trouble(NamedTuple):
     version: int | None
     reason: str
     story: tuple[str, ...]
+
+
+def scores_of(cells: Iterable["Cell"]) -> list[Score]:
+    """The metrics by which cells are judged, each once; usually one."""
+    return list(dict.fromkeys(cell.score for cell in cells if cell.score is not None))
+
+
+def common_score(cells: Iterable["Cell"]) -> Score:
+    """The metric by which all cells are judged.
+
+    Raises:
+        ValueError: nothing was evaluated, or cells are judged by different metrics.
+    """
+    scores = scores_of(cells)
+    if not scores:
+        raise ValueError("no cell was evaluated: there is nothing to compare")
+    if len(scores) > 1:
+        names = ", ".join(score.name for score in scores)
+        raise ValueError(f"cells are judged by {names}: compare those of one task, with --only")
+    return scores[0]
 
 
 @dataclass
@@ -114,9 +136,28 @@ class Cell:
         return self.summary.get("stopped") or ""
 
     @property
+    def score(self) -> Score | None:
+        """The metric by which the run is judged; None if nothing was evaluated.
+
+        A run without a summary is judged by its accuracy or, if it has none, by its loss.
+        """
+        if name := self.summary.get("score"):
+            return Score(name, self.summary["higher_is_better"])
+        return score_of(evaluation.metrics for evaluation in self.history.evaluations)
+
+    @property
     def evaluations(self) -> list[Evaluation]:
-        """Those with a known accuracy."""
-        return [e for e in self.history.evaluations if not math.isnan(e.accuracy)]
+        """Those with a known score."""
+        score = self.score
+        if score is None:
+            return []
+        return [e for e in self.history.evaluations if not math.isnan(e.value(score.name))]
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each of the `evaluations`."""
+        name = self.score.name if self.score else ""
+        return [evaluation.value(name) for evaluation in self.evaluations]
 
     def end(self, order: OrderRecord) -> float:
         """When an order ended, seconds; the time of the last event if it is under way."""

@@ -1,5 +1,6 @@
-"""Compares the cells of a run by their accuracy over some evaluations."""
+"""Compares the cells of a run by their scores over some evaluations."""
 
+import math
 from collections.abc import Callable, Sequence
 from statistics import fmean, median, pstdev
 from typing import TypeAlias
@@ -11,8 +12,9 @@ from rich.table import Table
 
 from fl_app.core.errors import require
 from fl_app.record.history import Evaluation
+from fl_app.record.score import ACCURACY, Score
 from fl_app.record.targets import first_at, stays_at
-from fl_app.report.cells import ENDS, Cell
+from fl_app.report.cells import ENDS, Cell, common_score
 from fl_app.report.printing import print_stand_ins
 from fl_app.report.series import Series, group
 from fl_app.report.table import megabytes
@@ -77,13 +79,13 @@ def print_comparison(
 
 
 def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:
-    """Tabulate the accuracy in percent, averaged over chosen evaluations; best first.
+    """Tabulate the score, averaged over chosen evaluations; best first. Accuracies are in percent.
 
-    The seeds of a cell share a row: mean and population standard deviation; the accuracy of every
-    seed; the standard deviation between the evaluations of one run, averaged over the seeds;
-    seconds, client updates and versions by which `target` was first evaluated, and seconds from
-    which the mean of five evaluations stays there, for every seed; means over the seeds of
-    seconds, client updates, 10^6 bytes and effective clients (the median over a run's
+    The seeds of a cell share a row: mean and population standard deviation; the score of every
+    seed; the standard deviation between the evaluations of one run, averaged over the seeds; of
+    accuracies, seconds, client updates and versions by which `target` was first evaluated, and
+    seconds from which the mean of five evaluations stays there, for every seed; means over the
+    seeds of seconds, client updates, 10^6 bytes and effective clients (the median over a run's
     aggregations). "-" is unknown.
 
     Args:
@@ -93,51 +95,68 @@ def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:
 
     Returns:
         A table that prints as Markdown.
+
+    Raises:
+        ValueError: as `fl_app.report.cells.common_score`.
     """
+    score = common_score(cells)
     table = Table(box=box.MARKDOWN, header_style="")
-    for title in (
-        "cell",
-        "accuracy",
-        "by seed",
-        "within a run",
+    of_target = (
         f"first at {target:.0%}: seconds",
         "updates",
         "versions",
         f"stays at {target:.0%}: seconds",
+    )
+    for title in (
+        "cell",
+        score.name,
+        "by seed",
+        "within a run",
+        *(of_target if score == ACCURACY else ()),
         "seconds in all",
         "updates in all",
         "MB",
         "effective clients",
     ):
         table.add_column(title, no_wrap=True)
-    rows = [_row(series, choice, target) for series in group(cells)]
-    for _, texts in sorted(rows, key=lambda row: -row[0]):
+    rows = [_row(series, choice, score, target) for series in group(cells)]
+    for _, texts in sorted(rows, key=lambda row: row[0]):
         table.add_row(*map(escape, texts))
     return table
 
 
-def _row(series: Series, choice: Choice, target: float) -> tuple[float, list[str]]:
-    """The mean accuracy, by which the rows are sorted, and the row."""
+def _row(series: Series, choice: Choice, score: Score, target: float) -> tuple[float, list[str]]:
+    """A number that is lower for better rows, and the row."""
     cells = series.cells
-    runs = [[100 * e.accuracy for e in choice(cell)] for cell in cells]
-    accuracies = [fmean(run) for run in runs if run]
-    mean = fmean(accuracies) if accuracies else -1.0
+    unit, form = (100, "{:.1f}") if score.is_share else (1, score.form)
+    runs = [[unit * e.value(score.name) for e in choice(cell)] for cell in cells]
+    scores = [fmean(run) for run in runs if run]
+    mean = fmean(scores) if scores else math.nan
+    within = [pstdev(run) for run in runs if run]
+    rank = math.inf if math.isnan(mean) else -mean if score.higher_is_better else mean
+    return rank, [
+        series.name,
+        f"{form} ± {form}".format(mean, pstdev(scores)) if scores else "-",
+        ", ".join(form.format(fmean(run)) if run else "-" for run in runs),
+        form.format(fmean(within)) if within else "-",
+        *(_of_target(cells, target) if score == ACCURACY else ()),
+        _mean([cell.history.t for cell in cells]),
+        _mean([cell.history.client_updates for cell in cells]),
+        _mean([both for cell in cells if (both := _megabytes(cell)) is not None]),
+        _mean([median(told) for cell in cells if (told := _effective_clients(cell))], 1),
+    ]
+
+
+def _of_target(cells: Sequence[Cell], target: float) -> list[str]:
+    """When each cell was first at its target accuracy, and when it was there to stay."""
     reached = [first_at(cell.evaluations, target) for cell in cells]
     stays = [stays_at(cell.evaluations, target) for cell in cells]
-    return mean, [
-        series.name,
-        f"{mean:.1f} ± {pstdev(accuracies):.1f}" if accuracies else "-",
-        ", ".join(f"{fmean(run):.1f}" if run else "-" for run in runs),
-        _mean([pstdev(run) for run in runs if run], 1),
+    return [
         *(
             ", ".join("never" if e is None else f"{getattr(e, field):,.0f}" for e in reached)
             for field in FIELDS
         ),
         ", ".join("never" if e is None else f"{e.t:,.0f}" for e in stays),
-        _mean([cell.history.t for cell in cells]),
-        _mean([cell.history.client_updates for cell in cells]),
-        _mean([both for cell in cells if (both := _megabytes(cell)) is not None]),
-        _mean([median(told) for cell in cells if (told := _effective_clients(cell))], 1),
     ]
 
 

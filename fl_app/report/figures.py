@@ -1,4 +1,4 @@
-"""Draws a run for print: accuracy over time, staleness, and the timeline of the clients."""
+"""Draws a run for print: score over time, staleness, and the timeline of the clients."""
 
 import math
 import re
@@ -17,7 +17,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fl_app.record.measures import mean_age
-from fl_app.report.cells import Cell
+from fl_app.record.score import ACCURACY, Score
+from fl_app.report.cells import Cell, scores_of
 from fl_app.report.series import (
     Curve,
     Series,
@@ -47,7 +48,10 @@ _VERSION: dict[str, Any] = {"colors": INK, "lw": 0.7, "clip_on": False}
 
 
 def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
-    """Write accuracy, staleness, timeline and overview, each as PNG and PDF.
+    """Write score (``accuracy.png``), staleness, timeline and overview, each as PNG and PDF.
+
+    Nothing is drawn of a score where nothing was evaluated. If cells are judged by different
+    scores, each has its picture, and the overview has the first.
 
     Args:
         cells: of the run, in the order of legends and panels.
@@ -59,23 +63,25 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
     unit = time_label(cells)
     panels = len(series)
     columns = min(panels, 4)
-    zoom = learning_phase(series, target)
+    scores = scores_of(cells)
     with matplotlib.rc_context(RC):
-        if panels > MAX_LINES:
-            room = 1.7 + _extra(series, PANEL)
-            figure = _figure(1 + 2.4 * columns, 0.9 + room * math.ceil(panels / columns))
-            draw_multiples(figure, series, drawn, target, unit, columns)
-        else:
-            figure = _figure(11 if zoom else 7, 4.2 + _below(series))
-            whole = figure.subplots(1, 2 if zoom else 1, squeeze=False, sharey=True).ravel()
-            for axes, until in zip(whole, (zoom, None) if zoom else (None,), strict=True):
-                draw_accuracy(axes, series, drawn, target, unit, until)
-            if zoom:
-                whole[0].set_title(f"until all are at {target:.0%}")
-                whole[1].set_title("whole run")
-                whole[1].get_legend().remove()
-        _title(figure, "Who learns faster")
-        save(figure, folder / "accuracy.png")
+        for score in scores:
+            zoom = learning_phase(series, target) if score == ACCURACY else None
+            if panels > MAX_LINES:
+                room = 1.7 + _extra(series, PANEL)
+                figure = _figure(1 + 2.4 * columns, 0.9 + room * math.ceil(panels / columns))
+                draw_multiples(figure, series, drawn, score, target, unit, columns)
+            else:
+                figure = _figure(11 if zoom else 7, 4.2 + _below(series))
+                whole = figure.subplots(1, 2 if zoom else 1, squeeze=False, sharey=True).ravel()
+                for axes, until in zip(whole, (zoom, None) if zoom else (None,), strict=True):
+                    draw_score(axes, series, drawn, score, target, unit, until)
+                if zoom:
+                    whole[0].set_title(f"until all are at {target:.0%}")
+                    whole[1].set_title("whole run")
+                    whole[1].get_legend().remove()
+            _title(figure, "Who learns faster")
+            save(figure, folder / f"{score.name}.png")
 
         room = 2 + _extra(series, PANEL)
         figure = _figure(1 + 2.4 * columns, 0.7 + room * math.ceil(panels / columns))
@@ -99,26 +105,29 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
         left, right = figure.subfigures(1, 2, squeeze=False, width_ratios=(1, 1.25)).ravel()
         heights = (3.3 + legend, 0.4 + (1.3 + _extra(series[first], PANEL)) * lines)
         top, bottom = left.subfigures(2, 1, squeeze=False, height_ratios=heights).ravel()
-        draw_accuracy(top.subplots(), series, drawn, target, unit, zoom, told)
+        if scores:
+            zoom = learning_phase(series, target) if scores[0] == ACCURACY else None
+            draw_score(top.subplots(), series, drawn, scores[0], target, unit, zoom, told)
         draw_staleness(bottom, series[first], drawn[first], columns)
         draw_timeline(right, series[first], drawn[first], unit, max_clients=25, letters=32)
         some = f" (first {panels} of {len(series)})" if panels < len(series) else ""
-        _title(top, "Who learns faster")
+        _title(top, "Who learns faster" if scores else "Nothing was evaluated")
         _title(bottom, f"How stale the updates are{some}")
         _title(right, f"Why: who trains when{some}")
         save(figure, folder / "overview.png")
 
 
-def draw_accuracy(
+def draw_score(
     axes: Axes,
     series: Sequence[Series],
     drawn: Sequence[Look],
+    score: Score,
     target: float,
     unit: str,
     until: float | None,
     told: int | None = None,
 ) -> None:
-    """Accuracy over time, with the time at which each series reaches the target.
+    """Score over time; of accuracies, also the time at which each series reaches the target.
 
     A band reaches from the lowest to the highest seed. Band and mean end where the first seed ends;
     the rest of the other seeds is drawn as thin lines.
@@ -127,35 +136,36 @@ def draw_accuracy(
         axes: to draw on.
         series: to draw.
         drawn: look of each series.
-        target: accuracy in (0, 1].
+        score: metric to draw.
+        target: accuracy in (0, 1]; other scores have no target.
         unit: label of the time axis.
         until: end of the time axis, seconds; None = the last event.
         told: number of series in the legend; the others are grey. None = all.
     """
     told = len(series) if told is None else told
-    highest = max((_highest(curve(each)) for each in series), default=0.0)
+    aims = score == ACCURACY
     for each, look in zip(series[:told], drawn, strict=False):
-        line = curve(each)
-        moment = reached(line, target)
+        line = curve(each, y=score.name)
+        moment = reached(line, target) if aims else None
         never, first = f"never {target:.0%}", f"{target:.0%} first at"
         when = never if moment is None else f"{first} {seconds(moment)}"
-        label = _lines(f"{_told(each)}: {when}", BELOW)
+        best = score.best(line.mean)
+        what = when if aims else "unknown" if best is None else f"best {score.form.format(best)}"
+        label = _lines(f"{_told(each)}: {what}", BELOW)
         _draw_curve(axes, each, look, line, label)
         if moment is not None:
             axes.plot([moment, moment], [0, target], color=look.colour, lw=0.8, ls=":")
             axes.plot(moment, target, "o", color=look.colour, ms=6, mec="white", mew=1, zorder=5)
-    _background(axes, series[told:])
+    _background(axes, series[told:], score)
     if any(len(each.cells) > 1 for each in series[:told]):
         label = "lowest to highest seed"
         axes.fill_between([], [], [], color=MUTED, alpha=0.35, lw=0, label=label)
-    if highest > target / 2:  # a target far above all curves would flatten them
-        highest = max(highest, target)
-    axes.axhline(target, color=MUTED, lw=0.8, ls=(0, (4, 3)), zorder=1)
+    if aims:
+        axes.axhline(target, color=MUTED, lw=0.8, ls=(0, (4, 3)), zorder=1)
     axes.set_xlim(0, until)
-    axes.set_ylim(0, 1.05 * highest or 1)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    _scale(axes, series, score, target)
     axes.set_xlabel(unit)
-    axes.set_ylabel("test accuracy")
+    axes.set_ylabel(f"test {score.name}")
     axes.label_outer()
     many = told > 8
     if _below(series[:told]):
@@ -168,30 +178,32 @@ def draw_multiples(
     figure: Figure | SubFigure,
     series: Sequence[Series],
     drawn: Sequence[Look],
+    score: Score,
     target: float,
     unit: str,
     columns: int,
 ) -> None:
-    """Accuracy over time of many series: a panel for each, with all others in grey."""
-    highest = max((_highest(curve(each)) for each in series), default=0.0)
+    """Score over time of many series: a panel for each, with all others in grey."""
+    aims = score == ACCURACY
     panels = _grid(figure, len(series), columns)
     for number, (axes, each, look) in enumerate(zip(panels, series, drawn, strict=True)):
-        line = curve(each)
-        _background(axes, series)
+        line = curve(each, y=score.name)
+        _background(axes, series, score)
         _draw_curve(axes, each, Look(look.colour, "-"), line)
-        moment = reached(line, target)
+        moment = reached(line, target) if aims else None
         if moment is not None:
             axes.plot(moment, target, "o", color=look.colour, ms=4, mec="white", mew=0.7, zorder=5)
-        axes.axhline(target, color=MUTED, lw=0.6, ls=(0, (4, 3)), zorder=1)
+        if aims:
+            axes.axhline(target, color=MUTED, lw=0.6, ls=(0, (4, 3)), zorder=1)
         _name(axes, each, look, PANEL)
         axes.set_xlim(0, None)
-        axes.set_ylim(0, 1.05 * max(highest, target if highest > target / 2 else 0.0) or 1)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        _scale(axes, series, score, target, decimals=0)
         axes.tick_params(labelleft=number % columns == 0)
+    dashed = f"; dashed: {target:.0%}" if aims else ""
     seeds = any(len(each.cells) > 1 for each in series)
     band = "; bands: lowest to highest seed" if seeds else ""
-    figure.supxlabel(f"{unit}; grey: all others; dashed: {target:.0%}{band}", fontsize=9)
-    figure.supylabel("test accuracy", fontsize=9)
+    figure.supxlabel(f"{unit}; grey: all others{dashed}{band}", fontsize=9)
+    figure.supylabel(f"test {score.name}", fontsize=9)
 
 
 def _draw_curve(
@@ -204,17 +216,27 @@ def _draw_curve(
         axes.plot(t, values, color=look.colour, lw=0.5, alpha=0.6)
 
 
-def _background(axes: Axes, series: Sequence[Series]) -> None:
+def _background(axes: Axes, series: Sequence[Series], score: Score) -> None:
     """The curves of other series, in grey."""
     for number, each in enumerate(series):
-        line = curve(each)
+        line = curve(each, y=score.name)
         label = None if number else f"the other {len(series)}"
         axes.plot(line.t, line.mean, color=WAITING, lw=0.7, zorder=1, label=label)
 
 
-def _highest(line: Curve) -> float:
-    values = [line.high, *(tail for _, tail in line.tails)]
-    return max((float(np.nanmax(v)) for v in values if np.isfinite(v).any()), default=0.0)
+def _scale(
+    axes: Axes, series: Sequence[Series], score: Score, target: float, decimals: int | None = None
+) -> None:
+    """The axis of a score: from 0 or the lowest value to the highest one or the target."""
+    lines = [curve(each, y=score.name) for each in series]
+    values = np.concatenate([v for c in lines for v in (c.low, c.high, *(v for _, v in c.tails))])
+    values = values[np.isfinite(values)]
+    low, high = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
+    if score == ACCURACY and high > target / 2:  # one far above all curves would flatten them
+        high = max(high, target)
+    axes.set_ylim(min(low, 0), 1.05 * high if high > 0 else 1)
+    if score.is_share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=decimals))
 
 
 def draw_staleness(

@@ -1,4 +1,4 @@
-"""A picture of a sweep: the accuracy over two keys of the configuration."""
+"""A picture of a sweep: the score over two keys of the configuration."""
 
 import difflib
 import json
@@ -15,18 +15,19 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from fl_app.core.errors import is_number, require
-from fl_app.report.cells import Cell
+from fl_app.record.score import ACCURACY
+from fl_app.report.cells import Cell, common_score, scores_of
 from fl_app.report.naming import matches, settings_of, shortest, texts_of, varied
 from fl_app.report.style import RC, save
 
-LIGHT = 0.6  # share of the accuracy's range above which the background is light
+LIGHT = 0.6  # share of the score's range above which the background is light
 LETTER = 0.075  # width of a tick label's letter, inches
 
 
 def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figure:
-    """Draw the accuracy of cells over two keys of their configuration.
+    """Draw the score of cells over two keys of their configuration.
 
-    The accuracy is the mean of the last ten evaluations. Cells with the same values of both keys
+    The score is the mean of the last ten evaluations. Cells with the same values of both keys
     are averaged; the title names the other keys over which this mean is taken.
 
     Args:
@@ -39,8 +40,8 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
         The figure.
 
     Raises:
-        ValueError: no cell has a summary with an accuracy, or a key is unknown, ambiguous or
-            missing in the configuration of a cell.
+        ValueError: no cell has a summary with a score, cells have different ones, or a key is
+            unknown, ambiguous or missing in the configuration of a cell.
     """
     settings = [settings_of(cell) for cell in cells]
     known = {key for each in settings for key in each}
@@ -50,16 +51,17 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
     for cell, values in zip(cells, settings, strict=True):
         for key in keys:
             require(key in values, "--grid", key, f"a key of {cell.name}", "it has no place")
-        accuracy = cell.summary.get("last10_accuracy")
-        if accuracy is not None:
-            found.append(((values[keys[0]], values[keys[1]]), accuracy))
+        value = cell.summary.get(f"last10_{(cell.score or ACCURACY).name}")
+        if value is not None:
+            found.append(((values[keys[0]], values[keys[1]]), value))
     if not found:
-        raise ValueError("--grid: no cell has a summary with an accuracy, nothing could be drawn")
+        raise ValueError("--grid: no cell has a summary with a score, nothing could be drawn")
+    score = common_score(cells) if scores_of(cells) else ACCURACY
     across, up = (_ticks([place[axis] for place, _ in found]) for axis in (0, 1))
     cells_at: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for (x, y), accuracy in found:
-        cells_at[across.index(x), up.index(y)].append(accuracy)
-    mean = {place: fmean(accuracies) for place, accuracies in cells_at.items()}
+    for (x, y), value in found:
+        cells_at[across.index(x), up.index(y)].append(value)
+    mean = {place: fmean(values) for place, values in cells_at.items()}
     rows = [[mean.get((x, y), math.nan) for x in range(len(across))] for y in range(len(up))]
     light = min(mean.values()) + LIGHT * (max(mean.values()) - min(mean.values()))
     below, beside = texts_of(across), texts_of(up)
@@ -77,10 +79,11 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
         axes.set_yticks(range(len(up)), beside)
         axes.set_xlabel(shortest(keys[0], known))
         axes.set_ylabel(shortest(keys[1], known))
-        for (x, y), accuracy in mean.items():  # a place without a cell stays empty
-            colour = "black" if accuracy > light else "white"
-            axes.text(x, y, f"{accuracy:.0%}", ha="center", va="center", color=colour)
-        title = "accuracy, mean of the\nlast ten evaluations"
+        form = "{:.0%}" if score.is_share else "{:.3g}"
+        for (x, y), value in mean.items():  # a place without a cell stays empty
+            colour = "black" if value > light else "white"
+            axes.text(x, y, form.format(value), ha="center", va="center", color=colour)
+        title = f"{score.name}, mean of the\nlast ten evaluations"
         axes.set_title(f"{title}, over {', '.join(averaged)}" if averaged else title)
         save(figure, path, tight=True)  # a title may be wider than few columns
     return figure

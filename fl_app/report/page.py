@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from jinja2 import Environment, StrictUndefined
@@ -14,7 +15,7 @@ from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
 from fl_app.core.files import atomic_write
-from fl_app.record.measures import mean_age
+from fl_app.record.score import ACCURACY, LOSS
 from fl_app.record.targets import WINDOW
 from fl_app.report import plots
 from fl_app.report.cells import Cell
@@ -25,6 +26,7 @@ from fl_app.report.setting import setting
 from fl_app.report.style import IN_THE_DARK, Look, looks
 from fl_app.report.table import Row, Table
 from fl_app.report.template import PAGE
+from fl_app.report.tiles import tiles_of
 from fl_app.report.timeline import MAX_ORDERS, Timeline, timeline
 
 LIBRARY = "plotly.min.js"
@@ -36,20 +38,39 @@ MAX_TOLD = 20  # troubles of a cell on a page with several cells
 _BUTTONS = ["select2d", "lasso2d", "autoScale2d"]
 _CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": _BUTTONS}
 
+
+class Column(NamedTuple):
+    """A column of the table: a field of the rows.
+
+    Attributes:
+        key: of the field.
+        form: its format.
+        above: first line of the title; ``{score}`` and ``{target}`` are filled in.
+        below: second line of the title.
+        spread: whether the spread over seeds is shown.
+    """
+
+    key: str
+    form: str
+    above: str
+    below: str
+    spread: bool = False
+
+
 _COLUMNS = (
-    ("final_accuracy", "{:.1%}"),
-    ("best_accuracy", "{:.1%}"),
-    ("seconds_to_target", "{:,.1f}"),
-    ("updates_to_target", "{:,.0f}"),
-    ("seconds_to_stay_at_target", "{:,.1f}"),
-    ("updates_to_stay_at_target", "{:,.0f}"),
-    ("mean_staleness", "{:.1f}"),
-    ("max_staleness", "{:.0f}"),
-    ("mb_down", "{:,.1f}"),
-    ("mb_up", "{:,.1f}"),
-    ("client_updates", "{:,.0f}"),
-    ("failures", "{:,.0f}"),
-    ("rejected", "{:,.0f}"),
+    Column("final_score", "", "final", "{score}", True),
+    Column("best_score", "", "best", "{score}", True),
+    Column("seconds_to_target", "{:,.1f}", "first at", "{target}, s", True),
+    Column("updates_to_target", "{:,.0f}", "", "updates", True),
+    Column("seconds_to_stay_at_target", "{:,.1f}", "stays at", "{target}, s", True),
+    Column("updates_to_stay_at_target", "{:,.0f}", "", "updates", True),
+    Column("mean_staleness", "{:.1f}", "mean", "staleness", True),
+    Column("max_staleness", "{:.0f}", "", "max"),
+    Column("mb_down", "{:,.1f}", "MB", "down"),
+    Column("mb_up", "{:,.1f}", "MB", "up"),
+    Column("client_updates", "{:,.0f}", "client", "updates"),
+    Column("failures", "{:,.0f}", "", "failures"),
+    Column("rejected", "{:,.0f}", "", "rejected"),
 )
 
 
@@ -122,6 +143,7 @@ def render(
     )
     environment.filters.update(number=_number, seconds=seconds)
     number = count()
+    target = f"{table.target_accuracy:.0%}"
     return environment.from_string(PAGE).render(
         title=_title(cells),
         setting=setting(cells),
@@ -132,13 +154,18 @@ def render(
         status=_status(cells),
         made_up=[cell.name for cell in cells if cell.summary.get("data") == "stand-in"],
         collapsed=[cell.name for cell in cells if cell.summary.get("collapsed")],
-        tiles=_tiles(cells[0], table) if alone else [],
+        tiles=tiles_of(cells[0], table) if alone else [],
         window=WINDOW,
-        target=f"{table.target_accuracy:.0%}",
+        target=target if table.has("seconds_to_target") else "",
+        direction=_direction(table),
         rows=[] if alone else table.of_series(),
         seeds=[(row, None) for row in table.rows if row.statistic == "run"] if many else [],
         work=table.work,
-        columns=_COLUMNS,
+        columns=[
+            column._replace(below=column.below.format(score=table.score_name, target=target))
+            for column in _COLUMNS
+            if table.has(column.key)
+        ],
         sections=[(section, [next(number) for _ in section.figures]) for section in sections],
         figures=_drawn([figure for section in sections for figure in section.figures]),
         config=Markup(json.dumps(_CONFIG)),
@@ -157,7 +184,7 @@ def _of_run(
 ) -> list[Section]:
     sections = []
     if cell.evaluations:
-        text = "Test accuracy and loss of the global model."
+        text = f"{_tested(table)} of the global model."
         sections.append(Section("Learning", text, _curves([series], [look], table)))
     if cell.history.orders:
         shown = timeline(cell, span)
@@ -189,7 +216,7 @@ def _of_comparison(
     seeds = any(len(each.cells) > 1 for each in series)
     sections = []
     if any(cell.evaluations for each in series for cell in each.cells):
-        text = "Test accuracy and loss of the global models."
+        text = f"{_tested(table)} of the global models."
         if seeds:
             text += (
                 " Lines are means, bands reach from the lowest to the highest of the seeds; both "
@@ -197,9 +224,10 @@ def _of_comparison(
             text += "end where the first seed does, and what the others did then are thin lines."
         text += " A click on a name hides its line, a double-click all others."
         sections.append(Section("Who learns faster", text, _curves(series, drawn, table), True))
-        text = "Accuracy of the last evaluation"
+        text = f"{_names(table).capitalize()} of the last evaluation"
         text += ": diamonds are means, bars standard deviations, circles seeds." if seeds else "."
-        sections.append(Section("Where it ends", text, [plots.final(table, series, drawn)], True))
+        last = [plots.final(table, series, drawn, score) for score in table.scores]
+        sections.append(Section("Where it ends", text, last, True))
     if any(each.ages for each in series):
         text = "Share of the aggregated updates of at most this age."
         sections.append(Section("Staleness", text, [plots.staleness(series, drawn)], True))
@@ -217,10 +245,29 @@ def _of_comparison(
 
 
 def _curves(series: Sequence[Series], drawn: Sequence[Look], table: Table) -> list[Figure]:
-    return [
-        plots.learning(series, drawn, "accuracy", table.target_accuracy),
-        plots.learning(series, drawn, "loss"),
-    ]
+    figures = []
+    for score in table.scores:
+        target = table.target_accuracy if score == ACCURACY else None
+        figures.append(plots.learning(series, drawn, score.name, target))
+    return (
+        [*figures, plots.learning(series, drawn, "loss")] if LOSS not in table.scores else figures
+    )
+
+
+def _names(table: Table) -> str:
+    return " and ".join(score.name for score in table.scores)
+
+
+def _tested(table: Table) -> str:
+    """The first words of a sentence on the metrics that are drawn."""
+    names = dict.fromkeys([*(score.name for score in table.scores), "loss"])
+    return f"Test {' and '.join(names)}"
+
+
+def _direction(table: Table) -> str:
+    """A sentence on scores of which lower values are better."""
+    lower = [score.name for score in table.scores if not score.higher_is_better]
+    return f"Lower values of {' and '.join(lower)} are better." if lower else ""
 
 
 def _words(cell: Cell, shown: Timeline) -> str:
@@ -236,38 +283,6 @@ def _words(cell: Cell, shown: Timeline) -> str:
     if not shown.whole:
         text += f" of {seconds(cell.history.t)}; --span FROM TO shows another part"
     return text + ". Drag to zoom; double-click shows all of it."
-
-
-def _tiles(cell: Cell, table: Table) -> list[tuple[str, str, str]]:
-    """Label, value and remark of each number at the top of a run's page."""
-    row, history = table.rows[0], cell.history
-    clock = "wall clock" if cell.on_wall_clock else "virtual"
-    reached, stays = row.seconds_to_target, row.seconds_to_stay_at_target
-    under_way = sum(not order.ended for order in history.orders)
-    tiles = [
-        ("accuracy", _percent(row.final_accuracy), f"best {_percent(row.best_accuracy)}"),
-        (
-            f"first at {table.target_accuracy:.0%}",
-            "never" if reached is None else seconds(reached),
-            "" if reached is None else f"{row.updates_to_target:,.0f} client updates",
-        ),
-        (
-            f"stays at {table.target_accuracy:.0%}",
-            "never" if stays is None else f"from {seconds(stays)}",
-            f"mean of {WINDOW} evaluations",
-        ),
-        ("versions", f"{history.version:,}", ""),
-        ("client updates", f"{history.client_updates:,}", f"{under_way:,} more under way"),
-        ("time", seconds(history.t), clock),
-    ]
-    if history.ages:
-        oldest = f"at most {max(history.ages)}"
-        tiles.append(("mean staleness", f"{mean_age(history.ages):.1f}", oldest))
-    if row.mb_up is not None and row.mb_down is not None:
-        tiles.append(("traffic", f"{row.mb_up + row.mb_down:,.1f} MB", f"{row.mb_up:,.1f} MB up"))
-    rejected = f"{history.rejected:,} replies rejected"
-    tiles.append(("failures", f"{history.failures:,}", rejected))
-    return tiles
 
 
 def _title(cells: Sequence[Cell]) -> str:
@@ -303,20 +318,16 @@ def _status(cells: Sequence[Cell]) -> str:
     return ", ".join(sorted(f"ended by {end}" if " " not in str(end) else str(end) for end in ends))
 
 
-def _number(row: Row, spread: Row | None, key: str, form: str) -> Markup:
+def _number(row: Row, spread: Row | None, column: Column) -> Markup:
     """A number of a row with its standard deviation."""
-    value = getattr(row, key)
+    value, form = getattr(row, column.key), row.form(column.key, column.form)
     if value is None:
         return Markup("&ndash;")
-    deviation = None if spread is None else getattr(spread, key)
+    deviation = None if spread is None else getattr(spread, column.key)
     if deviation is None:
         return Markup.escape(form.format(value))
     text = form.format(deviation).rstrip("%")
     return Markup("{} <small>&plusmn;&thinsp;{}</small>").format(form.format(value), text)
-
-
-def _percent(share: float | None) -> str:
-    return "-" if share is None else f"{share:.1%}"
 
 
 def _drawn(figures: Sequence[Figure]) -> Markup:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.record.measures import mean_age
+from fl_app.record.score import Score
 from fl_app.report.cells import Cell
 from fl_app.report.charts import (
     MAX_NAMED,
@@ -34,14 +35,15 @@ MAX_BARS = 400  # clients drawn as bars; more are drawn as an area
 def learning(
     series: Sequence[Series], looks: Sequence[Look], y: str, target: float | None = None
 ) -> Figure:
-    """Accuracy or loss over seconds, versions or client updates, seeds as a band.
+    """A metric over seconds, versions or client updates, seeds as a band.
 
     Args:
         series: to draw.
         looks: of each.
-        y: "accuracy" or "loss".
+        y: name of the metric.
         target: accuracy in (0, 1] to mark.
     """
+    share = Score(y).is_share
     axes = {"t": time_label([c for s in series for c in s.cells]), "version": "versions"}
     axes["client_updates"] = "client updates"
     traces: list[dict[str, Any]] = []
@@ -58,7 +60,7 @@ def learning(
                 **line_of(look),
                 **style,
                 **dots(max(len(cell.evaluations) for cell in each.cells)),
-                "hovertemplate": f"%{{y:{'.1%' if y == 'accuracy' else '.3f'}}}",
+                "hovertemplate": f"%{{y:{'.1%' if share else '.4g'}}}",
             }
         )
         for x in axes:
@@ -83,7 +85,7 @@ def learning(
     ]
     several = len(series) > 1
     layout = layout_of(axes["t"], f"test {y}", height=330, legend=several)
-    layout["yaxis"].update(tickformat=".0%" if y == "accuracy" else "", rangemode="tozero")
+    layout["yaxis"].update(tickformat=".0%" if share else "", rangemode="tozero")
     layout["xaxis"]["rangemode"] = "tozero"
     layout["updatemenus"] = [choice(buttons)]
     layout["hovermode"] = "x unified" if len(series) <= 10 else "closest"
@@ -261,17 +263,18 @@ def reports(cell: Cell, look: Look) -> Figure:
     return {"data": traces, "layout": layout}
 
 
-def final(table: Table, series: Sequence[Series], looks: Sequence[Look]) -> Figure:
-    """Last accuracy of each series: every seed, and mean and population standard deviation."""
+def final(table: Table, series: Sequence[Series], looks: Sequence[Look], score: Score) -> Figure:
+    """Last score of each series: every seed, and mean and population standard deviation."""
     found = [
         (label, look, each, row, spread)
         for each, look, (row, spread) in zip(series, looks, table.of_series(), strict=True)
-        if row.final_accuracy is not None
+        if row.final_score is not None and row.score == score
         for label in [html.escape(row.cell)]
     ]
+    value = "%{x:.2%}" if score.is_share else "%{x:.4g}"
     traces: list[dict[str, Any]] = []
     for label, look, each, row, spread in found:
-        seeds = [c.evaluations[-1].accuracy for c in each.cells]
+        seeds = [cell.scores[-1] for cell in each.cells]
         if spread is not None:
             traces.append(
                 {
@@ -280,23 +283,24 @@ def final(table: Table, series: Sequence[Series], looks: Sequence[Look]) -> Figu
                     "x": seeds,
                     "y": [label] * len(seeds),
                     "marker": {"color": look.colour, "size": 8, "symbol": "circle-open"},
-                    "hovertemplate": "%{x:.2%}<extra>one seed</extra>",
+                    "hovertemplate": f"{value}<extra>one seed</extra>",
                 }
             )
-        error = {} if spread is None else {"array": [spread.final_accuracy], "color": look.colour}
+        error = {} if spread is None else {"array": [spread.final_score], "color": look.colour}
         traces.append(
             {
                 "type": "scatter",
                 "mode": "markers",
-                "x": [row.final_accuracy],
+                "x": [row.final_score],
                 "y": [label],
                 "marker": {"color": look.colour, "size": 11, "symbol": "diamond"},
                 "error_x": {"type": "data", "thickness": 2, "width": 6, **error},
-                "hovertemplate": "%{x:.2%}<extra></extra>",
+                "hovertemplate": f"{value}<extra></extra>",
             }
         )
-    layout = layout_of("last test accuracy", "", height=110 + 26 * len(found), legend=False)
-    layout["xaxis"].update(tickformat=".0%", tickangle=0, nticks=6)
+    title = f"last test {score.name}"
+    layout = layout_of(title, "", height=110 + 26 * len(found), legend=False)
+    layout["xaxis"].update(tickformat=".0%" if score.is_share else "", tickangle=0, nticks=6)
     layout["yaxis"].update(autorange="reversed", automargin=True, type="category")
     return {"data": traces, "layout": layout}
 

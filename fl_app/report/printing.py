@@ -9,10 +9,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from fl_app.record.score import ACCURACY
 from fl_app.report.cells import ENDS
 from fl_app.report.table import Row, Table, name
 
-# Columns in the order in which a narrow terminal leaves them out. Name and final accuracy always
+# Columns in the order in which a narrow terminal leaves them out. Name and final score always
 # stay. The column "stopped" goes first, or last if a run did not reach its end.
 LEAST_IMPORTANT = (
     "updates_per_second",
@@ -24,7 +25,7 @@ LEAST_IMPORTANT = (
     "updates_to_stay_at_target",
     "mean_staleness",
     "updates_to_target",
-    "best_accuracy",
+    "best_score",
     "seconds_to_stay_at_target",
     "client_updates",
     "seconds_to_target",
@@ -45,7 +46,7 @@ class _Column(NamedTuple):
 def print_table(table: Table, console: Console | None = None) -> None:
     """Print the table, with mean and standard deviation below the seeds of a cell.
 
-    The best mean accuracies and the shortest mean times to the target are bold. A narrow terminal
+    The best mean scores and the shortest mean times to the target are bold. A narrow terminal
     shows long names in two lines and leaves out the least important columns. A file or a pipe gets
     all columns in unbroken lines, unless the environment variable COLUMNS limits the width.
     """
@@ -92,12 +93,15 @@ def _columns(table: Table, rows: Sequence[Row]) -> list[_Column]:
     ) -> _Column:
         if best is not None:
             return _Column(key, group, title, _marked(table, rows, key, form, best))
-        return _Column(key, group, title, [_text(getattr(row, key), form) for row in rows])
+        return _Column(key, group, title, [_text(row, key, form) for row in rows])
 
     target = f"at {table.target_accuracy:.0%}"
-    return [
-        column("final_accuracy", "acc.", "final", "{:.1%}", max),
-        column("best_accuracy", "acc.", "best", "{:.1%}", max),
+    scores = table.scores
+    score = "acc." if scores == [ACCURACY] else table.score_name
+    best = (max if scores[0].higher_is_better else min) if len(scores) == 1 else None
+    columns = [
+        column("final_score", score, "final", "", best),
+        column("best_score", score, "best", "", best),
         column("seconds_to_target", target, "first s", "{:,.1f}", min),
         column("updates_to_target", target, "first upd.", "{:,.0f}", min),
         column("seconds_to_stay_at_target", target, "stays s", "{:,.1f}", min),
@@ -112,6 +116,7 @@ def _columns(table: Table, rows: Sequence[Row]) -> list[_Column]:
         column("rejected", "", "rej", "{:,.0f}", None),
         column("stopped", "", "stopped", "{}", None),
     ]
+    return [column for column in columns if table.has(column.key)]
 
 
 def _draw(names: Sequence[str], columns: Sequence[_Column]) -> RichTable:
@@ -153,8 +158,9 @@ def _wrap(text: str, width: int) -> list[str]:
     return [line.replace("\xa0", " ") for line in lines]
 
 
-def _text(value: object, form: str) -> str:
-    return "-" if value is None else escape(form.format(value))
+def _text(row: Row, key: str, form: str) -> str:
+    value = getattr(row, key)
+    return "-" if value is None else escape(row.form(key, form).format(value))
 
 
 def _marked(
@@ -173,9 +179,10 @@ def _marked(
     texts = []
     for row in rows:
         value = getattr(row, key)
-        text = _text(value, form)
+        text = _text(row, key, form)
         if value is not None and row.statistic == "mean":
-            text += f" \u00b1{form.format(getattr(spreads[row.cell], key)).rstrip('%')}"
+            spread = row.form(key, form).format(getattr(spreads[row.cell], key))
+            text += f" \u00b1{spread.rstrip('%')}"
         best_of_all = value is not None and value == winner and row in rivals
         texts.append(f"[bold]{text}[/bold]" if best_of_all else text)
     return texts

@@ -59,7 +59,7 @@ def group(cells: Sequence[Cell]) -> list[Series]:
 
 
 def curve(series: Series, x: str = "t", y: str = "accuracy") -> Curve:
-    """A field of the evaluations over another, by default accuracy over time.
+    """A metric of the evaluations over one of their fields, by default accuracy over time.
 
     Seeds are evaluated at different times, so each is interpolated linearly at the union of all
     times. The mean ends where the first seed ends: a mean over the other seeds would jump, and the
@@ -68,15 +68,16 @@ def curve(series: Series, x: str = "t", y: str = "accuracy") -> Curve:
     Args:
         series: of one cell or its seeds.
         x: "t", "version" or "client_updates"; becomes the curve's `t`.
-        y: "accuracy" or "loss".
+        y: name of the metric.
     """
+    measured = [[e for e in cell.evaluations if y in e.metrics] for cell in series.cells]
     runs = [
         (
-            np.array([getattr(e, x) for e in cell.evaluations], float),
-            np.array([getattr(e, y) for e in cell.evaluations], float),
+            np.array([getattr(e, x) for e in evaluations], float),
+            np.array([e.value(y) for e in evaluations], float),
         )
-        for cell in series.cells
-        if cell.evaluations
+        for evaluations in measured
+        if evaluations
     ]
     empty = np.empty(0)
     if not runs:

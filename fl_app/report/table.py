@@ -2,16 +2,27 @@
 
 import csv
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean, pstdev
 from typing import Any
 
 from fl_app.record.measures import mean_age
+from fl_app.record.score import ACCURACY, Score
 from fl_app.record.targets import first_at, stays_at
 from fl_app.report.cells import Cell
 from fl_app.report.series import group
 from fl_app.report.work import work_of
+
+# Fields of a row that are empty where nothing was evaluated, or where nothing was judged by its
+# accuracy.
+OF_SCORE = ("final_score", "best_score")
+OF_TARGET = (
+    "seconds_to_target",
+    "updates_to_target",
+    "seconds_to_stay_at_target",
+    "updates_to_stay_at_target",
+)
 
 
 @dataclass(frozen=True)
@@ -25,8 +36,8 @@ class Row:
         cell: name of the cell; of several seeds, their label.
         algorithm: name of the algorithm.
         data: origin of the data; "stand-in" = synthetic data in place of the real data.
-        final_accuracy: of the last evaluation, in [0, 1].
-        best_accuracy: of any evaluation, in [0, 1].
+        final_score: metric by which the run is judged, of the last evaluation.
+        best_score: of any evaluation.
         seconds_to_target: on the run's clock, until the target accuracy was first evaluated.
         updates_to_target: client updates that had arrived by then.
         seconds_to_stay_at_target: until the evaluation from which the mean of the last five was
@@ -46,13 +57,14 @@ class Row:
         label: shared by the seeds of a cell.
         seed: of the run.
         folder: of the run.
+        score: metric by which the run is judged; None if nothing was evaluated.
     """
 
     cell: str
     algorithm: str
     data: str | None
-    final_accuracy: float | None
-    best_accuracy: float | None
+    final_score: float | None
+    best_score: float | None
     seconds_to_target: float | None
     updates_to_target: float | None
     seconds_to_stay_at_target: float | None
@@ -71,6 +83,11 @@ class Row:
     label: str = ""
     seed: float | None = None
     folder: str | None = None
+    score: Score | None = None
+
+    def form(self, field: str, usual: str) -> str:
+        """The format of a field: that of the score, or the usual one."""
+        return self.score.form if self.score is not None and field in OF_SCORE else usual
 
 
 @dataclass(frozen=True)
@@ -86,6 +103,22 @@ class Table:
     rows: tuple[Row, ...]
     target_accuracy: float
     work: str = ""
+
+    @property
+    def scores(self) -> list[Score]:
+        """The metrics by which the cells are judged, each once; usually one."""
+        return list(dict.fromkeys(row.score for row in self.rows if row.score is not None))
+
+    @property
+    def score_name(self) -> str:
+        """Name of the metric by which all cells are judged, or "score" if there are several."""
+        return self.scores[0].name if len(self.scores) == 1 else "score"
+
+    def has(self, field: str) -> bool:
+        """Whether a field of the rows says anything of these cells."""
+        if field in OF_TARGET:
+            return ACCURACY in self.scores
+        return field not in OF_SCORE or bool(self.scores)
 
     def of_series(self) -> list[tuple[Row, Row | None]]:
         """For each cell its row, or the mean over its seeds with the standard deviation."""
@@ -115,13 +148,24 @@ def make_table(cells: Sequence[Cell], target_accuracy: float) -> Table:
 
 
 def write_csv(table: Table, path: Path) -> None:
-    """Write the table with a header; "-" stands for None."""
+    """Write the table with a header; "-" stands for None.
+
+    The columns of the score have its name, such as ``final_accuracy``. If there are several, they
+    are ``final_score`` and ``best_score``, and a column ``score`` has the name.
+    """
+    names = [field.name for field in fields(Row) if table.has(field.name)]
+    names.remove("score")
+    titles = [name.replace("score", table.score_name) for name in names]
+    several = len(table.scores) > 1
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow([*(f.name for f in fields(Row)), "target_accuracy"])
+        measured = table.has("seconds_to_target")
+        writer.writerow([*titles, *["target_accuracy"] * measured, *["score"] * several])
         for row in table.rows:
-            values = ["-" if value is None else value for value in asdict(row).values()]
-            writer.writerow([*values, table.target_accuracy])
+            values = [getattr(row, name) for name in names]
+            values += [table.target_accuracy] * measured
+            values += [row.score and row.score.name] * several
+            writer.writerow(["-" if value is None else value for value in values])
 
 
 def name(row: Row) -> str:
@@ -130,16 +174,16 @@ def name(row: Row) -> str:
 
 
 def _row(cell: Cell, target_accuracy: float) -> Row:
-    summary, history = cell.summary, cell.history
-    reached = first_at(cell.evaluations, target_accuracy)
-    stays = stays_at(cell.evaluations, target_accuracy)
-    accuracies = [evaluation.accuracy for evaluation in cell.evaluations]
+    summary, history, score = cell.summary, cell.history, cell.score
+    judged = cell.evaluations if score == ACCURACY else []
+    reached, stays = first_at(judged, target_accuracy), stays_at(judged, target_accuracy)
+    scores = cell.scores
     return Row(
         cell=cell.name,
         algorithm=cell.algorithm,
         data=summary.get("data"),
-        final_accuracy=accuracies[-1] if accuracies else None,
-        best_accuracy=max(accuracies, default=None),
+        final_score=scores[-1] if scores else None,
+        best_score=score.best(scores) if score else None,
         seconds_to_target=reached.t if reached else None,
         updates_to_target=reached.client_updates if reached else None,
         seconds_to_stay_at_target=stays.t if stays else None,
@@ -156,6 +200,7 @@ def _row(cell: Cell, target_accuracy: float) -> Row:
         label=cell.label,
         seed=cell.seed,
         folder=cell.folder,
+        score=score,
     )
 
 
@@ -165,7 +210,7 @@ def _over(
     values: dict[str, Any] = {}
     for field in fields(Row):
         column = [getattr(row, field.name) for row in seeds]
-        if any(value is None or isinstance(value, str) for value in column):
+        if any(value is None or isinstance(value, str | Score) for value in column):
             values[field.name] = column[0] if len(set(column)) == 1 else None
         else:
             values[field.name] = of(column)

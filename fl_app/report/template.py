@@ -137,16 +137,16 @@ sweep share, is not there. python -m fl_app.report FOLDER writes a page that nee
 {% macro numbers(rows) %}
 <div class="scroll">
 <table class="cells">
-<tr><th class="text">cell</th><th>final<br>accuracy</th><th>best<br>accuracy</th>
-<th>first at<br>{{ target }}, s</th><th><br>updates</th><th>stays at<br>{{ target }}, s</th>
-<th><br>updates</th><th>mean<br>staleness</th>
-<th>max</th><th>MB<br>down</th><th>MB<br>up</th><th>client<br>updates</th><th>failures</th>
-<th>rejected</th><th class="text">ended by</th></tr>
+<tr><th class="text">cell</th>
+{% for column in columns %}
+<th>{{ column.above }}<br>{{ column.below }}</th>
+{% endfor %}
+<th class="text">ended by</th></tr>
 {% for row, spread in rows %}
 <tr><td class="text">{{ row.cell }}{% if row.num_seeds > 1 %}
  <small>{{ row.num_seeds }} seeds</small>{% endif %}</td>
-{% for key, form in columns %}
-<td>{{ row | number(spread if loop.index <= 7 else none, key, form) }}</td>
+{% for column in columns %}
+<td>{{ row | number(spread if column.spread else none, column) }}</td>
 {% endfor %}
 <td class="text">{{ row.stopped or "" }}</td></tr>
 {% endfor %}
@@ -157,9 +157,15 @@ sweep share, is not there. python -m fl_app.report FOLDER writes a page that nee
 {% if rows %}
 <section>
 <h2>In numbers</h2>
-<p>First at {{ target }}: seconds and client updates until the first evaluation with at
+<p>
+{% if target %}
+First at {{ target }}: seconds and client updates until the first evaluation with at
 least this accuracy. Stays at {{ target }}: until the evaluation from which the mean of the last
 {{ window }} is never below it.
+{% endif %}
+{% if direction %}
+{{ direction }}
+{% endif %}
 {% if seeds %}
 Of several seeds: mean and population standard deviation, unknown if one seed never got there.
 {% endif %}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from fl_app.client import TrainingTask
-from fl_app.client.build import build_task, prepare_process
+from fl_app.client.build import build_task, complete_task, prepare_process
 from fl_app.core.errors import RunError
 from fl_app.core.events import Sink
 from fl_app.core.files import require_writable
@@ -20,10 +20,12 @@ from fl_app.record.folder import EVENTS, RunFolder
 from fl_app.record.history import History
 from fl_app.record.log import read_events
 from fl_app.record.progress import Progress
+from fl_app.record.score import score_of_task
 from fl_app.record.tensorboard import TensorBoard
 from fl_app.runner import earlier
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.signals import interruptible
 from fl_app.tasks.task import Task
 
@@ -41,6 +43,8 @@ def run_cell(
     grid: "Grid | None" = None,
     overrides: Sequence[str] = (),
     experiment: Path | None = None,
+    given: Given = NOTHING,
+    show: bool = True,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Carry out one run and write its files into `folder`, also when the run ends early.
 
@@ -51,6 +55,8 @@ def run_cell(
         grid: of the ServerApp, for the runtimes that need one.
         overrides: the user's.
         experiment: folder of the experiment that this run is a cell of.
+        given: objects in place of parts of the configuration.
+        show: whether to show progress.
 
     Returns:
         The engine's outcome, and the contents of ``summary.json``.
@@ -62,8 +68,9 @@ def run_cell(
     real = config.runtime.name == "deployment"
     if not real:
         prepare_process()
-    task = _build_task(config)
-    components = build_components(config, task)
+    task = _build_task(config) if given.task is None else complete_task(config, given.task)
+    score = score_of_task(task)
+    components = build_components(config, task, given)
     fixed = components.trainer.model.fixed_digest
     checkpoints = Checkpoints(folder, earlier.settings(config))
     saved = checkpoints.load() if config.resume == "auto" else None
@@ -123,15 +130,18 @@ def run_cell(
         if saved is None:
             earlier.clear(folder)
         files.begin(config, durations=real, on_clients=config.client_eval_every is not None)
-        progress = Progress(
-            history,
-            _unlimited(config.num_versions),
-            label,
-            updates=_unlimited(config.max_updates),
-            seconds=_unlimited(config.max_seconds),
-        )
-        stack.callback(progress.close)
-        sinks += [files, progress]
+        sinks.append(files)
+        if show:
+            progress = Progress(
+                history,
+                _unlimited(config.num_versions),
+                label,
+                updates=_unlimited(config.max_updates),
+                seconds=_unlimited(config.max_seconds),
+                score=score,
+            )
+            stack.callback(progress.close)
+            sinks.append(progress)
         if config.tensorboard is True or (config.tensorboard == "auto" and real):
             board = TensorBoard(
                 folder / "tensorboard", history, lambda: engine.clients, files.columns
@@ -149,7 +159,8 @@ def run_cell(
         "num_clients": config.num_clients or len(history.sequences),
     }
     model = components.trainer.model.named(outcome.params)
-    return outcome, files.finish(outcome, model, about, config.experiment.report_accuracy)
+    target = config.experiment.report_accuracy
+    return outcome, files.finish(outcome, model, about, target, score)
 
 
 def _build_task(config: DictConfig) -> TrainingTask:

@@ -35,7 +35,8 @@ def settings(config: DictConfig) -> dict[str, Any]:
     # A cell is the same run whatever other cells there are.
     same["experiment"] = {key: config.experiment[key] for key in ("scale", "report_accuracy")}
     decay = config.algorithm.strategy.get("lr_schedule")
-    if decay is not None and decay.get("to") == 1:  # a constant rate does not depend on the length
+    # A constant rate does not depend on the length of the run.
+    if isinstance(decay, DictConfig) and decay.get("to") == 1:
         same["algorithm"]["strategy"]["lr_schedule"]["versions"] = None
     return {**same, "virtual": config.runtime.name != "deployment"}
 
@@ -72,8 +73,8 @@ def refuse_held(folder: Path, cells: Mapping[str, DictConfig]) -> None:
     raise ValueError(
         f"{held} holds a run, whose files would be lost: give "
         + ("resume=auto to go on with it, " if own else "")
-        + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=...), or overwrite=true "
-        "to replace it"
+        + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
+        "output=...), or overwrite=true to replace it"
     )
 
 

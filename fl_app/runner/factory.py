@@ -30,6 +30,7 @@ from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.flower import names, private
 from fl_app.flower.grid import AnyNode, GridMailbox
+from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.validate import (
     PARTS,
     build_client_evaluation,
@@ -88,22 +89,25 @@ class Components:
     sizes: Sizes
 
 
-def build_components(config: DictConfig, task: TrainingTask | None = None) -> Components:
+def build_components(
+    config: DictConfig, task: TrainingTask | None = None, given: Given = NOTHING
+) -> Components:
     """Build what `config` describes; `config` itself is not changed.
 
     Args:
         config: composed from ``conf/``, and accepted by `validate_config`.
         task: as `build_task` gives it; None = build it.
+        given: objects in place of parts of the configuration.
 
     Raises:
         ValueError: a value is refused.
     """
     task = build_task(config) if task is None else task
-    trainer = build_trainer(config, task)
+    trainer = build_trainer(config, task, given.trainer)
     first = build_model(
         task, config.seed, private=trainer.private, weights=config.task.get("weights")
     )
-    strategy, schedule = build_strategy(config), build_schedule(config)
+    strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     sizes = build_sizes(strategy, trainer, first)
     devices = None
     if config.runtime.name != "deployment" and schedule.devices is None:
@@ -112,7 +116,7 @@ def build_components(config: DictConfig, task: TrainingTask | None = None) -> Co
         # These devices know how many local epochs cover a transfer.
         config = deepcopy(config)
         config.algorithm.client.local_epochs = devices.local_epochs
-        trainer = build_trainer(config, task)
+        trainer = build_trainer(config, task, given.trainer)
     if sizes.fixed:
         trainer.model.load_fixed(first.fixed_bytes())
     return Components(config, trainer, strategy, schedule, devices, first.read(), sizes)

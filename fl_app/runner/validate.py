@@ -5,6 +5,7 @@ A bad value is refused before torch is imported, which takes seconds.
 
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from inspect import Parameter
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,7 @@ from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
 from fl_app.runner.cells import compose_cells
+from fl_app.runner.given import NOTHING, Given
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks import options
@@ -49,8 +51,12 @@ def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     return cells
 
 
-def validate_config(config: DictConfig) -> None:
+def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     """Refuse a bad configuration before torch and data are loaded.
+
+    Args:
+        config: of a run.
+        given: objects in place of parts of it.
 
     Raises:
         ValueError: naming key, value, bound and consequence.
@@ -132,10 +138,13 @@ def validate_config(config: DictConfig) -> None:
     )
     build_client_evaluation(config)
     _check_runtime(config.runtime)
-    _check_task(config.task)
-    _require_data(config)
+    if given.task is None:
+        _check_task(config.task)
+        _require_data(config)
+    else:
+        _check_common(config.task)
     _check_client(config.algorithm.client)
-    strategy, schedule = build_strategy(config), build_schedule(config)
+    strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     # Every version takes at least one update, so there are at most as many versions as updates.
     limits = (config.num_versions, config.max_updates)
     most = min((limit for limit in limits if limit is not None), default=math.inf)
@@ -149,7 +158,8 @@ def validate_config(config: DictConfig) -> None:
         "its equations have no use for another upload",
     )
     build_guard(config)
-    instantiate(config.partition)
+    if "_target_" in config.partition:  # else a given task has clients of its own
+        instantiate(config.partition)
     if not real:
         _check_devices(config)
     parts = [part for part in PARTS if part in config.devices]
@@ -274,14 +284,18 @@ def _check_device(device: Any) -> None:
         ) from None
 
 
-def build_strategy(config: DictConfig) -> AsyncStrategy:
-    """The server half of the configured algorithm."""
+def build_strategy(config: DictConfig, given: Given = NOTHING) -> AsyncStrategy:
+    """The server half of the algorithm: a copy of the given one, or the configured one."""
+    if given.strategy is not None:
+        return deepcopy(given.strategy)
     strategy: AsyncStrategy = instantiate(config.algorithm.strategy)
     return strategy
 
 
-def build_schedule(config: DictConfig) -> Schedule:
-    """The configured schedule."""
+def build_schedule(config: DictConfig, given: Given = NOTHING) -> Schedule:
+    """A copy of the given schedule, or the configured one."""
+    if given.schedule is not None:
+        return deepcopy(given.schedule)
     schedule: Schedule = instantiate(config.algorithm.schedule)
     return schedule
 

@@ -127,6 +127,6 @@ def test_ambiguous_and_unknown_keys_are_refused_with_what_there_is(tmp_path, key
 
 
 def test_cells_without_a_summary_are_refused(tmp_path):
-    text = "--grid: no cell has a summary with an accuracy"
+    text = "--grid: no cell has a summary with a score"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
         write_grid([cell("a", 0.1, 0, None)], KEYS, tmp_path / "grid.png")

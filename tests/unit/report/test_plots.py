@@ -3,6 +3,7 @@ import math
 import pytest
 from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, dispatch, write_cell
 
+from fl_app.record.score import ACCURACY
 from fl_app.report import plots
 from fl_app.report.charts import MAX_POINTS
 from fl_app.report.reading import read_cell, read_run
@@ -124,7 +125,7 @@ def test_many_reports_are_means_of_neighbours(eventful):
 
 def test_final_accuracy_has_seeds_and_their_spread(series):
     table = make_table([cell for each in series for cell in each.cells], 0.9)
-    fedavg, seeds, mean = plots.final(table, series, drawn(series))["data"]
+    fedavg, seeds, mean = plots.final(table, series, drawn(series), ACCURACY)["data"]
     assert (fedavg["x"], fedavg["y"]) == ([0.95], ["fedavg"])
     assert seeds["x"] == [0.85, 0.92]
     assert mean["x"] == [pytest.approx(0.885)]

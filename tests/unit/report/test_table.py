@@ -3,6 +3,7 @@ import csv
 import pytest
 from run_folders import ROUNDS, evaluate, write_cell, write_pair, write_seeds
 
+from fl_app.record.score import ACCURACY
 from fl_app.report.reading import read_run
 from fl_app.report.table import Row, make_table, write_csv
 
@@ -17,8 +18,8 @@ def test_row_tells_what_the_cell_came_to(tmp_path):
         cell="fedavg",
         algorithm="fedavg",
         data=None,
-        final_accuracy=0.95,
-        best_accuracy=0.95,
+        final_score=0.95,
+        best_score=0.95,
         seconds_to_target=6.0,
         updates_to_target=4,
         seconds_to_stay_at_target=None,
@@ -35,12 +36,13 @@ def test_row_tells_what_the_cell_came_to(tmp_path):
         label="fedavg",
         seed=None,
         folder="fedavg",
+        score=ACCURACY,
     )
 
 
 def test_row_of_a_run_without_summary_has_what_the_events_tell(tmp_path):
     row = table_of(tmp_path).rows[1]
-    assert (row.final_accuracy, row.best_accuracy) == (0.85, 0.92)
+    assert (row.final_score, row.best_score) == (0.85, 0.92)
     assert (row.seconds_to_target, row.updates_to_target) == (2.0, 2)
     assert (row.mean_staleness, row.max_staleness) == (2 / 3, 2)
     assert row.mb_down is row.mb_up is row.updates_per_second is row.stopped is None
@@ -80,8 +82,8 @@ def test_seeds_are_followed_by_their_mean_and_population_deviation(tmp_path):
         ("fedasync", "std", 2),
     ]
     mean, std = rows[3:]
-    assert mean.final_accuracy == pytest.approx(0.885)
-    assert std.final_accuracy == pytest.approx(0.035)
+    assert mean.final_score == pytest.approx(0.885)
+    assert std.final_score == pytest.approx(0.035)
     assert (mean.client_updates, std.client_updates) == (2.5, 0.5)
     assert (mean.seconds_to_target, std.seconds_to_target) == (2.0, 0.0)
     assert (mean.algorithm, std.algorithm) == ("fedasync", "fedasync")
@@ -92,7 +94,7 @@ def test_mean_of_what_one_seed_never_reached_is_unknown(tmp_path):
     of_seeds(tmp_path)
     (tmp_path / "fedasync-seed1" / "events.jsonl").write_text("")
     mean = make_table(read_run(tmp_path), 0.9).rows[3]
-    assert mean.seconds_to_target is mean.updates_to_target is mean.final_accuracy is None
+    assert mean.seconds_to_target is mean.updates_to_target is mean.final_score is None
     assert mean.client_updates == 1.5
 
 

@@ -1,0 +1,1 @@
+"""Runs and comparisons from Python, also in a notebook."""

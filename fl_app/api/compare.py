@@ -1,0 +1,200 @@
+"""A comparison of several runs from Python."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from markupsafe import escape
+
+from fl_app.api.result import Result
+from fl_app.api.run import new_folder, process_kept
+from fl_app.api.settings import Setting, plan_of, without
+from fl_app.core.errors import require
+from fl_app.report import TARGET_ACCURACY, Table
+from fl_app.report.cells import Cell
+from fl_app.report.reading import read_run
+from fl_app.report.series import group
+from fl_app.report.table import OF_SCORE, OF_TARGET, Row, make_table
+from fl_app.runner.run import Plan, run_cells
+
+if TYPE_CHECKING:
+    from fl_app.api.plot import Plot
+    from fl_app.client import TrainingTask
+
+# Fields of a row of the table, in the order of its columns; of some the spread says something.
+SPREAD = (*OF_SCORE, *OF_TARGET, "mean_staleness")
+COLUMNS = (*SPREAD, "mb_down", "mb_up", "client_updates", "failures", "rejected", "stopped")
+
+
+def compare(
+    cells: Mapping[str, Setting | Sequence[Setting]],
+    *settings: Setting,
+    seeds: Sequence[int] = (0,),
+    task: "TrainingTask | None" = None,
+    output: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> "Comparison":
+    """Run several federations, each with every seed, and compare them.
+
+    The files are those of an experiment of the command line. A run that fails does not keep the
+    others from running: a warning names it. Ctrl-C, or the interruption of a notebook's kernel,
+    ends the comparison with what was done until then.
+
+    Args:
+        cells: settings of each run, as of `fl_app.run`, by the run's name.
+        settings: of all runs; where a run has the same key, its own value wins.
+        seeds: with each of which every run is repeated.
+        task: of all runs, as of `fl_app.run`.
+        output: as of `fl_app.run`.
+        progress: whether to show bars.
+
+    Returns:
+        The comparison, read from the files when it is asked for.
+
+    Raises:
+        ValueError: a setting is refused; nothing was run.
+        RunError: the disk is full or fails.
+    """
+    plans = _plans(cells, settings, list(seeds), task)
+    folder = new_folder() if output is None else Path(output)
+    target = next(iter(plans.values())).config.experiment.report_accuracy
+    with process_kept():
+        ran = run_cells(plans, folder, target, show=progress)
+    for name, problem in ran.problems.items():
+        warnings.warn(f"{name}: {type(problem).__name__}: {problem}", stacklevel=2)
+    return Comparison(folder)
+
+
+def _plans(
+    cells: Mapping[str, Setting | Sequence[Setting]],
+    common: Sequence[Setting],
+    seeds: Sequence[int],
+    task: "TrainingTask | None",
+) -> dict[str, Plan]:
+    """The plan of every run, by the name of its folder."""
+    require(len(cells) > 0, "cells", cells, "at least one", "there would be nothing to run")
+    unique = len(seeds) > 0 and len(set(seeds)) == len(seeds)
+    require(unique, "seeds", list(seeds), "at least one, each once", "runs would be equal")
+    plans = {}
+    for name, own in cells.items():
+        # Numbers are the jobs of a sweep, which a report names after their overrides.
+        good = name == Path(name).name and not name.isdigit() and name.strip(" .") == name
+        require(good, "cells", repr(name), "the name of a folder, and no number", "it names one")
+        mine = list(own) if isinstance(own, Sequence) and not isinstance(own, str) else [own]
+        for seed in seeds:
+            suffix = "" if len(seeds) == 1 else f"-seed{seed}"
+            try:
+                plans[name + suffix] = plan_of([*without(common, mine), *mine], task, seed)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+    return plans
+
+
+class Comparison:
+    """What a comparison came to. Its parts are read from the files when they are asked for.
+
+    It also reads an experiment of the command line: ``Comparison("outputs/DATE/TIME")``.
+
+    Args:
+        folder: with a folder for each run.
+
+    Raises:
+        ValueError: the folder holds no run.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self._folder = Path(folder)
+        self._cells: list[Cell] = read_run(self._folder)
+
+    @property
+    def folder(self) -> Path:
+        """Folder of all files, among them a page for the browser, ``report.html``."""
+        return self._folder
+
+    @cached_property
+    def results(self) -> dict[str, list[Result]]:
+        """The results of each run by its name, one per seed."""
+        return {
+            each.name: [Result(self._folder / cell.folder) for cell in each.cells]
+            for each in group(self._cells)
+        }
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """A row per run: means over the seeds, and in ``..._std`` population standard deviations.
+
+        The columns are those of ``table.csv`` (`fl_app.report.table.Row`). A value is missing where
+        it is unknown for a seed.
+        """
+        rows = {}
+        for mean, std in self._rows.of_series():
+            row: dict[str, object] = {"seeds": mean.num_seeds}
+            for field in filter(self._rows.has, COLUMNS):
+                name = field.replace("score", self._rows.score_name)
+                row[name] = getattr(mean, field)
+                if std is not None and field in SPREAD:
+                    row[f"{name}_std"] = getattr(std, field)
+            rows[mean.label] = row
+        frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("run")
+        numbers = frame.columns.drop(["seeds", "stopped"])
+        return frame.astype(dict.fromkeys(numbers, float))  # None is NaN
+
+    def plot(self) -> "Plot":
+        """The score of each run over time, the seeds as a band, as a figure of matplotlib."""
+        from fl_app.api.plot import plot  # matplotlib takes a second to import
+
+        return plot(self._cells, self._target)
+
+    def __repr__(self) -> str:
+        return f"{self._shown().to_string()}\n{self._note}"
+
+    def _repr_html_(self) -> str:
+        return f"{self._shown().to_html()}<p>{escape(self._note)}</p>{self.plot().html()}"
+
+    @property
+    def _target(self) -> float:
+        told = (cell.summary.get("report_accuracy") for cell in self._cells)
+        return next(filter(None, told), TARGET_ACCURACY)
+
+    @cached_property
+    def _rows(self) -> Table:
+        return make_table(self._cells, self._target)
+
+    @property
+    def _note(self) -> str:
+        return f"{self._rows.work} Files: {self._folder}".strip()
+
+    def _shown(self) -> pd.DataFrame:
+        """The most important columns as texts."""
+        score = self._rows.score_name
+        columns = {
+            "final_score": (f"final {score}", ""),
+            "best_score": (f"best {score}", ""),
+            "seconds_to_target": (f"first at {self._target:.0%}, s", "{:,.1f}"),
+            "mean_staleness": ("mean staleness", "{:.1f}"),
+            "client_updates": ("client updates", "{:,.0f}"),
+            "stopped": ("ended by", "{}"),
+        }
+        series = self._rows.of_series()
+        return pd.DataFrame(
+            {
+                title: [_text(mean, std, field, form) for mean, std in series]
+                for field, (title, form) in columns.items()
+                if self._rows.has(field)
+            },
+            index=[mean.label for mean, _ in series],
+        )
+
+
+def _text(mean: Row, std: Row | None, field: str, form: str) -> str:
+    """A value with its standard deviation; "-" if it is unknown."""
+    value, form = getattr(mean, field), mean.form(field, form)
+    if value is None:
+        return "-"
+    if std is None or field not in SPREAD:
+        return form.format(value)
+    return f"{form} ± {form}".format(value, getattr(std, field))

@@ -1,0 +1,110 @@
+"""The result of a run, read from its folder."""
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fl_app.core.events import to_json
+from fl_app.record.folder import EVENTS, MODEL, SUMMARY, TABLE
+from fl_app.record.log import read_events
+from fl_app.report import TARGET_ACCURACY
+from fl_app.report.cells import Cell
+from fl_app.report.reading import is_cell, read_cell
+from fl_app.report.table import make_table
+from fl_app.report.tiles import Tile, tiles_of
+
+if TYPE_CHECKING:
+    from fl_app.api.plot import Plot
+
+
+class Result:
+    """What a run came to. Its parts are read from the run's files when they are asked for.
+
+    It also reads a run of the command line: ``Result("outputs/DATE/TIME")``.
+
+    Args:
+        folder: of the run.
+
+    Raises:
+        ValueError: the folder holds no run.
+    """
+
+    def __init__(self, folder: str | PathLike[str]) -> None:
+        self._folder = Path(folder)
+        if not is_cell(self._folder):
+            raise ValueError(f"folder={folder} must hold a run's {EVENTS}: nothing can be read")
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the run's files, among them a page for the browser, ``report.html``."""
+        return self._folder
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The contents of ``summary.json``; empty if the run goes on, or was killed."""
+        path = self._folder / SUMMARY
+        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """A row per evaluation: ``version``, ``t`` in seconds, metrics, and totals so far."""
+        return pd.read_csv(self._folder / TABLE)
+
+    @cached_property
+    def events(self) -> pd.DataFrame:
+        """A row per event: ``kind``, ``t`` in seconds, and what applies to this kind."""
+        return _frame([to_json(event) for event in read_events(self._folder / EVENTS)])
+
+    @cached_property
+    def model(self) -> dict[str, NDArray[Any]]:
+        """The arrays of the final model by name, as in a ``state_dict`` of torch."""
+        with np.load(self._folder / MODEL, allow_pickle=False) as arrays:
+            return dict(arrays)
+
+    def plot(self) -> "Plot":
+        """The main score over time, as a figure of matplotlib."""
+        from fl_app.api.plot import plot  # matplotlib takes a second to import
+
+        return plot([self._cell], self._target)
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{tile.label} {tile.value}" for tile in self._tiles)
+        return f"<{self._cell.algorithm} on {self._cell.task}: {numbers}; {self._folder}>"
+
+    def _repr_html_(self) -> str:
+        rows = {tile.label: (tile.value, tile.remark) for tile in self._tiles}
+        rows["ended by"] = (self.summary.get("stopped", "-"), "")
+        table = pd.DataFrame(rows.values(), index=[*rows], columns=[self._cell.name, ""])
+        return f"{table.to_html()}<p>{self._folder}</p>{self.plot().html()}"
+
+    @property
+    def _target(self) -> float:
+        return float(self.summary.get("report_accuracy") or TARGET_ACCURACY)
+
+    @cached_property
+    def _cell(self) -> Cell:
+        return read_cell(self._folder, name="")
+
+    @property
+    def _tiles(self) -> list[Tile]:
+        return tiles_of(self._cell, make_table([self._cell], self._target))
+
+
+def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows as a frame in which integers stay integers where other rows have no value."""
+    columns = dict.fromkeys(key for row in rows for key in row)
+    return pd.DataFrame({key: _column([row.get(key) for row in rows]) for key in columns})
+
+
+def _column(values: list[Any]) -> "pd.Series[Any]":
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int}:
+        return pd.Series(values, dtype="Int64" if None in values else "int64")
+    return pd.Series(values, dtype="float64" if kinds <= {int, float} and kinds else "object")

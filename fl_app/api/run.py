@@ -1,0 +1,84 @@
+"""A run from Python."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from threadpoolctl import threadpool_limits
+
+from fl_app.api.result import Result
+from fl_app.api.settings import Setting, plan_of
+from fl_app.runner.run import run_cells
+
+if TYPE_CHECKING:
+    from fl_app.client import TrainingTask
+
+
+def run(
+    *settings: Setting,
+    task: "TrainingTask | None" = None,
+    output: str | PathLike[str] | None = None,
+    progress: bool = True,
+) -> Result:
+    """Run one federation, and write the files of the command line, except its figures.
+
+    Ctrl-C, or the interruption of a notebook's kernel, ends the run early; the result is what was
+    done until then, and its `stopped` is ``"interrupted"``. A run in another thread than the main
+    one cannot be interrupted so.
+
+    Args:
+        settings: in any order: overrides, as on the command line (``"algorithm=fedbuff"``); a
+            strategy (`fl_app.strategy.AsyncStrategy`), in place of ``algorithm=``; a schedule
+            (`fl_app.schedule`), in place of ``algorithm/schedule=``; a trainer, that is a subclass
+            of `fl_app.client.LocalTrainer` or a function that makes one. A strategy brings its
+            schedule and, if it `needs` one, its trainer.
+        task: data, clients, model, loss and metrics, in place of ``task=`` and ``partition=``.
+        output: folder for the files; None = ``outputs/DATE/TIME``. A folder that holds a run is
+            refused without ``"resume=auto"`` or ``"overwrite=true"``.
+        progress: whether to show a bar.
+
+    Returns:
+        The result, read from the files when it is asked for.
+
+    Raises:
+        ValueError: a setting is refused; nothing was run.
+        RunError: the run could not go on; its files are written.
+    """
+    plan = plan_of(settings, task)
+    folder = new_folder() if output is None else Path(output)
+    with process_kept():
+        ran = run_cells(
+            {"": plan},
+            folder,
+            plan.config.experiment.report_accuracy,
+            show=progress,
+            figures=False,  # they take seconds; a result draws its own
+        )
+    for problem in ran.problems.values():
+        raise problem
+    return Result(folder)
+
+
+def new_folder() -> Path:
+    """A folder that does not exist, named after the time as those of the command line."""
+    folder = Path("outputs") / time.strftime("%Y-%m-%d/%H-%M-%S")
+    number = 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{folder.name.partition('_')[0]}_{number}")
+    return folder
+
+
+@contextmanager
+def process_kept() -> Iterator[None]:
+    """A context after which this process has its threads and torch's random numbers as before."""
+    threads = torch.get_num_threads()
+    with threadpool_limits(1), torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            torch.set_num_threads(threads)

@@ -1,0 +1,149 @@
+"""From the settings of a run, overrides and objects, to its plan."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, Union
+
+from omegaconf import DictConfig
+
+from fl_app.cli import CONF, compose
+from fl_app.client.build import COMMON_KEYS
+from fl_app.core.errors import require
+from fl_app.runner.given import Given, describe
+from fl_app.runner.run import Plan
+from fl_app.runner.validate import validate_config
+from fl_app.schedule import Schedule
+from fl_app.strategy import AsyncStrategy
+
+if TYPE_CHECKING:
+    from fl_app.client import LocalTrainer, TrainingTask
+
+Setting: TypeAlias = Union[str, AsyncStrategy, Schedule, "Callable[..., LocalTrainer]"]
+
+BASE = "fedbuff"  # its client trains for strategies that are not of `fl_app.algorithms`
+
+# Keys of the command line that Python says otherwise.
+ELSEWHERE = {
+    "hydra": "give the folder as output=",
+    "experiment": "compare runs with fl_app.compare",
+}
+
+
+def plan_of(
+    settings: Sequence[Setting], task: "TrainingTask | None" = None, seed: int | None = None
+) -> Plan:
+    """The plan of a run; no data are loaded.
+
+    Args:
+        settings: in any order: overrides, as on the command line; a strategy, in place of
+            ``algorithm=``; a schedule, in place of ``algorithm/schedule=``; a trainer, that is a
+            subclass of `fl_app.client.LocalTrainer` or a function that makes one.
+        task: in place of ``task=`` and, if it has clients, of ``partition=`` and ``num_clients=``.
+        seed: of a comparison's run; None = as the settings say.
+
+    Raises:
+        ValueError: a setting is refused.
+    """
+    overrides = [setting for setting in settings if isinstance(setting, str)]
+    if seed is not None:
+        _refuse(overrides, "seed", "give the seeds as seeds=[...]")
+        overrides.append(f"seed={seed}")
+    objects: dict[str, Any] = {}
+    for setting in settings:
+        if not isinstance(setting, str):
+            kind = _kind_of(setting)
+            require(kind not in objects, kind, setting, "given once", "one would be ignored")
+            objects[kind] = setting
+    for word in overrides:
+        require(not word.startswith("-"), "settings", word, "an override", "it is an option")
+    for key, remedy in ELSEWHERE.items():
+        _refuse(overrides, key, remedy)
+    if task is not None:
+        common = {f"task.{key}" for key in COMMON_KEYS}
+        own = [override for override in overrides if _key(override) not in common]
+        for key in ("task", *(("partition", "num_clients") if task.num_clients else ())):
+            _refuse(own, key, f"leave it out, because task= is an object ({task.name})")
+    strategy: AsyncStrategy | None = objects.get("strategy")
+    if strategy is not None:
+        name = type(strategy).__name__
+        if any(_key(override) == "algorithm" for override in overrides):
+            raise ValueError(f"{name} and algorithm= are two algorithms: leave out one")
+        _refuse(overrides, "algorithm.strategy", f"give it to the object, as {name}(...)")
+        if not _named(overrides, "algorithm.schedule"):
+            objects.setdefault("schedule", strategy.schedule)
+    for kind, key in (("schedule", "algorithm.schedule"), ("trainer", "algorithm.client._target_")):
+        if kind in objects:
+            _refuse(overrides, key, f"leave it out, because the {kind} is an object")
+    if strategy is None:
+        config = compose(overrides)
+    else:
+        config = compose([f"algorithm={_base(strategy)}", *overrides])
+        _suit(config.algorithm.client, strategy, overrides)
+    given = Given(task=task, **objects)
+    if config.runtime.name != "inprocess":
+        raise ValueError(
+            f"runtime={config.runtime.name} must be inprocess here: its nodes build everything "
+            "from a configuration, and no object reaches them; name task and algorithm in the "
+            "overrides of `flwr run` or `python -m fl_app`"
+        )
+    describe(config, given)
+    validate_config(config, given)
+    return Plan(config, overrides, given)
+
+
+def without(common: Sequence[Setting], own: Sequence[Setting]) -> list[Setting]:
+    """The common settings, without those whose key the run's own settings have, too."""
+    keys = {_key(setting) for setting in own if isinstance(setting, str)}
+    return [each for each in common if not isinstance(each, str) or _key(each) not in keys]
+
+
+def _kind_of(setting: object) -> str:
+    """What an object stands for: "strategy", "schedule" or "trainer"."""
+    if isinstance(setting, AsyncStrategy):
+        return "strategy"
+    name = getattr(setting, "__name__", type(setting).__name__)
+    if inspect.isclass(setting) and hasattr(setting, "aggregate_train"):
+        raise ValueError(f"{name} must be an object, such as {name}(): it is a class")
+    if hasattr(setting, "aggregate_train"):  # Flower's own
+        raise ValueError(
+            f"{name} must be an AsyncStrategy: wrap it as "
+            f"fl_app.asynchronous.Asynchronous({name}(...))"
+        )
+    if Schedule in type(setting).__mro__:
+        return "schedule"
+    if callable(setting) and not hasattr(setting, "train_indices"):
+        return "trainer"
+    raise ValueError(
+        f"{setting!r} must be an override (a string), a strategy, a schedule or a trainer; a task "
+        "is given as task="
+    )
+
+
+def _base(strategy: AsyncStrategy) -> str:
+    """The option of ``algorithm=`` whose client trains for a strategy."""
+    name = strategy._label
+    own = type(strategy).__module__.startswith("fl_app.algorithms.")
+    return name if own and (CONF / "algorithm" / f"{name}.yaml").is_file() else BASE
+
+
+def _suit(client: DictConfig, strategy: AsyncStrategy, overrides: Sequence[str]) -> None:
+    """Let clients train and upload what the strategy's equations can use."""
+    if strategy.needs:
+        client._target_ = strategy.needs
+    if client.upload not in strategy.takes and not _named(overrides, "algorithm.client.upload"):
+        client.upload = strategy.takes[0]
+
+
+def _key(override: str) -> str:
+    """The dotted key of an override."""
+    return override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".")
+
+
+def _named(overrides: Sequence[str], key: str) -> str:
+    """The first override of a key or of one below it; empty if there is none."""
+    return next((each for each in overrides if f"{_key(each)}.".startswith(f"{key}.")), "")
+
+
+def _refuse(overrides: Sequence[str], key: str, remedy: str) -> None:
+    if found := _named(overrides, key):
+        raise ValueError(f"{found} has no effect here: {remedy}")

@@ -1,0 +1,54 @@
+"""The score of a run: the metric by which it is judged, and which direction is better."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Score:
+    """The metric by which a run is judged.
+
+    Attributes:
+        name: of the metric, such as ``"accuracy"`` or ``"rmse"``.
+        higher_is_better: its direction.
+    """
+
+    name: str
+    higher_is_better: bool = True
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is in [0, 1] and written as a percentage."""
+        return self.name.endswith("accuracy")
+
+    @property
+    def form(self) -> str:
+        """Format of a value."""
+        return "{:.1%}" if self.is_share else "{:.4g}"
+
+    def best(self, values: Iterable[float]) -> float | None:
+        """The best of the values that are numbers; None if there are none."""
+        known = [value for value in values if not math.isnan(value)]
+        if not known:
+            return None
+        return max(known) if self.higher_is_better else min(known)
+
+
+ACCURACY = Score("accuracy")
+LOSS = Score("loss", higher_is_better=False)
+
+
+def score_of_task(task: object) -> Score | None:
+    """The score that a task names in its objective; None if it names none."""
+    objective = getattr(task, "objective", None)
+    if objective is None:
+        return None
+    return Score(objective.score, objective.higher_is_better)
+
+
+def score_of(metrics: Iterable[Mapping[str, Any]]) -> Score | None:
+    """The score of evaluations whose task names none: accuracy or else loss, if they have it."""
+    names = {name for each in metrics for name in each}
+    return next((score for score in (ACCURACY, LOSS) if score.name in names), None)

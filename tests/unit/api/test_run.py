@@ -1,0 +1,285 @@
+"""Runs from Python: what is returned, what is refused, and that the process stays as it was."""
+
+import multiprocessing
+import threading
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import hydra
+import numpy as np
+import pytest
+import torch
+from configs import composed
+from flwr.serverapp.strategy import FedAdam
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import OmegaConf
+
+import fl_app
+from fl_app.algorithms.fedavg import FedAvg
+from fl_app.asynchronous import Asynchronous
+from fl_app.cli import CONF
+from fl_app.client import LocalTrainer
+from fl_app.client.build import build_task
+from fl_app.core.errors import RunError
+from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.schedule import Buffered, Schedule
+from fl_app.strategy import AsyncStrategy
+
+SMALL = (
+    *("num_versions=2", "eval_every=1", "runtime.workers=0"),
+    *("algorithm.client.local_steps=1", "algorithm.client.batch_size=4"),
+)
+
+
+class Mean(AsyncStrategy):
+    schedule: Schedule = Buffered(concurrency=3, buffer_size=2)  # type: ignore[misc]
+
+    def __init__(self, factor: float = 1.0) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def aggregate(self, model: GlobalModel, updates: list[Update]) -> Vector:  # type: ignore[override]
+        self.state["calls"] = self.state.get("calls", 0) + 1
+        assert self.state["calls"] == model.version + 1  # of this run alone
+        total = sum(model.delta(update) for update in updates)
+        return np.asarray(model.params + np.float32(self.factor / len(updates)) * total)
+
+
+class Marking(LocalTrainer):
+    """Training makes every parameter equal to the mark."""
+
+    def __init__(self, task: Any, *, mark: float = 0.0, **settings: Any) -> None:
+        super().__init__(task, **settings)
+        self.mark = mark
+
+    def train(self, order: Any, out: Any = None) -> Any:
+        upload = super().train(order, out)
+        upload.vector[:] = np.float32(self.mark) - order.vector
+        return upload
+
+
+class Needy(Mean):
+    needs = f"{__name__}.Marking"
+
+
+@pytest.fixture(scope="module")
+def task() -> Any:
+    """Digits on twelve clients, as an object."""
+    return build_task(composed("num_clients=12", "partition=iid"))
+
+
+def run(*settings: Any, output: Path, **keywords: Any) -> fl_app.Result:
+    return fl_app.run(*SMALL, *settings, output=output, progress=False, **keywords)
+
+
+# -- what is returned -----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> fl_app.Result:
+    return run("num_clients=12", output=tmp_path_factory.mktemp("run") / "mine")
+
+
+def test_a_result_has_everything_of_the_run(result: fl_app.Result) -> None:
+    assert result.summary["num_versions"] == 2
+    assert result.metrics["version"].tolist() == [0, 1, 2]
+    assert result.metrics["accuracy"].iloc[-1] == result.summary["final_accuracy"]
+    events = result.events
+    assert list(events.columns[:2]) == ["kind", "t"]
+    assert (events["kind"] == "arrival").sum() == result.summary["client_updates"]
+    assert events["version"].dtype == "Int64"  # although arrivals have none
+    dispatched = events[events["kind"] == "dispatch"]
+    assert dispatched["client"].between(0, 11).all()
+    assert {name: array.shape for name, array in result.model.items()} == {
+        "1.weight": (32, 64),
+        "1.bias": (32,),
+        "3.weight": (10, 32),
+        "3.bias": (10,),
+    }
+    assert (result.folder / "report.html").is_file()
+    assert (result.folder / "table.csv").is_file()
+
+
+def test_a_notebook_shows_a_table_and_the_curve(result: fl_app.Result) -> None:
+    html = result._repr_html_()
+    assert "<td>best " in html
+    assert "<th>client updates</th>" in html
+    assert '<img src="data:image/png;base64,' in html
+    assert len(html) < 100_000
+    assert repr(result).startswith("<fedbuff on digits: accuracy ")
+    (axes,) = result.plot().axes
+    assert axes.get_ylabel() == "test accuracy"
+    assert result.plot()._repr_png_().startswith(b"\x89PNG")
+
+
+def test_a_run_of_the_command_line_can_be_read(result: fl_app.Result, tmp_path: Path) -> None:
+    assert fl_app.Result(result.folder).summary == result.summary
+    with pytest.raises(ValueError, match=r"^folder=.* must hold a run's events.jsonl"):
+        fl_app.Result(tmp_path)
+
+
+def test_a_run_with_its_checkpoint_goes_on(tmp_path: Path) -> None:
+    run("num_clients=12", output=tmp_path)
+    with pytest.raises(ValueError, match=r"holds a run, .* in Python output="):
+        run("num_clients=12", output=tmp_path)
+    longer = run("num_clients=12", "resume=auto", "num_versions=4", output=tmp_path)
+    once = run("num_clients=12", "num_versions=4", output=tmp_path / "once")
+    assert longer.summary["model_sha256"] == once.summary["model_sha256"]
+
+
+# -- objects in place of overrides ----------------------------------------------------------------
+
+
+def test_a_task_object_brings_its_clients(task: Any, tmp_path: Path) -> None:
+    result = run("algorithm=fedasync", task=task, output=tmp_path)
+    assert (result.summary["task"], result.summary["num_clients"]) == ("digits", 12)
+    config = OmegaConf.load(tmp_path / "config.yaml")
+    assert config.task.num_examples == 1437
+    other = build_task(composed("num_clients=12", "partition=iid", "seed=1"))
+    with pytest.raises(ValueError, match=r"task\.crc32="):
+        run("algorithm=fedasync", "resume=auto", task=other, output=tmp_path)
+
+
+def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path: Path) -> None:
+    mine = Mean(0.5)
+    first, second = (run(mine, "num_clients=12", output=tmp_path / str(i)) for i in range(2))
+    assert first.summary["algorithm"] == "Mean"
+    assert first.summary["client_updates"] == 4  # two versions of two updates each
+    assert first.summary["model_sha256"] == second.summary["model_sha256"]
+    assert mine.state == {}
+    config = OmegaConf.load(first.folder / "config.yaml").algorithm
+    assert config.strategy.factor == 0.5
+    assert config.schedule == "Buffered(concurrency=3, buffer_size=2, refill='at_once')"
+
+
+def test_a_strategy_object_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
+    run(Mean(), "num_clients=12", output=tmp_path)
+    longer = run(Mean(), "num_clients=12", "resume=auto", "num_versions=4", output=tmp_path)
+    assert longer.summary["num_versions"] == 4
+    with pytest.raises(ValueError, match=r"algorithm\.strategy\.factor=1\.0 instead of 0\.5"):
+        run(Mean(0.5), "num_clients=12", "resume=auto", "num_versions=6", output=tmp_path)
+
+
+def test_a_schedule_of_ones_own_is_an_override_or_an_object(tmp_path: Path) -> None:
+    keys = ("num_clients=12", "algorithm.schedule.buffer_size=3")
+    assert run(Mean(), *keys, output=tmp_path / "a").summary["client_updates"] == 6
+    one = Buffered(concurrency=4, buffer_size=1)
+    assert run(Mean(), one, output=tmp_path / "b").summary["client_updates"] == 2
+    assert run("algorithm=fedbuff", one, output=tmp_path / "c").summary["client_updates"] == 2
+
+
+@pytest.mark.parametrize("trainer", [partial(Marking, mark=2.0), None])
+def test_a_trainer_of_ones_own_trains(trainer: Any, tmp_path: Path) -> None:
+    rounds = Buffered(concurrency=2, buffer_size=2, refill="after_aggregation")
+    settings = [Mean(), trainer] if trainer else [Needy()]
+    result = run(*settings, rounds, "num_clients=12", output=tmp_path)
+    mark = 2.0 if trainer else 0.0
+    for array in result.model.values():
+        np.testing.assert_allclose(array, mark, atol=1e-5)
+
+
+def test_our_own_strategy_object_is_its_algorithm(tmp_path: Path) -> None:
+    object_ = run(FedAvg(), "num_clients=12", output=tmp_path / "a").summary
+    named = run("algorithm=fedavg", "num_clients=12", output=tmp_path / "b").summary
+    assert object_["algorithm"] == named["algorithm"] == "fedavg"
+    assert object_["model_sha256"] == named["model_sha256"]
+
+
+def test_a_strategy_of_flower_runs_once_it_is_wrapped(tmp_path: Path) -> None:
+    assert run(Asynchronous(FedAdam()), output=tmp_path).summary["client_updates"] == 2
+
+
+# -- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["algorithm=fedbuf"], r"^algorithm=fedbuf does not exist; did you mean fedbuff"),
+        (["num_client=3"], r"^unknown key 'num_client'; did you mean num_clients"),
+        (["algorithm.schedule=fully_async"], r"must be algorithm/schedule=fully_async"),
+        (["num_versions=0"], r"^num_versions=0 must be an integer >= 1"),
+        (["-m", "seed=0,1"], r"^settings=-m must be an override"),
+        (["hydra.run.dir=x"], r"^hydra\.run\.dir=x has no effect here: give the folder as output="),
+        (["experiment=quickstart"], r"^experiment=quickstart has no .*: .* fl_app\.compare"),
+        (["runtime=flower"], r"^runtime=flower must be inprocess here: .* `flwr run`"),
+        (["runtime=deployment"], r"^runtime=deployment must be inprocess here"),
+        ([Mean(), "algorithm=fedavg"], r"^Mean and algorithm= are two algorithms"),
+        ([Mean(), Mean()], r"^strategy=.* must be given once"),
+        ([Mean(), "algorithm.strategy.factor=2"], r"give it to the object, as Mean\(\.\.\.\)"),
+        ([Mean], r"^Mean must be an object, such as Mean\(\)"),
+        ([FedAdam()], r"^FedAdam must be an AsyncStrategy: wrap it as fl_app\.asynchronous"),
+        ([3], r"^3 must be an override \(a string\), a strategy"),
+        ([Buffered(), "algorithm/schedule=fully_async"], r"the schedule is an object"),
+    ],
+)
+def test_bad_settings_are_refused(settings: list[Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        fl_app.run(*settings, output=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("override", ["task.model=cnn", "partition=iid", "num_clients=7"])
+def test_what_a_task_object_decides_is_no_override(
+    override: str, task: Any, tmp_path: Path
+) -> None:
+    text = f"^{override} has no effect here: leave it out, because task= is an object"
+    with pytest.raises(ValueError, match=text):
+        fl_app.run(override, task=task, output=tmp_path)
+    with pytest.raises(ValueError, match=r"a task is given as task="):
+        fl_app.run(task, output=tmp_path)
+
+
+def test_a_run_that_cannot_go_on_raises_and_leaves_its_files(tmp_path: Path) -> None:
+    with pytest.raises(RunError):
+        run(Mean(1e38), "num_versions=20", "num_clients=12", output=tmp_path)
+    assert fl_app.Result(tmp_path).summary["stopped"].startswith(("Diverged", "Stalled"))
+
+
+# -- the process ----------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_the_process_as_it_was(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        fl_app.run(*SMALL[:2], "runtime.workers=1", output=tmp_path, progress=False)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert multiprocessing.active_children() == []
+    assert not GlobalHydra.instance().is_initialized()
+
+
+def test_a_program_that_uses_hydra_itself_can_run(tmp_path: Path) -> None:
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        mine = GlobalHydra.instance().hydra
+        assert run("num_clients=12", output=tmp_path).summary["num_clients"] == 12
+        assert GlobalHydra.instance().hydra is mine
+
+
+def test_a_run_in_a_thread_equals_one_in_the_main_thread(
+    result: fl_app.Result, tmp_path: Path
+) -> None:
+    results: list[fl_app.Result] = []
+
+    def work() -> None:
+        results.append(run("num_clients=12", output=tmp_path))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert results[0].summary["model_sha256"] == result.summary["model_sha256"]
+
+
+def test_folders_are_named_after_the_time_and_never_shared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [fl_app.run(*SMALL, "num_clients=12", progress=False).folder for _ in range(2)]
+    assert len({*folders}) == 2
+    assert all(len(folder.parts) == 3 and folder.parts[0] == "outputs" for folder in folders)
