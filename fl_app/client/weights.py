@@ -33,8 +33,8 @@ def load_weights(module: nn.Module, file: str) -> None:
             "torch.save(model.state_dict(), ...) wrote, with nothing but tensors by name: nothing "
             f"else is read, since pickled objects can run code ({type(error).__name__}: {reason})"
         ) from error
-    _require_fit(weights, module.state_dict(), file)
-    module.load_state_dict(weights)
+    _require_fit(weights, module.state_dict(keep_vars=True), file)
+    module.load_state_dict(weights, strict=False)  # what is tied needs only one of its names
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -57,9 +57,10 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 
 def _require_fit(weights: Mapping[str, Tensor], model: Mapping[str, Tensor], file: str) -> None:
+    given = {id(tensor) for name, tensor in model.items() if name in weights}
     problems = []
     for what, names in (
-        ("it lacks", [name for name in model if name not in weights]),
+        ("it lacks", [name for name, tensor in model.items() if id(tensor) not in given]),
         ("the model lacks", [name for name in weights if name not in model]),
         (
             "shapes differ of",

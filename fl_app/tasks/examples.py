@@ -62,6 +62,13 @@ def examples_of(
                 f"x_test has examples of shape {tuple(test_inputs.shape[1:])}, and must have those "
                 f"of x_train, {tuple(inputs.shape[1:])}: one model takes both"
             )
+        if inputs.dtype == torch.float32 and test_inputs.dtype == torch.int64:
+            test_inputs = test_inputs.float()
+        if test_inputs.dtype != inputs.dtype:
+            raise ValueError(
+                f"x_test is taken for {test_inputs.dtype}, and must be of the type of x_train, "
+                f"{inputs.dtype}: bytes are pixels, other integers tokens"
+            )
         if test_y.shape[1:] != y.shape[1:]:
             raise ValueError(
                 f"y_test has targets of shape {test_y.shape[1:]}, and must have those of y_train, "

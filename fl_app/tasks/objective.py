@@ -214,7 +214,7 @@ class Regression(Objective):
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         # Else an output of shape (n,) and a target of shape (n, 1) would give n x n differences.
-        output = output.view(target.shape)
+        output = output.reshape(target.shape)
         if self.mean:
             target = (target - target.new_tensor(self.mean)) / target.new_tensor(self.deviation)
         if self.criterion is not None:
@@ -256,7 +256,7 @@ class Regression(Objective):
 
     def _predicted(self, output: Tensor, target: Tensor) -> Tensor:
         """The prediction in the unit of the targets."""
-        output = output.view(target.shape)
+        output = output.reshape(target.shape)
         if self.mean:
             output = output * output.new_tensor(self.deviation) + output.new_tensor(self.mean)
         return output

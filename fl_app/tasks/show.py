@@ -96,6 +96,8 @@ def main(arguments: list[str]) -> int:
         with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
             config = hydra.compose("config", overrides=arguments)
         task: Any = build_task(config)
+        if not task.num_clients:
+            raise ValueError(f"task={task.name} has no data here: there is no partition to show")
     except HydraException as error:
         print(f"error: {explain(error, arguments)}", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fl_app.core.errors import is_number, require
 from fl_app.tasks.clients import given_partition, partitioner_of
-from fl_app.tasks.examples import examples_of
+from fl_app.tasks.examples import Examples, examples_of
 from fl_app.tasks.items import class_names, column_of, read_columns, read_pairs, splits_of
 from fl_app.tasks.models import architecture
 from fl_app.tasks.models.foreign import maker_of
@@ -155,7 +155,7 @@ class Task:
         task = cls(
             name=name,
             objective=data.objective,
-            architecture=_architecture(model, data.inputs, data.objective.num_outputs),
+            architecture=_architecture(model, data),
             inputs=data.inputs,
             targets=data.targets,
             test_inputs=data.test_inputs,
@@ -435,14 +435,16 @@ class Task:
         return metrics, summed
 
 
-def _architecture(model: Any, inputs: Tensor, num_outputs: int) -> Callable[[], nn.Module]:
+def _architecture(model: Any, data: Examples) -> Callable[[], nn.Module]:
     """The model of `Task.from_arrays` as a callable without arguments."""
-    shape = tuple(inputs.shape[1:])
+    shape, num_outputs = tuple(data.inputs.shape[1:]), data.objective.num_outputs
     if not isinstance(model, str):
         return maker_of(model, shape, num_outputs)
-    if inputs.dtype == torch.int64 and inputs.ndim == 2:  # tokens
-        shape = (*shape, int(inputs.max()) + 1)
-    return architecture(model, shape, num_outputs)
+    tokens = data.inputs.dtype == torch.int64 and len(shape) == 1
+    if tokens:
+        texts = [part for part in (data.inputs, data.test_inputs) if part is not None]
+        shape = (*shape, 1 + max(int(part.max()) for part in texts))
+    return architecture(model, shape, num_outputs, tokens=tokens)
 
 
 def _to_unit() -> Scaling:

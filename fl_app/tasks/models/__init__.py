@@ -20,7 +20,7 @@ from fl_app.tasks.models.plain import (
     mnistnet,
 )
 from fl_app.tasks.models.residual import resnet18, resnet20, resnet_r
-from fl_app.tasks.models.shape import Shape, require_shape
+from fl_app.tasks.models.shape import Shape
 from fl_app.tasks.models.text import textcnn, transformer
 from fl_app.tasks.models.vgg import alexnet, vgg11, vgg_r
 from fl_app.tasks.options import FLAT_MODELS, check_model
@@ -54,7 +54,12 @@ QUIRKS: dict[str, Model] = {"cnn_cifar": cnn_cifar_quirk}
 
 
 def architecture(
-    name: str, shape: Shape, num_outputs: int, *, quirk: bool = False
+    name: str,
+    shape: Shape,
+    num_outputs: int,
+    *,
+    quirk: bool = False,
+    tokens: bool | None = None,
 ) -> Callable[[], nn.Module]:
     """A callable that makes new models, with weights from torch's global random state.
 
@@ -66,16 +71,22 @@ def architecture(
         num_outputs: of the model for one input, such as logits; for a language model, the
             vocabulary size.
         quirk: whether to use the form in `QUIRKS`.
+        tokens: whether inputs are sequences of tokens; None = if the shape has two dimensions.
 
     Raises:
         ValueError: no model has this name, it does not accept such inputs, it has no second form,
             or it cannot be imported. The callable raises it if the model does not accept inputs of
             this size.
     """
-    check_model(name, text=len(shape) == 2, quirk=quirk)
+    tokens = len(shape) == 2 if tokens is None else tokens
+    check_model(name, text=tokens, quirk=quirk)
     if name in MODELS:
-        takes = len(shape) in (2, 3) or name in FLAT_MODELS
-        require_shape(name, shape, takes, "of three dimensions (channels, height, width)")
+        if not (tokens or len(shape) == 3 or name in FLAT_MODELS):
+            raise ValueError(
+                f"task.model={name} needs images (channels, height, width), the task's inputs are "
+                f"{'x'.join(map(str, shape))}: use {', '.join(FLAT_MODELS)}, or give images of one "
+                "channel a dimension for it"
+            )
         return partial((QUIRKS if quirk else MODELS)[name], shape, num_outputs)
     if ":" in name:
         return maker_of(imported(name), shape, num_outputs)

@@ -14,7 +14,7 @@ def require_shape(name: str, shape: Shape, fits: bool, needed: str) -> None:
         ValueError: `fits` is false. The message says `needed`, the shape that the model accepts.
     """
     if not fits:
-        what = {2: "sequences", 3: "images"}.get(len(shape), "inputs")
+        what = "images" if len(shape) == 3 else "sequences"
         raise ValueError(
             f"task.model={name} needs {what} {needed}, the task's are {'x'.join(map(str, shape))}"
         )

@@ -63,6 +63,20 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
         assert part in str(refusal.value)
 
 
+def test_tied_weights_need_one_of_their_names(tmp_path: Path) -> None:
+    def tied() -> nn.Module:
+        first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        second.weight = first.weight
+        return nn.Sequential(first, second)
+
+    saved, loaded = tied(), tied()
+    weights = {"0.weight": saved.state_dict()["0.weight"]}  # as safetensors has them
+    load_weights(loaded, save(tmp_path / "a.safetensors", weights))
+    assert torch.equal(loaded.state_dict()["1.weight"], weights["0.weight"])
+    with pytest.raises(ValueError, match=r"it lacks 0\.weight, 1\.weight; the model lacks other"):
+        load_weights(loaded, save(tmp_path / "b.pt", {"other": torch.zeros(1)}))
+
+
 class Runs:
     """Runs a command where it is unpickled."""
 

@@ -12,6 +12,7 @@ from configs import composed
 from torch import nn
 
 from fl_app.client.build import build_task, complete_task
+from fl_app.runner.cell import run_cell
 from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.objective import Regression
@@ -143,3 +144,37 @@ def test_a_run_without_a_test_set_is_not_evaluated() -> None:
 def test_metrics_that_a_task_does_not_have_are_refused(task: Any, override: str, told: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
         events_of(task(), override)
+
+
+# -- whole runs -----------------------------------------------------------------------------------
+
+X = np.random.default_rng(0).standard_normal((60, 3))
+TARGETS = {
+    "classification": np.arange(60) % 3,
+    "multi_label": np.stack([X[:, 0] > 0, X[:, 1] > 0], 1).astype(int),
+    "regression": X @ [1.0, -2.0, 3.0] + 50,
+}
+
+
+@pytest.mark.parametrize("test_share", [0.2, 0.0])
+@pytest.mark.parametrize("kind", TARGETS)
+def test_every_kind_of_target_runs_with_and_without_a_test_set(
+    tmp_path: Path, kind: str, test_share: float
+) -> None:
+    np.savez(tmp_path / "data.npz", x_train=X, y_train=TARGETS[kind])
+    config = composed(
+        *SMALL,
+        "num_clients=10",
+        "task=arrays",
+        f"task.path={tmp_path}/data.npz",
+        f"task.test_share={test_share}",
+        "experiment.scale=smoke",
+        "task.holdout=0.2",
+    )
+    validate_config(config)
+    outcome, summary = run_cell(config, tmp_path / "run", label=kind)
+    assert (outcome.stopped, summary["failures"]) == ("num_versions", 0)
+    assert (summary["final_loss"] is not None) == (test_share > 0)
+    header, *rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    assert len(rows) == (2 if test_share else 0)  # of the first and the last version
+    assert not test_share or ("rmse" in header.split(",")) == (kind == "regression")

@@ -16,6 +16,7 @@ from fl_app.tasks.task import Task
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 3))
 CLASSES = np.arange(40) % 4
+PLANES = RNG.random((40, 8, 8))
 NUMBERS = X @ [1.0, 2.0, 3.0] + 100
 
 
@@ -171,6 +172,13 @@ def test_models(model: Any) -> None:
     assert task.model() is not task.model()
 
 
+def test_models_by_name() -> None:
+    assert made(PLANES, model="mlp").model()(torch.zeros(2, 8, 8)).shape == (2, 4)
+    assert made(PLANES[:, None], model="cnn").model()(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
+    tokens = RNG.integers(30, size=(40, 7))
+    assert made(tokens, model="textcnn").model()(torch.from_numpy(tokens)).shape == (40, 4)
+
+
 def test_a_module_starts_every_run_with_its_own_weights() -> None:
     module = nn.Linear(3, 4)
     copy = made(model=module).model()
@@ -286,7 +294,15 @@ class NotOne:
             {"model": lambda a, b, c: None},
             "model needs the arguments a, b, c: it can have those two",
         ),
-        ({"model": "lenet"}, "task.model=lenet needs inputs of three dimensions"),
+        (
+            {"model": "lenet"},
+            "task.model=lenet needs images (channels, height, width), the task's ",
+        ),
+        ({"x": PLANES, "model": "cnn"}, "task.model=cnn needs images (channels, height, width), t"),
+        (
+            {"model": "textcnn"},
+            "task.model=textcnn must be one that fits the task's inputs: it tak",
+        ),
         ({"y": NUMBERS, "loss": squares}, "loss must give one number that depends on the output"),
         (
             {"loss": nn.functional.mse_loss},
@@ -308,10 +324,18 @@ def test_bad_data_are_refused(settings: dict[str, Any], told: str) -> None:
         ((X,), "y_test is missing: give it with x_test, or neither of them"),
         ((None, CLASSES), "x_test is missing"),
         ((X[:, :2], CLASSES), "x_test has examples of shape (2,), and must have those of x_train"),
+        ((PLANES.astype(np.uint8), CLASSES), "x_test is taken for torch.uint8, and must be of the"),
         ((X, X), "y_test has targets of shape (3,), and must have those of y_train, ()"),
         ((X, CLASSES[:3]), "y_test has 3 targets and x_test 40 examples"),
     ],
 )
 def test_bad_test_sets_are_refused(tests: tuple[Any, ...], told: str) -> None:
+    x = PLANES if "uint8" in told else X
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
-        made(X, CLASSES, *tests)
+        made(x, CLASSES, *tests)
+
+
+def test_integers_of_a_test_set_are_numbers_where_those_for_training_are() -> None:
+    test_inputs = made(X, CLASSES, X.round().astype(int), CLASSES).test_inputs
+    assert test_inputs is not None
+    assert test_inputs.dtype == torch.float32
