@@ -27,12 +27,8 @@ TAIL = 25  # lines of a log that are shown after a failure
 SHOWN = ("client", "version", "base_version", "age", "accuracy", "reason")
 
 
-def demo(
-    federation: Federation,
-    output: Path,
-    overrides: Sequence[str],
-    versions: int,
-    app: Path = APP,
+def run_on(
+    federation: Federation, output: Path, overrides: Sequence[str], app: Path = APP
 ) -> dict[str, Any]:
     """Run an app on the federation's nodes and print its events.
 
@@ -40,7 +36,7 @@ def demo(
         The run's summary.
 
     Raises:
-        FederationError: the run failed, or its summary is not as expected.
+        FederationError: the run failed.
     """
     words = " ".join(overrides)
     print(f"flwr run . demo --run-config \"overrides='{words}'\"", flush=True)
@@ -60,13 +56,32 @@ def demo(
     if entry["status"] != "finished:completed":
         raise FederationError(f"the run is {entry['status']}: {entry['status-details']}", log)
     summary: dict[str, Any] = json.loads((output / "summary.json").read_text())
+    return summary
+
+
+def demo(
+    federation: Federation,
+    output: Path,
+    overrides: Sequence[str],
+    versions: int,
+    app: Path = APP,
+) -> dict[str, Any]:
+    """Run an app as `run_on`, and refuse a summary that is not as expected.
+
+    Returns:
+        The run's summary.
+
+    Raises:
+        FederationError: the run failed, or its summary is not as expected.
+    """
+    summary = run_on(federation, output, overrides, app)
     good = {
         "num_versions": summary["num_versions"] >= versions,
         "failures": summary["failures"] == 0,
         "final_accuracy": math.isfinite(summary["final_accuracy"] or math.nan),
     }
     if bad := [f"{key}={summary[key]}" for key, fine in good.items() if not fine]:
-        raise FederationError(f"the run completed with {', '.join(bad)}", log)
+        raise FederationError(f"the run completed with {', '.join(bad)}", federation.log("run"))
     return summary
 
 

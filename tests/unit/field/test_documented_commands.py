@@ -11,7 +11,8 @@ from fl_app.field.kit import FILES
 
 ROOT = Path(__file__).resolve().parents[3]
 EDGE = ROOT / "docs" / "edge.md"
-PLACES = [EDGE, *FILES.glob("*/README.md"), FILES / "server" / "fl-run.service"]
+YOUR_DATA = ROOT / "docs" / "your-data.md"
+PLACES = [EDGE, YOUR_DATA, *FILES.glob("*/README.md"), FILES / "server" / "fl-run.service"]
 COMMAND = re.compile(r"python -m fl_app\.field ([^#`\n]+)")
 
 

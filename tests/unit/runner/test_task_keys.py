@@ -178,3 +178,43 @@ def test_every_kind_of_target_runs_with_and_without_a_test_set(
     header, *rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
     assert len(rows) == (2 if test_share else 0)  # of the first and the last version
     assert not test_share or ("rmse" in header.split(",")) == (kind == "regression")
+
+
+# -- nodes with data of their own ------------------------------------------------------------------
+
+SCHEMA = (
+    '{"format": 1, "kind": "classification", "input_shape": [1], "outputs": ["no", "yes"], '
+    '"targets": ["ill"], "columns": [{"name": "age", "mean": 50.0, "deviation": 20.0}]}'
+)
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "flower"])
+def test_only_real_nodes_have_data_of_their_own(runtime: str) -> None:
+    config = composed("task=csv", f"runtime={runtime}")
+    config.task.schema = SCHEMA
+    with pytest.raises(ValueError, match=f"task.path=null must be the data with runtime={runtime}"):
+        validate_config(config)
+
+
+@pytest.mark.parametrize(("runtime", "fine"), [("deployment", True), ("inprocess", False)])
+def test_only_real_nodes_need_not_be_counted(runtime: str, fine: bool) -> None:
+    config = composed("num_clients=null", f"runtime={runtime}")
+    if fine:
+        validate_config(config)
+    else:
+        with pytest.raises(ValueError, match="num_clients=None must be an integer >= 1"):
+            validate_config(config)
+
+
+@pytest.mark.parametrize("algorithm", ["fedbuff", "feddyn", "scaffold", "aso_fed", "fedasync"])
+def test_a_server_without_data(algorithm: str) -> None:
+    """It has a model and a strategy, which counts the clients that report; nobody evaluates."""
+    words = ("runtime=deployment", "num_clients=null", "task.holdout=0.2", f"algorithm={algorithm}")
+    config = composed("task=csv", *words)
+    config.task.schema = SCHEMA
+    validate_config(config)
+    task = build_task(config)
+    assert (task.num_clients, task.has_test_set) == (0, False)
+    components = build_components(config, task)
+    assert components.devices is None
+    assert getattr(components.strategy, "num_clients", None) is None

@@ -1,0 +1,162 @@
+"""Nodes with data of their own, a server with none, and one node whose data cannot be read."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from configs import composed
+from fake_grid import FakeGrid
+from flwr.app import Context, Message
+from PIL import Image
+from sklearn.datasets import load_iris
+
+from fl_app import client_app
+from fl_app.client.build import build_task
+from fl_app.field.demo import run_on
+from fl_app.field.loopback import Federation
+from fl_app.node.handler import MessageHandler
+from fl_app.runner.run import run
+from fl_app.tasks.task import Task
+
+pytestmark = pytest.mark.slow
+
+# Species of each node: no two nodes have the same, and only one has all.
+SPECIES = ((0, 1), (1, 2), (0, 1, 2))
+RUN = [
+    *("algorithm=fedbuff", "runtime=deployment", "num_clients=null", "deadline=120"),
+    *("algorithm.schedule.concurrency=4", "algorithm.schedule.buffer_size=2"),
+    *("algorithm.client.local_epochs=5", "algorithm.client.local_lr=0.1"),
+    *("task.holdout=0.2", "seed=1"),
+]
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = (folder / "events.jsonl").read_text().splitlines()
+    return [event for event in map(json.loads, lines) if event["kind"] == kind]
+
+
+def write_schema(out: Path, *words: str) -> None:
+    command = [sys.executable, "-m", "fl_app.tasks.schema", *words, "-o", str(out)]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def accuracy(folder: Path, *words: str) -> float:
+    """Of a run's final model, on data of all classes."""
+    task = build_task(composed(*words, "num_clients=1", "partition=iid", "task.test_share=0.5"))
+    assert isinstance(task, Task)
+    module = task.model()
+    with np.load(folder / "model.npz") as arrays:
+        module.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays})
+    return task.test(module)["accuracy"]
+
+
+def check(folder: Path, bad: int, reason: str) -> None:
+    """The run went to its end with three clients; the fourth failed, and soon got fewer orders."""
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["stopped"], summary["num_clients"]) == ("num_versions", 4)
+    good = {0, 1, 2, 3} - {bad}
+    assert {event["client"] for event in events(folder, "arrival")} == good
+    failures = events(folder, "failure")
+    assert {event["client"] for event in failures} == {bad}
+    assert all(event["reason"].startswith(reason) for event in failures)
+    assert events(folder, "evaluate") == []  # the server has nothing to test on
+
+
+# -- a table each, on real nodes -------------------------------------------------------------------
+
+
+def write_table(path: Path, species: Sequence[int]) -> None:
+    flowers = load_iris()
+    chosen = np.isin(flowers.target, species)
+    rows = zip(flowers.data[chosen], flowers.target_names[flowers.target[chosen]], strict=True)
+    lines = [",".join([*map(str, values), name]) for values, name in rows]
+    path.write_text("\n".join(["a,b,c,d,species", *lines]) + "\n")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.xdist_group("federation")
+def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(tmp_path: Path) -> None:
+    """The nodes with tables are resident; the fourth starts a process for every order."""
+    tables = [tmp_path / f"node-{i}.csv" for i in range(4)]
+    for path, species in zip(tables, SPECIES, strict=False):
+        write_table(path, species)
+    tables[3].write_bytes(b"\x89PNG\r\n\x1a\n\x00\xff")
+    sample, schema = tmp_path / "sample.csv", tmp_path / "schema.json"
+    write_table(sample, (0, 1, 2))
+    words = ["task=csv", f"task.path={sample}", "task.target=species"]
+    write_schema(schema, *words)
+
+    federation = Federation(tmp_path / "federation")
+    folder = tmp_path / "run"
+    try:
+        configs = [
+            f"data='{path}' resident={'true' if i < 3 else 'false'}"
+            for i, path in enumerate(tables)
+        ]
+        federation.start(4, configs)
+        task = ["task=csv", f"task.schema={schema}", "num_versions=12"]
+        run_on(federation, folder, [*RUN, *task])
+        told = federation.log("run").read_text()
+    finally:
+        assert federation.stop()
+    check(folder, 3, "ValueError: this node's own data cannot be read as task=csv")
+    assert "client 2 has 120 training examples of its own" in told
+    assert "client 3 told no number of training examples: ValueError" in told
+    assert accuracy(folder, *words) > 0.85
+
+
+# -- a folder of images each -----------------------------------------------------------------------
+
+
+def write_images(folder: Path, classes: Sequence[str], count: int) -> None:
+    """Red and green images, dark to light."""
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            colour = {"red": (100 + 5 * i, 0, 0), "green": (0, 100 + 5 * i, 0)}[name]
+            Image.new("RGB", (12, 10), colour).save(folder / name / f"{i}.png")
+
+
+class Nodes:
+    """A ClientApp of several nodes in this process, one at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handlers: Mapping[int, MessageHandler] = defaultdict(MessageHandler)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        with self._lock:
+            client_app.handler = self._handlers[context.node_id]
+            return client_app.app(message, context)
+
+
+def test_three_devices_with_a_folder_of_images_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for i, classes in enumerate((["red"], ["green"], ["red", "green"])):
+        write_images(tmp_path / f"node-{i}", classes, 10)
+    write_images(tmp_path / "node-3", ["red"], 2)
+    (tmp_path / "node-3" / "red" / "1.png").write_bytes(b"no image")
+    write_images(tmp_path / "sample", ["red", "green"], 4)
+    words = ["task=image_folder", f"task.path={tmp_path}/sample", "task.size=8", "task.model=mlp"]
+    schema = tmp_path / "schema.json"
+    write_schema(schema, *words)
+
+    grid = FakeGrid(Nodes(), 0)
+    for i in range(4):
+        grid.connect({"partition-id": i, "data": f"{tmp_path}/node-{i}"})
+    task = ["task=image_folder", f"task.schema={schema}", "task.size=8", "task.model=mlp"]
+    overrides = [*RUN, *task, "num_versions=8", "tensorboard=false"]
+    run(composed(*overrides), overrides, tmp_path / "run", grid=grid)
+    check(tmp_path / "run", 3, "ValueError: this node's own data cannot be read as task=image")
+    assert accuracy(tmp_path / "run", *words) == 1.0

@@ -1,0 +1,189 @@
+"""Orders to nodes with data of their own, each a table of its own."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_grid import FakeGrid
+from flwr.app import Context, Message, RecordDict
+from flwr.common.serde import message_from_proto, message_to_proto
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app import client_app
+from fl_app.client import initial_vector
+from fl_app.client.build import build_task, build_trainer
+from fl_app.core.types import Order
+from fl_app.flower import names, wire
+from fl_app.node.handler import MessageHandler
+
+NODE = 2**63 + 5
+SCHEMA = {
+    "format": 1,
+    "kind": "classification",
+    "input_shape": [2],
+    "outputs": ["no", "yes"],
+    "targets": ["ill"],
+    "columns": [
+        {"name": "age", "mean": 50.0, "deviation": 20.0},
+        {"name": "pulse", "mean": 70.0, "deviation": 10.0},
+    ],
+}
+CONFIG = f"""
+seed: 3
+num_clients: null
+runtime: {{device: cpu}}
+task:
+  _target_: fl_app.tasks.csv.csv
+  model: logistic
+  path: null
+  test_share: 0.2
+  schema: '{json.dumps(SCHEMA)}'
+  holdout: 0.25
+partition: {{_target_: fl_app.tasks.partition.Dirichlet, alpha: 0.1}}
+algorithm:
+  client: {{_target_: fl_app.client.LocalTrainer, upload: pseudo, local_lr: 0.1, batch_size: 4}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def _process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
+    client_app.handler = MessageHandler()
+
+
+def config(text: str = CONFIG) -> DictConfig:
+    made = OmegaConf.create(text)
+    assert isinstance(made, DictConfig)
+    return made
+
+
+VECTOR, LAYOUT = initial_vector(build_task(config()), seed=3)
+
+
+def table(path: Path, rows: int, label: str | None = None, head: str = "age,pulse,ill") -> Path:
+    lines = [f"{20 + i},{60 + 2 * i},{label or ('no', 'yes')[i % 2]}" for i in range(rows)]
+    path.write_text("\n".join([head, *lines]) + "\n")
+    return path
+
+
+def ask(kind: str, content: RecordDict, node_config: dict[str, str | int]) -> Message:
+    """The ClientApp's reply, both messages serialised on the way."""
+    message = Message(content, dst_node_id=NODE, message_type=kind)
+    context = Context(1, NODE, node_config, RecordDict(), {})
+    reply = client_app.app(message_from_proto(message_to_proto(message)), context)
+    return message_from_proto(message_to_proto(reply))
+
+
+def order(client_id: int = NODE, text: str = CONFIG, run: str = "r1") -> RecordDict:
+    packer = wire.OrderPacker(LAYOUT, {names.APP_CONFIG: text, names.RUN: run})
+    return packer.pack(Order(0, client_id, 2, 7, VECTOR, {}, 0.0))
+
+
+def test_a_node_trains_on_all_of_its_own_data_and_on_nothing_else(tmp_path: Path) -> None:
+    """A quarter of 20 rows is kept; draws follow from the client's id, not from an index."""
+    path = str(table(tmp_path / "a.csv", 20))
+    for node_config, client_id in (({}, NODE), ({"partition-id": 4}, 4)):
+        reply = ask("train", order(), {"data": path, **node_config})
+        upload = wire.unpack_reply(reply, LAYOUT, version=7)
+        assert upload.num_examples == 15
+        trainer = build_trainer(config(), build_task(config(), data=path))
+        expected = trainer.train(Order(0, client_id, 2, 7, VECTOR, {}, 0.0))
+        np.testing.assert_array_equal(upload.vector, expected.vector)
+        reply = ask("evaluate", order(), {"data": path, **node_config})
+        assert reply.content["metrics"]["num-examples"] == 5
+
+
+def test_a_node_tells_its_number_of_training_examples(tmp_path: Path) -> None:
+    node_config = {"data": str(table(tmp_path / "a.csv", 20))}
+    reply = ask("query", wire.query_record(), node_config)
+    assert wire.owns_data(reply)
+    assert "num-examples" not in reply.content["metrics"]
+    reply = ask("query", wire.query_record({names.APP_CONFIG: CONFIG}), node_config)
+    assert wire.num_examples_of(reply) == 15
+    assert not wire.owns_data(ask("query", wire.query_record(), {"partition-id": 0}))
+
+
+def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path: Path) -> None:
+    text = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.FedDynTrainer")
+    path = str(table(tmp_path / "a.csv", 20))
+    packer = wire.OrderPacker(
+        LAYOUT, {names.APP_CONFIG: text, names.RUN: "r1", "regularisation": 0.1}
+    )
+    for node_config in ({}, {"partition-id": 4}):
+        content = packer.pack(Order(0, NODE, 2, 7, VECTOR, {}, 0.0))
+        assert ask("train", content, {"data": path, **node_config}).has_content()
+    kept = {file.name for file in (tmp_path / "state" / "run-r1").iterdir()}
+    assert kept == {f"client-{NODE}.npz", "client-4.npz"}
+
+
+def test_a_new_run_reads_the_data_anew(tmp_path: Path) -> None:
+    """Within a run they stay in memory, so that all orders train on the same examples."""
+    path = table(tmp_path / "a.csv", 20)
+    found = []
+    for rows, run in ((20, "r1"), (40, "r1"), (40, "r2")):
+        table(path, rows)
+        reply = ask("train", order(run=run), {"data": str(path)})
+        found.append(wire.unpack_reply(reply, LAYOUT, version=7).num_examples)
+    assert found == [15, 15, 30]
+
+
+def refusal(node_config: dict[str, str | int], text: str = CONFIG) -> str:
+    return ask("train", order(text=text), node_config).error.reason
+
+
+def test_no_data(tmp_path: Path) -> None:
+    missing = refusal({"data": str(tmp_path / "secret-name.csv")})
+    assert missing.startswith("ValueError: this node's own data cannot be found (No such file or")
+    assert "DATA in its node.env" in missing
+    assert "secret-name" not in missing
+    none = "ValueError: this node has no data, and the run brings none: name its data, as DATA="
+    assert refusal({"partition-id": 0}).startswith(none)
+    assert "has no partition-id: start it with" in refusal({})
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_too_few(tmp_path: Path, rows: int) -> None:
+    reason = refusal({"data": str(table(tmp_path / "a.csv", rows))})
+    if rows:
+        few = "too few: there are 1, and a client needs at least 2 with task.holdout > 0"
+        assert few in reason
+        one = CONFIG.replace("holdout: 0.25", "holdout: 0.0")
+        assert ask("train", order(text=one), {"data": str(tmp_path / "a.csv")}).has_content()
+    else:
+        assert "cannot be read as task=csv with the run's schema" in reason
+
+
+@pytest.mark.parametrize(
+    ("content", "log"),
+    [
+        ("age,pulse,ill\n30,70,perhaps-smith\n31,71,no\n", "perhaps-smith"),
+        ("age,pulse,ill\nsmith,70,no\n31,71,no\n", "smith"),
+        ("age,ill\n30,no\n31,yes\n", "pulse"),
+        (b"\x00\xff\xfe\x00PK", "a.csv"),
+    ],
+)
+def test_data_that_do_not_fit_are_told_without_a_word_of_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: str | bytes, log: str
+) -> None:
+    """The server learns that they cannot be read; the node's own log says why."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    reason = refusal({"data": str(path)})
+    assert "cannot be read as task=csv with the run's schema: the node's log says why" in reason
+    assert log not in reason
+    assert log in caplog.text
+
+
+def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path: Path) -> None:
+    node_config = {"data": str(table(tmp_path / "a.csv", 20)), "partition-id": 0}
+    text = CONFIG.replace(f"schema: '{json.dumps(SCHEMA)}'", "schema: null")
+    assert "task.schema=null must be a schema where nodes have data of" in refusal(
+        node_config, text
+    )
+    made = config()
+    made.task = {"_target_": "fl_app.tasks.synthetic.synthetic"}
+    reason = refusal(node_config, OmegaConf.to_yaml(made))
+    assert "_target_=fl_app.tasks.synthetic.synthetic reads no data of a node's own" in reason
