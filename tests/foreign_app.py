@@ -46,3 +46,20 @@ def train(msg: Message, context: Context) -> Message:
     metrics = {"train_loss": total / 5, "num-examples": len(x)}
     content = RecordDict({"arrays": model_record, "metrics": MetricRecord(metrics)})
     return Message(content=content, reply_to=msg)
+
+
+@app.evaluate()
+def evaluate(msg: Message, context: Context) -> Message:
+    model = Net()
+    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    x, y = load_data(context.node_config["partition-id"])
+    with torch.no_grad():
+        error = (model(x) - y).abs()
+    close = (error < msg.content["config"]["tolerance"]).float().mean().item()
+    metrics = {
+        "eval_loss": error.square().mean().item(),
+        "eval_acc": close,
+        "num-examples": len(x),
+    }
+    content = RecordDict({"metrics": MetricRecord(metrics)})
+    return Message(content=content, reply_to=msg)

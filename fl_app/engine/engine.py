@@ -40,7 +40,17 @@ from fl_app.core.events import (
 from fl_app.core.layout import check_vector
 from fl_app.core.pool import ClientPool
 from fl_app.core.snapshot import fingerprints
-from fl_app.core.types import NO_EXTRA, GlobalModel, Order, Reply, State, Update, Upload, Vector
+from fl_app.core.types import (
+    NO_EXTRA,
+    GlobalModel,
+    Order,
+    Reply,
+    Scores,
+    State,
+    Update,
+    Upload,
+    Vector,
+)
 from fl_app.core.vector import all_finite
 from fl_app.engine.checks import likely_cause, malformed, order_extra, overflow, require_vector
 from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
@@ -798,7 +808,8 @@ class Engine:
         if problem or scores is None:
             self._fail(order, problem)
             return
-        self._on_clients.end(order, scores)
+        metrics = dict(sorted(scores.metrics.items()))  # a message does not keep their order
+        self._on_clients.end(order, Scores(metrics, scores.num_examples))
         self._emit(
             ClientEvaluated(
                 self._clock.now,
@@ -806,8 +817,8 @@ class Engine:
                 order.number,
                 order.base_version,
                 num_examples=scores.num_examples,
-                metrics=dict(scores.metrics),
-                bytes=8 * (1 + len(scores.metrics)),
+                metrics=metrics,
+                bytes=8 * (1 + len(metrics)),
             )
         )
         self._end_evaluations()

@@ -124,7 +124,7 @@ class AnyNode:
     def _send(self, order: Order, node: int, fixed: bool = False) -> bool:
         """Give an order to a node; returns whether the node can be reached."""
         content = self._packer.pack(order, fixed=fixed)
-        message_id = _push(self._grid, content, node, MessageType.TRAIN, self._ttl)
+        message_id = _push(self._grid, content, node, _type(order), self._ttl)
         if message_id:
             self._under_way[message_id] = order, node, fixed
         return bool(message_id)
@@ -147,7 +147,8 @@ class GridMailbox:
     Args:
         grid: reaches the nodes; used from several threads.
         layout: of the model.
-        train_config: sent with every order.
+        train_config: sent with every training order, and asked for with the number of examples.
+        evaluate_config: sent with every evaluate order; None = `train_config`.
         fixed: see `wire.OrderPacker`.
         deadline: seconds that an order may take. Its message lives twice as long, so that a late
             reply still shows that its client is idle. After that the order is lost, even if only
@@ -167,6 +168,7 @@ class GridMailbox:
         layout: Layout,
         *,
         train_config: Mapping[str, object] | None = None,
+        evaluate_config: Mapping[str, object] | None = None,
         fixed: Mapping[str, NDArray[np.generic]] | None = None,
         deadline: float = math.inf,
         introduce: bool = True,
@@ -179,7 +181,7 @@ class GridMailbox:
         self._grid = grid
         self._layout = layout
         self._train_config = dict(train_config or {})
-        self._packer = wire.OrderPacker(layout, self._train_config, fixed)
+        self._packer = wire.OrderPacker(layout, self._train_config, fixed, evaluate_config)
         self._ttl = 2.0 * deadline if math.isfinite(deadline) else None
         self._introduces = introduce
         self._needs = needs
@@ -386,7 +388,10 @@ class GridMailbox:
             replies = [Reply(order.number, error=f"grid: {error!r}")]
         problem = next((reply.error for reply in replies if reply.error), "")
         with self._lock:
-            if order.number not in self._awaited or self._sent_to_rest(order.client_id, problem):
+            if order.number not in self._awaited:
+                return
+            # A client that cannot evaluate may well train.
+            if not order.evaluates and self._sent_to_rest(order.client_id, problem):
                 return
             del self._awaited[order.number]
             for reply in replies:
@@ -412,7 +417,7 @@ class GridMailbox:
                 self._grid,
                 self._packer.pack(order, packed=node in self._packs, fixed=supplies),
                 node,
-                MessageType.TRAIN,
+                _type(order),
                 self._ttl,
             )
             if not message_id:
@@ -445,10 +450,17 @@ def _push(grid: Grid, content: RecordDict, node: int, message_type: str, ttl: fl
     return next(iter(grid.push_messages([message])), "") or ""
 
 
+def _type(order: Order) -> str:
+    kind: str = MessageType.EVALUATE if order.evaluates else MessageType.TRAIN
+    return kind
+
+
 def _reply(message: Message, order: Order, layout: Layout, needs: str = "") -> Reply:
     if message.has_error():
         return Reply(order.number, error=wire.error_of(message))
     try:
+        if order.evaluates:
+            return Reply(order.number, scores=wire.unpack_scores(message))
         return Reply(order.number, wire.unpack_reply(message, layout, order.base_version, needs))
     except ValueError as error:
         return Reply(order.number, error=f"malformed reply: {error}")

@@ -5,10 +5,10 @@ understand them:
 
 | message | record | holds |
 |---|---|---|
-| order (`train`) | ``arrays`` | the model by name |
+| order (`train`, `evaluate`) | ``arrays`` | the model by name |
 | | ``config`` | ``server-round`` (base version + 1), ``version``, ``client-id``, ``sequence`` |
 | | | and what the strategy and the user add; this project's also ``run``, ``fixed`` |
-| reply | ``arrays`` | the upload by name |
+| reply | ``arrays`` | the upload by name; not after `evaluate` |
 | | ``metrics`` | ``num-examples``; this project's also ``version``, ``loss``, ``rate-sum``; |
 | | | ``fixed`` alone asks for the order once more, with the fixed part |
 | | ``config`` | this project's: ``kind``, ``trainer``, ``encoding`` |

@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
-from fl_app.core.types import NO_EXTRA, Extra, Order, State, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Extra, Order, Scores, State, Upload, Vector
 from fl_app.flower.encoding import (
     extra_record,
     from_extra_record,
@@ -101,9 +101,10 @@ class OrderPacker:
 
     Args:
         layout: of the vectors.
-        config: sent with every order; the strategy's settings override it.
+        config: sent with every training order; the strategy's settings override it.
         fixed: bytes of the model's fixed part by name (`fl_app.client.flat.FlatModel`), for clients
             that ask for it.
+        evaluate_config: sent with every evaluate order; None = `config`.
     """
 
     def __init__(
@@ -111,11 +112,13 @@ class OrderPacker:
         layout: Layout,
         config: Mapping[str, object],
         fixed: Mapping[str, NDArray[np.generic]] | None = None,
+        evaluate_config: Mapping[str, object] | None = None,
     ) -> None:
         self._layout = layout
         self._config = dict(config)
         self._fixed = fixed or {}
         self._fixed_record: ArrayRecord | None = None
+        self._evaluate_config = dict(config if evaluate_config is None else evaluate_config)
         self._lock = threading.Lock()
         self._packable = packable(entry.dtype for entry in layout.entries)
         self._extras: deque[tuple[dict[str, weakref.ref[Vector]], ArrayRecord]] = deque(
@@ -131,7 +134,7 @@ class OrderPacker:
         return sum(array.nbytes for array in self._fixed.values())
 
     def pack(self, order: Order, *, packed: bool = False, fixed: bool = False) -> RecordDict:
-        """Content of an order's `train` message; its arrays are shared and must not be changed.
+        """Content of an order's message; its arrays are shared and must not be changed.
 
         Args:
             order: what to pack.
@@ -141,9 +144,10 @@ class OrderPacker:
         packed = packed and self._packable and order.vector.size > 0
         config = {
             **({PACKED: True} if packed else {}),
-            **self._config,
+            **(self._evaluate_config if order.evaluates else self._config),
             **order.config,
-            SERVER_ROUND: order.base_version + 1,
+            # The model of version t is that of Flower's round t; round t + 1 trains from it.
+            SERVER_ROUND: order.base_version + (0 if order.evaluates else 1),
             VERSION: order.base_version,
             CLIENT_ID: order.client_id,
             SEQUENCE: order.sequence,
@@ -239,6 +243,23 @@ def unpack_reply(
         records=_records(content) if kind is None else {},
         extra=extra_of(message, layout),
     )
+
+
+def unpack_scores(message: Message) -> Scores:
+    """The scores in a client's reply to an evaluate order: ``metrics`` with ``num-examples``.
+
+    Raises:
+        ValueError: the reply is malformed.
+    """
+    numbers = {
+        name: value
+        for name, value in _only(message.content.metric_records, "MetricRecord").items()
+        if isinstance(value, int | float)
+    }
+    num_examples = numbers.pop(NUM_EXAMPLES, math.nan)
+    if not math.isfinite(num_examples):
+        raise ValueError(f"metrics hold {NUM_EXAMPLES}={num_examples}, expected a finite number")
+    return Scores({name: float(value) for name, value in numbers.items()}, int(num_examples))
 
 
 def _records(content: RecordDict) -> dict[str, dict[str, dict[str, object]]]:

@@ -26,7 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fl_app.core.errors import RunError, require, require_at_least, require_count
 from fl_app.core.layout import Layout
-from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Scores, Update, Vector
 from fl_app.flower import encoding, names
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy
@@ -51,6 +51,8 @@ RESERVED = (names.VERSION, names.CLIENT_ID, names.SEQUENCE, names.PACKED)
 # Keys that every aggregation's event has.
 TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
 LOOKS = 10  # queries of the connected nodes in one call of `configure_train`
+
+log = logging.getLogger("flwr")
 
 
 class Asynchronous(AsyncStrategy):
@@ -200,6 +202,32 @@ class Asynchronous(AsyncStrategy):
 
     def _train_metrics(self) -> MetricRecord | None:
         return self._metrics
+
+    def _evaluate_metrics(
+        self, version: int, scores: Mapping[int, Scores], means: Mapping[str, float]
+    ) -> MetricRecord:
+        replies = []
+        for client_id, each in scores.items():
+            numbers = MetricRecord({**each.metrics, names.NUM_EXAMPLES: each.num_examples})
+            content = RecordDict({names.METRICS: numbers})
+            replies.append(_message(content, client_id, version, MessageType.EVALUATE))
+        try:
+            with _warnings_only():
+                metrics = self.inner.aggregate_evaluate(version, replies)
+        except AppExitException as error:
+            log.warning(
+                "%s cannot aggregate the evaluation of version %d, whose means are given instead: "
+                "%s",
+                type(self.inner).__name__,
+                version,
+                error,
+            )
+            metrics = None
+        return super()._evaluate_metrics(version, scores, means) if metrics is None else metrics
+
+    @property
+    def _client_eval_fraction(self) -> float:
+        return float(self.inner.fraction_evaluate)
 
     # -- what the inner strategy sends to clients --------------------------------------------------
 
@@ -382,7 +410,6 @@ def _identify() -> None:
 @contextmanager
 def _warnings_only() -> Iterator[None]:
     """Suppress Flower's log line on received replies: the event log says more."""
-    log = logging.getLogger("flwr")
     level = log.level
     log.setLevel(logging.WARNING)
     try:
@@ -429,18 +456,22 @@ def _reply(update: Update, server_round: int, arrays: ArrayRecord) -> Message:
         content[name] = MetricRecord(dict(numbers))
     for name, values in records.get(names.CONFIG, {}).items():
         content[name] = ConfigRecord(dict(values))
+    return _message(content, update.client_id, server_round, MessageType.TRAIN)
+
+
+def _message(content: RecordDict, client_id: int, server_round: int, kind: str) -> Message:
     message: Message = Message(  # type: ignore[call-overload]  # Flower's overloads hide `metadata`
         content,
         metadata=Metadata(
             run_id=0,
             message_id="",
-            src_node_id=update.client_id,
+            src_node_id=client_id,
             dst_node_id=0,
             reply_to_message_id="",
             group_id=str(server_round),
             created_at=0.0,
             ttl=1.0,
-            message_type=MessageType.TRAIN,
+            message_type=kind,
         ),
     )
     return message

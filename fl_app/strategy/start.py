@@ -1,6 +1,7 @@
 """A run of `AsyncStrategy.start`: in real time, over any Grid of Flower."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from copy import deepcopy
@@ -13,9 +14,20 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fl_app.core.errors import require_at_least, require_positive
-from fl_app.core.events import Aggregated, Arrived, Clustered, Event, Failed, Rejected, Sink
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    ClientEvaluated,
+    ClientsEvaluated,
+    Clustered,
+    Event,
+    Failed,
+    Rejected,
+    Sink,
+)
 from fl_app.core.files import disk_errors_as_run_errors
-from fl_app.core.types import Vector
+from fl_app.core.types import Scores, Vector
+from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
@@ -25,6 +37,8 @@ from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy, described
 
 AGAIN = "call start again with another output folder: it cannot resume a run"
+
+MEAN = "_mean"  # end of the name of a metric's mean
 
 log = logging.getLogger("flwr")
 
@@ -37,10 +51,13 @@ def run(
     num_versions: int,
     timeout: float,
     train_config: ConfigRecord | None,
+    evaluate_config: ConfigRecord | None,
     evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     schedule: Schedule | None,
     guard: Guard | None,
     eval_every: int,
+    client_eval_every: int | None,
+    client_eval_fraction: float | None,
     sinks: Sequence[Sink],
     seed: int,
     output: str | PathLike[str] | None,
@@ -58,6 +75,16 @@ def run(
         require_positive("timeout", timeout, "every order would be late")
         schedule = schedule or deepcopy(strategy.schedule)
         strategy.validate_run(num_versions, schedule)
+        if client_eval_every is None and evaluate_config is not None:
+            client_eval_every = eval_every
+        fraction = strategy._client_eval_fraction
+        if client_eval_fraction is not None:
+            fraction = client_eval_fraction
+        elif fraction == 0:
+            client_eval_every, fraction = None, 1.0
+        on_clients = ClientEvaluation(
+            math.inf if client_eval_every is None else client_eval_every, fraction, seed
+        )
         if output is not None:
             # Imported here: a run without files does not need them.
             from fl_app import report
@@ -84,6 +111,7 @@ def run(
             grid,
             layout,
             train_config=strategy._prepare(layout, train_config),
+            evaluate_config=dict(evaluate_config or {}),
             deadline=timeout,
             introduce=False,
             needs=strategy.needs,
@@ -99,6 +127,7 @@ def run(
             stop=Stop(num_versions=num_versions),
             evaluate=tested if evaluate else None,
             eval_every=eval_every,
+            client_evaluation=on_clients,
             guard=guard,
             sinks=listening,
             seed=seed,
@@ -114,6 +143,8 @@ def run(
                 "runtime": {"name": "deployment"},
                 "num_versions": num_versions,
                 "eval_every": eval_every,
+                "client_eval_every": client_eval_every,
+                "client_eval_fraction": fraction,
                 "seed": seed,
             }
             history = History()
@@ -123,7 +154,7 @@ def run(
             except OSError as error:
                 raise ValueError(f"output={folder} cannot be made: {error}") from error
             stack.callback(files.close)
-            files.begin(settings)
+            files.begin(settings, on_clients=on_clients.enabled)
             listening += [history, files]
         outcome = engine.run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
@@ -160,6 +191,7 @@ class _Results:
         self._result = result
         self._num_versions = num_versions
         self._losses: dict[int, float] = {}  # of orders whose updates wait in the buffer
+        self._scores: dict[int, dict[int, Scores]] = {}  # version -> client -> what it measured
 
     def emit(self, event: Event) -> None:
         match event:
@@ -183,6 +215,19 @@ class _Results:
                     event.age,
                     f"{np.mean(losses):.4f}" if losses else "unknown",
                 )
+            case ClientEvaluated():
+                scores = Scores(event.metrics, event.num_examples)
+                self._scores.setdefault(event.version, {})[event.client] = scores
+            case ClientsEvaluated():
+                means = {
+                    key.removesuffix(MEAN): float(value)
+                    for key, value in event.metrics.items()
+                    if key.endswith(MEAN)
+                }
+                scores_of = self._scores.pop(event.version)
+                record = self._strategy._evaluate_metrics(event.version, scores_of, means)
+                self._result.evaluate_metrics_clientapp[event.version] = record
+                log.info("Version %d on %d clients: %s", event.version, event.clients, record)
             case Failed() | Rejected():
                 log.warning("%s of client %s: %s", event.kind, event.client, event.reason)
 

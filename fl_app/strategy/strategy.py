@@ -14,7 +14,7 @@ from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import RunError, require_at_least
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout, check_returned, check_vector
-from fl_app.core.types import KINDS, GlobalModel, Scalar, Update
+from fl_app.core.types import KINDS, GlobalModel, Scalar, Scores, Update
 from fl_app.flower import encoding, wire
 from fl_app.schedule import Buffered, Schedule
 
@@ -80,6 +80,8 @@ class AsyncStrategy(Algorithm, Strategy):
         schedule: Schedule | None = None,
         guard: "Guard | None" = None,
         eval_every: int = 1,
+        client_eval_every: int | None = None,
+        client_eval_fraction: float | None = None,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
         output: str | PathLike[str] | None = None,
@@ -97,11 +99,16 @@ class AsyncStrategy(Algorithm, Strategy):
             num_rounds: versions to publish, >= 1.
             timeout: seconds, > 0.
             train_config: sent with every order.
-            evaluate_config: unused, because evaluation is central.
+            evaluate_config: sent with every evaluate order; with it clients evaluate.
             evaluate_fn: maps (version, arrays) to metrics.
             schedule: instead of the class's own.
             guard: bounds on uploads; default none.
-            eval_every: versions between evaluations.
+            eval_every: versions between evaluations by `evaluate_fn`.
+            client_eval_every: versions between evaluations on clients, which are sent the model
+                between two training orders and return ``metrics`` with ``num-examples``; nobody
+                waits for them. None = `eval_every` if there is an `evaluate_config`, else none.
+            client_eval_fraction: share of the nodes that evaluate a version, in (0, 1]; None = that
+                of the strategy.
             sinks: receive the run's events; they are closed at the end, also after an error.
             seed: of the choice of clients.
             output: folder for the same files that the command line writes: ``events.jsonl``,
@@ -109,8 +116,8 @@ class AsyncStrategy(Algorithm, Strategy):
                 the browser, ``report.html``. None = no files.
 
         Returns:
-            The final arrays; the clients' mean loss and the evaluations by version. After Ctrl-C
-            they are those of the last version.
+            The final arrays; the clients' mean loss and the evaluations by version, on the server
+            and on the clients (means by examples). After Ctrl-C they are those of the last version.
 
         Raises:
             ValueError: an argument is out of its bounds, or `output` holds a run already.
@@ -126,10 +133,13 @@ class AsyncStrategy(Algorithm, Strategy):
             num_versions=num_rounds,
             timeout=timeout,
             train_config=train_config,
+            evaluate_config=evaluate_config,
             evaluate=evaluate_fn,
             schedule=schedule,
             guard=guard,
             eval_every=eval_every,
+            client_eval_every=client_eval_every,
+            client_eval_fraction=client_eval_fraction,
             sinks=sinks,
             seed=seed,
             output=output,
@@ -144,6 +154,24 @@ class AsyncStrategy(Algorithm, Strategy):
     def _train_metrics(self) -> MetricRecord | None:
         """Metrics of the last aggregation for Flower's result; None = the clients' mean loss."""
         return None
+
+    def _evaluate_metrics(
+        self, version: int, scores: Mapping[int, Scores], means: Mapping[str, float]
+    ) -> MetricRecord:
+        """Metrics of an evaluation on clients for Flower's result.
+
+        Args:
+            version: of the model.
+            scores: by client.
+            means: of every metric, weighted by examples.
+        """
+        del version, scores
+        return MetricRecord(dict(means))
+
+    @property
+    def _client_eval_fraction(self) -> float:
+        """Share of the nodes that evaluate a version unless told otherwise; 0 = nobody does."""
+        return 1.0
 
     def _prepare(self, layout: Layout, train_config: ConfigRecord | None) -> Mapping[str, object]:
         """Prepare a run of `start`; returns what every order carries beside `dispatch`'s config."""

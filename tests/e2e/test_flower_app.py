@@ -75,6 +75,76 @@ def test_start_trains_an_unmodified_client_app(strategy: Any, settings: dict[str
     assert len(grid.received) >= NUM_ROUNDS
 
 
+def test_an_unmodified_client_app_evaluates() -> None:
+    """Versions 5, 10, 15 and 20, each measured by all four, as Flower's own means would be."""
+    grid = FakeGrid(foreign_app.app, 4)
+    result = FedBuff().start(
+        grid,
+        initial(),
+        num_rounds=NUM_ROUNDS,
+        train_config=ConfigRecord({"lr": 0.1}),
+        evaluate_config=ConfigRecord({"tolerance": 0.5}),
+        client_eval_every=5,
+    )
+    found = result.evaluate_metrics_clientapp
+    assert list(found)[-1] == NUM_ROUNDS
+    assert set(found) == {5, 10, 15, 20}
+    asked = [m for m in grid.received if m.metadata.message_type == "evaluate"]
+    assert {m.content["config"]["server-round"] for m in asked} == set(found)
+    assert {m.content["config"]["tolerance"] for m in asked} == {0.5}
+    assert all("lr" not in m.content["config"] for m in asked)
+    model = foreign_app.Net()
+    model.load_state_dict(result.arrays.to_torch_state_dict())
+    total, sizes = 0.0, range(8, 12)
+    for partition, size in enumerate(sizes):
+        x, y = foreign_app.load_data(partition)
+        with torch.no_grad():
+            total += size * torch.nn.functional.mse_loss(model(x), y).item()
+    assert found[NUM_ROUNDS]["eval_loss"] == pytest.approx(total / sum(sizes))
+    assert set(found[NUM_ROUNDS]) == {"eval_loss", "eval_acc"}
+
+
+@pytest.mark.parametrize(("fraction", "count"), [(0.5, 2), (0.0, 0)])
+def test_a_strategy_of_flower_aggregates_what_its_clients_measured(
+    fraction: float, count: int
+) -> None:
+    def worst(contents: list[RecordDict], weighted_by: str) -> MetricRecord:
+        losses = [float(content["metrics"]["eval_loss"]) for content in contents]
+        assert all(weighted_by in content["metrics"] for content in contents)
+        return MetricRecord({"worst": max(losses), "clients": len(losses)})
+
+    grid = FakeGrid(foreign_app.app, 4)
+    inner = FedAdam(eta=0.1, fraction_evaluate=fraction, evaluate_metrics_aggr_fn=worst)
+    result = Asynchronous(inner).start(
+        grid,
+        initial(),
+        num_rounds=3,
+        train_config=ConfigRecord({"lr": 0.1}),
+        evaluate_config=ConfigRecord({"tolerance": 0.5}),
+        evaluate_fn=evaluate,
+    )
+    last = result.evaluate_metrics_clientapp.get(3)
+    assert (0 if last is None else last["clients"]) == count
+    assert len(result.evaluate_metrics_serverapp) == 4
+
+
+def test_clients_that_cannot_evaluate_train_on() -> None:
+    def trains_only(message: Message, context: Context) -> Message:
+        if message.metadata.message_type != "train":
+            raise ValueError("no `evaluate` function registered")
+        return foreign_app.app(message, context)
+
+    result = FedBuff().start(
+        FakeGrid(trains_only, 3),
+        initial(),
+        num_rounds=NUM_ROUNDS,
+        train_config=ConfigRecord({"lr": 0.1}),
+        client_eval_every=1,
+    )
+    assert len(result.train_metrics_clientapp) == NUM_ROUNDS
+    assert result.evaluate_metrics_clientapp == {}
+
+
 class Hinting(FedBuff):
     """Sends a vector that no client of another project has heard of."""
 

@@ -11,6 +11,7 @@ import pytest
 OVERRIDES = [
     *("algorithm=fedbuff", "num_versions=4", "devices=uniform_110x", "seed=7"),
     *("algorithm.schedule.concurrency=5", "algorithm.schedule.buffer_size=3"),
+    *("client_eval_every=2", "client_eval_fraction=0.2"),
 ]
 
 
@@ -34,6 +35,7 @@ def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path: Path) ->
     run(tmp_path / "inprocess", "runtime.workers=0")
     logs = {(tmp_path / name / "events.jsonl").read_bytes() for name in ("flower", "inprocess")}
     assert len(logs) == 1
+    assert b'"clients_evaluate"' in logs.pop()
     summaries = [
         json.loads((tmp_path / name / "summary.json").read_text())
         for name in ("flower", "inprocess")

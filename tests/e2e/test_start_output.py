@@ -90,6 +90,35 @@ def test_a_run_writes_the_files_of_the_command_line(
     assert f"Report, to open in a browser: {folder / report.PAGE}" in logged.messages
 
 
+def test_what_clients_measure_is_in_the_files(tmp_path: Path) -> None:
+    """Beside the server's metrics, which have other names."""
+    tolerance = ConfigRecord({"tolerance": 0.5})
+    start(FedBuff(), output=tmp_path, evaluate_config=tolerance, client_eval_every=2)
+    with (tmp_path / "metrics.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    server = [row for row in rows if row["accuracy"]]
+    clients = [row for row in rows if row["client_eval_eval_loss_mean"]]
+    assert [row["version"] for row in server] == ["0", "1", "2", "3", "4"]
+    assert [row["version"] for row in clients] == ["2", "4"]
+    assert len(rows) == 7
+    assert {row["client_eval_clients"] for row in clients} <= {"1", "2", "3"}
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["client_eval_version"] == 4
+    mean = summary["client_eval_eval_loss_mean"]
+    assert mean == float(clients[-1]["client_eval_eval_loss_mean"])
+    assert summary["client_eval_eval_loss_worst_decile"] >= mean
+    assert summary["final_accuracy"] == 1.0
+
+
+def test_without_a_test_set_the_report_goes_by_what_clients_measure(tmp_path: Path) -> None:
+    tolerance = ConfigRecord({"tolerance": 9.0})  # within which every prediction is
+    start(FedBuff(), output=tmp_path, evaluate_fn=None, evaluate_config=tolerance)
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["final_accuracy"] == summary["client_eval_eval_acc_mean"] == 1.0
+    assert summary["seconds_to_target"] >= 0
+    assert "Accuracy" in (tmp_path / report.PAGE).read_text()
+
+
 def test_without_an_evaluation_there_is_a_report_as_well(tmp_path: Path) -> None:
     start(FedBuff(), output=str(tmp_path), evaluate_fn=None)
     assert (tmp_path / report.PAGE).is_file()

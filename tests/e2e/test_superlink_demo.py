@@ -41,7 +41,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 def test_fedbuff_runs_on_real_nodes(tmp_path: Path) -> None:
-    demo = start(tmp_path, "--nodes", "2", "--versions", "2")
+    demo = start(tmp_path, "--nodes", "2", "--versions", "2", "client_eval_every=2")
     output, _ = demo.communicate()
     assert demo.returncode == 0, output
     assert left_behind(tmp_path) == []
@@ -49,6 +49,8 @@ def test_fedbuff_runs_on_real_nodes(tmp_path: Path) -> None:
     summary = json.loads(summary_file.read_text())
     assert (summary["num_versions"], summary["failures"]) == (2, 0)
     assert summary["client_updates"] >= 4
+    assert (summary["client_eval_version"], summary["client_eval_clients"]) == (2, 2)
+    assert 0 <= summary["client_eval_accuracy_worst_decile"] <= 1
     assert "2 of 2 SuperNodes online" in output
     assert "fedbuff on 2 nodes: 2 versions from" in output
     assert str(summary_file.parents[1]) in output

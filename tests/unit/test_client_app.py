@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +122,29 @@ def test_evaluation_on_the_clients_own_data() -> None:
         "loss": loss,
         **metrics,
     }
+
+
+FEDPER = CONFIG.replace("batch_size: 4", 'batch_size: 4, private: ["*.bias"]')
+
+
+def test_a_device_evaluates_with_its_private_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a process of its own, which reads them; and it leaves them as they are."""
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
+    trainer = build_trainer(OmegaConf.create(FEDPER))
+    vector = VECTOR[: trainer.model.layout.size]
+    packer = wire.OrderPacker(trainer.model.layout, {"app-config": FEDPER})
+    sent = Order(0, 1, 2, 7, vector, {}, 0.0)
+    before = trainer.score(replace(sent, evaluates=True))
+    ask("train", packer.pack(sent), {"partition-id": 1})
+    state = trainer.sender.train(sent).state
+    expected = trainer.sender.score(replace(sent, evaluates=True, state=state))
+    assert expected != before
+    for _ in range(2):
+        client_app.handler = MessageHandler()
+        reply = ask("evaluate", packer.pack(replace(sent, evaluates=True)), {"partition-id": 1})
+        assert wire.unpack_scores(reply) == expected
 
 
 def test_introduction_is_light() -> None:

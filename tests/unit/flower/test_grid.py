@@ -18,7 +18,7 @@ from helpers import MeanDelta, Recorder
 
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Parts, Reply, Vector
+from fl_app.core.types import Order, Parts, Reply, Scores, Vector
 from fl_app.engine.clock import Expired, Joined, Left, Returned
 from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.virtual import VirtualClock
@@ -717,6 +717,50 @@ def test_a_client_that_fails_again_and_again_rests_and_comes_back(open_mailbox: 
     broken.add(0)
     clock.dispatch(order(5, bad))
     assert clock.next(math.inf).reply == Reply(5, error=reason)
+
+
+def measures(message: Message, context: Context) -> Message:
+    """As `plus_one`, and evaluates: its loss is the version. Partition 0 has no examples."""
+    if message.metadata.message_type == "evaluate":
+        if context.node_config["partition-id"] == 0:
+            return Message(RecordDict({"metrics": MetricRecord({"loss": 1.0})}), reply_to=message)
+        numbers = {"num-examples": 7, "loss": float(message.content["config"]["server-round"])}
+        return Message(RecordDict({"metrics": MetricRecord(numbers)}), reply_to=message)
+    return plus_one(message, context)
+
+
+def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(
+    open_mailbox: Any,
+) -> None:
+    grid = FakeGrid(measures, 2)
+    mailbox = open_mailbox(grid, train_config={"lr": 0.5}, evaluate_config={"chunk": 2})
+    pull(mailbox, 2)
+    bad, sound = grid.node_ids
+    mailbox.push(replace(order(0, sound, version=3), evaluates=True))
+    assert pull(mailbox, 1) == [Reply(0, scores=Scores({"loss": 3.0}, 7))]
+    (sent,) = grid.received
+    assert sent.metadata.message_type == "evaluate"
+    assert sent.content["config"]["chunk"] == 2
+    assert "lr" not in sent.content["config"]
+    for number in (1, 2, 3):
+        mailbox.push(replace(order(number, bad), evaluates=True))
+        (reply,) = pull(mailbox, 1)
+        assert (
+            reply.error
+            == "malformed reply: metrics hold num-examples=nan, expected a finite number"
+        )
+    mailbox.push(order(4, bad))
+    assert pull(mailbox, 1)[0].upload.num_examples == 10
+
+
+def test_any_node_evaluates_for_any_client() -> None:
+    grid = FakeGrid(measures, 1, [{"partition-id": 1}])
+    mailbox = AnyNode(grid, LAYOUT, train_config={"lr": 0.5})
+    mailbox.push(replace(order(5, 3, version=2), evaluates=True))
+    assert list(mailbox.pull(5.0)) == [Reply(5, scores=Scores({"loss": 2.0}, 7))]
+    config = grid.received[0].content["config"]
+    assert (config["lr"], config["client-id"], config["any-node"]) == (0.5, 3, True)
+    assert mailbox.capacity() == 1
 
 
 def test_a_client_that_rests_and_vanishes_does_not_come_back(open_mailbox: Any) -> None:
