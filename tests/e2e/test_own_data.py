@@ -83,8 +83,12 @@ def write_table(path: Path, species: Sequence[int]) -> None:
 
 @pytest.mark.timeout(600)
 @pytest.mark.xdist_group("federation")
-def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(tmp_path: Path) -> None:
-    """The nodes with tables are resident; the fourth starts a process for every order."""
+def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All nodes are warm. Those with tables are resident, too."""
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tables = [tmp_path / f"node-{i}.csv" for i in range(4)]
     for path, species in zip(tables, SPECIES, strict=False):
         write_table(path, species)
@@ -101,8 +105,8 @@ def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(tmp_pa
             f"data='{path}' resident={'true' if i < 3 else 'false'}"
             for i, path in enumerate(tables)
         ]
-        federation.start(4, configs)
-        task = ["task=csv", f"task.schema={schema}", "num_versions=12"]
+        federation.start(4, configs, supernode=[sys.executable, "-m", "fl_app.node.warm"])
+        task = ["task=csv", f"task.schema={schema}", "num_versions=12", "runtime.warm=true"]
         run_on(federation, folder, [*RUN, *task])
         told = federation.log("run").read_text()
     finally:
