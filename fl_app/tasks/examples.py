@@ -38,10 +38,13 @@ def examples_of(
     objective: str | Objective | None,
     loss: Loss | None,
     metrics: Mapping[str, Any] | None,
+    *,
+    tokens: bool,
 ) -> Examples:
     """Inputs and targets as tensors, and the objective that is given or follows from the targets.
 
-    The arguments are those of `fl_app.tasks.task.Task.from_arrays`.
+    The other arguments are those of `fl_app.tasks.task.Task.from_arrays`; `tokens` says whether the
+    model takes integers for tokens.
 
     Raises:
         ValueError: lengths or shapes differ, a value is missing, infinite or a text where numbers
@@ -50,12 +53,12 @@ def examples_of(
     if (x_test is None) != (y_test is None):
         absent, given = ("x_test", "y_test") if x_test is None else ("y_test", "x_test")
         raise ValueError(f"{absent} is missing: give it with {given}, or neither of them")
-    inputs = _inputs(x_train, "x_train")
+    inputs = _inputs(x_train, "x_train", tokens)
     y = _raw(y_train, "y_train")
     _require_lengths(inputs, y, "x_train", "y_train")
     test_inputs, test_y = None, None
     if x_test is not None:
-        test_inputs, test_y = _inputs(x_test, "x_test"), _raw(y_test, "y_test")
+        test_inputs, test_y = _inputs(x_test, "x_test", tokens), _raw(y_test, "y_test")
         _require_lengths(test_inputs, test_y, "x_test", "y_test")
         if test_inputs.shape[1:] != inputs.shape[1:]:
             raise ValueError(
@@ -93,16 +96,15 @@ def examples_of(
 # -- inputs ----------------------------------------------------------------------------------------
 
 
-def _inputs(values: Values, name: str) -> Tensor:
-    """Numbers as float32, pixels (bytes in images) as they are, other integers as int64 tokens."""
+def _inputs(values: Values, name: str, tokens: bool) -> Tensor:
+    """Numbers as float32, pixels (bytes in images) as they are, tokens as int64."""
     array = _numbers(_raw(values, name), name)
     pixels = array.dtype == np.uint8 and array.ndim > 2
     if array.dtype.kind == "f":
         array = _finite(array, name)
-    elif array.dtype.kind == "b" or (array.dtype == np.uint8 and not pixels):
-        array = array.astype(np.float32)
     elif not pixels:
-        array = array.astype(np.int64, copy=False)
+        is_number = array.dtype in (np.bool_, np.uint8) or not tokens
+        array = array.astype(np.float32 if is_number else np.int64, copy=False)
     return _tensor(array[:, None] if array.ndim == 1 else array)  # one number for each example
 
 

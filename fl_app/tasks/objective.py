@@ -232,10 +232,10 @@ class Regression(Objective):
 
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         """Sums over examples for each output, shape ``(5, num_outputs)``."""
-        target = target.double()
-        error = self._predicted(output, target).double() - target
+        output, target = output.cpu().double(), target.cpu().double()
+        error = self._predicted(output, target) - target
         parts = (error.square(), error.abs(), target, target.square(), torch.ones_like(target))
-        return torch.stack([part.sum(0) for part in parts]).cpu()
+        return torch.stack([part.sum(0) for part in parts])
 
     def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
         squared, absolute, targets, squared_targets, num = counts

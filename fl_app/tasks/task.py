@@ -17,6 +17,7 @@ from fl_app.tasks.models import architecture
 from fl_app.tasks.models.foreign import maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
+from fl_app.tasks.options import IMAGE_MODELS
 from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling
 
@@ -110,8 +111,8 @@ class Task:
         """A task on arrays of NumPy, torch or pandas.
 
         Inputs: floating point becomes float32. Bytes (uint8) with more than two dimensions are
-        pixels and reach the model as numbers in [0, 1]. Other integers reach it as int64, such as
-        the tokens of a text.
+        pixels and reach the model as numbers in [0, 1]. Other integers are tokens of a text and
+        reach it as int64, unless `model` is the name of a model that takes numbers.
 
         Args:
             x_train: training inputs, shape ``(n, ...)``, n >= 1.
@@ -151,7 +152,10 @@ class Task:
             "a number >= 0 and below 1",
             "it is the share of every client's examples that it does not train on",
         )
-        data = examples_of(x_train, y_train, x_test, y_test, objective, loss, metrics)
+        tokens = model not in IMAGE_MODELS
+        data = examples_of(
+            x_train, y_train, x_test, y_test, objective, loss, metrics, tokens=tokens
+        )
         task = cls(
             name=name,
             objective=data.objective,

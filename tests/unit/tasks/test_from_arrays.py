@@ -176,6 +176,7 @@ def test_models_by_name() -> None:
     assert made(PLANES, model="mlp").model()(torch.zeros(2, 8, 8)).shape == (2, 4)
     assert made(PLANES[:, None], model="cnn").model()(torch.zeros(2, 1, 8, 8)).shape == (2, 4)
     tokens = RNG.integers(30, size=(40, 7))
+    assert made(tokens, model="logistic").inputs.dtype == torch.float32
     assert made(tokens, model="textcnn").model()(torch.from_numpy(tokens)).shape == (40, 4)
 
 
