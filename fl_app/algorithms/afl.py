@@ -29,7 +29,7 @@ from fl_app.strategy.weighted import WeightedGradients
 class AFL(WeightedGradients):
     """One step along the mean of K gradients, weighted by numbers of examples.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
         >>> stale = Update(2, 2, np.array([0, 2], np.float32), "gradient", 30, 0.5)

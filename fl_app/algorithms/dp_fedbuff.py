@@ -58,7 +58,7 @@ class DPFedBuff(AsyncStrategy):
             known seed allows the noise to be removed.
         lr_schedule: how eta_g falls; None = constant.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> long = Update(1, 3, np.array([3, 4], np.float32), "delta", 10, 0.5)
         >>> strategy = DPFedBuff(clip_norm=1.0, noise_multiplier=1e-6, noise_seed=0)

@@ -75,7 +75,7 @@ class EAFL(AsyncStrategy):
         staleness: False sets tau_i = 1.
         synchronous: False aggregates each cluster when its own quorum has reported.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> one = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
         >>> other = Update(2, 3, np.array([0, 2], np.float32), "gradient", 30, 0.5)

@@ -42,7 +42,7 @@ class FedAsync(AsyncStrategy):
         hinge_age: b of the hinge, versions.
         max_staleness: largest age + 1 that is accepted (1 = only fresh updates); None = any.
 
-    Example:
+    Examples:
         >>> start = np.zeros(2, np.float32)
         >>> model = GlobalModel(np.ones(2, np.float32), version=3, history={0: start})
         >>> stale = Update(1, 0, np.array([3, 5], np.float32), "model", 10, 0.5)

@@ -38,7 +38,7 @@ class FedBuff(AsyncStrategy):
         clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
         lr_schedule: how eta_g falls; None = constant.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "delta", 10, 0.5)
         >>> stale = Update(2, 0, np.array([0, 2], np.float32), "delta", 30, 0.5)

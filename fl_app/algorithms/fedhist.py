@@ -74,7 +74,7 @@ class FedHist(AsyncStrategy):
         haa: False sets lambda = 0.
         ina: False leaves the length of g as it is.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> update = Update(1, 3, np.array([3, 4], np.float32), "pseudo", 10, 0.5)
         >>> FedHist(server_lr=1.0).aggregate(model, [update]).round(3)

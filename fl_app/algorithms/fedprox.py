@@ -38,7 +38,7 @@ class FedProx(AsyncStrategy):
     Args:
         proximal: mu; 0 = FedAvg.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> small = Update(1, 3, np.array([4, 0], np.float32), "model", 10, 0.5)
         >>> large = Update(2, 3, np.array([0, 4], np.float32), "model", 30, 0.5)

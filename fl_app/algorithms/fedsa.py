@@ -52,7 +52,7 @@ class FedSA(AsyncStrategy):
         local_epochs: E. Clients with `local_steps` take the same number of steps in both stages.
         num_versions: of the run.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> update = Update(1, 3, np.array([1, 2], np.float32), "model", 10, 0.5)
         >>> FedSA(mixing=0.5).aggregate(model, [update]).tolist()

@@ -46,7 +46,7 @@ class PORT(AsyncStrategy):
         clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
         lr_schedule: how `server_lr` falls; None = constant.
 
-    Example:
+    Examples:
         >>> course = np.array([1, 0], np.float32)
         >>> model = GlobalModel(course, version=3, history={2: np.zeros(2, np.float32)})
         >>> along = Update(1, 2, np.array([2, 0], np.float32), "delta", 10, 0.5)

@@ -31,7 +31,7 @@ from fl_app.strategy.weighted import WeightedGradients
 class SAFL(WeightedGradients):
     """One step along the sum of K gradients, weighted by examples over staleness.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
         >>> stale = Update(2, 2, np.array([0, 2], np.float32), "gradient", 30, 0.5)

@@ -40,7 +40,7 @@ class TWAFL(WeightedGradients):
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
         >>> stale = Update(2, 1, np.array([0, 2], np.float32), "gradient", 30, 0.5)

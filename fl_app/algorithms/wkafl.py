@@ -75,7 +75,7 @@ class WKAFL(AsyncStrategy):
         staleness: False sets a_i = 1 and gamma = 0.
         history: False sets alpha = 0.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> fresh = Update(1, 3, np.array([2, 0], np.float32), "gradient", 10, 0.5)
         >>> stale = Update(2, 2, np.array([-2, 0], np.float32), "gradient", 30, 0.5)

@@ -34,7 +34,9 @@ class TrainingTask(Protocol):
     """What local training needs of a task (`fl_app.tasks.task.Task`)."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name in the configuration."""
+        ...
 
     @property
     def source(self) -> str:
@@ -42,7 +44,9 @@ class TrainingTask(Protocol):
         ...
 
     @property
-    def num_clients(self) -> int: ...
+    def num_clients(self) -> int:
+        """N."""
+        ...
 
     @property
     def has_test_set(self) -> bool:
@@ -118,6 +122,9 @@ class LocalTrainer(NumPyClient):
         device: torch device; ``"auto"`` takes a GPU if there is one.
 
     Attributes:
+        model: the model in training, with its layout.
+        compression: what is done to uploads (`fl_app.client.compression`).
+        overlaps: whether it trains while models travel.
         sender: this trainer with private parameters kept in the client's state, and compression
             applied to its uploads. Orders are given to it.
         client_id: the client of the current order.
@@ -129,7 +136,7 @@ class LocalTrainer(NumPyClient):
         ValueError: a value is out of its bounds.
     """
 
-    overlaps: ClassVar[bool] = False  # whether it trains while models travel
+    overlaps: ClassVar[bool] = False
 
     def __init__(
         self,

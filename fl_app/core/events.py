@@ -1,8 +1,9 @@
 """The events of a run, and their form in ``events.jsonl``.
 
 Everything that is told of a run afterwards is computed from its events (`fl_app.record.history`).
-An event names the order that it concerns by the order's number. Times are seconds on the run's
-clock.
+`kind` is the name of a kind of events in the log. `t` is the time in seconds on the run's clock.
+Where an event has them, `client` is the id of its client, `order` the number of its order, and
+`version` that of the global model.
 """
 
 from collections.abc import Mapping, Sequence

@@ -11,7 +11,7 @@ from fl_app.core.errors import is_number, require
 
 @dataclass(frozen=True)
 class Bound:
-    """What a value must be, as text and as a test."""
+    """What a value must be, as `text` and as a test: `holds` says whether a value is within."""
 
     text: str
     holds: Callable[[Any], bool]

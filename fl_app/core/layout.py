@@ -18,7 +18,10 @@ BUFFER_SUFFIXES = ("running_mean", "running_var", "num_batches_tracked")
 
 @dataclass(frozen=True)
 class Entry:
-    """One named array: `shape` and `dtype` as its owner knows it; float32 in the vector."""
+    """One named array: its `name`, and its `shape` and `dtype` as its owner knows it.
+
+    In the vector it is float32. `trainable` is false for a buffer.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -27,6 +30,7 @@ class Entry:
 
     @property
     def size(self) -> int:
+        """Number of its entries in the vector."""
         return prod(self.shape)
 
 
@@ -58,6 +62,7 @@ class Layout:
 
     @property
     def names(self) -> list[str]:
+        """Names of the entries, in their order."""
         return [entry.name for entry in self.entries]
 
     @cached_property
@@ -67,6 +72,7 @@ class Layout:
 
     @cached_property
     def num_trainable(self) -> int:
+        """How many entries of the vector are trainable; they lead."""
         return sum(entry.size for entry in self.entries if entry.trainable)
 
     @cached_property
@@ -107,6 +113,7 @@ class Layout:
         return arrays
 
     def named(self, vector: Vector) -> dict[str, NDArray[np.generic]]:
+        """Arrays of a vector ``(d,)`` by name, as `unflatten` makes them."""
         return dict(zip(self.names, self.unflatten(vector), strict=True))
 
 

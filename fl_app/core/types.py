@@ -100,6 +100,9 @@ class Upload:
 class Update:
     """One upload as the strategy sees it: an `Upload` with its origin.
 
+    `vector`, `kind`, `num_examples`, `loss`, `rate_sum`, `metrics`, `done`, `records` and `extra`
+    are those of the `Upload`.
+
     Attributes:
         client_id: whose it is.
         base_version: version of the global model that the client started from.
@@ -248,7 +251,7 @@ class GlobalModel:
 
 
 class Parts(NamedTuple):
-    """Seconds of the three parts of an order."""
+    """Seconds of the three parts of an order: `download`, `training` and `upload`."""
 
     download: float
     training: float

@@ -19,7 +19,7 @@ VANISHED = "node vanished"
 
 @dataclass(frozen=True, slots=True)
 class Replied:
-    """An order's reply came in time. The client has finished, failed or paused."""
+    """The `reply` to an `order` came in time. The client has finished, failed or paused."""
 
     order: Order
     reply: Reply
@@ -27,35 +27,35 @@ class Replied:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """An order's deadline passed. Its place is free; its client is still at work."""
+    """The deadline of an `order` passed. Its place is free; its client is still at work."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The client of an expired order is back. Its reply is dropped."""
+    """The client of an expired `order` is back. Its reply is dropped."""
 
     order: Order
 
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A reply to an order that was answered before, or that was never given."""
+    """A reply to an order that was answered before, or whose `number` was never given."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A client can receive orders from now on."""
+    """The client `client_id` can receive orders from now on."""
 
     client_id: int
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A client is gone, and so are its orders."""
+    """The client `client_id` is gone for this `reason`, and so are its `orders`."""
 
     client_id: int
     orders: tuple[Order, ...] = ()

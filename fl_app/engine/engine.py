@@ -152,6 +152,9 @@ class Engine:
         seed: seed of the schedule's draws.
         learning_rates: rates by key; a message about divergence names them.
 
+    Attributes:
+        outcome: how the run ended; while it goes on, `stopped` is empty.
+
     Raises:
         ValueError: an argument is out of its bounds.
     """

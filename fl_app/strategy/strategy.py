@@ -40,7 +40,7 @@ class AsyncStrategy(Algorithm, Strategy):
             models will do.
         takes: kinds of uploads that its equations can use.
 
-    Example:
+    Examples:
         >>> class Mean(AsyncStrategy):
         ...     def aggregate(self, model, updates):
         ...         return model.params + sum(model.delta(u) for u in updates) / len(updates)

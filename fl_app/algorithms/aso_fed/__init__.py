@@ -50,7 +50,7 @@ class ASOFed(AsyncStrategy):
         decay: b, the share of h that a step keeps.
         num_clients: number of clients whose examples n counts; None = those that have reported.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> update = Update(1, 2, np.array([4, 8], np.float32), "delta", 10, 0.5)
         >>> strategy = ASOFed(num_clients=4)

@@ -73,7 +73,7 @@ class FedASMU(AsyncStrategy):
             device merged, s = t - g + 1, instead of from the order's model, s = t - o + 1.
         seed: of the meta-model.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=4)
         >>> update = Update(1, 4, np.array([6, 12], np.float32), "model", 10, 0.5)
         >>> FedASMU().aggregate(model, [update]).tolist()

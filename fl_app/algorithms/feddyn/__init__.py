@@ -50,7 +50,7 @@ class FedDyn(AsyncStrategy):
         regularisation: alpha, the weight of the shift.
         num_clients: m; None = the clients that have reported so far.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> one = Update(1, 3, np.array([2, 0], np.float32), "delta", 10, 0.5)
         >>> other = Update(2, 3, np.array([0, 2], np.float32), "delta", 30, 0.5)

@@ -46,7 +46,7 @@ class MOON(AsyncStrategy):
         contrast: mu, the weight of the clients' term; 0 = FedAvg.
         temperature: T of the clients' term.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> small = Update(1, 3, np.array([4, 0], np.float32), "model", 10, 0.5)
         >>> large = Update(2, 3, np.array([0, 4], np.float32), "model", 30, 0.5)

@@ -61,7 +61,7 @@ class OverlapFedAvg(AsyncStrategy):
         momentum: beta.
         max_local_epochs: E_max, epochs of a cycle.
 
-    Example:
+    Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> small = Update(1, 2, np.array([2, 0], np.float32), "delta", 10, 0.5)
         >>> large = Update(2, 2, np.array([0, 2], np.float32), "delta", 30, 0.5)

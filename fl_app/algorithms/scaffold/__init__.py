@@ -63,7 +63,7 @@ class SCAFFOLD(AsyncStrategy):
         server_lr: eta_g, the server's rate.
         num_clients: N; None = the clients that have reported so far.
 
-    Example:
+    Examples:
         >>> vector = np.array([1, 2], np.float32)
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> update = Update(1, 3, vector, "delta", 10, 0.5, extra={"control": -vector})

@@ -19,6 +19,9 @@ class Natural:
     Args:
         min_size: least number of examples of an owner that takes part, >= 1.
 
+    Attributes:
+        by_owner: whether the labels are owners' ids.
+
     Raises:
         ValueError: a value is out of its bounds, or there are more clients than owners.
     """
