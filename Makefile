@@ -86,7 +86,12 @@ constraints: setup ## Renew constraints.txt with the newest versions
 reference: setup ## Write docs/reference.md anew, from the comments in conf/
 	$(python) -m scripts.reference
 
+.PHONY: docs
+docs: setup ## Write the documentation as a site to site/
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet
+	@echo "To open in a browser: site/index.html"
+
 .PHONY: clean
 clean: ## Remove .venv, caches and builds; outputs stay
-	rm -rf .venv build dist *.egg-info .hypothesis .*_cache
+	rm -rf .venv build dist site *.egg-info .hypothesis .*_cache
 	find . -name __pycache__ -exec rm -rf {} +

@@ -1,105 +1,26 @@
 """The HTML report as a browser shows it."""
 
-import html
-import json
-import os
 import re
-import shutil
-import signal
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from browser import brightness, measured, needs_browser, opened
 from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, arrival, dispatch, failure, write_cell
 
 from fl_app.report import PAGE, write_report
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-BROWSER = next(filter(None, map(shutil.which, BROWSERS)), None)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180), needs_browser]
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(180),
-    pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(BROWSERS)} is installed"),
-]
-
-
-# A browser's window is at least 500 pixels wide; a frame in it may be as narrow as a phone.
-FRAME = """<body style="margin: 0">
-<iframe src="{page}" style="width: {width}px; height: 4000px; border: 0"></iframe>
-<script>
-setTimeout(() => {{
-  const {{document: page, innerWidth: width}} = document.querySelector("iframe").contentWindow;
-  const colour = (element, key) => getComputedStyle(element)[key];
-  const figures = [...page.querySelectorAll(".figure")];
-  document.body.dataset.found = JSON.stringify({{
-    width: width,
-    needed: page.documentElement.scrollWidth,
-    drawn: figures.map(figure => figure.querySelector(".main-svg") !== null),
-    wide: figures.map(figure => figure.querySelector(".main-svg")?.clientWidth),
+MEASURES = """
+    drawn: [...page.querySelectorAll(".figure")].map(
+      figure => figure.querySelector(".main-svg") !== null),
+    wide: [...page.querySelectorAll(".figure")].map(
+      figure => figure.querySelector(".main-svg")?.clientWidth),
     paper: colour(page.querySelector("section"), "backgroundColor"),
     ink: colour(page.querySelector("h1"), "color"),
     plot: colour(page.querySelector(".figure .main-svg"), "backgroundColor"),
     tick: colour(page.querySelector(".figure .xtick text"), "fill"),
-  }});
-}}, 20000);
-</script>"""
-
-
-def opened(page: Path, profile: Path, *options: str) -> tuple[str, list[str]]:
-    """The page after its scripts ran, without the scripts, and what they complained of."""
-    browser = subprocess.Popen(
-        [
-            str(BROWSER),
-            "--headless",
-            "--no-sandbox",  # which root, as in a container, cannot have
-            "--disable-gpu",
-            "--disable-quic",
-            "--no-first-run",
-            "--disable-background-networking",
-            "--disable-component-update",
-            "--disable-sync",
-            "--host-resolver-rules=MAP * ~NOTFOUND",  # no network
-            f"--user-data-dir={profile}",
-            "--enable-logging=stderr",
-            "--window-size=1280,4000",
-            "--virtual-time-budget=60000",
-            *options,
-            "--dump-dom",
-            page.as_uri(),
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        document, errors = browser.communicate(timeout=120)
-    finally:
-        if browser.poll() is None:
-            os.killpg(browser.pid, signal.SIGKILL)
-            browser.wait()
-    text = re.sub(r"<script.*?</script>", "", document, flags=re.DOTALL)
-    return text, [line for line in errors.splitlines() if "CONSOLE" in line]
-
-
-def measured(page: Path, width: int, *, dark: bool) -> dict[str, Any]:
-    """How a page looks in a frame of so many pixels."""
-    frame = page.parent / f"frame-{width}-{dark}.html"
-    frame.write_text(FRAME.format(page=page.name, width=width))
-    scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
-    text, complaints = opened(
-        frame, page.parent / f"{frame.stem}-profile", "--allow-file-access-from-files", scheme
-    )
-    assert complaints == []
-    (found,) = re.findall(r'data-found="(.*?)"', text)
-    return json.loads(html.unescape(found))
-
-
-def brightness(colour: str) -> float:
-    """Of a CSS colour without opacity, in [0, 255]."""
-    return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
+"""
 
 
 def figures(text: str) -> list[str]:
@@ -113,7 +34,7 @@ def test_report_of_a_run_is_drawn_without_complaints(tmp_path: Path) -> None:
         "version,t,accuracy,loss,bytes_down,bytes_up\n0,0.0,0.1,1,0,0\n2,7.0,0.8,1,4000,800\n"
     )
     write_report(tmp_path, figures=False)
-    text, complaints = opened(tmp_path / PAGE, tmp_path / "profile")
+    text, complaints = opened((tmp_path / PAGE).as_uri(), tmp_path / "profile")
     assert complaints == []
     drawn = figures(text)
     assert len(drawn) == 7
@@ -133,7 +54,7 @@ def test_report_of_an_experiment_is_drawn_without_complaints(tmp_path: Path) -> 
         write_cell(tmp_path / f"fedasync-seed{seed}", events=events, algorithm="fedasync")
     write_cell(tmp_path / "fedavg", events=ROUNDS, algorithm="fedavg")
     write_report(tmp_path, figures=False)
-    text, complaints = opened(tmp_path / PAGE, tmp_path / "profile")
+    text, complaints = opened((tmp_path / PAGE).as_uri(), tmp_path / "profile")
     assert complaints == []
     drawn = figures(text)
     assert len(drawn) == 6
@@ -153,7 +74,7 @@ def test_report_of_thousands_of_clients_opens(tmp_path: Path) -> None:
         ]
     write_cell(tmp_path, events=events)
     write_report(tmp_path, figures=False)
-    text, complaints = opened(tmp_path / PAGE, tmp_path / "profile")
+    text, complaints = opened((tmp_path / PAGE).as_uri(), tmp_path / "profile")
     assert complaints == []
     assert "60 of 3,000 clients" in text
     assert figures(text)[0].count('class="point"') >= 600
@@ -177,7 +98,8 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("name", ["run", "many"])
 def test_page_fits_a_phone_and_the_dark(sweep: Path, name: str, width: int, dark: bool) -> None:
-    found = measured(sweep / name / PAGE, width, dark=dark)
+    page = sweep / name / PAGE
+    found = measured(page, page.parent, width, dark=dark, measures=MEASURES)
     assert found["width"] == width
     assert found["needed"] <= width
     assert len(found["drawn"]) >= 5
@@ -192,11 +114,11 @@ def test_page_fits_a_phone_and_the_dark(sweep: Path, name: str, width: int, dark
 def test_job_of_a_sweep_is_drawn_with_the_library_beside_it(tmp_path: Path) -> None:
     write_cell(tmp_path / "0", events=EVENTFUL, algorithm="fedbuff")
     write_report(tmp_path / "0", figures=False, shared=tmp_path)
-    text, complaints = opened(tmp_path / "0" / PAGE, tmp_path / "profile")
+    text, complaints = opened((tmp_path / "0" / PAGE).as_uri(), tmp_path / "profile")
     assert complaints == []
     assert len(figures(text)) == 6
     assert 'id="no-library" hidden=""' in text
     (tmp_path / "plotly.min.js").unlink()
-    text, _ = opened(tmp_path / "0" / PAGE, tmp_path / "profile2")
+    text, _ = opened((tmp_path / "0" / PAGE).as_uri(), tmp_path / "profile2")
     assert 'id="no-library">' in text  # the warning
     assert figures(text) == []

@@ -1,4 +1,4 @@
-"""What README, docs/ and CONTRIBUTING.md name exists: links, modules, files, commands, rooms."""
+"""What README, docs/ and CONTRIBUTING.md name exists: links, modules, files, commands, packages."""
 
 import ast
 import importlib
@@ -20,8 +20,8 @@ from fl_app.cli import CONF
 from fl_app.schedule import Buffered
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 
 # Shown to be made by the reader, or made by a run or the kit.
 NOT_HERE = {
@@ -125,7 +125,7 @@ def test_the_packages_are_those_that_the_linter_knows() -> None:
     rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \|", section, re.MULTILINE)
     assert [re.findall(r"\w+", row) for row in rows] == layers
     found = {module.name for module in pkgutil.iter_modules(fl_app.__path__)}
-    assert {room for layer in layers for room in layer} == found
+    assert {package for layer in layers for package in layer} == found
 
 
 def test_the_glossary_is_in_alphabetical_order_and_names_nothing_twice() -> None:
