@@ -56,6 +56,13 @@ def reject(t, **story):
     return {"kind": "reject", "t": t, **story, "reason": "late"}
 
 
+def clients_evaluate(t, since, version, mean, worst, *, clients=4, metric="accuracy"):
+    figures = {f"{metric}_mean": mean, f"{metric}_std": 0.1, f"{metric}_worst_decile": worst}
+    about = {"version": version, "since": since, "client_updates": 10 * version}
+    counts = {"clients": clients, "num_examples": 10 * clients}
+    return {"kind": "clients_evaluate", "t": t, **about, **counts, **figures}
+
+
 def aggregate(t, version, client, age):
     return {"kind": "aggregate", "t": t, "version": version, "client": client, "age": age}
 

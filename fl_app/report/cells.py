@@ -154,6 +154,11 @@ class Cell:
         return [e for e in self.history.evaluations if not math.isnan(e.value(score.name))]
 
     @property
+    def on_clients(self) -> bool:
+        """Whether clients evaluated."""
+        return bool(self.history.client_evaluations)
+
+    @property
     def scores(self) -> list[float]:
         """The score of each of the `evaluations`."""
         name = self.score.name if self.score else ""

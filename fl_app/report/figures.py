@@ -23,6 +23,8 @@ from fl_app.report.series import (
     Curve,
     Series,
     busy_share,
+    client_curve,
+    client_metrics,
     curve,
     group,
     histogram,
@@ -33,6 +35,7 @@ from fl_app.report.series import (
     sample,
     seconds,
     time_label,
+    whose,
     window,
 )
 from fl_app.report.style import INK, MUTED, RC, WAITING, Look, looks, save
@@ -82,6 +85,12 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
                     whole[1].get_legend().remove()
             _title(figure, "Who learns faster")
             save(figure, folder / f"{score.name}.png")
+
+        for metric in client_metrics(cells)[:1]:
+            figure = _figure(7, 4.2 + _below(series))
+            draw_on_clients(figure.subplots(), series, drawn, metric, unit)
+            _title(figure, "On the clients")
+            save(figure, folder / "clients.png")
 
         room = 2 + _extra(series, PANEL)
         figure = _figure(1 + 2.4 * columns, 0.7 + room * math.ceil(panels / columns))
@@ -165,13 +174,48 @@ def draw_score(
     axes.set_xlim(0, until)
     _scale(axes, series, score, target)
     axes.set_xlabel(unit)
-    axes.set_ylabel(f"test {score.name}")
+    axes.set_ylabel(f"{whose([c for each in series for c in each.cells])} {score.name}")
     axes.label_outer()
     many = told > 8
     if _below(series[:told]):
         axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(0, -0.16), borderaxespad=0)
     else:
         axes.legend(ncols=1 + many, fontsize=6.5 if many else None).set_in_layout(False)
+
+
+def draw_on_clients(
+    axes: Axes, series: Sequence[Series], drawn: Sequence[Look], metric: str, unit: str
+) -> None:
+    """What clients measured on their own data: the mean, and a band to the worst tenth.
+
+    Args:
+        axes: to draw on.
+        series: to draw; those whose clients did not evaluate are left out.
+        drawn: look of each series.
+        metric: to draw.
+        unit: label of the time axis.
+    """
+    score = Score(metric)
+    for each, look in zip(series, drawn, strict=True):
+        line = client_curve(each, metric)
+        if not line.t.size:
+            continue
+        last = (
+            f"{score.form.format(line.mean[-1])}, worst decile {score.form.format(line.worst[-1])}"
+        )
+        label = _lines(f"{_told(each)}: {last}", BELOW)
+        axes.plot(line.t, line.mean, look.line, color=look.colour, label=label)
+        axes.fill_between(line.t, line.mean, line.worst, color=look.colour, alpha=0.18, lw=0)
+    axes.set_xlim(0, None)
+    axes.set_ylim(0, None)
+    if score.is_share:
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.set_xlabel(unit)
+    axes.set_ylabel(f"clients' {metric}")
+    if _below(series):
+        axes.legend(fontsize=7, loc="upper left", bbox_to_anchor=(0, -0.16), borderaxespad=0)
+    else:
+        axes.legend(fontsize=6.5).set_in_layout(False)
 
 
 def draw_multiples(
@@ -203,7 +247,8 @@ def draw_multiples(
     seeds = any(len(each.cells) > 1 for each in series)
     band = "; bands: lowest to highest seed" if seeds else ""
     figure.supxlabel(f"{unit}; grey: all others{dashed}{band}", fontsize=9)
-    figure.supylabel(f"test {score.name}", fontsize=9)
+    owner = whose([cell for each in series for cell in each.cells])
+    figure.supylabel(f"{owner} {score.name}", fontsize=9)
 
 
 def _draw_curve(

@@ -21,7 +21,7 @@ from fl_app.report import plots
 from fl_app.report.cells import Cell
 from fl_app.report.charts import Figure
 from fl_app.report.gantt import ROOMY, timeline_of
-from fl_app.report.series import Series, group, seconds, window
+from fl_app.report.series import Series, client_metrics, group, seconds, whose, window
 from fl_app.report.setting import setting
 from fl_app.report.style import IN_THE_DARK, Look, looks
 from fl_app.report.table import Row, Table
@@ -184,8 +184,9 @@ def _of_run(
 ) -> list[Section]:
     sections = []
     if cell.evaluations:
-        text = f"{_tested(table)} of the global model."
+        text = f"{_tested(table, [cell])} of the global model."
         sections.append(Section("Learning", text, _curves([series], [look], table)))
+    sections += _of_clients([series], [look])
     if cell.history.orders:
         shown = timeline(cell, span)
         figure = timeline_of(cell, shown, look, window([cell], ROOMY))
@@ -216,7 +217,7 @@ def _of_comparison(
     seeds = any(len(each.cells) > 1 for each in series)
     sections = []
     if any(cell.evaluations for each in series for cell in each.cells):
-        text = f"{_tested(table)} of the global models."
+        text = f"{_tested(table, [c for each in series for c in each.cells])} of the global models."
         if seeds:
             text += (
                 " Lines are means, bands reach from the lowest to the highest of the seeds; both "
@@ -228,6 +229,7 @@ def _of_comparison(
         text += ": diamonds are means, bars standard deviations, circles seeds." if seeds else "."
         last = [plots.final(table, series, drawn, score) for score in table.scores]
         sections.append(Section("Where it ends", text, last, True))
+    sections += _of_clients(series, drawn)
     if any(each.ages for each in series):
         text = "Share of the aggregated updates of at most this age."
         sections.append(Section("Staleness", text, [plots.staleness(series, drawn)], True))
@@ -244,6 +246,25 @@ def _of_comparison(
     return sections
 
 
+def _of_clients(series: Sequence[Series], drawn: Sequence[Look]) -> list[Section]:
+    """What clients measured, if they did."""
+    metrics = client_metrics([cell for each in series for cell in each.cells])
+    if not metrics:
+        return []
+    text = (
+        "What clients measured of the global model on their own data: the mean weighted by their "
+        "examples, with a band to the worst decile, the mean of the worst tenth of them."
+    )
+    some = [
+        (each, look)
+        for each, look in zip(series, drawn, strict=True)
+        if any(cell.on_clients for cell in each.cells)
+    ]
+    chosen, looks_of = [each for each, _ in some], [look for _, look in some]
+    figures = [plots.on_clients(chosen, looks_of, metric) for metric in metrics]
+    return [Section("On the clients", text, figures, len(series) > 1)]
+
+
 def _curves(series: Sequence[Series], drawn: Sequence[Look], table: Table) -> list[Figure]:
     figures = []
     for score in table.scores:
@@ -258,10 +279,10 @@ def _names(table: Table) -> str:
     return " and ".join(score.name for score in table.scores)
 
 
-def _tested(table: Table) -> str:
+def _tested(table: Table, cells: Sequence[Cell]) -> str:
     """The first words of a sentence on the metrics that are drawn."""
     names = dict.fromkeys([*(score.name for score in table.scores), "loss"])
-    return f"Test {' and '.join(names)}"
+    return f"{whose(cells).capitalize()} {' and '.join(names)}"
 
 
 def _direction(table: Table) -> str:

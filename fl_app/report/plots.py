@@ -25,7 +25,16 @@ from fl_app.report.charts import (
     rounded,
     spread_out,
 )
-from fl_app.report.series import Curve, Series, curve, histogram, labels, time_label
+from fl_app.report.series import (
+    Curve,
+    Series,
+    client_curve,
+    curve,
+    histogram,
+    labels,
+    time_label,
+    whose,
+)
 from fl_app.report.style import INK, MUTED, Look
 from fl_app.report.table import Table
 
@@ -84,7 +93,8 @@ def learning(
         for x, title in axes.items()
     ]
     several = len(series) > 1
-    layout = layout_of(axes["t"], f"test {y}", height=330, legend=several)
+    owner = whose([cell for each in series for cell in each.cells])
+    layout = layout_of(axes["t"], f"{owner} {y}", height=330, legend=several)
     layout["yaxis"].update(tickformat=".0%" if share else "", rangemode="tozero")
     layout["xaxis"]["rangemode"] = "tozero"
     layout["updatemenus"] = [choice(buttons)]
@@ -101,6 +111,53 @@ def learning(
                 "line": {"color": MUTED, "width": 1, "dash": "dash"},
             }
         ]
+    return {"data": traces, "layout": layout}
+
+
+def on_clients(series: Sequence[Series], looks: Sequence[Look], y: str) -> Figure:
+    """What clients measured on their own data: the mean, and a band to the worst tenth.
+
+    Args:
+        series: to draw.
+        looks: of each.
+        y: name of the metric.
+    """
+    share, several = Score(y).is_share, len(series) > 1
+    form = ".1%" if share else ".4g"
+    traces: list[dict[str, Any]] = []
+    for each, look in zip(series, looks, strict=True):
+        line = client_curve(each, y)
+        at = spread_out(line.t.size)
+        t, mean, worst = line.t[at], line.mean[at], line.worst[at]
+        style = {"legendgroup": each.name, "name": html.escape(each.name)}
+        band = {"fill": "toself", "fillcolor": faint(look.colour), "hoverinfo": "skip"}
+        around = plain(np.concatenate([t, t[::-1]])), plain(np.concatenate([mean, worst[::-1]]))
+        traces.append(
+            {
+                **line_of(look, width=0),
+                **style,
+                **band,
+                "x": around[0],
+                "y": around[1],
+                "showlegend": False,
+            }
+        )
+        traces.append(
+            {
+                **line_of(look),
+                **style,
+                **dots(t.size),
+                "x": plain(t),
+                "y": plain(mean),
+                "customdata": plain(worst),
+                "hovertemplate": f"%{{y:{form}}}, worst decile %{{customdata:{form}}}",
+            }
+        )
+    title = time_label([cell for each in series for cell in each.cells])
+    layout = layout_of(title, f"clients' {y}", height=330, legend=several)
+    layout["yaxis"].update(tickformat=".0%" if share else "", rangemode="tozero")
+    layout["xaxis"]["rangemode"] = "tozero"
+    layout["hovermode"] = "x unified" if len(series) <= 10 else "closest"
     return {"data": traces, "layout": layout}
 
 
@@ -298,7 +355,8 @@ def final(table: Table, series: Sequence[Series], looks: Sequence[Look], score: 
                 "hovertemplate": f"{value}<extra></extra>",
             }
         )
-    title = f"last test {score.name}"
+    owner = whose([cell for each in series for cell in each.cells])
+    title = f"last {owner} {score.name}"
     layout = layout_of(title, "", height=110 + 26 * len(found), legend=False)
     layout["xaxis"].update(tickformat=".0%" if score.is_share else "", tickangle=0, nticks=6)
     layout["yaxis"].update(autorange="reversed", automargin=True, type="category")

@@ -17,9 +17,12 @@ from fl_app.core.errors import require
 from fl_app.core.events import (
     Aggregated,
     Arrived,
+    ClientEvaluated,
+    ClientsEvaluated,
     Clustered,
     Dispatched,
     Evaluated,
+    EvaluationOrdered,
     Event,
     Failed,
     Rejected,
@@ -194,7 +197,7 @@ class _Replay:
                     self._leave_empty()
                     self._end_waits(event.t)
                 self._mark(event)
-            case Evaluated():
+            case Evaluated() | EvaluationOrdered() | ClientEvaluated() | ClientsEvaluated():
                 pass
             case _:
                 self._mark(event)
@@ -256,9 +259,11 @@ def _note(event: Event) -> str:
     if isinstance(event, Clustered):
         sizes = [size for _, size in sorted(Counter(event.cluster).items())]
         return f"version {event.version}, clusters of {', '.join(map(str, sizes))} clients"
+    flat = to_json(event)
+    flat |= flat.pop("metrics", {})
     notes = (
         f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
-        for key, value in to_json(event).items()
+        for key, value in flat.items()
         if key not in NOT_NOTED and value is not None
     )
     return ", ".join(notes)[:MAX_NOTE]

@@ -1,5 +1,6 @@
 """The numbers behind the figures: curves, histograms and the rows of the timeline."""
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -90,6 +91,51 @@ def curve(series: Series, x: str = "t", y: str = "accuracy") -> Curve:
     values = np.stack([np.interp(t, times, a) for times, a in runs])
     tails = tuple(_beyond(last, times, a) for times, a in runs if times[-1] > last)
     return Curve(t, values.mean(axis=0), values.min(axis=0), values.max(axis=0), tails)
+
+
+class ClientCurve(NamedTuple):
+    """What clients measured of versions, over the time `t` of the versions; of shape ``(n,)``.
+
+    Attributes:
+        t: when a version was published, seconds.
+        mean: over the clients, weighted by their examples; over the seeds.
+        worst: mean over the worst tenth of the clients; over the seeds.
+    """
+
+    t: Floats
+    mean: Floats
+    worst: Floats
+
+
+def client_curve(series: Series, metric: str) -> ClientCurve:
+    """A metric of the evaluations on clients; seeds are joined as in `curve`."""
+    runs = []
+    for cell in series.cells:
+        points = [(e.t, *e.of(metric)) for e in cell.history.client_evaluations]
+        if found := [(t, mean, worst) for t, mean, _, worst in points if math.isfinite(mean)]:
+            runs.append(np.array(found).T)
+    empty = np.empty(0)
+    if not runs:
+        return ClientCurve(empty, empty, empty)
+    t = np.unique(np.concatenate([times for times, _, _ in runs]))
+    t = t[(t >= max(run[0][0] for run in runs)) & (t <= min(run[0][-1] for run in runs))]
+    return ClientCurve(
+        t, *(np.mean([np.interp(t, run[0], run[row]) for run in runs], axis=0) for row in (1, 2))
+    )
+
+
+def client_metrics(cells: Sequence[Cell]) -> list[str]:
+    """Metrics of evaluations on clients that are drawn: score and loss, else the first two."""
+    found = [cell.history.client_evaluations[-1].names for cell in cells if cell.on_clients]
+    names = list(dict.fromkeys(name for each in found for name in each))
+    preferred = dict.fromkeys([*(cell.score.name for cell in cells if cell.score), "loss"])
+    return [name for name in preferred if name in names] or names[:2]
+
+
+def whose(cells: Sequence[Cell]) -> str:
+    """Whose score the evaluations have: that of the test set, or the clients' own."""
+    tested = any(cell.history.server_evaluations for cell in cells)
+    return "clients'" if not tested and any(cell.on_clients for cell in cells) else "test"
 
 
 def _beyond(last: float, t: Floats, values: Floats) -> tuple[Floats, Floats]:

@@ -3,9 +3,10 @@
 from typing import NamedTuple
 
 from fl_app.record.measures import mean_age
+from fl_app.record.score import Score
 from fl_app.record.targets import WINDOW
 from fl_app.report.cells import Cell
-from fl_app.report.series import seconds
+from fl_app.report.series import client_metrics, seconds
 from fl_app.report.table import Row, Table
 
 
@@ -26,6 +27,7 @@ def tiles_of(cell: Cell, table: Table) -> list[Tile]:
     if score is not None and row.final_score is not None and row.best_score is not None:
         best = f"best {score.form.format(row.best_score)}"
         tiles.append(Tile(score.name, score.form.format(row.final_score), best))
+    tiles += _of_clients(cell)
     if table.has("seconds_to_target"):
         tiles += _of_target(row, f"{table.target_accuracy:.0%}")
     tiles += [
@@ -42,6 +44,18 @@ def tiles_of(cell: Cell, table: Table) -> list[Tile]:
     rejected = f"{history.rejected:,} replies rejected"
     tiles.append(Tile("failures", f"{history.failures:,}", rejected))
     return tiles
+
+
+def _of_clients(cell: Cell) -> list[Tile]:
+    """The last evaluation on clients, if there is one."""
+    metrics = client_metrics([cell])
+    if not metrics:
+        return []
+    last = cell.history.client_evaluations[-1]
+    form = Score(metrics[0]).form
+    mean, _, worst = last.of(metrics[0])
+    remark = f"worst decile {form.format(worst)}, {last.clients:,} clients"
+    return [Tile(f"{metrics[0]} on clients", form.format(mean), remark)]
 
 
 def _of_target(row: Row, target: str) -> list[Tile]:

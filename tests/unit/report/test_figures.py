@@ -9,13 +9,14 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 from PIL import Image
-from run_folders import ASYNCHRONOUS, ROUNDS, dispatch, failure, write_cell
+from run_folders import ASYNCHRONOUS, ROUNDS, clients_evaluate, dispatch, failure, write_cell
 
 from fl_app.record.score import ACCURACY
 from fl_app.report.figures import (
     MAX_LINES,
     WAITING,
     draw_multiples,
+    draw_on_clients,
     draw_score,
     draw_staleness,
     draw_timeline,
@@ -224,3 +225,19 @@ def test_pictures_cut_no_long_name(tmp_path):
             pixels = np.asarray(picture.convert("L"))
         for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
             assert (edge == 255).all(), path.name
+
+
+def test_what_clients_measured_has_a_picture(tmp_path):
+    events = [*ROUNDS, clients_evaluate(4, 3, 1, 0.4, 0.1), clients_evaluate(7, 6, 2, 0.8, 0.5)]
+    write_cell(tmp_path / "fedavg", events=events, algorithm="fedavg")
+    write_cell(tmp_path / "fedasync", events=ASYNCHRONOUS, algorithm="fedasync")
+    cells = read_run(tmp_path)
+    write_figures(cells, 0.9, tmp_path / "figures")
+    assert (tmp_path / "figures" / "clients.png").is_file()
+    axes = Figure().subplots()
+    series = group(cells)
+    draw_on_clients(axes, series, looks([e.algorithm for e in series]), "accuracy", "seconds")
+    (line,) = axes.lines
+    np.testing.assert_allclose(line.get_xydata(), [[3, 0.4], [6, 0.8]])
+    (label,) = axes.get_legend().get_texts()
+    assert label.get_text() == "fedavg: 80.0%, worst decile 50.0%"

@@ -3,7 +3,7 @@ import os
 import re
 
 import pytest
-from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, dispatch, write_cell
+from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, clients_evaluate, dispatch, write_cell
 
 from fl_app.report import PAGE, watch, write_report
 
@@ -197,3 +197,22 @@ def test_run_that_was_resumed_is_watched_again(tmp_path):
 def test_watching_at_no_interval_is_refused(tmp_path):
     with pytest.raises(ValueError, match="every=0 must be a finite number above 0"):
         watch(tmp_path, every=0)
+
+
+def test_page_of_a_run_without_a_test_set_goes_by_what_its_clients_measured(tmp_path):
+    order = {"kind": "evaluate_order", "t": 10, "client": 3, "order": 9, "version": 1, "bytes": 8}
+    failed = {"kind": "failure", "t": 11, "client": 3, "order": 9, "base_version": 1}
+    events = [
+        *(dispatch(0, client) for client in range(2)),
+        order,
+        {**failed, "reason": "evaluation: OSError: no such file"},
+        clients_evaluate(12, 10, 1, 0.4, 0.1),
+        clients_evaluate(35, 30, 4, 0.8, 0.5),
+    ]
+    write_cell(tmp_path, events=events, algorithm="fedbuff")
+    text = page(tmp_path)
+    assert "On the clients" in text
+    assert "Clients&#39; accuracy and loss of the global model" in text
+    assert "worst decile 50.0%, 4 clients" in text
+    assert "evaluate_order, version 1" in text
+    assert "evaluation: OSError: no such file" in text

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, dispatch, write_cell
+from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, clients_evaluate, dispatch, write_cell
 
 from fl_app.record.score import ACCURACY
 from fl_app.report import plots
@@ -146,3 +146,16 @@ def test_diverged_loss_is_a_gap(tmp_path):
     (line,) = plots.learning(group(read_run(tmp_path)), looks(["x"]), "loss")["data"]
     assert line["y"][0] == 1
     assert math.isnan(line["y"][1])
+
+
+def test_what_clients_measured_is_a_line_with_a_band_to_the_worst_decile(tmp_path):
+    events = [clients_evaluate(12, 10, 1, 0.4, 0.1), clients_evaluate(35, 30, 4, 0.8, 0.5)]
+    write_cell(tmp_path / "x", events=events, algorithm="fedbuff")
+    series = group(read_run(tmp_path))
+    figure = plots.on_clients(series, drawn(series), "accuracy")
+    band, line = figure["data"]
+    assert (line["x"], line["y"], line["customdata"]) == ([10, 30], [0.4, 0.8], [0.1, 0.5])
+    assert (band["x"], band["y"]) == ([10, 30, 30, 10], [0.4, 0.8, 0.5, 0.1])
+    assert figure["layout"]["yaxis"]["title"]["text"] == "clients' accuracy"
+    learned = plots.learning(series, drawn(series), "accuracy", 0.9)
+    assert learned["layout"]["yaxis"]["title"]["text"] == "clients' accuracy"

@@ -2,13 +2,23 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from run_folders import ASYNCHRONOUS, ROUNDS, dispatch, evaluate, history_of, write_cell
+from run_folders import (
+    ASYNCHRONOUS,
+    ROUNDS,
+    clients_evaluate,
+    dispatch,
+    evaluate,
+    history_of,
+    write_cell,
+)
 
 from fl_app.report.cells import Cell, Wait
-from fl_app.report.reading import read_cell
+from fl_app.report.reading import read_cell, read_run
 from fl_app.report.series import (
     Series,
     busy_share,
+    client_curve,
+    client_metrics,
     curve,
     group,
     histogram,
@@ -19,6 +29,7 @@ from fl_app.report.series import (
     sample,
     seconds,
     time_label,
+    whose,
     window,
 )
 
@@ -203,3 +214,37 @@ def test_time_is_named_after_its_clock():
 @pytest.mark.parametrize(("t", "text"), [(0.04, "0.0 s"), (99.94, "99.9 s"), (1234.5, "1,234 s")])
 def test_seconds_are_as_fine_as_they_are_few(t, text):
     assert seconds(t) == text
+
+
+def test_curve_of_clients_is_their_mean_and_worst_decile_over_the_versions_time(tmp_path):
+    """Version 2 is told after version 4. Seed 1 has half the values at times 10 and 30: at 20,
+    seed 0 has (0.6, 0.2) and seed 1 (0.3, 0.1) by interpolation."""
+    first = [
+        clients_evaluate(12, 10, 1, 0.4, 0.0),
+        clients_evaluate(35, 30, 4, 0.8, 0.4),
+        clients_evaluate(36, 20, 2, 0.6, 0.2),
+    ]
+    second = [clients_evaluate(11, 10, 1, 0.2, 0.0), clients_evaluate(31, 30, 4, 0.4, 0.2)]
+    write_cell(tmp_path / "x-seed0", events=first, algorithm="fedbuff")
+    write_cell(tmp_path / "x-seed1", events=second, algorithm="fedbuff")
+    (series,) = group(read_run(tmp_path))
+    line = client_curve(series, "accuracy")
+    np.testing.assert_allclose(line.t, [10, 20, 30])
+    np.testing.assert_allclose(line.mean, [0.3, 0.45, 0.6])
+    np.testing.assert_allclose(line.worst, [0.0, 0.15, 0.3])
+    assert client_curve(series, "loss").t.size == 0
+    assert client_metrics(series.cells) == ["accuracy"]
+    assert whose(series.cells) == "clients'"
+    assert [e.accuracy for e in series.cells[0].evaluations] == [0.4, 0.6, 0.8]
+
+
+def test_what_clients_of_others_measured_has_its_own_names(tmp_path):
+    events = [
+        {"kind": "evaluate", "t": 0, "version": 0, "accuracy": 0.1, "loss": 2.0},
+        clients_evaluate(12, 10, 1, 0.4, 0.0, metric="eval_acc"),
+    ]
+    write_cell(tmp_path, events=events, algorithm="fedbuff")
+    cell = read_cell(tmp_path)
+    assert client_metrics([cell]) == ["eval_acc"]
+    assert whose([cell]) == "test"
+    assert [e.accuracy for e in cell.evaluations] == [0.1]
