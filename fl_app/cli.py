@@ -20,6 +20,13 @@ _PACKAGE = Path(__file__).resolve().parent
 CONF = _PACKAGE / "conf" if (_PACKAGE / "conf").is_dir() else _PACKAGE.parent / "conf"
 
 
+def _at_most(value: float, bound: float | None) -> float:
+    return value if bound is None else min(value, bound)
+
+
+# Defaults in conf/ such as ten clients at work, or all where there are fewer. None = no bound.
+OmegaConf.register_new_resolver("at_most", _at_most, replace=True)
+
 _one_at_a_time = threading.Lock()  # Hydra's state belongs to the process
 
 
@@ -77,14 +84,20 @@ def explain(error: HydraException, overrides: Sequence[str]) -> str:
             )
     cause, text = error.__cause__, str(error)
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
-        return f"unknown key {cause.full_key!r}{nearest(cause.full_key, known_keys(overrides))}"
+        return _unknown(cause.full_key, overrides)
     # A group that is not in the defaults: only the text names it.
     if match := re.search(
         r"Could not (?:override|append to config|delete from config) '([^']*)'", text
     ):
-        key = match[1].split("=")[0]
-        return f"unknown key {key!r}{nearest(key, known_keys(overrides))}"
+        return _unknown(match[1].split("=")[0], overrides)
     return text
+
+
+def _unknown(key: str, overrides: Sequence[str]) -> str:
+    known = known_keys(overrides)
+    if key in known:  # the first options of a sweep have it
+        return f"unknown key {key!r} with one of the options that are swept: sweep that one apart"
+    return f"unknown key {key!r}{nearest(key, known)}"
 
 
 def refuse_surplus(config: DictConfig) -> None:

@@ -4,7 +4,8 @@ import hydra
 import pytest
 from hydra.errors import HydraException
 
-from fl_app.cli import CONF, explain, refuse_dots
+from fl_app.cli import CONF, compose, explain, refuse_dots
+from fl_app.runner.validate import build_schedule
 
 
 def complaint(*overrides: str) -> str:
@@ -31,6 +32,27 @@ def test_the_nearest_key_is_one_of_the_groups_that_were_chosen(
     overrides: list[str], nearest: str
 ) -> None:
     assert f"; did you mean {nearest}" in complaint(*overrides)
+
+
+def test_a_key_that_some_options_of_a_sweep_have_is_not_suggested_for_itself() -> None:
+    key = "algorithm.schedule.concurrency=3"
+    with pytest.raises(ValueError, match="concurrency") as refused:
+        compose(["algorithm=fedavg", key])
+    cause = refused.value.__context__
+    assert isinstance(cause, HydraException)
+    told = explain(cause, ["algorithm=fedbuff,fedavg", key])
+    assert told.endswith("with one of the options that are swept: sweep that one apart")
+
+
+@pytest.mark.parametrize("num_clients", [6, 50])
+@pytest.mark.parametrize("schedule", ["buffered", "k_async", "fully_async", "synchronous"])
+def test_few_clients_all_work(schedule: str, num_clients: int) -> None:
+    """A federation smaller than the defaults needs no further keys."""
+    config = compose([f"algorithm/schedule={schedule}", f"num_clients={num_clients}"])
+    build_schedule(config).validate_population(num_clients)
+    keys = config.algorithm.schedule
+    at_work = keys.get("concurrency", keys.get("buffer_size"))
+    assert at_work == (num_clients if schedule == "k_async" else min(10, num_clients))
 
 
 def test_a_group_that_cannot_be_chosen_like_this_is_refused_all_the_same() -> None:
