@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.core.errors import RunError
-from fl_app.core.types import Order, Upload, Vector
+from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
@@ -38,6 +38,9 @@ class Resting:
             return Upload(none, "delta", 1, 0.0, done=False, progress=0.5, state=kept)
         self.fresh += "fresh_version" in order.config
         return Upload(self._nothing, "delta", 1, 0.0)
+
+    def score(self, order: Order) -> Scores:
+        raise NotImplementedError  # no run here evaluates on clients
 
 
 def measure(repeats: int) -> dict[str, Any]:
