@@ -17,6 +17,7 @@ Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 KINDS = ("classification", "multi_label", "regression")
 FEW = 20  # distinct whole numbers that are always taken for classes
 SHOWN = 10  # classes in a message
+TAKEN = ("version", "t", "loss")  # names in a run's table that no further metric can have
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +90,9 @@ def examples_of(
     if loss is not None:
         made = replace(made, criterion=loss)
     if metrics is not None:
+        taken = [name for name in metrics if name in TAKEN]
+        if taken:
+            raise ValueError(f"metrics has the name {taken[0]!r}, which a run's table has already")
         made = replace(made, metrics=dict(metrics))
     return Examples(inputs, targets, test_inputs, test_targets, made)
 
@@ -125,6 +129,8 @@ def _require_lengths(inputs: Tensor, targets: NDArray[Any], x: str, y: str) -> N
     if len(inputs) == 0:
         remedy = "leave out x_test and y_test to run without a test set" if x == "x_test" else ""
         raise ValueError(f"{x} has no rows: " + (remedy or "there is nothing to learn from"))
+    if inputs.numel() == 0:
+        raise ValueError(f"{x} has the shape {tuple(inputs.shape)}: its examples hold nothing")
 
 
 # -- targets ---------------------------------------------------------------------------------------
@@ -168,7 +174,7 @@ def _objective(
         num_outputs = columns.shape[1]
         return MultiLabel(num_outputs) if kind == "multi_label" else Regression(num_outputs)
     mean, deviation = columns.mean(0, np.float64), columns.std(0, dtype=np.float64)
-    deviation = np.where(deviation > 0, deviation, 1.0)
+    deviation = np.where(deviation > 1e-7 * np.abs(mean), deviation, 1.0)  # else it is rounding
     return Regression(len(mean), mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()))
 
 
@@ -264,6 +270,9 @@ def _raw(values: Values, name: str) -> NDArray[Any]:
             values = values.float()
     try:
         array = np.asarray(values)
+        if array.dtype.kind == "O" and not any(isinstance(value, str) for value in array.flat):
+            plain = np.array(array.tolist())  # such as numbers of a table that also has texts
+            array = plain if plain.dtype.kind in "biuf" else array
     except ValueError as error:  # rows of different lengths
         raise ValueError(f"{name} is no array, since its rows differ in shape: {error}") from None
     if array.ndim == 0:
@@ -275,12 +284,6 @@ def _numbers(array: NDArray[Any], name: str) -> NDArray[Any]:
     """The array, of which every value is a number."""
     if array.dtype.kind in "biuf":
         return array
-    if array.dtype.kind == "O":
-        try:
-            if not any(isinstance(value, str | bytes) for value in array.flat):
-                return array.astype(np.float64)
-        except (TypeError, ValueError):
-            pass
     found = next((value for value in array.flat if not _is_number(value)), array.dtype)
     raise ValueError(
         f"{name} has {str(found)!r} where numbers are needed: turn texts and dates into numbers "

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.core.errors import is_number, require
+from fl_app.core.errors import is_number, require, require_count
 from fl_app.tasks.clients import given_partition, partitioner_of
 from fl_app.tasks.examples import Examples, examples_of
 from fl_app.tasks.items import class_names, column_of, read_columns, read_pairs, splits_of
@@ -123,7 +123,7 @@ class Task:
             y_test: its targets, as `y_train`.
             model: makes a new `torch.nn.Module`; called without arguments, or with the shape of one
                 input and the number of outputs if it takes them. Or a module, of which each model
-                is a copy; or a name as of the key ``task.model``.
+                is a copy, weights included; or a name as of the key ``task.model``.
             clients: who has which training examples: a name in
                 `fl_app.tasks.partition.PARTITIONS` or a partition object, with `num_clients`; an
                 array with a client id for each example; or one index array for each client. None =
@@ -300,6 +300,8 @@ class Task:
         """This task with the clients that `from_arrays` was given."""
         if clients is None and num_clients is None:
             return self
+        if num_clients is not None:
+            require_count("num_clients", num_clients, "there would be no client to train")
         partitioner = partitioner_of("iid" if clients is None else clients)
         if partitioner is not None:
             if num_clients is None:

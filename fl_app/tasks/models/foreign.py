@@ -57,7 +57,7 @@ def maker_of(model: Any, shape: Shape, num_outputs: int) -> Callable[[], nn.Modu
         ValueError: it is none of these.
     """
     if isinstance(model, nn.Module):
-        return partial(copy.deepcopy, model)
+        return partial(copy.deepcopy, copy.deepcopy(model).cpu())  # as it is now
     if not callable(model):
         raise ValueError(
             f"model is a {type(model).__name__} and must be a callable that returns a "

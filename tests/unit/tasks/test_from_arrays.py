@@ -32,7 +32,15 @@ def made(x: Any = X, y: Any = CLASSES, *tests: Any, **settings: Any) -> Task:
 
 
 @pytest.mark.parametrize(
-    "convert", [np.asarray, torch.from_numpy, pd.DataFrame, np.ndarray.tolist, np.asfortranarray]
+    "convert",
+    [
+        np.asarray,
+        torch.from_numpy,
+        pd.DataFrame,
+        np.ndarray.tolist,
+        np.asfortranarray,
+        lambda x: x.astype(object),
+    ],
 )
 def test_inputs_of_any_kind_are_float32(convert: Any) -> None:
     task = made(convert(X))
@@ -75,6 +83,8 @@ def test_bytes_of_images_are_pixels_and_other_integers_tokens() -> None:
         (np.eye(4, dtype=bool)[CLASSES], MultiLabel, 4),
         (torch.eye(4)[CLASSES], MultiLabel, 4),
         (NUMBERS, Regression, 1),
+        (NUMBERS.astype(object), Regression, 1),
+        (CLASSES.astype(object), Classification, 4),
         (X, Regression, 3),
         (torch.from_numpy(X).half(), Regression, 3),
     ],
@@ -186,6 +196,9 @@ def test_a_module_starts_every_run_with_its_own_weights() -> None:
     assert isinstance(copy, nn.Linear)
     assert torch.equal(copy.weight, module.weight)
     assert copy.weight is not module.weight
+    task = made(model=module)
+    nn.init.zeros_(module.weight)  # later changes do not count
+    assert torch.equal(task.model().weight, copy.weight)  # type: ignore[arg-type]
 
 
 def test_trying_a_model_leaves_the_random_state_alone() -> None:
@@ -241,6 +254,10 @@ class NotOne:
         ({"x": X.astype(str)}, "x_train has '0.1257302210933933' where numbers are needed: turn"),
         ({"x": pd.DataFrame({"a": ["x"] * 40})}, "x_train has 'x' where numbers are needed"),
         ({"x": [[1.0], [1.0, 2.0]]}, "x_train is no array, since its rows differ in shape"),
+        (
+            {"x": np.array([[1.0], [1.0, 2.0]], dtype=object)},
+            "x_train is no array, since its rows differ in shape",
+        ),
         ({"x": 3}, "x_train is a int and must be an array of examples"),
         (
             {"y": np.array(["1.5"] * 40), "objective": "regression"},
@@ -274,6 +291,9 @@ class NotOne:
             "clients[1] has the index 40 and must have indices from 0 to 39",
         ),
         ({"clients": [[1], [0.5]]}, "clients[1] must be an array of indices"),
+        ({"num_clients": 2.5}, "num_clients=2.5 must be an integer >= 1"),
+        ({"x": X[:, :0]}, "x_train has the shape (40, 0): its examples hold nothing"),
+        ({"metrics": {"loss": NotOne()}}, "metrics has the name 'loss', which a run's table has"),
         ({"num_clients": 41}, "num_clients=41 must be at most 40"),
         (
             {"model": lambda: nn.Linear(3, 5)},
