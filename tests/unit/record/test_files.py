@@ -1,3 +1,4 @@
+import csv
 import errno
 import io
 import json
@@ -9,7 +10,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fl_app.core.events import Aggregated, Arrived, Checkpointed, Dispatched, Evaluated
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    Checkpointed,
+    ClientsEvaluated,
+    Dispatched,
+    Evaluated,
+)
 from fl_app.record.files import FLUSH_EVERY, MAX_LINES, JsonLines, Metrics
 from fl_app.record.history import History
 from fl_app.record.progress import LINE_EVERY, Progress
@@ -185,6 +193,47 @@ def test_metrics_without_evaluation_are_a_header(tmp_path):
     sink = Metrics(tmp_path / "metrics.csv")
     sink.close()
     assert (tmp_path / "metrics.csv").read_text() == "version,t,accuracy,loss\n"
+
+
+def on_clients(version, t, **means):
+    figures = {}
+    for name, mean in means.items():
+        figures |= {f"{name}_mean": mean, f"{name}_std": 0.25, f"{name}_worst_decile": 0.0}
+    return ClientsEvaluated(t, version, t - 1, 10, clients=4, num_examples=40, metrics=figures)
+
+
+def test_evaluations_on_clients_are_rows_of_their_own(tmp_path):
+    """Their columns follow from the server's metrics; those per class are left out."""
+    path = tmp_path / "metrics.csv"
+    sink = Metrics(path, lambda: {"bytes_up": 7}, on_clients=True)
+    sink.emit(evaluation(0, 0.0, accuracy=0.125, loss=2.0, recall_0=1.0))
+    length = sink.position()
+    sink.emit(on_clients(20, 3.0, accuracy=0.5, loss=math.nan))
+    sink.close()
+    sink = Metrics(path, lambda: {"bytes_up": 7}, on_clients=True, keep=length)
+    sink.emit(on_clients(20, 3.0, accuracy=0.5, loss=math.nan))
+    sink.close()
+    header, server, clients = path.read_text().splitlines()
+    parts = ("mean", "std", "worst_decile")
+    assert header.split(",") == [
+        *("version", "t", "accuracy", "loss", "recall_0", "bytes_up"),
+        *("client_eval_clients", "client_eval_examples"),
+        *(f"client_eval_{name}_{part}" for name in ("accuracy", "loss") for part in parts),
+    ]
+    assert server == "0,0.0,0.125,2.0,1.0,7,,,,,,,,"
+    assert clients == "20,3.0,,,,7,4,40,0.5,0.25,0.0,,0.25,0.0"
+
+
+def test_metrics_of_other_clientapps_add_columns(tmp_path):
+    path = tmp_path / "metrics.csv"
+    sink = Metrics(path, on_clients=True)
+    sink.emit(evaluation(0, 0.0, accuracy=0.125, loss=2.0))
+    sink.emit(on_clients(20, 3.0, eval_acc=0.5))
+    sink.emit(evaluation(30, 4.0, accuracy=0.25, loss=1.0))
+    sink.close()
+    rows = list(csv.DictReader(path.read_text().splitlines()))
+    assert [row["accuracy"] for row in rows] == ["0.125", "", "0.25"]
+    assert [row["client_eval_eval_acc_mean"] for row in rows] == ["", "0.5", ""]
 
 
 def work(order, version=None):

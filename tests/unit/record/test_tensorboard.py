@@ -210,3 +210,15 @@ def test_tensorboard_reads_the_files(tmp_path):
     found = [(e.step, e.wall_time, e.value) for e in files.Scalars("test/accuracy")]
     assert found == [(0, 1000.0, 0.25), (3, 1002.5, 0.75)]
     assert "clients/who/text_summary" in files.Tags()["tensors"]
+
+
+def test_what_clients_measured_is_a_point_of_its_version(tmp_path, pages):
+    board = Board(tmp_path, lambda: ((), ()), began=1000.0, writer=lambda _: pages)
+    figures = {"accuracy_mean": 0.5, "accuracy_std": 0.25, "accuracy_worst_decile": 0.125}
+    about = {"since": 30.0, "client_updates": 9, "clients": 4, "num_examples": 40}
+    board.emit({"kind": "evaluate_order", "t": 30.0, "client": 3, "version": 20})
+    board.emit({"kind": "clients_evaluate", "t": 33.0, "version": 20, **about, **figures})
+    board.close()
+    assert pages.scalars["on_clients/accuracy_mean"] == [(20, 1033.0, 0.5)]
+    assert pages.scalars["on_clients/accuracy_worst_decile"] == [(20, 1033.0, 0.125)]
+    assert "evaluates version 20" in pages.texts[-1][1]
