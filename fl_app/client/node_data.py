@@ -58,7 +58,10 @@ def own_config(config: DictConfig, path: str) -> DictConfig:
         )
     config = deepcopy(config)
     # All examples are the client's: none are for a test set, and no column says whose a row is.
-    changes = {"path": path, "test_path": None, "test_share": 0.0, "client": None}
+    changes = {
+        **{"path": path, "client": None},
+        **{"test_path": None, "test_split": None, "test_share": 0.0},
+    }
     config.task.update({key: value for key, value in changes.items() if key in config.task})
     config.partition = {"_target_": "fl_app.tasks.partition.Iid"}
     config.num_clients = 1

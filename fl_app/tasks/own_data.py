@@ -16,6 +16,7 @@ from fl_app.tasks.cache import Arrays
 from fl_app.tasks.held_out import held_out
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
+from fl_app.tasks.options import FLAT_MODELS
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling, make_scaling, moments
 from fl_app.tasks.schema import Schema, read_schema
@@ -30,9 +31,11 @@ class OwnTask(Task):
 
     Attributes:
         schema: what must be known to encode other data alike.
+        by_owner: whether its clients are the owners that the data name.
     """
 
     schema: Schema
+    by_owner: bool = False
 
 
 def own_task(
@@ -82,6 +85,7 @@ def own_task(
         prepare=None if scaling is None else scaling_of(schema, scaling),
         augment=augment,
         source=source,
+        by_owner=owners is not None,
     )
 
 
@@ -106,12 +110,13 @@ def _empty(name: str, schema: Schema, model: str | None) -> OwnTask:
     shape = schema.input_shape
     if model is None:
         model = "cnn" if len(shape) == 3 else "mlp"
-    objective = objective_of(schema)
+    # These take inputs of any shape; two sizes would be taken for those of a text.
+    taken = (prod(shape),) if model in FLAT_MODELS else shape
     num_targets = () if schema.kind == "classification" else (schema.num_outputs,)
     return OwnTask(
         name=name,
-        objective=objective,
-        architecture=architecture(model, shape, schema.num_outputs),
+        objective=objective_of(schema),
+        architecture=architecture(model, taken, schema.num_outputs),
         inputs=torch.empty(0, *shape),
         targets=torch.empty(0, *num_targets, dtype=torch.float32 if num_targets else torch.int64),
         source="own",

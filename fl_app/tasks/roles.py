@@ -116,9 +116,9 @@ def roles_of(
 
 
 def _names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
     # Hydra reads a name such as 2020 as a number.
+    if isinstance(value, str | int | float):
+        return (str(value),)
     return tuple(str(name) for name in value or ())
 
 

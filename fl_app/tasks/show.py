@@ -105,8 +105,10 @@ def main(arguments: list[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     counts = class_counts(task)
-    kind = config.partition["_target_"].rpartition(".")[2]
-    keys = [f"{key}={value}" for key, value in config.partition.items() if key != "_target_"]
+    kind, keys = "Owners", []  # as the data themselves say
+    if not getattr(task, "by_owner", False):
+        kind = config.partition["_target_"].rpartition(".")[2]
+        keys = [f"{key}={value}" for key, value in config.partition.items() if key != "_target_"]
     path = FOLDER / "-".join((task.name, kind, *keys, f"{task.num_clients}-clients.png"))
     draw(counts, f"{task.name}, {kind}({', '.join(keys)})", path)
     Console().print(table_of(task, counts))

@@ -35,6 +35,14 @@ REFUSED = [
     "task=emnist task.split=foo",
     "task=wikitext2 task.train_split=foo",
     "task=synthetic task.noise=-1",
+    "task=csv",
+    "task=csv task.path=a.csv task.kind=ranking",
+    "task=csv task.path=a.csv task.test_share=1",
+    "task=csv task.path=a.csv task.schema=none.json",
+    "task=image_folder task.path=a task.size=0",
+    "task=image_folder task.path=a task.channels=2",
+    "task=huggingface task.path=a task.scaling=foo",
+    "task=arrays task.path=a.npz task.model=foo",
 ]
 # As `python -m fl_app` for each of the commands; then it tells what was imported.
 COMMANDS = f"""

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import own_files
+import pytest
 from configs import composed
 from fake_grid import FakeGrid
 from flwr.app import Message, RecordDict
@@ -42,29 +44,48 @@ print(json.dumps(loaded))
 """
 
 
-def order(name: str) -> RecordDict:
+def order(name: str, *task: str, num_clients: int = 20) -> RecordDict:
     """A training order of an algorithm, as a real node gets it."""
-    settings = ("num_clients=20", "runtime=deployment", "algorithm.client.local_steps=1")
-    config = composed(f"algorithm={name}", *settings)
+    settings = (f"num_clients={num_clients}", "algorithm.client.local_steps=1", *task)
+    config = composed(f"algorithm={name}", "runtime=deployment", *settings)
     vector, layout = initial_vector(build_task(config), config.seed)
     extra = {"regularisation": 0.1} if name == "feddyn" else {}
     packer = wire.OrderPacker(layout, {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
     return packer.pack(Order(0, 5, 0, 0, vector, extra, 0.0))
 
 
-def test_a_node_that_trains_loads_nothing_of_the_server(tmp_path: Path) -> None:
-    """FedBuff's clients train with LocalTrainer; FedDyn's trainer lies beside its strategy."""
+def loaded(folder: Path, *orders: RecordDict) -> list[set[str]]:
+    """The modules of a node before its first order and after each of them."""
     FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
     paths = []
-    for name in ("fedbuff", "feddyn"):
-        message = Message(order(name), dst_node_id=5, message_type="train")
-        paths.append(tmp_path / name)
+    for place, content in enumerate(orders):
+        message = Message(content, dst_node_id=5, message_type="train")
+        paths.append(folder / f"order{place}")
         paths[-1].write_bytes(message_to_proto(message).SerializeToString())
-    words = [sys.executable, "-c", NODE, str(tmp_path), *map(str, paths)]
+    words = [sys.executable, "-c", NODE, str(folder), *map(str, paths)]
     run = subprocess.run(words, capture_output=True, text=True, check=True)
-    ready, fedbuff, feddyn = map(set, json.loads(run.stdout.splitlines()[-1]))
+    return [set(names) for names in json.loads(run.stdout.splitlines()[-1])]
+
+
+def test_a_node_that_trains_loads_nothing_of_the_server(tmp_path: Path) -> None:
+    """FedBuff's clients train with LocalTrainer; FedDyn's trainer lies beside its strategy."""
+    ready, fedbuff, feddyn = loaded(tmp_path, order("fedbuff"), order("feddyn"))
     assert not ready & (SERVER | ALGORITHM | PLOTS | {"torch"})
     assert "fl_app.client.trainer" in fedbuff
     assert not fedbuff & (SERVER | ALGORITHM | PLOTS)
     assert "fl_app.algorithms.feddyn" in feddyn
     assert not feddyn & (SERVER | PLOTS)
+
+
+def test_only_a_table_needs_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server has filled a cache, and the node has none."""
+    orders = []
+    monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "server"))
+    for words in (own_files.images(tmp_path), own_files.arrays(tmp_path)):
+        orders.append(order("fedbuff", *words, num_clients=4))
+    orders.append(order("fedbuff", *own_files.table(tmp_path), num_clients=4))
+    monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "node"))
+    _, images, arrays, table = loaded(tmp_path, *orders)
+    assert not (images | arrays) & (SERVER | ALGORITHM | PLOTS | {"sklearn", "datasets"})
+    assert {"pandas", "sklearn"} <= table
+    assert not table & (SERVER | ALGORITHM)
