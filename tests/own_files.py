@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-CLIENTS, ROWS = 4, 80
+CLIENTS, ROWS = 12, 120
 
 
 def table(folder: Path) -> list[str]:
-    """A table whose owners have 20 rows each; the overrides of its task."""
+    """A table whose owners have 10 rows each; the overrides of its task."""
     rng = np.random.default_rng(0)
     first, second = rng.standard_normal((2, ROWS)) * [[10.0], [0.1]]
     city = rng.choice(["Bern", "Rome"], ROWS)

@@ -1,6 +1,7 @@
 """Targets of a user's data: what kind of task they make, and their numbers."""
 
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,7 +31,8 @@ def fit_targets(values: Mapping[str, Values], kind: str, where: str) -> tuple[st
         ValueError: the columns do not fit the kind, or there is only one class.
     """
     names = tuple(values)
-    if kind == "auto":
+    stated = kind != "auto"
+    if not stated:
         kind = _kind_of(values, where)
     if kind == "classification":
         require(
@@ -47,6 +49,12 @@ def fit_targets(values: Mapping[str, Values], kind: str, where: str) -> tuple[st
                 f"{where}: {_named(names[0])} has only the class {classes[0]!r}: there would be "
                 "nothing to tell apart; give data of two classes or more, or the schema of data "
                 "that have them (task.schema)"
+            )
+        if not stated and len(classes) > max(MOST_CODES, column.size / 2):
+            raise ValueError(
+                f"{where}: {_named(names[0])} has {len(classes)} different values in {column.size} "
+                f"rows, such as {classes[0]!r}, which can hardly be classes: correct it, or say so "
+                "with task.kind=classification"
             )
         return kind, classes
     encode_targets(values, kind, names, where)
@@ -91,8 +99,9 @@ def numbers(name: str, values: Values, where: str) -> NDArray[np.float64]:
     if values.dtype.kind in "biuf":
         return values.astype(np.float64)
     found = [_number(value) for value in values]
-    if None in found:
-        row = found.index(None)
+    wrong = [row for row, number in enumerate(found) if number is None or not isfinite(number)]
+    if wrong:
+        row = wrong[0]
         raise ValueError(
             f"{where}: {_named(name)} needs numbers and has the text {str(values[row])!r} in row "
             f"{row + 1}: correct it, or leave the row out"

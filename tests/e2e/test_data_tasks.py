@@ -16,10 +16,9 @@ from fl_app.tasks.schema import __main__ as schema_command
 from fl_app.tasks.schema import read_schema
 
 SMALL = [
-    *("num_clients=4", "num_versions=6", "eval_every=3", "runtime.workers=0"),
-    *("algorithm.schedule.concurrency=2", "algorithm.client.batch_size=8"),
+    *(f"num_clients={own_files.CLIENTS}", "num_versions=6", "eval_every=3"),
+    *("algorithm.client.batch_size=8", "runtime.workers=0"),
 ]
-FEDBUFF = "algorithm.schedule.buffer_size=2"
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +28,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str) -> dict[str, Any]:
-    words = ["fl_app", *SMALL, FEDBUFF, f"hydra.run.dir={folder}", *overrides]
+    words = ["fl_app", *SMALL, f"hydra.run.dir={folder}", *overrides]
     monkeypatch.setattr(sys, "argv", words)
     assert main() == 0
     summary: dict[str, Any] = json.loads((folder / "summary.json").read_text())
@@ -55,7 +54,7 @@ def test_nothing_is_begun_with_data_that_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [*own_files.table(tmp_path), "task.target=bougth"]
-    arguments = ["fl_app", *SMALL, FEDBUFF, f"hydra.run.dir={tmp_path}/run", *words]
+    arguments = ["fl_app", *SMALL, f"hydra.run.dir={tmp_path}/run", *words]
     monkeypatch.setattr(sys, "argv", arguments)
     assert main() == 2
     error = capsys.readouterr().err
@@ -103,27 +102,27 @@ def test_the_schema_command_prints_and_refuses(
 
 def test_a_partition_by_owner_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = own_files.table(tmp_path)
-    assert show.main([*words, "num_clients=4"]) == 0
+    assert show.main([*words, "num_clients=12"]) == 0
     out = capsys.readouterr().out
     assert "csv-table (own)" in out
-    assert "csv-table-Owners-4-clients.png" in out
-    assert show.main([*words[:2], "task.target=price", "task.ignore=[user]", "num_clients=4"]) == 0
+    assert "csv-table-Owners-12-clients.png" in out
+    assert show.main([*words[:2], "task.target=price", "task.ignore=[user]", "num_clients=12"]) == 0
     schema_command.main([*words, "-o", "schema.json"])
     assert show.main(["task=csv", "task.schema=schema.json"]) == 2
-    assert "task.path=null must be the data" in capsys.readouterr().err
+    assert "has no data here: there is no partition to show" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("form", own_files.ALL)
 def test_one_command_compares_three_algorithms(form: str, tmp_path: Path) -> None:
-    words = [*own_files.ALL[form](tmp_path), *SMALL, "algorithm=fedavg_k,fedbuff,fedasync"]
+    words = [*own_files.ALL[form](tmp_path), *SMALL, "algorithm=fedavg,fedbuff,fedasync"]
     command = [sys.executable, "-m", "fl_app", "-m", *words, "hydra.sweep.dir=sweep"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     folders = sorted(path for path in Path("sweep").iterdir() if path.is_dir())
     summaries = [json.loads((path / "summary.json").read_text()) for path in folders]
-    assert [s["algorithm"] for s in summaries] == ["fedavg_k", "fedbuff", "fedasync"]
+    assert [s["algorithm"] for s in summaries] == ["fedavg", "fedbuff", "fedasync"]
     assert all(s["final_accuracy"] is not None and s["num_versions"] == 6 for s in summaries)
 
 
@@ -132,7 +131,7 @@ def test_one_command_compares_three_algorithms(form: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize("form", own_files.ALL)
 def test_flowers_engine_gives_the_same_model(form: str, tmp_path: Path) -> None:
     """The path is relative: the nodes are other processes."""
-    words = [*SMALL, FEDBUFF, *own_files.ALL[form](tmp_path)]
+    words = [*SMALL, *own_files.ALL[form](tmp_path)]
     words = [word.replace(f"{tmp_path}/", "") for word in words]
     hashes = set()
     for name in ("inprocess", "flower"):

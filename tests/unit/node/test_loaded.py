@@ -82,8 +82,8 @@ def test_only_a_table_needs_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     orders = []
     monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "server"))
     for words in (own_files.images(tmp_path), own_files.arrays(tmp_path)):
-        orders.append(order("fedbuff", *words, num_clients=4))
-    orders.append(order("fedbuff", *own_files.table(tmp_path), num_clients=4))
+        orders.append(order("fedbuff", *words, num_clients=own_files.CLIENTS))
+    orders.append(order("fedbuff", *own_files.table(tmp_path), num_clients=own_files.CLIENTS))
     monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "node"))
     _, images, arrays, table = loaded(tmp_path, *orders)
     assert not (images | arrays) & (SERVER | ALGORITHM | PLOTS | {"sklearn", "datasets"})

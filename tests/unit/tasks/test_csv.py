@@ -115,6 +115,13 @@ def test_many_whole_numbers_are_no_classes(write: Write) -> None:
         assert type(build(path).objective) is kind
 
 
+def test_a_text_of_nearly_every_row_is_no_class(write: Write) -> None:
+    path = write("x,bought\n" + "".join(f"{row},EUR {row}\n" for row in range(30)))
+    with pytest.raises(ValueError, match="30 different values in 30 rows, such as 'EUR 0'"):
+        build(path)
+    assert build(path, kind="classification").objective.num_outputs == 30
+
+
 def test_several_targets(write: Write) -> None:
     path = write("x,a,b\n1,0,1\n2,1,1\n3,0,0\n")
     task = build(path, target=["a", "b"])
@@ -196,6 +203,7 @@ def test_a_file_is_read_again_if_it_or_a_key_changes(write: Write) -> None:
             r"column 'x' needs numbers and has the text '3x' in row 3: .*task.categories=\[x\]",
         ),
         ("x,bought\n1,1.5\n2,2\n3,3 m\n", {}, "target 'bought' needs numbers .* '3 m' in row 3"),
+        ("x,bought\n1,1.5\n2,inf\n", {}, "target 'bought' needs numbers .* 'inf' in row 2"),
         ("x,bought\n1,a\n2,b\n", {"kind": "regression"}, "needs numbers .* 'a' in row 1"),
         ("x,bought\n1,0\n2,2\n", {"kind": "multi_label"}, "is 2 in row 2, and must be 0 or 1"),
         (ROWS, {"target": ["age", "city"]}, "target 'city' needs numbers"),
