@@ -106,7 +106,7 @@ def test_a_partition_by_owner_is_shown(tmp_path: Path, capsys: pytest.CaptureFix
     out = capsys.readouterr().out
     assert "csv-table (own)" in out
     assert "csv-table-Owners-12-clients.png" in out
-    assert show.main([*words[:2], "task.target=price", "task.ignore=[user]", "num_clients=12"]) == 0
+    assert show.main([*words[:2], "task.target=price", "partition=iid"]) == 0
     schema_command.main([*words, "-o", "schema.json"])
     assert show.main(["task=csv", "task.schema=schema.json"]) == 2
     assert "has no data here: there is no partition to show" in capsys.readouterr().err
