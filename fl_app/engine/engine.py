@@ -39,10 +39,8 @@ from fl_app.core.events import (
 )
 from fl_app.core.layout import check_vector
 from fl_app.core.pool import ClientPool
-from fl_app.core.snapshot import fingerprints
 from fl_app.core.types import (
     NO_EXTRA,
-    GlobalModel,
     Order,
     Reply,
     Scores,
@@ -67,6 +65,8 @@ from fl_app.engine.clock import (
     Stray,
 )
 from fl_app.engine.guard import Guard
+from fl_app.engine.unkept import UnkeptAttributes
+from fl_app.engine.versions import Versions
 from fl_app.schedule import Schedule
 
 log = logging.getLogger(__name__)
@@ -198,7 +198,6 @@ class Engine:
         self._schedule = schedule
         self._clock = clock
         self._stop = stop
-        self._num_trainable = initial.size if num_trainable is None else num_trainable
         self._evaluate_fn = evaluate
         self._eval_every = eval_every
         self._on_clients = client_evaluation or ClientEvaluation()
@@ -213,12 +212,11 @@ class Engine:
         self._sinks = sinks
         self._rng = np.random.default_rng((seed, 0x5C4E))
         self._learning_rates = learning_rates
-        self._first = fingerprints(self._attributes())
-        self._unkept: list[str] = []  # changed attributes that no checkpoint holds
+        self._unkept = UnkeptAttributes(strategy, schedule)
 
-        self._version = 0
-        self._versions: dict[int, Vector] = {0: clock.share(initial)}
-        self._cited: Counter[int] = Counter()  # orders and buffered updates by base version
+        if num_trainable is None:
+            num_trainable = initial.size
+        self._versions = Versions(clock.share(initial), num_trainable)
         self._idle = ClientPool(clock.clients())
         self._busy: dict[int, Order] = {}  # client -> its order, unless that expired
         self._buffer: list[Update] = []
@@ -274,7 +272,7 @@ class Engine:
                     )
             self._ended = outcome.stopped
             if self._checkpoint is not None and self._checkpoint_final:
-                self._checkpoint(self._version)
+                self._checkpoint(self.version)
             self._evaluate(final=True)
             ended = self._clock.now
             self._evaluate_last_on_clients()
@@ -286,21 +284,21 @@ class Engine:
         finally:
             outcome.seconds = self._clock.now if ended is None else ended
             self._clock.close()
-            outcome.version = self._version
-            outcome.params = self._strategy.to_evaluate(self._model())
+            outcome.version = self.version
+            outcome.params = self._strategy.to_evaluate(self._versions.model)
             outcome.totals = self._strategy.totals()
         return outcome
 
     @property
     def version(self) -> int:
         """Version of the global model."""
-        return self._version
+        return self._versions.number
 
     @property
     def reached(self) -> dict[str, float]:
         """How far the run is, by the configuration keys of its limits."""
         return {
-            "num_versions": self._version,
+            "num_versions": self.version,
             "max_seconds": self._clock.now,
             "max_updates": self._updates,
         }
@@ -317,13 +315,10 @@ class Engine:
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state between two events, for `fl_app.core.snapshot`."""
-        self._notice_attributes()
         return {
-            "unkept": self._unkept,
+            "unkept": self._unkept.notice(),
             "rng": self._rng,
-            "version": self._version,
-            "versions": self._versions,
-            "cited": self._cited,
+            **self._versions.state_dict(),
             "idle": list(self._idle),
             "busy": self._busy,
             "buffer": self._buffer,
@@ -361,9 +356,7 @@ class Engine:
             return shared.get(id(vector), vector)
 
         self._rng = state["rng"]
-        self._version = state["version"]
-        self._versions = {version: share(params) for version, params in state["versions"].items()}
-        self._cited = Counter(state["cited"])
+        self._versions.load_state_dict(state, share)
         self._idle = ClientPool(state["idle"])
         self._busy, evaluating = (
             {
@@ -415,55 +408,22 @@ class Engine:
         self._end_evaluations()
         if ended == "target_accuracy":
             outcome.stopped = ended
-        elif self._version >= self._stop.num_versions:
+        elif self.version >= self._stop.num_versions:
             outcome.stopped = "num_versions"
         elif ended == "num_versions":
             self._settle()
         self._count_updates()
         return ended == "seconds" and not lost
 
-    def _attributes(self) -> dict[str, Any]:
-        """Attributes that must not change, because no checkpoint holds them, by owner and name."""
-        strategy, schedule = self._strategy, self._schedule
-        held = {"state", "report", "schedule", *strategy.transient}
-        attributes = {
-            f"{type(strategy).__name__}.{name}": value
-            for name, value in vars(strategy).items()
-            if name not in held
-        }
-        if type(schedule).state_dict is Schedule.state_dict:
-            name = type(schedule).__name__
-            attributes |= {f"{name}.{key}": value for key, value in vars(schedule).items()}
-        return attributes
-
-    def _notice_attributes(self) -> None:
-        """Warn once about each attribute that has changed and that no checkpoint holds."""
-        now = fingerprints({k: v for k, v in self._attributes().items() if k not in self._unkept})
-        before = {k: v for k, v in self._first.items() if k not in self._unkept}
-        of_strategy = f"{type(self._strategy).__name__}."
-        for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key):
-                self._unkept.append(key)
-                name = key.removeprefix(of_strategy)
-                log.warning(
-                    "%s has changed since the run began, and no checkpoint holds it: no run can go "
-                    "on from this one; %s",
-                    key,
-                    f'keep it as self.state["{name}"], or list it in `transient` if it can be '
-                    "computed again"
-                    if name != key
-                    else "write its state_dict and load_state_dict",
-                )
-
     def _checkpoint_if_due(self) -> None:
         """Save a checkpoint if one is due or the run is to stop."""
         every = self._checkpoint_every
-        due = every is not None and self._version // every > self._checkpointed // every
+        due = every is not None and self.version // every > self._checkpointed // every
         if due:
-            self._checkpointed = self._version
-            self._emit(Checkpointed(self._clock.now, self._version))
+            self._checkpointed = self.version
+            self._emit(Checkpointed(self._clock.now, self.version))
         if self._checkpoint is not None and (due or self._asked_to_stop):
-            self._checkpoint(self._version)
+            self._checkpoint(self.version)
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -472,7 +432,7 @@ class Engine:
             self._start_evaluations()
         self._clock.alarm(self._schedule.wake(self._clock.now))
         for client_id in self._schedule.start(self._idle, self._busy, self._buffer, self._rng):
-            model = self._model()
+            model = self._versions.model
             vector, config = self._strategy.dispatch(model, client_id)
             require_vector(self._strategy, "dispatch", vector, model.params.size)
             extra = order_extra(self._strategy, model, client_id)
@@ -480,20 +440,20 @@ class Engine:
                 number=self._orders,
                 client_id=client_id,
                 sequence=self._sequences[client_id],
-                base_version=self._version,
+                base_version=self.version,
                 vector=vector,
-                config={**config, "version": self._version},
+                config={**config, "version": self.version},
                 sent_at=self._clock.now,
                 state=self._client_states.get(client_id, NO_STATE),
                 extra=extra,
             )
             self._orders += 1
             self._sequences[client_id] += 1
-            self._cited[self._version] += 1
+            self._versions.cite(self.version)
             self._idle.discard(client_id)
             self._busy[client_id] = order
             sent = vector.nbytes * (1 + len(extra))
-            self._emit(Dispatched(order.sent_at, client_id, order.number, self._version, sent))
+            self._emit(Dispatched(order.sent_at, client_id, order.number, self.version, sent))
             if order.sequence == 0:
                 self._supply(order, self._fixed_bytes)
             self._clock.dispatch(order)
@@ -553,18 +513,18 @@ class Engine:
 
     def _refresh(self, order: Order, upload: Upload) -> None:
         """Answer a client that paused, with a fresh model if there is a newer version."""
-        model, now = self._model(), self._clock.now
+        model, now = self._versions.model, self._clock.now
         client_id, base_version = order.client_id, order.base_version
         self._emit(Paused(now, client_id, order.number, base_version, upload.progress))
         vector, config, extra = NO_VECTOR, {**order.config, "continues": True}, NO_EXTRA
-        if self._version > base_version:
+        if self.version > base_version:
             paused = Update.of(upload, client_id, base_version, order.number)
             vector, more = self._strategy.refresh(model, paused)
             require_vector(self._strategy, "refresh", vector, model.params.size)
-            config |= {**more, "fresh_version": self._version}
+            config |= {**more, "fresh_version": self.version}
             extra = order_extra(self._strategy, model, client_id)
             sent = vector.nbytes * (1 + len(extra))
-            self._emit(Refreshed(now, client_id, order.number, self._version, sent))
+            self._emit(Refreshed(now, client_id, order.number, self.version, sent))
         order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
         self._busy[client_id] = order
         self._clock.continue_order(order, upload.progress)
@@ -574,7 +534,7 @@ class Engine:
         if upload.base_version is not None:
             base_version = upload.base_version
         update = Update.of(upload, order.client_id, base_version, order.number)
-        model = self._model()
+        model = self._versions.model
         problem = malformed(self._strategy, model, order, upload)
         diverged = "" if problem else overflow(model, update)
         reason = (
@@ -584,14 +544,14 @@ class Engine:
             or self._strategy.admit(model, update)
         )
         if reason:
-            self._release(order.base_version)
+            self._versions.release(order.base_version)
             self._failures_in_a_row += 1
             self._reject(order, reason)
             self._check_alive(reason + (likely_cause(self._learning_rates) if diverged else ""))
             return
         self._failures_in_a_row = 0
-        self._cited[base_version] += 1
-        self._release(order.base_version)
+        self._versions.cite(base_version)
+        self._versions.release(order.base_version)
         self._updates += 1
         self._emit(
             Arrived(
@@ -625,7 +585,7 @@ class Engine:
             self._emit(Failed(now, order.client_id, order.number, order.base_version, reason))
             self._end_evaluations()
             return
-        self._release(order.base_version)
+        self._versions.release(order.base_version)
         self._failures_in_a_row += 1
         self._emit(
             Failed(self._clock.now, order.client_id, order.number, order.base_version, reason)
@@ -655,7 +615,7 @@ class Engine:
         """Aggregate what the schedule takes, or form clusters; returns whether it did anything."""
         acted = False
         while not self.outcome.stopped:
-            if self._schedule.survey(self._version, self._buffer):
+            if self._schedule.survey(self.version, self._buffer):
                 self._cluster()
             elif taken := self._schedule.take(self._buffer):
                 self._aggregate(taken)
@@ -669,7 +629,7 @@ class Engine:
         online = {*self._idle, *self._busy, *self._on_clients.orders}
         present = sorted(self._latest.keys() & online)
         self._latest = {client_id: self._latest[client_id] for client_id in present}
-        clusters = self._strategy.cluster(self._model(), list(self._latest.values()))
+        clusters = self._strategy.cluster(self._versions.model, list(self._latest.values()))
         if clusters.keys() != self._latest.keys():
             raise ValueError(
                 f"cluster() must put each of the {len(present)} clients that it is shown into one "
@@ -680,11 +640,11 @@ class Engine:
             self._latest = {}
         self._discard(dropped)
         for update in dropped:
-            self._release(update.base_version)
+            self._versions.release(update.base_version)
         self._emit(
             Clustered(
                 self._clock.now,
-                self._version,
+                self.version,
                 client=list(clusters),
                 cluster=list(clusters.values()),
                 dropped=[update.client_id for update in dropped],
@@ -693,79 +653,57 @@ class Engine:
         )
 
     def _aggregate(self, updates: Sequence[Update]) -> None:
-        model = self._model()
+        model = self._versions.model
         self._strategy.report = {}
         params = self._strategy.aggregate(model, updates)
         require_vector(self._strategy, "aggregate", params, model.params.size)
         if not all_finite([params]):
             cause = likely_cause(self._learning_rates)
-            raise Diverged(f"version {self._version + 1} is not finite{cause}")
+            raise Diverged(f"version {self.version + 1} is not finite{cause}")
         weights = self._strategy.report.get("weight")
         if weights is not None and len(weights) != len(updates):
             raise RunError(
-                f"aggregation of version {self._version + 1}: report['weight'] has {len(weights)} "
+                f"aggregation of version {self.version + 1}: report['weight'] has {len(weights)} "
                 f"entries, expected one for each of {len(updates)} updates"
             )
         ages = [model.age(update) for update in updates]
         self._discard(updates)
         # The order of these steps matters: Ctrl-C between any two must leave an existing version.
-        self._versions[self._version + 1] = self._clock.share(params)
-        self._version += 1
+        self._versions.publish(self._clock.share(params))
         for update in updates:
-            self._release(update.base_version)
-        self._forget(self._version - 1)
+            self._versions.release(update.base_version)
         now = self._clock.now
         self._emit(
             Aggregated(
                 now,
-                self._version,
+                self.version,
                 client=[update.client_id for update in updates],
                 order=[update.order for update in updates],
                 age=ages,
                 report=self._strategy.report,
             )
         )
-        for client_id in self._schedule.recall(self._busy, self._version):
+        for client_id in self._schedule.recall(self._busy, self.version):
             order = self._busy[client_id]
             if self._clock.recall(order):
-                self._emit(Recalled(now, client_id, order.number, self._version))
-        if self._version % self._eval_every == 0:
+                self._emit(Recalled(now, client_id, order.number, self.version))
+        if self.version % self._eval_every == 0:
             self._evaluate()
-        if self._on_clients.is_due(self._version):
+        if self._on_clients.is_due(self.version):
             self._evaluate_on_clients()
-        if self._version >= self._stop.num_versions:
+        if self.version >= self._stop.num_versions:
             self.outcome.stopped = self.outcome.stopped or "num_versions"
 
     def _discard(self, updates: Sequence[Update]) -> None:
         gone = {id(update) for update in updates}
         self._buffer = [update for update in self._buffer if id(update) not in gone]
 
-    def _model(self) -> GlobalModel:
-        return GlobalModel(
-            params=self._versions[self._version],
-            version=self._version,
-            history=MappingProxyType(self._versions),
-            num_trainable=self._num_trainable,
-        )
-
-    def _release(self, version: int) -> None:
-        """One order or buffered update fewer starts from this version (`_cited`)."""
-        self._cited[version] -= 1
-        self._forget(version)
-
-    def _forget(self, version: int) -> None:
-        """Drop an old version that no order and no buffered update cites."""
-        if self._cited[version] == 0:
-            del self._cited[version]
-            if version != self._version:
-                self._versions.pop(version, None)
-
     def _evaluate(self, *, final: bool = False) -> None:
-        if self._evaluate_fn is None or (final and self._evaluated == self._version):
+        if self._evaluate_fn is None or (final and self._evaluated == self.version):
             return
-        metrics = self._evaluate_fn(self._version, self._strategy.to_evaluate(self._model()))
-        self._evaluated = self._version
-        self._emit(Evaluated(self._clock.now, self._version, metrics))
+        metrics = self._evaluate_fn(self.version, self._strategy.to_evaluate(self._versions.model))
+        self._evaluated = self.version
+        self._emit(Evaluated(self._clock.now, self.version, metrics))
         if metrics.get("accuracy", -math.inf) >= self._stop.target_accuracy:
             # Another limit may have ended the run before this last evaluation.
             self.outcome.stopped = self.outcome.stopped or "target_accuracy"
@@ -774,13 +712,13 @@ class Engine:
 
     def _evaluate_on_clients(self) -> None:
         """Choose the clients that measure the current version; they do so when they are free."""
-        model = self._model()
+        model = self._versions.model
         vector = self._strategy.to_evaluate(model)
         require_vector(self._strategy, "to_evaluate", vector, model.params.size)
         others = [*self._busy, *self._on_clients.orders]
         since = self._clock.now, self._updates
         shared = self._clock.share(vector)
-        self._on_clients.plan(self._version, shared, self._idle, others, since)
+        self._on_clients.plan(self.version, shared, self._idle, others, since)
         self._end_evaluations()
 
     def _start_evaluations(self) -> None:
@@ -860,7 +798,7 @@ class Engine:
         for client_id in list(self._busy):
             del self._busy[client_id]
             self._becomes_idle(client_id)
-        if on_clients.version < self._version:
+        if on_clients.version < self.version:
             self._evaluate_on_clients()
         until = clock.now + max(clock.now, LEAST_PATIENCE)
         while not self._asked_to_stop:
