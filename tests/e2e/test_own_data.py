@@ -34,7 +34,7 @@ RUN = [
     *("algorithm=fedbuff", "runtime=deployment", "num_clients=null", "deadline=120"),
     *("algorithm.schedule.concurrency=4", "algorithm.schedule.buffer_size=2"),
     *("algorithm.client.local_epochs=5", "algorithm.client.local_lr=0.1"),
-    *("task.holdout=0.2", "seed=1"),
+    *("task.holdout=0.2", "seed=1", "client_eval_every=4"),
 ]
 
 
@@ -66,8 +66,12 @@ def check(folder: Path, bad: int, reason: str) -> None:
     assert {event["client"] for event in events(folder, "arrival")} == good
     failures = events(folder, "failure")
     assert {event["client"] for event in failures} == {bad}
-    assert all(event["reason"].startswith(reason) for event in failures)
+    assert all(reason in event["reason"] for event in failures)
     assert events(folder, "evaluate") == []  # the server has nothing to test on
+    evaluated = events(folder, "clients_evaluate")
+    assert evaluated[-1]["version"] == summary["num_versions"]
+    assert {event["client"] for event in events(folder, "client_evaluate")} == good
+    assert evaluated[-1]["accuracy_mean"] > 0.6
 
 
 # -- a table each, on real nodes -------------------------------------------------------------------
