@@ -218,3 +218,20 @@ def test_a_server_without_data(algorithm: str) -> None:
     components = build_components(config, task)
     assert components.devices is None
     assert getattr(components.strategy, "num_clients", None) is None
+
+
+def test_a_run_from_weights_is_resumed_to_the_same_model(tmp_path: Path) -> None:
+    task = build_task(composed("num_clients=10"))
+    file = tmp_path / "weights.pt"
+    torch.save(task.model().state_dict(), file)
+    keys = ("num_clients=10", "runtime.workers=0", f"task.weights={file}")
+    models = []
+    for folder, steps in (("whole", [4]), ("parts", [2, 4])):
+        for num_versions in steps:
+            config = composed(*keys, f"num_versions={num_versions}", "resume=auto")
+            outcome, _ = run_cell(config, tmp_path / folder, label=folder)
+        models.append(outcome.params)
+    np.testing.assert_array_equal(*models)
+    other = composed("num_clients=10", "runtime.workers=0", "num_versions=4")
+    outcome, _ = run_cell(other, tmp_path / "other", label="other")
+    assert not np.array_equal(outcome.params, models[0])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
-from fl_app.tasks.partition import Dirichlet, Iid
+from fl_app.tasks.partition import PARTITIONS, Dirichlet, Iid
 from fl_app.tasks.task import Task
 
 
@@ -99,6 +99,13 @@ def test_partitions_go_by_tenths_of_numbers_and_by_equal_labels() -> None:
     assert first == third != second
     task = task_of(Regression(1), numbers, numbers)
     assert (task.num_clients, task.with_clients(Dirichlet(0.5), 4, seed=0).num_clients) == (0, 4)
+
+
+@pytest.mark.parametrize("name", sorted(PARTITIONS.keys() - {"natural"}))
+def test_every_partition_distributes_numbers(name: str) -> None:
+    numbers = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+    task = task_of(Regression(1), numbers, numbers).with_clients(PARTITIONS[name](), 10, seed=0)
+    assert min(part.size for part in task.partition) >= 1
 
 
 def held_out(share: float, num_examples: int = 40) -> Task:
