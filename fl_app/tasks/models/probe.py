@@ -55,10 +55,10 @@ def _output(model: nn.Module, inputs: Tensor) -> Tensor:
     try:
         output = model(inputs)
     except Exception as error:  # of any type, in the user's code
-        hint = ""
+        remedy = "give a model for such inputs"
         if not inputs.is_floating_point():
-            hint = "; integers are taken for tokens: give numbers as floating point"
-        raise ValueError(f"the model cannot process {what}: {_said(error)}{hint}") from error
+            remedy += ", or, since integers are taken for tokens, numbers as floating point"
+        raise ValueError(f"the model cannot process {what}: {remedy} ({_said(error)})") from error
     if not isinstance(output, Tensor):
         raise ValueError(f"the model gives a {type(output).__name__} for {what}, and no tensor")
     return output

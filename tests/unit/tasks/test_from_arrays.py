@@ -302,7 +302,7 @@ class NotOne:
         ),
         (
             {"model": lambda: nn.Linear(7, 4)},
-            "the model cannot process inputs of shape (2, 3) and type torch.float32: RuntimeError",
+            "the model cannot process inputs of shape (2, 3) and type torch.float32: give a model",
         ),
         (
             {"x": CLASSES[:, None]},

@@ -7,8 +7,10 @@ import pytest
 from PIL import Image
 
 from fl_app.tasks.partition import LabelQuantity
+from fl_app.tasks.schema import Schema
 from fl_app.tasks.show import FOLDER, class_counts, draw, main, table_of
 from fl_app.tasks.synthetic import synthetic
+from fl_app.tasks.task import Task
 
 
 def blue(path: Path) -> np.ndarray:
@@ -88,3 +90,18 @@ def test_refusals_are_one_line(
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "python -m fl_app.tasks.show task=mnist partition=shards" in capsys.readouterr().out
+
+
+def test_a_task_without_data_has_no_partition(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    schema = Schema("regression", (2,), ("price",))
+    (tmp_path / "schema.json").write_text(schema.to_json())
+    assert main(["task=arrays", f"task.schema={tmp_path}/schema.json"]) == 2
+    assert "task=arrays has no data here: there is no partition to show" in capsys.readouterr().err
+
+
+def test_numbers_to_predict_count_as_one_class() -> None:
+    x = np.arange(40.0)
+    task = Task.from_arrays(x, x, model="mlp", clients=[range(30), range(30, 40)])
+    assert class_counts(task).tolist() == [[30], [10]]
