@@ -156,7 +156,8 @@ class GridMailbox:
         introduce: ask every new node for its partition id, which becomes its client id. A node
             that gives none is known by its node id.
         needs: full name of the trainer class that nodes must use, else the run ends; "" = any.
-        patience: seconds to wait for the first node, and to retry when nodes cannot be listed.
+        patience: seconds to wait for the first node, to retry when nodes cannot be listed, and
+            without any order until a warning.
         poll_seconds: seconds between two looks at the connected nodes.
         heed_seconds: after how long, at most, a signal raised in another thread is noticed.
         rest_seconds: of a client's first rest.
@@ -200,6 +201,7 @@ class GridMailbox:
         self._awaited: dict[int, tuple[int, float]] = {}
         self._rests = Rests(rest_seconds)
         self._resting: dict[int, tuple[int, float]] = {}  # client -> node, and until when
+        self._told_of_idleness = False
         self._thread(self._watch)
 
     def share(self, vector: Vector) -> Vector:
@@ -219,7 +221,8 @@ class GridMailbox:
         self._thread(self._exchange, order, node)
 
     def pull(self, timeout: float | None) -> Iterable[Reply | Joined | Left]:
-        until = math.inf if timeout is None else time.monotonic() + timeout
+        began = time.monotonic()
+        until = math.inf if timeout is None else began + timeout
         while True:
             left = until - time.monotonic()
             # In short waits: Flower ends a ServerApp without a SuperLink by a signal that it raises
@@ -229,6 +232,21 @@ class GridMailbox:
                 return [event]  # only one: handling it may change what the next one means
             if left <= 0.0:
                 return []
+            if not self._told_of_idleness and time.monotonic() - began >= self._patience:
+                self._tell_of_idleness()
+
+    def _tell_of_idleness(self) -> None:
+        """Warn if nodes are there and no order is under way, once: others may never come."""
+        with self._lock:
+            if self._awaited or not self._present:
+                return
+            self._told_of_idleness = True
+            log.warning(
+                "no order was under way for %g s, and %d nodes are connected: the run waits for "
+                "more; with a smaller algorithm.schedule.buffer_size these would be enough",
+                self._patience,
+                len(self._present),
+            )
 
     def close(self) -> None:
         with self._lock:

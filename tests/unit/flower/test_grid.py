@@ -431,6 +431,25 @@ def test_nodes_that_are_all_gone_are_waited_for(open_mailbox: Any) -> None:
     assert pull(mailbox, 1) == [Joined(node)]
 
 
+def test_nodes_that_wait_for_others_are_told_of(
+    open_mailbox: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with a synchronous schedule whose cohort is larger than the federation."""
+    grid = FakeGrid(plus_one, 2)
+    node, _ = grid.node_ids
+    mailbox = open_mailbox(grid, patience=0.05, heed_seconds=0.01)
+    pull(mailbox, 2)
+    grid.held.add(node)
+    mailbox.push(order(0, node))
+    assert mailbox.pull(timeout=0.2) == []
+    assert caplog.text == ""
+    grid.release(node)
+    pull(mailbox, 1)
+    assert mailbox.pull(timeout=0.2) == []
+    assert mailbox.pull(timeout=0.2) == []
+    assert caplog.text.count("no order was under way for 0.05 s, and 2 nodes are connected") == 1
+
+
 def test_a_signal_raised_in_a_thread_is_heeded_during_a_wait_without_end(
     open_mailbox: Any,
 ) -> None:
