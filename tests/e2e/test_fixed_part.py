@@ -114,6 +114,23 @@ def test_the_same_files_in_flower_as_inline(
     assert (inline[1]["bytes_down"], inline[1]["bytes_up"]) == (down, vector * counts["arrival"])
 
 
+@pytest.mark.parametrize("part", [HEAD, OWN])
+def test_clients_evaluate_with_it(part: str, tmp_path: Path, weights: str) -> None:
+    """And with private parameters of their own: the same scores in Flower as inline."""
+    overrides = [part, weights, "client_eval_every=2", "task.holdout=0.2"]
+    inline = federation(tmp_path / "inline", *overrides, "runtime.workers=0")
+    grid, _ = nodes(tmp_path, 2)
+    flower = federation(tmp_path / "flower", *overrides, "runtime=flower", grid=grid)
+    assert flower[0] == inline[0]
+    assert kinds(inline[0])["client_evaluate"] > 4
+    real, replies = nodes(tmp_path, 3, forgetful=True)
+    log, _ = federation(tmp_path / "real", *overrides, "runtime=deployment", grid=real)
+    assert kinds(log)["client_evaluate"] > 0
+    for reply in replies:
+        for record in reply.content.array_records.values():
+            assert not any("3." in name for name in record)
+
+
 def test_the_model_starts_from_the_file_and_keeps_what_is_frozen(
     tmp_path: Path, weights: str
 ) -> None:

@@ -174,6 +174,9 @@ def test_the_client_evaluates_with_its_own_part() -> None:
     assert trainer.evaluate([vec(1)], {"client-id": 0})[0] == 0.0
     trainer.state = {}
     assert trainer.evaluate([vec(1)], {"client-id": 0})[0] == 4.5
+    for state, loss in (({"private.head": vec(3)}, 0.0), ({}, 4.5)):
+        scores = trainer.sender.score(order_for(0, 1, vec(1), {}, state))
+        assert scores.metrics["loss"] == loss
 
 
 def test_the_initial_vector_is_that_of_the_shared_part() -> None:
