@@ -11,7 +11,7 @@ import pandas as pd
 from markupsafe import escape
 
 from fl_app.api.result import Result
-from fl_app.api.run import new_folder, process_kept
+from fl_app.api.run import carry_out, new_folder
 from fl_app.api.settings import Setting, plan_of, without
 from fl_app.core.errors import require
 from fl_app.report import TARGET_ACCURACY, Table
@@ -19,7 +19,7 @@ from fl_app.report.cells import Cell
 from fl_app.report.reading import read_run
 from fl_app.report.series import group
 from fl_app.report.table import OF_SCORE, OF_TARGET, Row, make_table
-from fl_app.runner.run import Plan, run_cells
+from fl_app.runner.run import Plan
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot
@@ -61,10 +61,8 @@ def compare(
     """
     plans = _plans(cells, settings, list(seeds), task)
     folder = new_folder() if output is None else Path(output)
-    target = next(iter(plans.values())).config.experiment.report_accuracy
-    with process_kept():
-        ran = run_cells(plans, folder, target, show=progress)
-    for name, problem in ran.problems.items():
+    problems = carry_out(plans, folder, show=progress, figures=True)
+    for name, problem in problems.items():
         warnings.warn(f"{name}: {type(problem).__name__}: {problem}", stacklevel=2)
     return Comparison(folder)
 

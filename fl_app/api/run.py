@@ -1,7 +1,7 @@
 """A run from Python."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
@@ -12,7 +12,9 @@ from threadpoolctl import threadpool_limits
 
 from fl_app.api.result import Result
 from fl_app.api.settings import Setting, plan_of
-from fl_app.runner.run import run_cells
+from fl_app.core.errors import RunError
+from fl_app.report.reading import is_cell
+from fl_app.runner.run import Plan, run_cells
 
 if TYPE_CHECKING:
     from fl_app.client import TrainingTask
@@ -50,17 +52,34 @@ def run(
     """
     plan = plan_of(settings, task)
     folder = new_folder() if output is None else Path(output)
-    with process_kept():
-        ran = run_cells(
-            {"": plan},
-            folder,
-            plan.config.experiment.report_accuracy,
-            show=progress,
-            figures=False,  # they take seconds; a result draws its own
-        )
-    for problem in ran.problems.values():
+    # Figures take seconds, and a result draws its own.
+    for problem in carry_out({"": plan}, folder, show=progress, figures=False).values():
         raise problem
     return Result(folder)
+
+
+def carry_out(
+    plans: Mapping[str, Plan], folder: Path, *, show: bool, figures: bool
+) -> dict[str, RunError]:
+    """Do what `fl_app.runner.run.run_cells` does, and leave this process as it was.
+
+    After Ctrl-C it says how to go on. It raises KeyboardInterrupt only if nothing was done.
+
+    Returns:
+        The problems of the cells that failed, by name.
+    """
+    target = next(iter(plans.values())).config.experiment.report_accuracy
+    try:
+        with _process_kept():
+            ran = run_cells(plans, folder, target, show=show, figures=figures)
+    except KeyboardInterrupt:  # before the first order, or while the report was written
+        if not any(is_cell(folder / name) for name in plans):
+            raise
+    else:
+        if not ran.interrupted:
+            return ran.problems
+    print(f'interrupted; to go on, add output="{folder}" and "resume=auto" to the same call')
+    return {}
 
 
 def new_folder() -> Path:
@@ -74,7 +93,7 @@ def new_folder() -> Path:
 
 
 @contextmanager
-def process_kept() -> Iterator[None]:
+def _process_kept() -> Iterator[None]:
     """A context after which this process has its threads and torch's random numbers as before."""
     threads = torch.get_num_threads()
     with threadpool_limits(1), torch.random.fork_rng(devices=[]):

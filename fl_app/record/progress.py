@@ -1,8 +1,10 @@
 """Shows the progress of a run on the console."""
 
+import html
 import math
 import time
 from collections.abc import Callable
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
@@ -13,11 +15,12 @@ from fl_app.record.history import History
 from fl_app.record.score import ACCURACY, Score
 
 REFRESH_EVERY = 0.1  # wall seconds between redraws of a progress bar
+MESSAGE_EVERY = 0.5  # wall seconds between redraws in a notebook, each of which is a message
 LINE_EVERY = 10.0  # wall seconds between lines where a bar cannot be drawn
 
 
 class Progress:
-    """Sink that shows the progress of a run: a bar on a terminal, otherwise a line now and then.
+    """Sink that shows the progress of a run: a bar on a terminal or in a notebook, or else lines.
 
     It is drawn when events come, and not by a thread, since a run forks worker processes.
 
@@ -56,7 +59,11 @@ class Progress:
         self._before = history.client_updates  # of a run that is resumed
         self._bar: RichProgress | None = None
         self._every = LINE_EVERY
-        if self._console.is_interactive:
+        self._output = _Output() if self._console.is_jupyter else None
+        if self._output is not None:
+            self._every = MESSAGE_EVERY
+            self._show()
+        elif self._console.is_interactive:
             self._every = REFRESH_EVERY
             self._bar = RichProgress(
                 TextColumn("{task.description:12}", markup=False),
@@ -68,9 +75,8 @@ class Progress:
                 auto_refresh=False,
                 get_time=wall,
             )
-            ends = any(map(math.isfinite, (total_versions, updates, seconds)))
             self._task = self._bar.add_task(
-                label, total=1.0 if ends else None, status=self._status()
+                label, total=1.0 if self._ends else None, status=self._status()
             )
             self._bar.start()
         self._due = wall() + self._every
@@ -89,13 +95,20 @@ class Progress:
             self._bar.stop()
 
     def _show(self) -> None:
-        if self._bar is not None:
+        line = " ".join(f"{self._label}: {self._status()}".split())
+        if self._output is not None:
+            self._output.show(line, self._share() if self._ends else None)
+        elif self._bar is not None:
             self._bar.update(
                 self._task, completed=self._share(), status=self._status(), refresh=True
             )
         else:
-            line = " ".join(f"{self._label}: {self._status()}".split())
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    @property
+    def _ends(self) -> bool:
+        """Whether the run has a limit by which its share can be told."""
+        return any(map(math.isfinite, (self._total, self._total_updates, self._total_seconds)))
 
     def _share(self) -> float:
         """Share of the run that is done, by the limit that it reaches first."""
@@ -118,6 +131,28 @@ class Progress:
         limit = _of(self._total_seconds, ",.1f")
         time = f"  {history.t:,.1f}{limit} s" if limit else ""
         return f"{done:>9} versions {work:>24}{time}  {title} {score:>6}"
+
+
+class _Output:
+    """One output of a notebook's cell, which is replaced and not repeated.
+
+    NOTE: rich would need ipywidgets here, whose state a notebook on a page does not have.
+    """
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, line: str, share: float | None) -> None:
+        """Show a line and, if the share that is done is known, a bar."""
+        from IPython.display import display  # where there is a notebook, there is IPython
+
+        value = "" if share is None else f' value="{min(share, 1.0):.4f}"'
+        bar = f'<progress max="1"{value} style="width: 12em"></progress>'
+        data = {"text/plain": line, "text/html": f"{bar} <code>{html.escape(line)}</code>"}
+        if self._handle is None:
+            self._handle = display(data, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+        else:
+            self._handle.update(data, raw=True)
 
 
 def _of(total: float, form: str) -> str:

@@ -93,7 +93,8 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
     """A context in which Ctrl-C and SIGTERM call `stop`.
 
     KeyboardInterrupt is raised if the context has not ended after `patience` seconds, or at a
-    second Ctrl-C. In a thread other than the main thread nothing changes: it receives no signals.
+    second Ctrl-C. Nothing changes where no handler can be set: in a thread other than the main
+    thread, which receives no signals, and in a program that handles them outside of Python.
 
     Args:
         stop: asks the run to end.
@@ -103,7 +104,7 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
         A context for work that `stop` asks for and that may take long, such as a checkpoint. It
         ends the countdown to KeyboardInterrupt.
     """
-    if threading.current_thread() is not threading.main_thread():
+    if not _may_handle():
         yield nullcontext
         return
     main = threading.get_ident()
@@ -153,6 +154,21 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
             yield undisturbed
         finally:
             cancel()
+
+
+def _may_handle() -> bool:
+    """Whether handlers can be set here, and those of before be set again."""
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    try:
+        for number in HANDLED:
+            handler = signal.getsignal(number)
+            if handler is None:  # other code than Python's has set it
+                return False
+            signal.signal(number, handler)
+    except ValueError:  # in an interpreter within another one
+        return False
+    return True
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Runs from Python: what is returned, what is refused, and that the process stays as it was."""
 
 import multiprocessing
+import os
+import signal
 import threading
 from functools import partial
 from pathlib import Path
@@ -274,6 +276,30 @@ def test_a_run_in_a_thread_equals_one_in_the_main_thread(
     thread.start()
     thread.join()
     assert results[0].summary["model_sha256"] == result.summary["model_sha256"]
+
+
+class Interrupting(Mean):
+    """Sends Ctrl-C to its own process."""
+
+    def aggregate(self, model: GlobalModel, updates: list[Update]) -> Vector:  # type: ignore[override]
+        if model.version == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().aggregate(model, updates)
+
+
+def test_an_interrupted_run_returns_what_was_done_and_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ("num_clients=12", "num_versions=9")
+    result = run(Interrupting(), *keys, output=tmp_path)
+    assert result.summary["stopped"] == "interrupted"
+    assert result.metrics["version"].tolist() == [0, 1, 2, 3, 4, 5]
+    assert result.model.keys() == {"1.weight", "1.bias", "3.weight", "3.bias"}
+    told = f'interrupted; to go on, add output="{tmp_path}" and "resume=auto" to the same call'
+    assert told in capsys.readouterr().out
+    whole = run(Interrupting(), *keys, "resume=auto", output=tmp_path)
+    assert whole.summary["stopped"] == "num_versions"
+    assert whole.metrics["version"].tolist() == list(range(10))
 
 
 def test_folders_are_named_after_the_time_and_never_shared(
