@@ -141,6 +141,8 @@ class Cell:
 
         A run without a summary is judged by its accuracy or, if it has none, by its loss.
         """
+        if not self.history.evaluations:
+            return None
         if name := self.summary.get("score"):
             return Score(name, self.summary["higher_is_better"])
         return score_of(evaluation.metrics for evaluation in self.history.evaluations)
