@@ -166,6 +166,14 @@ class Cell:
         name = self.score.name if self.score else ""
         return [evaluation.value(name) for evaluation in self.evaluations]
 
+    @property
+    def until(self) -> float:
+        """When training ended, or the last event so far, seconds.
+
+        The last evaluation on clients comes after the end of training.
+        """
+        return min(self.history.t, self.summary.get("virtual_seconds", math.inf))
+
     def end(self, order: OrderRecord) -> float:
-        """When an order ended, seconds; the time of the last event if it is under way."""
-        return self.history.t if order.end is None else order.end
+        """When an order ended, seconds; that of training if it is under way."""
+        return self.until if order.end is None else order.end

@@ -33,7 +33,7 @@ def tiles_of(cell: Cell, table: Table) -> list[Tile]:
     tiles += [
         Tile("versions", f"{history.version:,}"),
         Tile("client updates", f"{history.client_updates:,}", f"{under_way:,} more under way"),
-        Tile("time", seconds(history.t), clock),
+        Tile("time", seconds(cell.until), clock),
     ]
     if history.ages:
         oldest = f"at most {max(history.ages)}"
