@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.tasks.schema import KINDS
 
 Values: TypeAlias = NDArray[Any]  # shape (n,): numbers, booleans, or objects that are texts
 
@@ -73,8 +72,15 @@ def encode_targets(
         where: the data, for messages.
 
     Raises:
-        ValueError: a class is unknown, a label is neither 0 nor 1, or a number is a text.
+        ValueError: a class is unknown, a label is neither 0 nor 1, a number is a text, or there are
+            more or fewer columns than outputs.
     """
+    wanted = 1 if kind == "classification" else len(outputs)
+    if len(values) != wanted:
+        raise ValueError(
+            f"{where} has {len(values)} columns of targets, and the model predicts {wanted}: give "
+            "the columns of the schema (task.schema)"
+        )
     if kind == "classification":
         ((name, column),) = values.items()
         return _codes(name, column, outputs, where)
@@ -188,15 +194,3 @@ def _name(value: Any) -> str:
     if isinstance(value, float | np.floating) and value == np.floor(value):
         return str(int(value))
     return str(value).strip()
-
-
-__all__ = [
-    "KINDS",
-    "Values",
-    "encode_targets",
-    "fit_targets",
-    "ids",
-    "names_in_order",
-    "numbers",
-    "numeric_share",
-]

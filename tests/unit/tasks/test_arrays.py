@@ -63,6 +63,11 @@ def test_bytes_are_images_with_channels_first_or_last(save: Save, shape: tuple[i
     assert task.model()(batch).shape == (1, 2)
 
 
+def test_a_series_is_an_input_of_models_for_any_shape(save: Save) -> None:
+    task = build(save(x_train=np.arange(24.0).reshape(4, 2, 3), y_train=Y))
+    assert task.model()(task.inputs).shape == (4, 2)
+
+
 def test_flat_bytes(save: Save) -> None:
     path = save(x_train=np.array([[0, 255]] * 4, np.uint8), y_train=Y)
     assert build(path, scaling="unit").inputs[0].tolist() == [0, 1]
@@ -101,6 +106,8 @@ def test_a_schema_states_shape_classes_and_moments(save: Save) -> None:
         build(save(x_train=[[4.0, 6.0, 1.0]], y_train=[1]), schema=schema)
     with pytest.raises(ValueError, match="has the class '2' in row 1"):
         build(save(x_train=[[4.0, 6.0]], y_train=[2]), schema=schema)
+    with pytest.raises(ValueError, match="has 2 columns of targets, and the model predicts 1"):
+        build(save(x_train=[[4.0, 6.0]], y_train=[[0, 1]]), schema=schema)
 
 
 @pytest.mark.parametrize(
