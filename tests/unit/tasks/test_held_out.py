@@ -30,3 +30,8 @@ def test_the_groups_have_equal_shares() -> None:
 def test_equal_arguments_give_equal_examples() -> None:
     groups = np.arange(50) % 3
     np.testing.assert_array_equal(held_out(groups, 0.3), held_out(groups, 0.3))
+
+
+def test_what_a_group_has_once_is_for_training() -> None:
+    assert not held_out(np.arange(4), 0.5).any()
+    assert held_out(np.array([0, 1, 1, 1, 1]), 0.6).tolist()[0] is False
