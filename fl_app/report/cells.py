@@ -172,7 +172,8 @@ class Cell:
 
         The last evaluation on clients comes after the end of training.
         """
-        return min(self.history.t, self.summary.get("virtual_seconds", math.inf))
+        ended: float = self.summary.get("virtual_seconds", math.inf)
+        return min(self.history.t, ended)
 
     def end(self, order: OrderRecord) -> float:
         """When an order ended, seconds; that of training if it is under way."""
