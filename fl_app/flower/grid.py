@@ -25,6 +25,7 @@ from fl_app.flower.rests import FIRST, Rests
 log = logging.getLogger("flwr")
 
 INTRODUCTION_SECONDS = 60.0
+MALFORMED = "malformed reply"
 NO_NODES = (
     "no node connected within {:g} s: start some with `flower-supernode`, or set num-supernodes "
     "of the simulation's federation above 0"
@@ -404,7 +405,9 @@ class GridMailbox:
             return
         except Exception as error:  # else the order would be lost with its thread
             replies = [Reply(order.number, error=f"grid: {error!r}")]
-        problem = next((reply.error for reply in replies if reply.error), "")
+        # A malformed reply is one all the same: such a client takes its time, and needs no rest.
+        errors = [r.error for r in replies if r.error and not r.error.startswith(MALFORMED)]
+        problem = next(iter(errors), "")
         with self._lock:
             if order.number not in self._awaited:
                 return
@@ -481,7 +484,7 @@ def _reply(message: Message, order: Order, layout: Layout, needs: str = "") -> R
             return Reply(order.number, scores=wire.unpack_scores(message))
         return Reply(order.number, wire.unpack_reply(message, layout, order.base_version, needs))
     except ValueError as error:
-        return Reply(order.number, error=f"malformed reply: {error}")
+        return Reply(order.number, error=f"{MALFORMED}: {error}")
 
 
 def _pause(waited: float, least: float, most: float) -> float:

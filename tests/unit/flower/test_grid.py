@@ -782,6 +782,15 @@ def test_any_node_evaluates_for_any_client() -> None:
     assert mailbox.capacity() == 1
 
 
+def test_a_client_whose_replies_are_malformed_does_not_rest(open_mailbox: Any) -> None:
+    grid = FakeGrid(lambda message, context: Message(RecordDict(), reply_to=message), 2)
+    mailbox = open_mailbox(grid)
+    pull(mailbox, 2)
+    for number in range(3):
+        mailbox.push(order(number, grid.node_ids[0]))
+        assert pull(mailbox, 1)[0].error.startswith("malformed reply: ")
+
+
 def test_a_client_that_rests_and_vanishes_does_not_come_back(open_mailbox: Any) -> None:
     def app(message: Message, context: Context) -> Message:
         raise RuntimeError("no data")
