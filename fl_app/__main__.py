@@ -21,6 +21,9 @@ def main() -> int:
 
 def console() -> None:
     """Run `main` and end the process."""
+    # As with ``python -m``, so that ``task.model=my_models:make`` finds a file of this folder.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
     status = main()
     if status > 128 and "torch" in sys.modules:
         # All files are written, and a normal exit would unload torch and Flower for seconds. The

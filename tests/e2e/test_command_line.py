@@ -241,3 +241,14 @@ def test_a_parallel_sweep_ends_with_the_command_that_reports_it(tmp_path: Path) 
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     last = done.stdout.splitlines()[-1]
     assert last == f"All jobs in one report: python -m fl_app.report {tmp_path}"
+
+
+@pytest.mark.slow
+def test_a_model_of_this_folder_is_found(tmp_path: Path) -> None:
+    text = "from torch import nn\n\n\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    (tmp_path / "my_models.py").write_text(text)
+    command = [str(Path(sys.executable).with_name("fl-app")), "task.model=my_models:make"]
+    command += ["num_versions=2", "runtime.workers=0", "hydra.run.dir=run"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
+    with np.load(tmp_path / "run" / "model.npz") as model:
+        assert sum(array.size for array in model.values()) == 650
