@@ -245,7 +245,8 @@ def test_a_parallel_sweep_ends_with_the_command_that_reports_it(tmp_path: Path) 
 
 @pytest.mark.slow
 def test_a_model_of_this_folder_is_found(tmp_path: Path) -> None:
-    text = "from torch import nn\n\n\ndef make():\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))\n"
+    model = "nn.Sequential(nn.Flatten(), nn.Linear(64, 10))"
+    text = f"from torch import nn\n\n\ndef make():\n    return {model}\n"
     (tmp_path / "my_models.py").write_text(text)
     command = [str(Path(sys.executable).with_name("fl-app")), "task.model=my_models:make"]
     command += ["num_versions=2", "runtime.workers=0", "hydra.run.dir=run"]
