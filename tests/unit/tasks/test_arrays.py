@@ -11,7 +11,14 @@ import torch
 from fl_app.tasks.arrays import arrays
 from fl_app.tasks.objective import Classification, MultiLabel, Regression
 from fl_app.tasks.own_data import OwnTask
-from fl_app.tasks.partition import Iid
+from fl_app.tasks.partition import (
+    Dirichlet,
+    Iid,
+    IidFraction,
+    LabelQuantity,
+    Shards,
+    TenthClass,
+)
 
 X = np.array([[0.0, 5.0], [2.0, 5.0], [0.0, 5.0], [2.0, 5.0]])
 Y = np.array([0, 1, 0, 1])
@@ -151,3 +158,32 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "c.npy", X)
     with pytest.raises(ValueError, match=r"c.npy must be a .npz file"):
         build(str(tmp_path / "c.npy"))
+
+
+KINDS = {
+    "classification": np.arange(600) % 10,
+    "multi_label": np.stack([np.arange(600) % 2, np.arange(600) % 3 == 0], 1),
+    "regression": np.arange(600) / 7,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "partition",
+    [
+        *(Iid(), Dirichlet(), Dirichlet(mode="by_client"), IidFraction(), Shards(20)),
+        *(LabelQuantity(max_size=40), TenthClass()),
+    ],
+    ids=str,
+)
+def test_every_partition_deals_out_every_kind(save: Save, kind: str, partition: Any) -> None:
+    """Classes are deciles of numbers, and combinations of labels."""
+    if kind == "multi_label" and isinstance(partition, TenthClass):
+        pytest.skip("four combinations have no tenth class")
+    path = save(x_train=np.arange(600.0)[:, None], y_train=KINDS[kind])
+    task = arrays(partition=partition, num_clients=10, path=path)
+    assert task.objective.kind == kind
+    assert task.num_clients == 10
+    assert min(own.size for own in task.partition) >= 1
+    assert task.test_targets is not None
+    assert len(task.test_targets) == 120
