@@ -23,7 +23,7 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Loss and accuracy of a model on the client's own training data."""
+    """Metrics of a model on the client's own data."""
     return _answer(message, context)
 
 

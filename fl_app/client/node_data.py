@@ -1,9 +1,9 @@
 """The task of a node with data of its own, which the server and the other nodes never see."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,8 @@ from omegaconf import DictConfig
 TASKS = "task=csv, image_folder, huggingface or arrays"
 
 
-class AnyId(Sequence[NDArray[np.int64]]):
-    """The examples of the only client, under any index.
+class AnyId:
+    """The examples of the only client, under any index; takes the place of a partition.
 
     Args:
         examples: their indices, shape ``(n,)``.
@@ -28,11 +28,7 @@ class AnyId(Sequence[NDArray[np.int64]]):
     def __iter__(self) -> Iterator[NDArray[np.int64]]:
         yield self._examples  # once: by index there would be no end
 
-    @overload
-    def __getitem__(self, client_id: int) -> NDArray[np.int64]: ...
-    @overload
-    def __getitem__(self, client_id: slice) -> Sequence[NDArray[np.int64]]: ...
-    def __getitem__(self, client_id: Any) -> Any:
+    def __getitem__(self, client_id: int) -> NDArray[np.int64]:
         return self._examples
 
 
@@ -58,11 +54,9 @@ def own_config(config: DictConfig, path: str) -> DictConfig:
         )
     config = deepcopy(config)
     # All examples are the client's: none are for a test set, and no column says whose a row is.
-    changes = {
-        **{"path": path, "client": None},
-        **{"test_path": None, "test_split": None, "test_share": 0.0},
-    }
-    config.task.update({key: value for key, value in changes.items() if key in config.task})
+    changes = {"client": None, "test_path": None, "test_split": None, "test_share": 0.0}
+    known = {key: value for key, value in changes.items() if key in task}
+    config.task.update({"path": path, **known})
     config.partition = {"_target_": "fl_app.tasks.partition.Iid"}
     config.num_clients = 1
     return config

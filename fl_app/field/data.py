@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fl_app.core.errors import RunError
-from fl_app.field.checks import Finding, good, unknown, wrong
+from fl_app.field.checks import Finding, Verdict, good, unknown, wrong
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -28,7 +27,7 @@ def of_data(path: str, run: "DictConfig | None") -> Iterator[Finding]:
     """
     found = check_path(path)
     yield found
-    if found.verdict == "wrong":
+    if found.verdict is Verdict.WRONG:
         return
     if run is None:
         mend = "add the run's words: doctor FOLDER task=csv task.schema=FILE"
@@ -108,7 +107,7 @@ def _of_task(path: str, run: "DictConfig") -> Iterator[Finding]:
     subject = "examples"
     try:
         task = cast("Task", build_task(run, path))
-    except (ValueError, OSError, ImportError, RunError) as error:
+    except Exception as error:  # libraries that read data raise errors of any type
         mend = "correct the data, or the task and its schema: the node's orders would fail"
         yield wrong(subject, str(error), mend)
         return
