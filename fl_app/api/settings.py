@@ -69,7 +69,9 @@ def plan_of(
         if any(_key(override) == "algorithm" for override in overrides):
             raise ValueError(f"{name} and algorithm= are two algorithms: leave out one")
         _refuse(overrides, "algorithm.strategy", f"give it to the object, as {name}(...)")
-        if not _named(overrides, "algorithm.schedule"):
+        # The schedule of an option is that of its class, and fits the number of clients.
+        as_option = _option(strategy) and "schedule" not in vars(strategy)
+        if not as_option and not _named(overrides, "algorithm.schedule"):
             objects.setdefault("schedule", strategy.schedule)
     for kind, key in (("schedule", "algorithm.schedule"), ("trainer", "algorithm.client._target_")):
         if kind in objects:
@@ -77,7 +79,7 @@ def plan_of(
     if strategy is None:
         config = compose(overrides)
     else:
-        config = compose([f"algorithm={_base(strategy)}", *overrides])
+        config = compose([f"algorithm={_option(strategy) or BASE}", *overrides])
         _suit(config.algorithm.client, strategy, overrides)
     given = Given(task=task, **objects)
     if config.runtime.name != "inprocess":
@@ -119,11 +121,11 @@ def _kind_of(setting: object) -> str:
     )
 
 
-def _base(strategy: AsyncStrategy) -> str:
-    """The option of ``algorithm=`` whose client trains for a strategy."""
+def _option(strategy: AsyncStrategy) -> str:
+    """The option of ``algorithm=`` of a strategy's class; empty if it has none."""
     name = strategy._label
-    own = type(strategy).__module__.startswith("fl_app.algorithms.")
-    return name if own and (CONF / "algorithm" / f"{name}.yaml").is_file() else BASE
+    ours = type(strategy).__module__.startswith("fl_app.algorithms.")
+    return name if ours and (CONF / "algorithm" / f"{name}.yaml").is_file() else ""
 
 
 def _suit(client: DictConfig, strategy: AsyncStrategy, overrides: Sequence[str]) -> None:

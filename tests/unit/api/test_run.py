@@ -188,6 +188,10 @@ def test_our_own_strategy_object_is_its_algorithm(tmp_path: Path) -> None:
     assert object_["model_sha256"] == named["model_sha256"]
 
 
+def test_our_own_strategy_object_fits_few_clients(tmp_path: Path) -> None:
+    assert run(FedAvg(), "num_clients=3", output=tmp_path).summary["client_updates"] == 6
+
+
 def test_a_strategy_of_flower_runs_once_it_is_wrapped(tmp_path: Path) -> None:
     assert run(Asynchronous(FedAdam()), output=tmp_path).summary["client_updates"] == 2
 
