@@ -808,8 +808,11 @@ class Engine:
                 break
             if not isinstance(event, Stray):  # the reply to an order that was called off
                 self._handle(event)
+        for client_id in list(on_clients.waiting):  # late with something else
+            on_clients.leave(client_id)
         for order in list(on_clients.orders.values()):
             self._fail(order, "the run ended")
+        self._end_evaluations()
 
     def _emit(self, event: Event) -> None:
         for sink in self._sinks:

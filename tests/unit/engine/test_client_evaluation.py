@@ -500,6 +500,23 @@ def test_training_is_called_off_before_the_last_evaluation() -> None:
     ]
 
 
+@pytest.mark.parametrize("num_versions", range(3, 15))
+def test_the_last_version_is_evaluated_whoever_is_late(num_versions: int) -> None:
+    """Client 1 passes the deadline of every evaluation, and may be chosen for the last meanwhile."""
+    result = run(
+        ALL_AT_WORK,
+        Scripted(toward_own_number, scores),
+        num_clients=2,
+        num_versions=num_versions,
+        deadline=4.0,
+        devices=Times(lambda client, _: (1.0, 3.0)[client]),
+        evaluation_share=lambda client: (0.5, 1.5)[client],
+        client_evaluation=ClientEvaluation(2),
+    )
+    last = result.events[-1]
+    assert (last["kind"], last["version"], last["clients"]) == (EVALUATION[2], num_versions, 1)
+
+
 def test_a_run_that_is_interrupted_evaluates_nothing_more() -> None:
     class Stops(Recorder):
         def emit(self, event: Any) -> None:
