@@ -38,7 +38,8 @@ def test_the_four_concepts_run_together():
         **{"Schedule": Schedule, "AsyncStrategy": AsyncStrategy, "LocalTrainer": LocalTrainer},
         **{"VirtualClock": VirtualClock, "Inline": Inline, "Engine": Engine, "Stop": Stop},
     }
-    blocks = re.findall(r"^```python\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    concepts = README.split("## Four concepts")[1]
+    blocks = re.findall(r"^```python\n(.*?)^```$", concepts, re.MULTILINE | re.DOTALL)
     assert len(blocks) == 4
     for block in blocks:
         assert len([line for line in block.splitlines() if line]) <= 5
