@@ -112,7 +112,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientEvaluation:
+class EvaluationOnClients:
     """An evaluation on clients whose scores have all come.
 
     Attributes:
@@ -214,7 +214,7 @@ class History:
         self.t = 0.0
         self.version = 0
         self.server_evaluations: list[Evaluation] = []
-        self.client_evaluations: list[ClientEvaluation] = []
+        self.client_evaluations: list[EvaluationOnClients] = []
         self.seconds_evaluating = 0.0
         self.client_updates = 0
         self.failures = 0
@@ -284,7 +284,7 @@ class History:
             case ClientsEvaluated():
                 bisect.insort(
                     self.client_evaluations,
-                    ClientEvaluation(
+                    EvaluationOnClients(
                         event.version,
                         event.since,
                         event.client_updates,

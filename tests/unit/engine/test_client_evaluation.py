@@ -502,7 +502,7 @@ def test_training_is_called_off_before_the_last_evaluation() -> None:
 
 @pytest.mark.parametrize("num_versions", range(3, 15))
 def test_the_last_version_is_evaluated_whoever_is_late(num_versions: int) -> None:
-    """Client 1 passes the deadline of every evaluation, and may be chosen for the last meanwhile."""
+    """Client 1 passes the deadline of every evaluation, and may be chosen again meanwhile."""
     result = run(
         ALL_AT_WORK,
         Scripted(toward_own_number, scores),
