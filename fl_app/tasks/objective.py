@@ -120,11 +120,9 @@ class Classification(Objective):
 
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         """Correct and all predictions by class, shape ``(2, C)``."""
-        chosen = output.argmax(-1)
+        chosen, target = output.argmax(-1).cpu(), target.cpu()
         both = target[chosen == target], chosen.flatten()
-        return torch.stack(
-            [torch.bincount(labels.cpu(), minlength=self.num_outputs) for labels in both]
-        )
+        return torch.stack([torch.bincount(labels, minlength=self.num_outputs) for labels in both])
 
     def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
         hits, chosen = counts

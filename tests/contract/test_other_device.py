@@ -65,3 +65,23 @@ def test_two_orders_and_an_evaluation(name: str) -> None:
     assert upload.vector.size == (0 if name == "fedasmu" else size)
     _, num_examples, _ = trainer.evaluate(trainer.get_parameters({}), {"client-id": 0})
     assert num_examples == upload.num_examples
+
+
+@pytest.mark.parametrize("name", ["fedbuff", "fedasmu", "moon", "scaffold"])
+def test_frozen_and_private_parameters_are_there_too(name: str) -> None:
+    parts = ["task.trainable=[1.bias,3.*]", "algorithm.client.private=[3.bias]"]
+    trainer = build_trainer(composed(f"algorithm={name}", "runtime.device=meta", *TERMS, *parts))
+    model = trainer.model
+    assert model.layout.names == ["1.bias", "3.weight"]
+    assert model.module[1].weight.is_meta
+    assert model.module[3].bias.is_meta
+    vector = np.zeros(model.layout.size, np.float32)
+    extra = {"control": vector} if name == "scaffold" else {}
+    state: Any = {}
+    for sequence in range(2):
+        order = order_for(0, sequence, vector, {"version": 0}, state, extra)
+        state = trainer.sender.train(order).state
+        assert state["private.3.bias"].shape == (10,)
+    assert trainer.sender.score(order_for(0, 2, vector, {}, state)).num_examples > 0
+    model.load_fixed(model.fixed_bytes())
+    assert list(model.named(vector)) == ["1.weight", "1.bias", "3.weight", "3.bias"]
