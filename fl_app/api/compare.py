@@ -47,7 +47,8 @@ def compare(
     Args:
         cells: settings of each run, as of `fl_app.run`, by the run's name.
         settings: of all runs; where a run has the same key, its own value wins.
-        seeds: with each of which every run is repeated.
+        seeds: with each of which every run is repeated. They also decide who has which examples,
+            unless the task has clients of its own.
         task: of all runs, as of `fl_app.run`.
         output: as of `fl_app.run`.
         progress: whether to show bars.

@@ -29,8 +29,8 @@ def run(
     """Run one federation, and write the files of the command line, except its figures.
 
     Ctrl-C, or the interruption of a notebook's kernel, ends the run early; the result is what was
-    done until then, and its `stopped` is ``"interrupted"``. A run in another thread than the main
-    one cannot be interrupted so.
+    done until then, and ``summary["stopped"]`` is ``"interrupted"``. A run in another thread than
+    the main one cannot be interrupted so.
 
     Args:
         settings: in any order: overrides, as on the command line (``"algorithm=fedbuff"``); a
@@ -38,7 +38,8 @@ def run(
             (`fl_app.schedule`), in place of ``algorithm/schedule=``; a trainer, that is a subclass
             of `fl_app.client.LocalTrainer` or a function that makes one. A strategy brings its
             schedule and, if it `needs` one, its trainer.
-        task: data, clients, model, loss and metrics, in place of ``task=`` and ``partition=``.
+        task: data, model, loss and metrics, in place of ``task=``; if it has clients, also in place
+            of ``partition=`` and ``num_clients=``.
         output: folder for the files; None = ``outputs/DATE/TIME``. A folder that holds a run is
             refused without ``"resume=auto"`` or ``"overwrite=true"``.
         progress: whether to show a bar.
@@ -75,11 +76,12 @@ def carry_out(
     except KeyboardInterrupt:  # before the first order, or while the report was written
         if not any(is_cell(folder / name) for name in plans):
             raise
+        problems, interrupted = {}, True
     else:
-        if not ran.interrupted:
-            return ran.problems
-    print(f'interrupted; to go on, add output="{folder}" and "resume=auto" to the same call')
-    return {}
+        problems, interrupted = ran.problems, ran.interrupted
+    if interrupted:
+        print(f'interrupted; to go on, add output="{folder}" and "resume=auto" to the same call')
+    return problems
 
 
 def new_folder() -> Path:

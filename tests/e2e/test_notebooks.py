@@ -14,6 +14,7 @@ SMALL = 300_000  # bytes of all notebooks together, with their pictures
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(300),  # each takes less than a minute on two quiet cores
     pytest.mark.filterwarnings("ignore:.*event loop:DeprecationWarning"),
 ]
 

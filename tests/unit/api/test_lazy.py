@@ -1,0 +1,30 @@
+"""Names of the package: they are there, and importing the package imports nothing for them."""
+
+import subprocess
+import sys
+
+import pytest
+
+import fl_app
+
+CHEAP = """
+import sys
+before = {*sys.modules}
+import fl_app
+assert {"run", "compare", "Result", "Comparison", "Task"} <= {*dir(fl_app)}
+print(*({*sys.modules} - before - {*sys.stdlib_module_names}))
+"""
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    command = [sys.executable, "-c", CHEAP]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in loaded if name.partition(".")[0] != "collections"] == ["fl_app"]
+
+
+def test_names_come_when_they_are_used() -> None:
+    assert callable(fl_app.run)
+    assert callable(fl_app.compare)
+    assert fl_app.Task.__name__ == "Task"
+    with pytest.raises(AttributeError, match=r"module 'fl_app' has no attribute 'nothing'"):
+        _ = fl_app.nothing  # type: ignore[attr-defined]
