@@ -63,7 +63,7 @@ def test_python(code: str, files: Path, capsys: pytest.CaptureFixture[str]) -> N
 
 
 def run(command: str) -> str:
-    words = shlex.split(command)
+    words = shlex.split(command.replace("\\\n", ""))
     assert words[:3] == ["python", "-m", "fl_app"]
     limits = ["max_updates=40", "eval_every=1"]
     done = subprocess.run(
@@ -73,7 +73,9 @@ def run(command: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("command", blocks(HERE, "sh"), ids=lambda text: text.split()[5])
+@pytest.mark.parametrize(
+    "command", blocks(HERE, "sh"), ids=lambda text: re.findall(r"task=\w+", text)[0]
+)
 def test_command(command: str, files: Path) -> None:
     printed = run(command)
     for cell in ("fedavg", "fedasync", "fedbuff"):
