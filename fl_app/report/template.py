@@ -43,7 +43,7 @@ section { padding: 16px 18px; margin-top: 16px; }
 .tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(138px, 1fr)); gap: 10px; }
 .tile { padding: 10px 14px; }
 .tile b { display: block; font-size: 22px; font-weight: 600; line-height: 1.35; }
-.tile b, .tile small { white-space: nowrap; }
+.tile b { white-space: nowrap; }
 .tile span { color: var(--soft); font-size: 13px; }
 .tile small { display: block; min-height: 18px; }
 .warning { border-color: #d55e00; border-left-width: 6px; padding: 8px 14px; margin-bottom: 12px;
