@@ -86,9 +86,10 @@ constraints: setup ## Renew constraints.txt with the newest versions
 reference: setup ## Write docs/reference.md anew, from the comments in conf/
 	$(python) -m scripts.reference
 
+# --quiet would hide warnings from --strict.
 .PHONY: docs
 docs: setup ## Write the documentation as a site to site/
-	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict
 	@echo "To open in a browser: site/index.html"
 
 .PHONY: clean

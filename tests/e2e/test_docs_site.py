@@ -19,21 +19,36 @@ MEASURES = """
 """
 
 
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As `make docs` builds it, in another folder."""
-    folder = tmp_path_factory.mktemp("site")
-    build = subprocess.run(
-        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+def build(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    """Build as `make docs` does, in another folder."""
+    (recipe,) = re.findall(r"-m mkdocs (build .*)", (ROOT / "Makefile").read_text())
+    return subprocess.run(
+        [sys.executable, "-m", "mkdocs", *recipe.split(), "--site-dir", str(folder), *options],
         cwd=ROOT,
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         capture_output=True,
         text=True,
         timeout=240,
     )
-    assert build.returncode == 0, build.stderr
-    assert "WARNING" not in build.stderr
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    built = build(folder)
+    assert built.returncode == 0, built.stderr
+    assert "WARNING" not in built.stderr
     return folder
+
+
+def test_a_broken_link_ends_the_build(tmp_path: Path) -> None:
+    settings = tmp_path / "mkdocs.yml"
+    settings.write_text("site_name: one page\n")
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "index.md").write_text("[nowhere](nowhere.md)")
+    built = build(tmp_path / "site", "--config-file", str(settings))
+    assert built.returncode == 1
+    assert "nowhere.md" in built.stderr
 
 
 def test_every_page_is_built_and_needs_nothing_from_elsewhere(site: Path) -> None:
