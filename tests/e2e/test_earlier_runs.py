@@ -14,7 +14,7 @@ SHORT = ["runtime.workers=0", "num_versions=3", "num_clients=20", "tensorboard=f
 CELLS = ["experiment=quickstart", "experiment.only=[fedbuff,fedasync]"]
 THREE_WAYS = (
     "give resume=auto to go on with it, another folder (hydra.run.dir=..., of a sweep "
-    "hydra.sweep.dir=...), or overwrite=true to replace it"
+    "hydra.sweep.dir=..., in Python output=...), or overwrite=true to replace it"
 )
 
 
@@ -179,5 +179,5 @@ def test_a_folder_that_cannot_be_made_is_told_in_a_sentence(tmp_path, capsys, pl
     assert command(*words, f"{key}{tmp_path / place}") == 2
     error = capsys.readouterr().err
     assert "cannot be written to (" in error
-    assert "give another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=...)" in error
+    assert "give another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., " in error
     assert len(error.splitlines()) == 1
