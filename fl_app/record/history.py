@@ -270,7 +270,7 @@ class History:
             case Evaluated():
                 self.version = event.version
                 self.server_evaluations.append(
-                    Evaluation(event.version, event.t, self.client_updates, event.metrics)
+                    Evaluation(event.version, event.t, self.client_updates, _numbers(event.metrics))
                 )
             case EvaluationOrdered():
                 client = event.client
@@ -290,7 +290,7 @@ class History:
                         event.client_updates,
                         event.clients,
                         event.num_examples,
-                        event.metrics,
+                        _numbers(event.metrics),
                     ),
                     key=lambda each: each.version,
                 )
@@ -380,3 +380,8 @@ class History:
             self._joules_spent += joules - order.joules
             order.joules = joules
         return seconds
+
+
+def _numbers(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Metrics with NaN where a log has null, which stands for a number that is not finite."""
+    return {name: math.nan if value is None else value for name, value in metrics.items()}

@@ -1,14 +1,28 @@
 """Logs as they are found: torn, long, or written before orders had numbers."""
 
+import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fl_app.core.events import Aggregated, Arrived, Checkpointed, Clustered, Failed, Rejected
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    Checkpointed,
+    ClientsEvaluated,
+    Clustered,
+    Evaluated,
+    Failed,
+    Rejected,
+)
+from fl_app.engine.engine import Outcome
+from fl_app.record.files import JsonLines
 from fl_app.record.history import History
 from fl_app.record.log import Log, events_of, read_events
+from fl_app.record.summary import of_outcome
 
 LINES = '{"kind":"checkpoint","t":0.5,"version":2}\n{"kind":"checkpoint","t":1.5,"version":4}\n'
 
@@ -124,3 +138,27 @@ def test_any_event_may_be_lost(numbered: bool) -> None:
         assert history.failures == kinds["failure"]
         assert history.version == kinds["aggregate"]
         assert history.participation == ({0: 1} if kinds["aggregate"] else {})
+
+
+def test_a_run_that_goes_on_knows_what_was_not_a_number(tmp_path: Path) -> None:
+    """R2 is not defined for a client with one example; JSON has null for it."""
+    figures = {"r2_mean": math.nan, "r2_std": math.nan, "r2_worst_decile": 0.5, "loss_mean": 1.0}
+    live, read = History(), History()
+    sink = JsonLines(tmp_path / "events.jsonl")
+    for event in (
+        Evaluated(1.0, 1, {"accuracy": 0.5, "loss": math.nan}),
+        ClientsEvaluated(2.0, 1, 1.0, 5, clients=2, num_examples=10, metrics=figures),
+    ):
+        live.emit(event)
+        sink.emit(event)
+    sink.close()
+    for event in read_events(tmp_path / "events.jsonl"):
+        read.emit(event)
+    assert str(read.server_evaluations) == str(live.server_evaluations)  # NaN is not equal to NaN
+    assert str(read.client_evaluations) == str(live.client_evaluations)
+    summaries = [
+        of_outcome(Outcome(np.zeros(2, np.float32)), each, 3, 1.0, 0.9) for each in (live, read)
+    ]
+    assert summaries[0] == summaries[1]
+    assert summaries[1]["final_loss"] is None
+    assert summaries[1]["client_eval_r2_mean"] is None
