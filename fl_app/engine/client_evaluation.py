@@ -22,7 +22,10 @@ from fl_app.core.types import Order, Scores, Vector
 from fl_app.record.measures import worst_decile
 
 # Parts of the names of metrics of which a lower value is better.
-LOWER_IS_BETTER = ("loss", "error", "perplexity", "rmse", "mse", "mae")
+LOWER_IS_BETTER = (
+    *("loss", "error", "perplexity", "rmse", "mse", "mae", "entropy", "nll", "brier"),
+    *("distance", "divergence", "deviation"),
+)
 
 
 class ClientEvaluation:

@@ -101,6 +101,19 @@ def test_the_worst_decile_of_25_clients_is_the_mean_of_three() -> None:
     assert found["rmse_worst_decile"] == pytest.approx((24 + 23 + 22) / 3)
 
 
+@pytest.mark.parametrize(
+    ("name", "worst"),
+    [
+        *(("accuracy", 0.0), ("f1", 0.0), ("r2", 0.0)),
+        *(("cross_entropy", 9.0), ("nll", 9.0), ("brier_score", 9.0), ("kl_divergence", 9.0)),
+        *(("hamming_distance", 9.0), ("mean_absolute_deviation", 9.0), ("rmse", 9.0)),
+    ],
+)
+def test_the_worst_decile_of_what_should_be_low_is_high(name: str, worst: float) -> None:
+    numbers = figures([Scores({name: float(i)}, 10) for i in range(10)])
+    assert numbers[f"{name}_worst_decile"] == worst
+
+
 def test_a_metric_of_some_clients_is_theirs_alone() -> None:
     found = figures([Scores({"a": 1.0}, 10), Scores({"a": 3.0, "b": 5.0}, 30)])
     assert (found["a_mean"], found["b_mean"]) == (2.5, 5.0)
