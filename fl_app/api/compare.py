@@ -16,7 +16,7 @@ from fl_app.api.settings import Setting, plan_of, without
 from fl_app.core.errors import require
 from fl_app.report import TARGET_ACCURACY, Table
 from fl_app.report.cells import Cell
-from fl_app.report.reading import read_run
+from fl_app.report.reading import is_cell, read_run
 from fl_app.report.series import group
 from fl_app.report.table import OF_SCORE, OF_TARGET, Row, make_table
 from fl_app.runner.run import Plan
@@ -62,6 +62,15 @@ def compare(
     """
     plans = _plans(cells, settings, list(seeds), task)
     folder = new_folder() if output is None else Path(output)
+    below = sorted(folder.iterdir()) if folder.is_dir() else ()
+    others = [path.name for path in below if is_cell(path) and path.name not in plans]
+    require(
+        not others,
+        "output",
+        folder,
+        f"a folder without other runs; it holds {', '.join(others)}",
+        "they would be in the table, and seeds of one name in its means",
+    )
     problems = carry_out(plans, folder, show=progress, figures=True)
     for name, problem in problems.items():
         warnings.warn(f"{name}: {type(problem).__name__}: {problem}", stacklevel=2)
@@ -81,7 +90,8 @@ def _plans(
     plans = {}
     for name, own in cells.items():
         # Numbers are the jobs of a sweep, which a report names after their overrides.
-        good = name == Path(name).name and not name.isdigit() and name.strip(" .") == name
+        plain = name != "" and name == Path(name).name and name.strip(" .") == name
+        good = plain and not name.isdigit()
         require(good, "cells", repr(name), "the name of a folder, and no number", "it names one")
         mine = list(own) if isinstance(own, Sequence) and not isinstance(own, str) else [own]
         for seed in seeds:

@@ -62,13 +62,28 @@ def describe(config: DictConfig, given: Given) -> None:
 
 
 def _examples(task: "TrainingTask") -> dict[str, Any]:
-    """Who has which examples: a run with other clients does not go on from its checkpoint."""
+    """What is learned from: a run with other data, model or clients does not go on from its files.
+
+    NOTE: of a task that is not `fl_app.tasks.task.Task` only its clients' examples are known.
+    """
+    import torch  # checks of a configuration import this module, and not torch
+
     num_examples = checksum = 0
+    for name in ("inputs", "targets", "test_inputs", "test_targets"):
+        tensor = getattr(task, name, None)
+        if tensor is not None:
+            checksum = zlib.crc32(repr((name, tensor.shape, tensor.dtype)).encode(), checksum)
+            checksum = zlib.crc32(tensor.contiguous().numpy().reshape(-1).view("u1"), checksum)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        state = task.model().state_dict()
+    for name, tensor in state.items():
+        checksum = zlib.crc32(repr((name, tensor.shape, tensor.dtype)).encode(), checksum)
     for client_id in range(task.num_clients):
         indices = task.train_indices(client_id)
         num_examples += indices.size
         checksum = zlib.crc32(indices.tobytes(), checksum)
-    return {"num_examples": num_examples, "crc32": checksum} if num_examples else {}
+    return {"num_examples": num_examples, "crc32": checksum}
 
 
 def _put(config: DictConfig, key: str, value: Any) -> None:

@@ -146,16 +146,24 @@ def _run(
         if before is not None:
             summaries[name] = before
             continue
-        outcome, summaries[name] = run_cell(
-            plan.config,
-            folder / name,
-            label=f"{name}, cell {number} of {len(plans)}" if name else plan.config.algorithm.name,
-            grid=grid,
-            overrides=plan.overrides,
-            experiment=folder if name else None,
-            given=plan.given,
-            show=show,
-        )
+        try:
+            outcome, summaries[name] = run_cell(
+                plan.config,
+                folder / name,
+                label=f"{name}, cell {number} of {len(plans)}"
+                if name
+                else plan.config.algorithm.name,
+                grid=grid,
+                overrides=plan.overrides,
+                experiment=folder if name else None,
+                given=plan.given,
+                show=show,
+            )
+        except ValueError as error:  # such as data that do not fit the cell's clients
+            if not summaries:  # nothing was run
+                raise
+            problems[name] = RunError(str(error))
+            continue
         if outcome.error is not None:
             problems[name] = outcome.error
         interrupted = outcome.stopped == "interrupted"

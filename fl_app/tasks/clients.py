@@ -94,4 +94,11 @@ def _indices(own: Any, client_id: int, num_examples: int) -> Indices:
             f"clients[{client_id}] has the index {wrong[0]} and must have indices from 0 to "
             f"{num_examples - 1}, those of the training examples"
         )
-    return np.sort(indices).astype(np.int64)
+    indices = np.sort(indices).astype(np.int64)
+    twice = indices[:-1][indices[:-1] == indices[1:]]
+    if twice.size:
+        raise ValueError(
+            f"clients[{client_id}] has the index {twice[0]} twice: it would train on an example "
+            "that it keeps for validation"
+        )
+    return indices

@@ -4,6 +4,7 @@ It loads pandas and scikit-learn. Tasks import it when they read a table that th
 have.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from typing import Any
 
@@ -16,10 +17,19 @@ from fl_app.tasks.cache import Arrays
 from fl_app.tasks.own_data import choose_test, pack, target_moments
 from fl_app.tasks.roles import Roles
 from fl_app.tasks.schema import Column, Schema
-from fl_app.tasks.targets import encode_targets, fit_targets, ids, names_in_order, numeric_share
+from fl_app.tasks.targets import (
+    MOST_CODES,
+    encode_targets,
+    fit_targets,
+    ids,
+    name_of,
+    names_in_order,
+    numeric_share,
+)
 
 MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
 SHOWN = 10  # names in a message
+LIKE_NUMBER = re.compile(r"[-+$€£]?\s*\d[\d.,' ]*\s*[%€]?")  # 1,5 or 12 % or 1,234
 
 
 def encode_table(
@@ -130,19 +140,30 @@ def _fit(
     columns = []
     for name in names:
         values = table[name].to_numpy()
+        # A text among numbers is a mistake more often than a name.
+        if name not in categories and numeric_share(values) >= 0.5:
+            values = _numbers(name, values, where)
         if name in categories or values.dtype.kind not in "biuf":
-            # A text among numbers is a mistake more often than a name.
-            if name not in categories and numeric_share(values) >= 0.5:
-                _refuse_text(name, values, where)
-            columns.append(Column(name, categories=_categories(name, values, where)))
+            known = name in categories
+            columns.append(Column(name, categories=_categories(name, values, where, known)))
         else:
             scaler = StandardScaler().fit(values[train].astype(np.float64)[:, None])
             columns.append(Column(name, float(scaler.mean_[0]), float(scaler.scale_[0])))
     return tuple(columns)
 
 
-def _categories(name: str, values: NDArray[Any], where: str) -> tuple[str, ...]:
+def _categories(name: str, values: NDArray[Any], where: str, told: bool) -> tuple[str, ...]:
     found = names_in_order(values)
+    like_numbers = sum(LIKE_NUMBER.fullmatch(text) is not None for text in found)
+    if not told and (
+        2 * like_numbers >= len(found) or len(found) > max(MOST_CODES, values.size / 2)
+    ):
+        raise ValueError(
+            f"{where}: column {name!r} has {len(found)} different texts in {values.size} rows, "
+            f"such as {found[0]!r}, which can hardly be categories: turn them into numbers, take "
+            f"them as names with task.categories=[{name}], or leave the column out with "
+            f"task.ignore=[{name}]"
+        )
     if len(found) > MOST_CATEGORIES:
         raise ValueError(
             f"{where}: column {name!r} has {len(found)} different texts, above the bound of "
@@ -160,8 +181,7 @@ def _encode(table: pd.DataFrame, columns: Sequence[Column], where: str) -> NDArr
         if column.categories is not None:
             parts.append(_one_hot(column.name, values, column.categories, where))
         else:
-            if values.dtype.kind not in "biuf":
-                _refuse_text(column.name, values, where)
+            values = _numbers(column.name, values, where)
             standard = (values.astype(np.float64) - column.mean) / column.deviation
             parts.append(standard.astype(np.float32)[:, None])
     return np.concatenate(parts, 1)
@@ -170,7 +190,7 @@ def _encode(table: pd.DataFrame, columns: Sequence[Column], where: str) -> NDArr
 def _one_hot(
     name: str, values: NDArray[Any], categories: Sequence[str], where: str
 ) -> NDArray[np.float32]:
-    texts = np.array([str(value).strip() for value in values], object)
+    texts = np.array([name_of(value) for value in values], object)
     unknown = np.flatnonzero(~np.isin(texts, np.array(categories, object)))
     if unknown.size:
         row = unknown[0]
@@ -187,8 +207,14 @@ def _one_hot(
     return encoded
 
 
-def _refuse_text(name: str, values: NDArray[Any], where: str) -> None:
-    row = next(row for row, value in enumerate(values) if numeric_share(values[row : row + 1]) < 1)
+def _numbers(name: str, values: NDArray[Any], where: str) -> NDArray[Any]:
+    """Numbers, of which some may be written as texts."""
+    if values.dtype.kind in "biuf":
+        return values
+    wrong = (row for row in range(len(values)) if numeric_share(values[row : row + 1]) < 1)
+    row = next(wrong, None)
+    if row is None:
+        return values.astype(np.float64)
     raise ValueError(
         f"{where}: column {name!r} needs numbers and has the text {str(values[row])!r} in row "
         f"{row + 1}: correct it, take the values as names with task.categories=[{name}], or leave "

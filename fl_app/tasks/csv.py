@@ -123,4 +123,7 @@ def _read(file: Path, key: str, separator: str, texts: Collection[str]) -> "pd.D
             low_memory=False,  # the types of columns must not depend on the size of a chunk
         )
     table.columns = table.columns.str.strip()
+    twice = table.columns[table.columns.duplicated()]
+    if len(twice):
+        raise ValueError(f"{key}={file} has two columns {twice[0]!r}: rename one")
     return table

@@ -144,6 +144,8 @@ def _columns(name: str, kind: Any, values: pd.Series) -> dict[str, Any] | None:
         # Data sets for competitions have the class -1 where it is not told.
         return {name: classes[values.fillna(-1).to_numpy(np.int64)]}
     if isinstance(kind, datasets.Value):
+        if kind.dtype.startswith(("timestamp", "date", "time", "duration", "binary")):
+            return None
         return {name: values} if not isinstance(values.iloc[:1].squeeze(), dict | bytes) else None
     inner = getattr(kind, "feature", None)
     if isinstance(inner, datasets.ClassLabel):

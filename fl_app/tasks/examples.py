@@ -17,7 +17,10 @@ Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 KINDS = ("classification", "multi_label", "regression")
 FEW = 20  # distinct whole numbers that are always taken for classes
 SHOWN = 10  # classes in a message
-TAKEN = ("version", "t", "loss")  # names in a run's table that no further metric can have
+TAKEN = (
+    *("version", "t", "loss", "client_updates", "bytes_down", "bytes_up", "orders_wasted"),
+    *("seconds_wasted", "participation_gini", "joules"),
+)  # names in a run's table that no further metric can have
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,8 @@ def examples_of(
     else:
         made = kind
     targets = _targets(y, "y_train", made)
+    if isinstance(made, Classification) and bool((targets == targets.flatten()[0]).all()):
+        raise ValueError("y_train has only one class: there would be nothing to tell apart")
     test_targets = None if test_y is None else _targets(test_y, "y_test", made)
     if loss is not None:
         made = replace(made, criterion=loss)
@@ -238,7 +243,7 @@ def _sortable(y: NDArray[Any], name: str) -> NDArray[Any]:
     """Classes without missing values; objects as texts."""
     if y.dtype.kind == "f":
         _finite(y, name)
-    if y.dtype.kind == "O":
+    if y.dtype.kind in "OU":
         missing = [row for row, value in enumerate(y.flat) if _is_missing(value)]
         if missing:
             raise ValueError(f"{name}[{missing[0]}] has no class: fill it in, or remove the row")
@@ -248,7 +253,7 @@ def _sortable(y: NDArray[Any], name: str) -> NDArray[Any]:
 
 def _is_missing(value: object) -> bool:
     """Whether a value is None, NaN, or what pandas has for them."""
-    return value is None or (not isinstance(value, str) and str(value) in ("nan", "<NA>", "NaT"))
+    return value is None or str(value) in ("nan", "<NA>", "NaT")
 
 
 def _require_one_dimension(y: NDArray[Any]) -> None:

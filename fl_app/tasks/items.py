@@ -97,6 +97,10 @@ def column_of(data: Any, name: str) -> Array:
     feature, column = data.features[name], data.select_columns([name])
     if type(feature).__name__ == "Image":
         return _stacked([_array(row[name]) for row in column], f"images of the column {name!r}")
+    labels = getattr(getattr(feature, "feature", None), "names", None)
+    if labels:  # lists of classes
+        rows = column.with_format(None)[:][name]
+        return np.array([[place in row for place in range(len(labels))] for row in rows])
     values = column.with_format("numpy")[:][name]
     array = values if isinstance(values, np.ndarray) else np.asarray(values, object)
     if array.dtype == object and array.size and np.ndim(array.flat[0]) > 0:
@@ -104,7 +108,7 @@ def column_of(data: Any, name: str) -> Array:
     classes = class_names(data, name)
     if classes is None:
         return array
-    missing = np.flatnonzero(array < 0)
+    missing = np.flatnonzero(np.nan_to_num(array, nan=-1.0) < 0)
     if missing.size:
         raise ValueError(f"the column {name!r} has no class in row {missing[0]}: remove such rows")
     return np.array(classes)[array]
@@ -121,8 +125,10 @@ def _array(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     if hasattr(value, "getbands"):  # an image of PIL
-        image = value if value.mode in ("L", "RGB") else value.convert("RGB")
-        pixels = np.asarray(image)
+        from fl_app.tasks.pixels import pixels_of  # loads PIL
+
+        grey = value.mode in ("1", "L") or value.mode.startswith("I;16")
+        pixels = pixels_of(value, "L" if grey else "RGB")
         return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return np.asarray(value)
 

@@ -22,7 +22,7 @@ from fl_app.tasks.scaling import Scaling, make_scaling, moments
 from fl_app.tasks.schema import Schema, read_schema
 from fl_app.tasks.task import CHUNK, Task
 
-READER = 1  # of what the cache holds of a user's data; a new number makes old entries invalid
+READER = 2  # of what the cache holds of a user's data; a new number makes old entries invalid
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -225,7 +225,7 @@ def moments_of(inputs: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ..
     else:
         axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
         mean, deviation = inputs.mean(axes, np.float64), inputs.std(axes, np.float64)
-    deviation = np.where(deviation > 0, deviation, 1.0)
+    deviation = np.where(deviation > 1e-10 * np.abs(mean), deviation, 1.0)  # else it is rounding
     return tuple(mean.tolist()), tuple(deviation.tolist())
 
 

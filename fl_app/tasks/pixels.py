@@ -61,6 +61,13 @@ def decode(
 
 def _converted(image: Image.Image, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:
     image.draft(mode, (2 * size[0], 2 * size[1]))  # large photos are decoded at a fraction
+    return pixels_of(image, mode, size)
+
+
+def pixels_of(
+    image: Image.Image, mode: str, size: tuple[int, int] | None = None
+) -> NDArray[np.uint8]:
+    """An image as bytes, turned upright and, if a size is given, resized."""
     upright = ImageOps.exif_transpose(image)
     if upright.mode.startswith("I;16"):  # a conversion would cut off all but the darkest pixels
         upright = Image.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
@@ -68,4 +75,7 @@ def _converted(image: Image.Image, mode: str, size: tuple[int, int]) -> NDArray[
         raise ValueError("its pixels have 32 bits and no known range")
     elif upright.mode in ("P", "PA"):  # palettes may have transparent colours
         upright = upright.convert("RGBA")
-    return np.asarray(upright.convert(mode).resize(size, Image.Resampling.BILINEAR))
+    converted = upright.convert(mode)
+    return np.asarray(
+        converted if size is None else converted.resize(size, Image.Resampling.BILINEAR)
+    )

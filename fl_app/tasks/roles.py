@@ -1,11 +1,15 @@
 """Which column of a table is what."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from fl_app.core.errors import require
 from fl_app.tasks.schema import Schema
+
+# What pandas calls columns without a name: numbers of rows, from which classes could be told.
+NAMELESS = re.compile(r"Unnamed: \d+|__index_level_\d+__")
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,9 @@ class Roles:
             inputs = self.inputs
         else:
             others = {*targets, *self.ignore, self.client}
-            inputs = tuple(name for name in present if name not in others)
+            inputs = tuple(
+                name for name in present if name not in others and not NAMELESS.match(name)
+            )
         for key, names in (
             ("task.target", targets),
             ("task.client", (self.client,) if self.client is not None else ()),

@@ -126,7 +126,7 @@ def numeric_share(values: Values) -> float:
 
 def names_in_order(values: Values) -> tuple[str, ...]:
     """The distinct values as texts; in the order of numbers if all of them are, else by name."""
-    names = sorted({_name(value) for value in np.unique(values)})
+    names = sorted({name_of(value) for value in np.unique(values)})
     if all(_number(name) is not None for name in names):
         names.sort(key=lambda name: (_number(name) or 0.0, name))
     return tuple(names)
@@ -136,7 +136,7 @@ def ids(values: Values) -> NDArray[np.int64]:
     """Numbers of the distinct values, in their order, shape ``(n,)``."""
     places = {name: place for place, name in enumerate(names_in_order(values))}
     distinct, inverse = np.unique(values, return_inverse=True)
-    return np.array([places[_name(value)] for value in distinct], np.int64)[inverse]
+    return np.array([places[name_of(value)] for value in distinct], np.int64)[inverse]
 
 
 def _kind_of(values: Mapping[str, Values], where: str) -> str:
@@ -159,15 +159,15 @@ def _kind_of(values: Mapping[str, Values], where: str) -> str:
 def _codes(name: str, values: Values, classes: Sequence[str], where: str) -> NDArray[np.int64]:
     places = {known: place for place, known in enumerate(classes)}
     distinct, inverse = np.unique(values, return_inverse=True)
-    codes = np.array([places.get(_name(value), -1) for value in distinct], np.int64)[inverse]
+    codes = np.array([places.get(name_of(value), -1) for value in distinct], np.int64)[inverse]
     unknown = np.flatnonzero(codes < 0)
     if unknown.size:
         row = unknown[0]
         more = ", ..." if len(classes) > SHOWN else ""
         raise ValueError(
-            f"{where}: {_named(name)} has the class {_name(values[row])!r} in row {row + 1}, which "
-            f"is none of {', '.join(classes[:SHOWN])}{more}: the model has no output for it; leave "
-            "the row out, or write a schema from data that have every class (task.schema)"
+            f"{where}: {_named(name)} has the class {name_of(values[row])!r} in row {row + 1}, "
+            f"which is none of {', '.join(classes[:SHOWN])}{more}: the model has no output for it; "
+            "leave the row out, or write a schema from data that have every class (task.schema)"
         )
     return codes
 
@@ -185,11 +185,11 @@ def _number(value: Any) -> float | None:
         return float(str(value).lower() == "true")
     try:
         return float(value)
-    except ValueError:
+    except (ValueError, TypeError):
         return None
 
 
-def _name(value: Any) -> str:
+def name_of(value: Any) -> str:
     """A class's name; whole numbers look alike whatever their type."""
     if isinstance(value, float | np.floating) and value == np.floor(value):
         return str(int(value))

@@ -449,6 +449,8 @@ def _architecture(model: Any, data: Examples) -> Callable[[], nn.Module]:
     tokens = data.inputs.dtype == torch.int64 and len(shape) == 1
     if tokens:
         texts = [part for part in (data.inputs, data.test_inputs) if part is not None]
+        if least := min(0, *(int(part.min()) for part in texts)):
+            raise ValueError(f"x_train or x_test has the token {least} and must have tokens >= 0")
         shape = (*shape, 1 + max(int(part.max()) for part in texts))
     return architecture(model, shape, num_outputs, tokens=tokens)
 

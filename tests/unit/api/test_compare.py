@@ -106,3 +106,15 @@ def test_bad_comparisons_are_refused_before_anything_runs(
     with pytest.raises(ValueError, match=message):
         fl_app.compare(cells, output=tmp_path / "folder", progress=False, **keywords)
     assert not (tmp_path / "folder").exists()
+
+
+def test_runs_of_an_earlier_comparison_are_not_in_the_means(task: Any, tmp_path: Path) -> None:
+    (tmp_path / "a-seed2").mkdir()
+    (tmp_path / "a-seed2" / "summary.json").write_text("{}")
+    (tmp_path / "a-seed2" / "config.yaml").write_text("{}")
+    (tmp_path / "a-seed2" / "events.jsonl").write_text("")
+    with pytest.raises(ValueError, match="a folder without other runs; it holds a-seed2"):
+        fl_app.compare(
+            {"a": []}, *SMALL, "overwrite=true", seeds=[0, 1], task=task, output=tmp_path
+        )
+    assert [path.name for path in tmp_path.iterdir()] == ["a-seed2"]

@@ -313,3 +313,18 @@ def test_folders_are_named_after_the_time_and_never_shared(
     folders = [fl_app.run(*SMALL, "num_clients=12", progress=False).folder for _ in range(2)]
     assert len({*folders}) == 2
     assert all(len(folder.parts) == 3 and folder.parts[0] == "outputs" for folder in folders)
+
+
+@pytest.mark.parametrize("changed", ["inputs", "targets", "model"])
+def test_a_run_on_other_data_or_another_model_is_not_resumed(changed: str, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    parts = {"inputs": rng.normal(size=(24, 3)), "targets": np.arange(24) % 2, "model": "mlp"}
+    others = {"inputs": -parts["inputs"], "targets": 1 - parts["targets"], "model": "logistic"}
+    for part in (parts, parts | {changed: others[changed]}):
+        mine = fl_app.Task.from_arrays(
+            part["inputs"], part["targets"], model=part["model"], clients=np.arange(24) % 3
+        )
+        if part is parts:
+            run("algorithm=fedasync", task=mine, output=tmp_path)
+    with pytest.raises(ValueError, match=r"task\.crc32="):
+        run("algorithm=fedasync", "resume=auto", task=mine, output=tmp_path)

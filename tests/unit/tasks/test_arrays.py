@@ -187,3 +187,11 @@ def test_every_partition_deals_out_every_kind(save: Save, kind: str, partition: 
     assert min(own.size for own in task.partition) >= 1
     assert task.test_targets is not None
     assert len(task.test_targets) == 120
+
+
+def test_a_constant_column_is_not_divided_by_rounding(save: Save) -> None:
+    """The deviation of a thousand times 0.1 is 1e-17, not 0."""
+    x = np.full((1000, 1), 0.1)
+    task = build(save(x_train=x, y_train=np.arange(1000) % 2, x_test=[[0.2]], y_test=[1]))
+    assert task.test_inputs is not None
+    assert task.test_inputs.item() == pytest.approx(0.1)

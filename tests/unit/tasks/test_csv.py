@@ -297,3 +297,29 @@ def test_without_data_there_is_a_model_of_the_schema(write: Write) -> None:
     task = build(None, schema=server.schema.to_json())
     assert (task.num_clients, task.has_test_set, len(task.inputs)) == (0, False, 0)
     assert task.model()(torch.zeros(2, 3)).shape == (2, 2)
+
+
+def test_a_column_of_row_numbers_is_no_input(write: Write) -> None:
+    """`DataFrame.to_csv` writes one unless told otherwise, and sorted rows would tell the class."""
+    path = write("," + ROWS.replace("\n", "\n7,").removesuffix("7,"))
+    assert build(path, ignore=["owner"]).inputs.shape == (4, 3)
+    assert build(path, inputs=["Unnamed: 0", "city"]).inputs.shape == (4, 3)
+
+
+@pytest.mark.parametrize("texts", [["1,5", "2,5", "3,0", "4,1"], ["12 %", "3 %", "4 %", "5 %"]])
+def test_texts_that_look_like_numbers_are_no_categories(write: Write, texts: list[str]) -> None:
+    rows = "".join(f"{text};{place % 2}\n" for place, text in enumerate(texts))
+    path = write("x;bought\n" + rows)
+    with pytest.raises(ValueError, match=r"column 'x' has 4 different texts .* can hardly be"):
+        build(path, separator=";")
+    assert build(path, separator=";", categories=["x"]).inputs.shape == (4, 4)
+
+
+def test_numbers_can_be_categories_whatever_their_type(write: Write) -> None:
+    task = build(write("x,bought\n0.0,a\n1.0,b\n2.0,a\n"), categories=["x"])
+    assert task.inputs.tolist() == np.eye(3).tolist()
+
+
+def test_two_columns_of_one_name_are_refused(write: Write) -> None:
+    with pytest.raises(ValueError, match="has two columns 'a': rename one"):
+        build(write("a,a ,bought\n1,2,0\n2,3,1\n"))

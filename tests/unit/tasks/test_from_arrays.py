@@ -291,6 +291,7 @@ class NotOne:
             "clients[1] has the index 40 and must have indices from 0 to 39",
         ),
         ({"clients": [[1], [0.5]]}, "clients[1] must be an array of indices"),
+        ({"clients": [[1], [2, 3, 2]]}, "clients[1] has the index 2 twice"),
         ({"num_clients": 2.5}, "num_clients=2.5 must be an integer >= 1"),
         ({"x": X[:, :0]}, "x_train has the shape (40, 0): its examples hold nothing"),
         ({"metrics": {"loss": NotOne()}}, "metrics has the name 'loss', which a run's table has"),

@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import torch
@@ -156,3 +157,29 @@ def test_bad_columns_are_refused(inputs: Any, target: str, told: str) -> None:
 def test_a_stream_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^the split 'train' is a IterableDataset and must be a"):
         from_huggingface(table().to_iterable_dataset(), "point", "kind")
+
+
+def test_lists_of_classes_are_labels() -> None:
+    classes = datasets.List(datasets.ClassLabel(names=["a", "b", "c"]))
+    features = datasets.Features({"x": datasets.Value("float32"), "y": classes})
+    rows = {"x": [1.0, 2.0, 3.0], "y": [[0, 2], [], [1]]}
+    task = from_huggingface(datasets.Dataset.from_dict(rows, features), "x", "y")
+    assert isinstance(task.objective, MultiLabel)
+    assert task.targets.tolist() == [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+
+
+@pytest.mark.parametrize(
+    ("values", "told"), [([1, 1, 1], "only one class"), ([0, None, 1], "no class in row 1")]
+)
+def test_classes_that_are_one_or_missing_are_refused(values: list[Any], told: str) -> None:
+    classes = datasets.ClassLabel(names=["a", "b", "c"])
+    features = datasets.Features({"x": datasets.Value("float32"), "y": classes})
+    data = datasets.Dataset.from_dict({"x": [1.0, 2.0, 3.0], "y": values}, features)
+    with pytest.raises(ValueError, match=told):
+        from_huggingface(data, "x", "y")
+
+
+def test_images_of_16_bits_keep_their_bright_pixels() -> None:
+    values = np.array([[0, 256, 4096, 65535]], np.uint16)
+    train = [(Image.fromarray(values), 0), (Image.fromarray(values[:, ::-1].copy()), 1)]
+    assert from_datasets(train).inputs[0].flatten().tolist() == [0, 1, 16, 255]
