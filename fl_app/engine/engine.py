@@ -430,6 +430,8 @@ class Engine:
     def _start(self) -> None:
         if self._on_clients.ready:
             self._start_evaluations()
+        if self._on_clients.enabled:
+            self._schedule.evaluating(self._on_clients.orders.keys())
         self._clock.alarm(self._schedule.wake(self._clock.now))
         for client_id in self._schedule.start(self._idle, self._busy, self._buffer, self._rng):
             model = self._versions.model

@@ -46,6 +46,13 @@ class Schedule(Protocol):
         """
         ...
 
+    def evaluating(self, clients: Collection[int]) -> None:
+        """Clients that work on an evaluate order: neither idle nor busy, and they come back.
+
+        Told before each `start` of a run with evaluation on clients.
+        """
+        del clients
+
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         """Updates to aggregate now, exactly those; empty = wait for more."""
         ...

@@ -61,6 +61,7 @@ class ClusteredQuorum(Schedule):
         )
         self._clusters: Mapping[int, int] | None = None
         self._due = 0  # version at which clusters are formed next
+        self._evaluating: set[int] = set()
         self._ordered: set[int] = set()  # clients that started and have not delivered an update
         self._failed: set[int] = set()  # clients of these that had to start again
         self._expected: set[int] = set()  # clients that the server waits for
@@ -79,8 +80,11 @@ class ClusteredQuorum(Schedule):
         starting = not_waiting(idle, buffer)
         self._failed |= self._ordered.intersection(starting)
         self._ordered.update(starting)
-        self._expected = {*idle, *busy} - self._failed
+        self._expected = {*idle, *busy, *self._evaluating} - self._failed
         return starting
+
+    def evaluating(self, clients: Collection[int]) -> None:
+        self._evaluating = set(clients)
 
     def survey(self, version: int, buffer: Sequence[Update]) -> bool:
         if self._clusters is None:

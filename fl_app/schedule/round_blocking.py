@@ -33,7 +33,8 @@ class RoundBlocking(Schedule):
         )
         self.buffer_size = buffer_size
         self._used: set[int] = set()  # in this round
-        self._present: float = math.inf  # clients that are idle or at work
+        self._evaluating: set[int] = set()
+        self._present: float = math.inf  # clients that are idle, at work or evaluating
         self._ordered: set[int] = set()  # clients whose order has brought nothing so far
         self._failed: set[int] = set()  # those of them that are there and were given another
 
@@ -47,11 +48,15 @@ class RoundBlocking(Schedule):
         """Idle clients whose update does not wait for the aggregation."""
         del rng
         starting = not_waiting(idle, buffer)
-        self._present = len(idle) + len(busy)
-        self._failed = {c for c in self._failed if c in idle or c in busy}
+        at_work = {*busy, *self._evaluating}
+        self._present = len(idle) + len(at_work)
+        self._failed = {c for c in self._failed if c in idle or c in at_work}
         self._failed |= self._ordered.intersection(starting)
         self._ordered.update(starting)
         return starting
+
+    def evaluating(self, clients: Collection[int]) -> None:
+        self._evaluating = set(clients)
 
     def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
         """The first K updates of clients not taken in this round, which counts them as taken."""

@@ -28,7 +28,15 @@ from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
-from fl_app.schedule import Buffered, RandomK, Schedule, fully_async, synchronous
+from fl_app.schedule import (
+    Buffered,
+    RandomK,
+    RoundBlocking,
+    Schedule,
+    fully_async,
+    synchronous,
+)
+from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
 ALL_AT_WORK = Buffered(concurrency=None, buffer_size=1)
 EVALUATION = ("evaluate_order", "client_evaluate", "clients_evaluate")
@@ -233,6 +241,22 @@ def test_nobody_waits_for_an_evaluation() -> None:
     )
     # After ten versions, each of three clients evaluates for half an order: 0.5 of 3.67 orders.
     assert 1.0 < result.outcome.seconds / alone.outcome.seconds < 1 + 0.5 / 3.6
+
+
+@pytest.mark.parametrize(
+    ("schedule", "sizes"),
+    [
+        (RoundBlocking(4), {4, 2}),
+        (ClusteredQuorum(num_clusters=2, participation=0.5, recluster=False), {3}),
+    ],
+)
+def test_a_client_that_evaluates_is_counted_among_those_at_work(
+    schedule: Schedule, sizes: set[int]
+) -> None:
+    """Six clients: rounds of four updates and two, and quorums of half of them."""
+    seconds = (1.0, 1.1, 1.2, 1.3, 5.0, 5.1)
+    result = evaluated(schedule, every=1, seconds=seconds, num_versions=12)
+    assert {len(e["client"]) for e in result.kind("aggregate")} == sizes
 
 
 def test_a_client_does_one_thing_at_a_time() -> None:
