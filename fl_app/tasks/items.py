@@ -101,17 +101,21 @@ def column_of(data: Any, name: str) -> Array:
     if labels:  # lists of classes
         rows = column.with_format(None)[:][name]
         return np.array([[place in row for place in range(len(labels))] for row in rows])
+    classes = class_names(data, name)
+    if classes is not None:
+        rows = column.with_format(None)[:][name]
+        codes = np.array([-1 if row is None else row for row in rows], np.int64)
+        missing = np.flatnonzero(codes < 0)
+        if missing.size:
+            raise ValueError(
+                f"the column {name!r} has no class in row {missing[0]}: remove such rows"
+            )
+        return np.array(classes)[codes]
     values = column.with_format("numpy")[:][name]
     array = values if isinstance(values, np.ndarray) else np.asarray(values, object)
     if array.dtype == object and array.size and np.ndim(array.flat[0]) > 0:
         array = _stacked([np.asarray(value) for value in array], f"values of the column {name!r}")
-    classes = class_names(data, name)
-    if classes is None:
-        return array
-    missing = np.flatnonzero(np.nan_to_num(array, nan=-1.0) < 0)
-    if missing.size:
-        raise ValueError(f"the column {name!r} has no class in row {missing[0]}: remove such rows")
-    return np.array(classes)[array]
+    return array
 
 
 def class_names(data: Any, name: str) -> list[str] | None:
