@@ -5,6 +5,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -92,7 +93,8 @@ class Metrics:
         path: of the file.
         more: gives further columns by name, at every evaluation.
         on_clients: whether clients evaluate, too.
-        keep: as for `JsonLines`.
+        keep: rows to keep of an existing file, whatever columns it has got since; None = begin a
+            new one.
     """
 
     _COLUMNS = ("version", "t", "accuracy", "loss")
@@ -106,16 +108,21 @@ class Metrics:
         on_clients: bool = False,
         keep: int | None = None,
     ) -> None:
+        lines: list[bytes] = []
+        if keep:  # read before it is locked: a process that closes a file loses its lock
+            with path.open("rb") as file:
+                lines = list(islice(file, 1 + keep))
         self._path = path
-        self._file = open_log(path, keep)
+        self._file = open_log(path, None if keep is None else sum(map(len, lines)))
         self._more = more
         self._on_clients = on_clients
+        self._rows = max(len(lines) - 1, 0)
         self._writer: csv.DictWriter[str] | None = None
-        if keep:
-            with path.open(encoding="utf-8", newline="") as file:
-                self._writer = csv.DictWriter(
-                    self._file, next(csv.reader(file)), extrasaction="ignore", lineterminator="\n"
-                )
+        if lines:
+            columns = next(csv.reader([lines[0].decode()]))
+            self._writer = csv.DictWriter(
+                self._file, columns, extrasaction="ignore", lineterminator="\n"
+            )
 
     def emit(self, event: Event) -> None:
         """Append a row if the event is an evaluation."""
@@ -136,6 +143,7 @@ class Metrics:
         elif isinstance(event, ClientsEvaluated):
             self._add_columns([key for key in metrics if key not in self._writer.fieldnames])
         self._writer.writerow({key: _field(value) for key, value in row.items()})
+        self._rows += 1
         self._file.flush()
 
     def _expected(self, event: Evaluated | ClientsEvaluated) -> dict[str, Any]:
@@ -159,8 +167,9 @@ class Metrics:
         self._writer.writerows(rows)
 
     def position(self) -> int:
-        """Bytes written, all on disk."""
-        return on_disk(self._file)
+        """Rows written, all on disk. Their bytes change when columns are added."""
+        on_disk(self._file)
+        return self._rows
 
     def close(self) -> None:
         """Close the file; without an evaluation it holds only the header."""

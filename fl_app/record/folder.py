@@ -69,7 +69,7 @@ class RunFolder:
         self._overrides = list(overrides)
         self._origin = provenance(overrides, kept and kept["provenance"])
         self._began = time.monotonic() - (kept["wall_seconds"] if kept else 0.0)
-        self._lengths: Mapping[str, int] = kept["lengths"] if kept else {}
+        self._positions: Mapping[str, int] = kept["positions"] if kept else {}
         self._files: dict[str, JsonLines | Metrics | Recorder] = {}
         self._open = ExitStack()
 
@@ -90,7 +90,7 @@ class RunFolder:
             RunError: another process writes to the log; no file has changed.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._add(EVENTS, JsonLines(self._folder / EVENTS, keep=self._lengths.get(EVENTS)))
+        self._add(EVENTS, JsonLines(self._folder / EVENTS, keep=self._positions.get(EVENTS)))
 
     def begin(self, settings: object, *, durations: bool = False, on_clients: bool = False) -> None:
         """Write the configuration, and open the other files that grow.
@@ -108,11 +108,11 @@ class RunFolder:
                 text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=True)  # type: ignore[call-overload]
                 file.write(text.encode())
         path = self._folder / TABLE
-        keep = self._lengths.get(TABLE)
+        keep = self._positions.get(TABLE)
         self._add(TABLE, Metrics(path, self.columns, on_clients=on_clients, keep=keep))
         if durations:
             path = self._folder / DURATIONS
-            self._add(DURATIONS, Recorder(path, self._history, keep=self._lengths.get(DURATIONS)))
+            self._add(DURATIONS, Recorder(path, self._history, keep=self._positions.get(DURATIONS)))
 
     def emit(self, event: Event) -> None:
         """Hand an event to every file."""
@@ -122,7 +122,7 @@ class RunFolder:
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs, with all events so far on disk."""
         return {
-            "lengths": {name: file.position() for name, file in self._files.items()},
+            "positions": {name: file.position() for name, file in self._files.items()},
             "wall_seconds": self.wall_seconds,
             "provenance": self._origin,
         }

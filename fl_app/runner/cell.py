@@ -83,7 +83,7 @@ def run_cell(
     history = History(joules=None if devices is None else devices.joules)
     # The log is read before it is locked: a process loses its lock when it closes any handle of
     # the file.
-    length = saved["files"]["lengths"][EVENTS] if saved else 0
+    length = saved["files"]["positions"][EVENTS] if saved else 0
     for event in read_events(folder / EVENTS, length):
         history.emit(event)
     files = RunFolder(

@@ -207,10 +207,10 @@ def test_evaluations_on_clients_are_rows_of_their_own(tmp_path):
     path = tmp_path / "metrics.csv"
     sink = Metrics(path, lambda: {"bytes_up": 7}, on_clients=True)
     sink.emit(evaluation(0, 0.0, accuracy=0.125, loss=2.0, recall_0=1.0))
-    length = sink.position()
+    rows = sink.position()
     sink.emit(on_clients(20, 3.0, accuracy=0.5, loss=math.nan))
     sink.close()
-    sink = Metrics(path, lambda: {"bytes_up": 7}, on_clients=True, keep=length)
+    sink = Metrics(path, lambda: {"bytes_up": 7}, on_clients=True, keep=rows)
     sink.emit(on_clients(20, 3.0, accuracy=0.5, loss=math.nan))
     sink.close()
     header, server, clients = path.read_text().splitlines()
@@ -234,6 +234,31 @@ def test_metrics_of_other_clientapps_add_columns(tmp_path):
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert [row["accuracy"] for row in rows] == ["0.125", "", "0.25"]
     assert [row["client_eval_eval_acc_mean"] for row in rows] == ["", "0.5", ""]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 3])
+def test_rows_are_kept_whatever_columns_came_after_the_checkpoint(tmp_path, rows):
+    path = tmp_path / "metrics.csv"
+    events = [
+        evaluation(0, 0.0, accuracy=0.125, loss=2.0),
+        evaluation(10, 1.0, accuracy=0.25, loss=1.5),
+        on_clients(20, 3.0, accuracy=0.5, f1=0.5, loss=1.0),
+        evaluation(30, 4.0, accuracy=0.25, loss=1.0),
+    ]
+    sink = Metrics(path, on_clients=True)
+    for event in events[:rows]:
+        sink.emit(event)
+    position = sink.position()
+    for event in events[rows:]:
+        sink.emit(event)
+    sink.close()
+    whole = path.read_text()
+    sink = Metrics(path, on_clients=True, keep=position)
+    assert sink.position() == position
+    for event in events[rows:]:
+        sink.emit(event)
+    sink.close()
+    assert path.read_text() == whole
 
 
 def work(order, version=None):
