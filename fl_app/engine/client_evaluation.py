@@ -13,6 +13,7 @@ training orders, while all others train:
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -194,27 +195,45 @@ def unusable(scores: Scores | None, max_examples: float = math.inf) -> str:
         return f"num_examples={number!r} must be at least 1: the client has nothing to evaluate on"
     if number > max_examples:
         return f"num_examples={number} is above guard.max_examples={max_examples}"
+    if not isinstance(scores.metrics, Mapping):
+        return f"metrics={scores.metrics!r:.80} must be a mapping of names to numbers"
     if not scores.metrics:
         return "the client returned no metrics"
+    for name, value in scores.metrics.items():
+        if not isinstance(name, str):
+            return f"metric {name!r:.80} must have a string as its name"
+        # A model that diverged has any loss, so the number need not be finite.
+        if not isinstance(value, Real) or isinstance(value, bool):
+            return f"metric {name!r}={value!r:.80} must be a number"
     return ""
 
 
 def figures(scores: Sequence[Scores]) -> dict[str, float]:
     """Mean, spread and worst decile of every metric, as in `ClientsEvaluated`.
 
-    A metric that a client did not send counts for the clients that did.
+    A metric that a client did not send counts for the clients that did. So does one that is NaN
+    because it is not defined on the client's examples, unless it is NaN for all of them. If the
+    client's loss is NaN, its model diverged, and all that it sent counts.
 
     Args:
         scores: of at least one client.
     """
     names = dict.fromkeys(name for each in scores for name in each.metrics)
+    diverged = [_diverged(each) for each in scores]
     result: dict[str, float] = {}
     for name in names:
-        values = np.array([each.metrics[name] for each in scores if name in each.metrics], float)
-        sizes = np.array([each.num_examples for each in scores if name in each.metrics], float)
+        sent = [(e, d) for e, d in zip(scores, diverged, strict=True) if name in e.metrics]
+        defined = [e for e, d in sent if d or not math.isnan(e.metrics[name])]
+        counted = defined or [e for e, _ in sent]
+        values = np.array([each.metrics[name] for each in counted], float)
+        sizes = np.array([each.num_examples for each in counted], float)
         sign = -1.0 if any(part in name for part in LOWER_IS_BETTER) else 1.0
         with np.errstate(invalid="ignore", over="ignore"):  # a model that diverged has any loss
             result[f"{name}_mean"] = float(sizes @ values / sizes.sum())
             result[f"{name}_std"] = float(values.std())
             result[f"{name}_worst_decile"] = sign * worst_decile(sign * values)
     return result
+
+
+def _diverged(scores: Scores) -> bool:
+    return any("loss" in name and math.isnan(value) for name, value in scores.metrics.items())

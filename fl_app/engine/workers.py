@@ -240,7 +240,10 @@ def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Upload | S
     """A client's upload or scores, or the reason why there are none."""
     try:
         if order.evaluates:
-            return trainer.score(order)
+            scores = trainer.score(order)
+            if not isinstance(scores, Scores):
+                return f"the client returned {type(scores).__name__} instead of Scores"
+            return scores
         upload = trainer.train(order, out)
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -127,12 +127,36 @@ def test_a_metric_of_some_clients_is_theirs_alone() -> None:
     assert (found["a_mean"], found["b_mean"]) == (2.5, 5.0)
 
 
+def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_others() -> None:
+    """R2 of one example, for instance; it is told only if it is defined for nobody."""
+    found = figures(
+        [
+            Scores({"r2": 0.5, "f1": math.nan, "loss": 1.0}, 10),
+            Scores({"r2": math.nan, "f1": math.nan, "loss": 3.0}, 10),
+        ]
+    )
+    assert (found["r2_mean"], found["r2_std"], found["r2_worst_decile"]) == (0.5, 0.0, 0.5)
+    assert math.isnan(found["f1_mean"])
+    assert found["loss_mean"] == 2.0
+
+
+def test_scores_of_a_client_that_diverged_count() -> None:
+    diverged = Scores({"rmse": math.nan, "loss": math.nan}, 10)
+    found = figures([Scores({"rmse": 1.0, "loss": 1.0}, 10), diverged])
+    assert math.isnan(found["rmse_mean"])
+    assert math.isnan(found["loss_mean"])
+
+
 def test_scores_that_cannot_be_counted() -> None:
     assert unusable(Scores({"accuracy": 0.5}, 3)) == ""
     assert unusable(None) == "the client returned no scores"
     assert unusable(Scores({"accuracy": 0.5}, 0)).startswith("num_examples=0 must be at least 1")
     assert unusable(Scores({}, 3)) == "the client returned no metrics"
     assert unusable(Scores({"a": 1.0}, 9), 8) == "num_examples=9 is above guard.max_examples=8"
+    assert unusable(Scores([0.5], 9)) == "metrics=[0.5] must be a mapping of names to numbers"  # type: ignore[arg-type]
+    for value in ("high", None, [0.5]):
+        found = unusable(Scores({"loss": math.nan, "f1": value}, 9))  # type: ignore[dict-item]
+        assert found == f"metric 'f1'={value!r} must be a number"
 
 
 @pytest.mark.parametrize(
@@ -446,6 +470,19 @@ def test_bad_scores_are_failures() -> None:
         "evaluation: num_examples=1000000000 is above guard.max_examples=100",
     }
     assert result.kind("clients_evaluate") == []
+    assert result.outcome.stopped == "num_versions"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_whatever_a_client_returns_as_scores_the_run_goes_on(workers: int) -> None:
+    def measure(client_id: int, version: int, vector: Vector) -> Any:
+        return (({"accuracy": 0.5}, 3), Scores({"accuracy": "high"}, 3))[client_id]  # type: ignore[dict-item]
+
+    result = evaluated(seconds=(1.0, 1.1), measure=measure, num_versions=4, workers=workers)
+    assert {e["reason"] for e in result.kind("failure")} == {
+        "evaluation: the client returned tuple instead of Scores",
+        "evaluation: metric 'accuracy'='high' must be a number",
+    }
     assert result.outcome.stopped == "num_versions"
 
 
