@@ -10,6 +10,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -491,7 +492,8 @@ class Engine:
                 if not order.evaluates:
                     del self._busy[order.client_id]
                 self._fail(order, "deadline passed")
-            case Returned(order):
+            case Returned(order, supplied):
+                self._supply(order, supplied)
                 self._becomes_idle(order.client_id)
                 self._reject(order, "late: its deadline had passed")
             case Stray():
@@ -791,7 +793,7 @@ class Engine:
 
         Training orders under way are called off, so that no evaluation waits for them. A node that
         does not answer is waited for until its deadline, and at most as long as the run took or ten
-        minutes, whichever is longer.
+        minutes, whichever is longer. Ctrl-C ends the wait; the scores that have come count.
         """
         on_clients, clock = self._on_clients, self._clock
         if not on_clients.enabled:
@@ -803,13 +805,14 @@ class Engine:
         if on_clients.version < self.version:
             self._evaluate_on_clients()
         until = clock.now + max(clock.now, LEAST_PATIENCE)
-        while not self._asked_to_stop:
-            self._start_evaluations()
-            event = clock.next(until) if on_clients.orders else None
-            if event is None:
-                break
-            if not isinstance(event, Stray):  # the reply to an order that was called off
-                self._handle(event)
+        with suppress(KeyboardInterrupt):
+            while not self._asked_to_stop:
+                self._start_evaluations()
+                event = clock.next(until) if on_clients.orders else None
+                if event is None:
+                    break
+                if not isinstance(event, Stray):  # the reply to an order that was called off
+                    self._handle(event)
         for client_id in list(on_clients.waiting):  # late with something else
             on_clients.leave(client_id)
         for order in list(on_clients.orders.values()):

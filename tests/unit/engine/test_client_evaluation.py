@@ -24,7 +24,7 @@ from helpers import (
 from fl_app.client import LocalTrainer
 from fl_app.core.types import GlobalModel, Order, Parts, Reply, Scores, Update, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
-from fl_app.engine.clock import Joined, Left
+from fl_app.engine.clock import Joined, Left, Returned
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
@@ -604,6 +604,21 @@ def test_a_run_that_is_interrupted_evaluates_nothing_more() -> None:
     assert sink.events[-1]["kind"] == "aggregate"
 
 
+def test_an_interrupt_ends_the_last_evaluation_and_not_the_run() -> None:
+    """v5 is published at 5.0; client 0 has measured it at 5.5, client 1 never does."""
+
+    class Stops(Recorder):
+        def emit(self, event: Any) -> None:
+            super().emit(event)
+            if event.kind == "client_evaluate" and event.version == 5:
+                raise KeyboardInterrupt
+
+    result = evaluated(num_versions=5, sinks=[Stops()])
+    assert result.outcome.stopped == "num_versions"
+    last = result.kind("clients_evaluate")[-1]
+    assert (last["version"], last["clients"], last["t"]) == (5, 1, 5.5)
+
+
 def test_scores_of_a_diverged_model_are_told() -> None:
     def measure(client_id: int, version: int, vector: Vector) -> Scores:
         return Scores({"accuracy": 0.1, "loss": math.nan}, 10)
@@ -670,6 +685,14 @@ def test_real_nodes_evaluate_and_those_that_vanish_are_failures() -> None:
     counted = {e["version"]: e["clients"] for e in recorder.events if e["kind"] == EVALUATION[2]}
     assert counted.keys() >= {3, 6, 10}
     assert set(counted.values()) <= {1, 2}
+
+
+def test_the_fixed_part_of_a_late_reply_was_sent() -> None:
+    recorder = Recorder()
+    late = Order(0, 1, 0, 0, vec(0, 0), {}, 0.0)
+    on_nodes(recorder, 10)._handle(Returned(late, supplied=400))
+    assert [e["kind"] for e in recorder.events] == ["supply", "reject"]
+    assert recorder.history.bytes_down == 400
 
 
 def test_a_server_that_is_started_anew_gives_up_the_evaluations_of_the_one_before() -> None:
