@@ -257,7 +257,8 @@ class VirtualClock:
         """
         if self._evaluation_share is None:
             return 0.0
-        parts = self._devices.parts(order.client_id, order.sequence, self._now)
+        sequence = max(order.sequence, 1)  # the first training order fetches the fixed part
+        parts = self._devices.parts(order.client_id, sequence, self._now)
         return parts.download + self._evaluation_share(order.client_id) * parts.training
 
     def _resolve_early_result(self, entry: Entry) -> None:

@@ -274,8 +274,9 @@ class History:
                 )
             case EvaluationOrdered():
                 client = event.client
+                sequence = max(self.sequences[client], 1)  # as the clock reckons its duration
                 self._evaluating[client] = OrderRecord(
-                    event.order, client, self.sequences[client], event.version, event.t, event.bytes
+                    event.order, client, sequence, event.version, event.t, event.bytes
                 )
                 self.bytes_down += event.bytes
             case ClientEvaluated():

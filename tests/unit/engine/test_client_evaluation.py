@@ -28,6 +28,7 @@ from fl_app.engine.clock import Joined, Left, Returned
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
+from fl_app.record.history import History
 from fl_app.schedule import (
     Buffered,
     RandomK,
@@ -240,6 +241,31 @@ def test_an_evaluation_downloads_the_model_and_takes_a_share_of_the_training_tim
         client_evaluation=ClientEvaluation(1),
     )
     assert [e["t"] for e in result.kind("client_evaluate")] == [108.0 + 2.0 + 2.0]
+
+
+def test_an_evaluation_before_the_first_training_order_does_not_take_what_that_order_does() -> None:
+    """Of two clients, only one is at work; first orders download the model's fixed part, too."""
+    asked: list[tuple[int, float]] = []
+
+    class First:
+        def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+            return Parts(2.0 if sequence else 50.0, 6.0, 0.0)
+
+    def joules(client_id: int, sequence: int, start: float, elapsed: float) -> float:
+        asked.append((sequence, elapsed))
+        return 0.0
+
+    run(
+        fully_async(1),
+        Scripted(toward_own_number, scores),
+        num_clients=2,
+        num_versions=1,
+        devices=First(),
+        evaluation_share=lambda client: 1 / 3,
+        client_evaluation=ClientEvaluation(1),
+        sinks=[History(joules=joules)],
+    )
+    assert [each for each in asked if each[1]] == [(0, 56.0), (1, 4.0), (1, 4.0)]
 
 
 def test_a_slow_client_measures_the_latest_version_alone() -> None:
