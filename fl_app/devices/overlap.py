@@ -129,9 +129,16 @@ class Overlapping:
     def joules(
         self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
     ) -> float | None:
-        """Energy of an order: `Fleet.joules` for the work of one cycle."""
-        del elapsed  # no order is cut short while all clients work in step
-        return self._fleet.joules_of(self._work(client_id, sequence, now))
+        """Energy of an order: `Fleet.joules` for the work of one cycle.
+
+        All clients work in step, so no training is cut short. An evaluation takes a part of a
+        cycle, and that part of its energy.
+        """
+        joules = self._fleet.joules_of(self._work(client_id, sequence, now))
+        seconds = self.parts(client_id, sequence, now).seconds
+        if joules is None or elapsed >= seconds or math.isclose(elapsed, seconds, rel_tol=1e-6):
+            return joules
+        return joules * elapsed / seconds
 
     def _work(self, client_id: int, sequence: int, now: float) -> Parts:
         """The transfers and the training of one cycle."""

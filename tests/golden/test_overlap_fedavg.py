@@ -1,12 +1,14 @@
 """Overlap-FedAvg by hand, and against delayed gradient descent on a quadratic."""
 
+import math
+
 import numpy as np
 import pytest
 from helpers import Quadratic, Times, order_for, run, vec
 
 from fl_app.algorithms.overlap_fedavg import OverlapFedAvg, OverlapTrainer
 from fl_app.core.types import GlobalModel, State, Update, Upload
-from fl_app.devices import Fleet, MeanSeconds, OverlapCompute, OverlapNetwork, Overlapping
+from fl_app.devices import Energy, Fleet, MeanSeconds, OverlapCompute, OverlapNetwork, Overlapping
 from fl_app.schedule import synchronous
 
 
@@ -121,6 +123,26 @@ def test_a_cycle_takes_the_longer_of_training_and_transfers(
     assert devices.parts(0, 0, 0.0).seconds == pytest.approx(2 * transfer + 2.0 * epochs)
     waiting = fleet.parts(0, 3, 0.0).seconds  # FedAvg: five epochs, then the transfers
     assert waiting == pytest.approx(10.0 + 2 * transfer)
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "joules"),
+    [(0.0, 0.0), (4.5, 17.0), (18.0 - 1e-9, 68.0), (18.0, 68.0), (math.inf, 68.0)],
+)
+def test_joules_of_a_part_of_a_cycle(elapsed: float, joules: float) -> None:
+    """Training of 10 s at 5 W lies within transfers of 18 s at 1 W."""
+
+    class Travel:
+        def download(self, client_id: int, sequence: int) -> float:
+            return 9.0
+
+        upload = download
+
+    energy = Energy(compute_watts=5.0, radio_watts=1.0)
+    fleet = Fleet(MeanSeconds(np.array([10.0]), seed=0, jitter=0.0), Travel(), energy)
+    devices = Overlapping(fleet, num_clients=1, max_epochs=5)
+    assert devices.parts(0, 3, 0.0).seconds == 18.0
+    assert devices.joules(0, 3, 0.0, elapsed) == pytest.approx(joules)
 
 
 @pytest.mark.parametrize(
