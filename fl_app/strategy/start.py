@@ -75,13 +75,19 @@ def run(
         require_positive("timeout", timeout, "every order would be late")
         schedule = schedule or deepcopy(strategy.schedule)
         strategy.validate_run(num_versions, schedule)
-        if client_eval_every is None and evaluate_config is not None:
+        fraction = client_eval_fraction
+        if fraction is None:
+            fraction = strategy._client_eval_fraction
+        if client_eval_fraction is None and fraction == 0:
+            if client_eval_every is not None:
+                raise ValueError(
+                    f"client_eval_every={client_eval_every} with the strategy's "
+                    "fraction_evaluate=0: nobody would evaluate; give client_eval_fraction, the "
+                    "share of the nodes that do"
+                )
+            fraction = 1.0
+        elif client_eval_every is None and evaluate_config is not None:
             client_eval_every = eval_every
-        fraction = strategy._client_eval_fraction
-        if client_eval_fraction is not None:
-            fraction = client_eval_fraction
-        elif fraction == 0:
-            client_eval_every, fraction = None, 1.0
         on_clients = ClientEvaluation(
             math.inf if client_eval_every is None else client_eval_every, fraction, seed
         )

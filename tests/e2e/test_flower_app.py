@@ -11,7 +11,7 @@ import pytest
 import torch
 from fake_grid import FakeGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdam
+from flwr.serverapp.strategy import FedAdam, Result
 from helpers import Quadratic, vec
 
 from fl_app.algorithms.eafl import EAFL
@@ -126,6 +126,22 @@ def test_a_strategy_of_flower_aggregates_what_its_clients_measured(
     last = result.evaluate_metrics_clientapp.get(3)
     assert (0 if last is None else last["clients"]) == count
     assert len(result.evaluate_metrics_serverapp) == 4
+
+
+def test_evaluations_on_clients_that_nobody_would_do_are_refused() -> None:
+    """The strategy says that nobody evaluates, and the call that clients do."""
+
+    def start(**settings: Any) -> Result:
+        adapter = Asynchronous(FedAdam(fraction_evaluate=0.0))
+        config = ConfigRecord({"lr": 0.1})
+        grid = FakeGrid(foreign_app.app, 4)
+        return adapter.start(grid, initial(), num_rounds=2, train_config=config, **settings)
+
+    with pytest.raises(ValueError, match=r"client_eval_every=2 .* give client_eval_fraction"):
+        start(client_eval_every=2)
+    told = {"client_eval_fraction": 0.5, "evaluate_config": ConfigRecord({"tolerance": 0.5})}
+    assert start(client_eval_every=2, **told).evaluate_metrics_clientapp
+    assert not start().evaluate_metrics_clientapp
 
 
 def test_clients_that_cannot_evaluate_train_on() -> None:
