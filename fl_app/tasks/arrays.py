@@ -88,8 +88,9 @@ def arrays(
         where = f"task.path={file}"
         return _encode(found, where, kind, test_share, bool(client), scaling, known)
 
-    state = (READER, file_facts(file), kind, test_share, bool(client), scaling, known)
-    found = cached(f"arrays-{file.stem}", state, read)
+    facts = file_facts(file)
+    state = (READER, facts, kind, test_share, bool(client), scaling, known)
+    found = cached(f"arrays-{file.stem}", state, read, private=(facts[0], facts))
     return own_task(
         f"arrays-{file.stem}",
         found,

@@ -40,12 +40,34 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fl_app"
 
 
-def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
+def cached(
+    name: str,
+    state: object,
+    make: Callable[[], Arrays],
+    private: tuple[object, object] | None = None,
+) -> Arrays:
     """The result of `make`, from the cache if `make` has run with the same `state` before.
 
     A cache that cannot be written to only costs time. An empty result is not cached.
+
+    Args:
+        name: first part of the entry's name.
+        state: all that the result depends on.
+        make: makes the arrays.
+        private: of a user's own data, the place where they lie and what tells that they have
+            changed. Only the user can read the entry, and once they have changed, the entries of
+            what was there before are removed. None = public data.
     """
-    key = hashlib.sha256(repr((FORMAT, state)).encode()).hexdigest()[:16]
+    key = _hash((FORMAT, state))
+    earlier: list[Path] = []
+    if private is not None:
+        place, content = private
+        base = f"{name}-{_hash((os.getuid(), place))[:8]}-"
+        key = f"{_hash(content)[:8]}-{key}"
+        name, own = base[:-1], f"{base}{key[:9]}"
+        with suppress(OSError):
+            found = [path for path in cache_folder().iterdir() if path.name.startswith(base)]
+            earlier = [path for path in found if not path.name.startswith(own)]
     folder = cache_folder() / f"{name}-{key}"
     with suppress(_Unfit):
         return _read(folder)
@@ -56,7 +78,7 @@ def cached(name: str, state: object, make: Callable[[], Arrays]) -> Arrays:
             if folder.exists():
                 log.warning("%s is unpacked again: %s", name, problem)
         arrays = make()
-        if arrays and _store(arrays, folder):
+        if arrays and _store(arrays, folder, None if private is None else earlier):
             with suppress(_Unfit):  # the disk may fail
                 return _read(folder)
         return arrays
@@ -107,13 +129,23 @@ def _sha256(path: Path, known: str) -> str:
     return found
 
 
-def _store(arrays: Arrays, folder: Path) -> bool:
-    """Write all arrays or none; returns false if the cache cannot be written to."""
+def _hash(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def _store(arrays: Arrays, folder: Path, replaced: list[Path] | None) -> bool:
+    """Write all arrays or none; returns false if the cache cannot be written to.
+
+    Args:
+        arrays: by name.
+        folder: of the entry.
+        replaced: entries that a private one replaces; None = it is a public one.
+    """
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as made:
             inner = Path(made) / "arrays"
-            inner.mkdir()
+            inner.mkdir(mode=0o777 if replaced is None else 0o700)
             digests = {}
             for name, array in arrays.items():
                 path = inner / f"{name}.npy"
@@ -127,6 +159,9 @@ def _store(arrays: Arrays, folder: Path) -> bool:
                 # Renamed, not deleted: processes that have mapped the old arrays keep them.
                 folder.rename(Path(made) / "unfit")
             inner.rename(folder)
+            for place, old in enumerate(replaced or []):
+                with suppress(FileNotFoundError):
+                    old.rename(Path(made) / f"replaced-{place}")
     except OSError as error:
         log.warning("unpacked data cannot be kept in %s: %s", folder.parent, error)
         return False

@@ -96,10 +96,11 @@ def csv(
         )
 
     files = [file_facts(file) for file in (train, test) if file is not None]
+    places = [place for place, *_ in files]
     state = (READER, files, roles, kind, test_share, separator, known)
     return own_task(
         f"csv-{train.stem}",
-        cached(f"csv-{train.stem}", state, read),
+        cached(f"csv-{train.stem}", state, read, private=(places, files)),
         partition=partition,
         num_clients=num_clients,
         seed=seed,

@@ -124,7 +124,7 @@ def huggingface(
     shape = image_shape(size, channels)
     state = (READER, files, subset, split, test_split, roles, kind, test_share, shape, known)
     name = f"huggingface-{(folder or Path(path)).resolve().name}"
-    arrays = cached(name, state, read)
+    arrays = cached(name, state, read, private=(str((folder or Path(path)).resolve()), files))
     images = arrays["inputs"].dtype == np.uint8
     return own_task(
         name,

@@ -94,7 +94,12 @@ def image_folder(
     state = (READER, files, shape, test_share, bool(client), known)
     return own_task(
         f"image_folder-{root.resolve().name}",
-        cached(f"image_folder-{root.resolve().name}", state, read),
+        cached(
+            f"image_folder-{root.resolve().name}",
+            state,
+            read,
+            private=(str(root.resolve()), files),
+        ),
         partition=partition,
         num_clients=num_clients,
         seed=seed,

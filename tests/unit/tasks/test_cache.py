@@ -188,6 +188,26 @@ def test_nothing_is_kept_of_nothing() -> None:
     assert not list(cache_folder().iterdir())
 
 
+def test_a_users_own_data_are_his_alone_and_kept_once(source: Source) -> None:
+    def entries() -> set[str]:
+        return {path.name for path in cache_folder().iterdir()}
+
+    def load(place: str, content: int, key: str = "") -> str:
+        before = entries() if cache_folder().exists() else set()
+        state = (place, content, key)
+        arrays = cached("patients", state, source, private=(place, content))
+        assert arrays["targets"].tolist() == [0, 1, 2, 3, 4]
+        return next(iter(entries() - before), "")
+
+    first, setting, other = load("/a.csv", 1), load("/a.csv", 1, "target"), load("/b/a.csv", 1)
+    assert {(cache_folder() / name).stat().st_mode & 0o777 for name in entries()} == {0o700}
+    assert entries() == {first, setting, other}
+    assert load("/a.csv", 1) == ""  # it is there
+    changed = load("/a.csv", 2)
+    assert entries() == {changed, other}
+    assert source.made == 4
+
+
 def test_the_users_cache_folder_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FL_APP_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
