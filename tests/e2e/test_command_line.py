@@ -117,6 +117,7 @@ def test_quickstart_compares_its_cells_at_equal_updates(monkeypatch, tmp_path):
         assert json.loads((tmp_path / cell / "summary.json").read_text())["stopped"] == "seconds"
 
 
+@pytest.mark.slow
 def test_jobs_of_a_sweep_share_the_plotting_library_and_are_reported_together(
     monkeypatch, tmp_path, capsys
 ):

@@ -61,14 +61,25 @@ def run_small(cell: DictConfig, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_cell_of_an_experiment_is_accepted_and_the_quickest_runs(name, tmp_path):
-    """Every task with every model, for each pair of them has an experiment."""
+def test_every_cell_of_an_experiment_is_accepted(name):
     lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
     assert lines[:2] == ["# @package _global_", f"# python -m fl_app experiment={name}"]
     assert f"`experiment={name}`" in DOCS
     for cell in cells_of(name).values():
         assert cell.experiment.name == name
         validate_config(cell)
+
+
+def runs() -> list[object]:
+    """Experiments; those of models that take seconds even for two versions are slow."""
+    large = ("alexnet", "resnet", "textcnn", "transformer", "vgg")
+    slow = {name for name in NAMES if any(model in name for model in large)}
+    return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in NAMES]
+
+
+@pytest.mark.parametrize("name", runs())
+def test_the_quickest_cell_of_an_experiment_runs(name, tmp_path):
+    """Every task with every model, for each pair of them has an experiment."""
     run_small(cells_of(name)[quickest(name)], tmp_path)
 
 
@@ -88,6 +99,7 @@ def test_the_small_form_of_every_algorithm_runs(name, tmp_path):
     run_small(cell, tmp_path)
 
 
+@pytest.mark.slow
 def test_nothing_is_kept_of_a_cell_that_ended(tmp_path):
     """A large model's run holds gigabytes, which the next cell needs."""
     kept = []

@@ -77,6 +77,7 @@ def test_a_node_that_trains_loads_nothing_of_the_server(tmp_path: Path) -> None:
     assert not feddyn & (SERVER | PLOTS)
 
 
+@pytest.mark.slow  # three processes import torch
 def test_only_a_table_needs_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server has filled a cache, and the node has none."""
     orders = []
