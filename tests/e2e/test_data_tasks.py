@@ -35,6 +35,7 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str) -> dict[
     return summary
 
 
+@pytest.mark.slow
 def test_a_table_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     summary = run(monkeypatch, tmp_path / "run", *own_files.table(tmp_path), "num_versions=30")
     assert (summary["task"], summary["data"]) == ("csv-table", "own")

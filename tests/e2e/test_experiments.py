@@ -149,6 +149,7 @@ def test_small_scale_keeps_what_the_user_sets():
     assert cell.algorithm.strategy.server_lr == 0.005
 
 
+@pytest.mark.slow
 def test_small_scale_on_the_command_line(monkeypatch, capsys, tmp_path):
     overrides = ["experiment=quickstart", "experiment.scale=smoke", f"hydra.run.dir={tmp_path}"]
     monkeypatch.setattr(sys, "argv", ["fl_app", *overrides])

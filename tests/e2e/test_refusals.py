@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 HEAVY = ("torch", "torchvision", "sklearn", "scipy", "pandas", "matplotlib", "plotly", "ray")
 REFUSED = [
     "algorith=fedbuff",
@@ -56,6 +58,7 @@ for words in sys.argv.pop().splitlines():
 """
 
 
+@pytest.mark.slow  # a process for each command
 def test_nothing_heavy_is_imported_for_a_refusal(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, "\n".join(REFUSED)],
