@@ -8,14 +8,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
-from hydra.errors import HydraException
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from fl_app.cli import CONF, explain
+from fl_app.cli import compose
 from fl_app.client.build import build_task
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
@@ -93,14 +91,10 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-            config = hydra.compose("config", overrides=arguments)
+        config = compose(arguments)
         task: Any = build_task(config)
         if not task.num_clients:
             raise ValueError(f"task={task.name} has no data here: there is no partition to show")
-    except HydraException as error:
-        print(f"error: {explain(error, arguments)}", file=sys.stderr)
-        return 2
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

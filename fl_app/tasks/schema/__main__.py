@@ -13,11 +13,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-import hydra
-from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from fl_app.cli import CONF, explain
+from fl_app.cli import compose
 from fl_app.client.build import build_task
 from fl_app.core.files import unwritable
 from fl_app.tasks.schema import Schema
@@ -52,11 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     # Who has which examples makes no difference to a schema.
     overrides = [*cast(list[str], options.overrides), "num_clients=1", "partition=iid"]
     try:
-        with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-            schema = schema_of(hydra.compose("config", overrides=overrides))
-    except HydraException as error:
-        print(f"error: {explain(error, overrides)}", file=sys.stderr)
-        return 2
+        schema = schema_of(compose(overrides))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
