@@ -61,7 +61,8 @@ def huggingface(
         subset: of a data set on the hub that has several.
         inputs: columns to predict from; None = all that have no other role.
         target: column to predict, or several; None = those of the schema.
-        client: column that says whose an example is: each of its values is a client.
+        client: column that says whose an example is; `num_clients` of its values take part, each a
+            client.
         ignore: columns that are no inputs.
         categories: input columns whose numbers are names, such as postcodes.
         split: part of the data set for training.
