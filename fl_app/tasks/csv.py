@@ -56,7 +56,8 @@ def csv(
         inputs: columns to predict from; None = all that have no other role.
         ignore: columns that are no inputs.
         categories: input columns whose numbers are names, such as postcodes.
-        client: column that says whose a row is; `num_clients` of its values take part, each a client.
+        client: column that says whose a row is; `num_clients` of its values take part, each a
+            client.
         test_path: file with the test set; None = the test set is a share of the rows.
         test_share: this share, in [0, 1); 0 = no test set.
         kind: ``"classification"``, ``"multi_label"``, ``"regression"``, or ``"auto"``, see
