@@ -61,7 +61,7 @@ test-slow: setup ## Run the slow tests: half an hour on two cores
 check: setup ## Check format, style, types, imports and spelling, as before every commit
 	$(python) -m ruff format --check
 	$(python) -m ruff check
-	$(python) -m mypy --strict fl_app bench faults scripts
+	$(python) -m mypy --strict fl_app bench boards faults scripts
 	.venv/bin/lint-imports
 	.venv/bin/codespell
 
@@ -72,6 +72,10 @@ bench: setup ## Measure speed against a bare training loop, and memory
 .PHONY: faults
 faults: setup ## Inject faults into real processes and links: half an hour, and a table
 	$(python) -m faults
+
+.PHONY: boards
+boards: setup ## Try containers, services and an emulated ARM board: half an hour, and a table
+	$(python) -m boards
 
 .PHONY: superlink-demo
 superlink-demo: setup ## Run FedBuff on a real SuperLink and three SuperNodes

@@ -1,0 +1,71 @@
+"""``python -m boards [PART...]``: try boards and containers on an ordinary machine.
+
+A row for each thing that was tried is printed at once, and a table at the end. What this machine
+lacks is "impossible", with how to get it. Exits with 1 if something failed.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from boards.podman import CACHE, Podman
+from boards.row import Row, line, show
+
+Part = Callable[[Path], Iterator[Row]]
+PARTS: Mapping[str, Part] = {}
+QUICK: Mapping[str, Part] = {}
+
+
+def main() -> int:
+    """The command line; returns 0 if nothing failed, 130 after Ctrl-C, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m boards", description=__doc__)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (all)")
+    parser.add_argument(
+        "--quick", action="store_true", help="one image and one start of the services, in minutes"
+    )
+    parser.add_argument(
+        "--wheels", type=Path, metavar="DIR", help="a folder in which pip and uv also look"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the images")
+    parser.add_argument("--list", action="store_true", help="print the names of the parts and end")
+    options = parser.parse_args()
+    known = QUICK if options.quick else PARTS
+    if unknown := [name for name in options.parts if name not in known]:
+        parser.error(f"PART={', '.join(unknown)} must be of {', '.join(known)}")
+    if options.wheels is not None and not options.wheels.is_dir():
+        parser.error(f"--wheels={options.wheels} must be a folder")
+    if options.list:
+        print(*known, sep="\n")
+        return 0
+    if options.wheels is not None:
+        os.environ["PIP_FIND_LINKS"] = os.environ["UV_FIND_LINKS"] = str(options.wheels.resolve())
+    work = CACHE / "work"
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no container
+    rows: list[Row] = []
+    try:
+        for name in options.parts or known:
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(parents=True)
+            for row in known[name](work):
+                rows.append(row)
+                print(line(row), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    finally:
+        if not options.keep:
+            shutil.rmtree(work, ignore_errors=True)
+            Podman().discard()
+    (CACHE / "table.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    show(rows)
+    return int(any(row.verdict == "failed" for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""A machine with a service manager, in a container: somebody types commands on it."""
+
+import shlex
+from collections.abc import Sequence
+
+from boards import bases
+from boards.podman import Container, Podman
+from boards.row import Disappointed, wait_for
+
+BOOT = 90.0  # seconds that it may take until all services were started
+LIFE = 3000  # seconds after which Podman ends it
+HERE = "---- now in "  # begins the line that says in which folder a command ended
+
+
+class Machine:
+    """A container with systemd, and a user who types commands.
+
+    Args:
+        podman: that starts it.
+        name: of the machine.
+        image: a base with systemd and the user.
+        options: further options of ``podman run``.
+    """
+
+    def __init__(self, podman: Podman, name: str, image: str, options: Sequence[str] = ()) -> None:
+        self.name = name
+        self.home = f"/home/{bases.USER}"
+        self._cwd = self.home
+        words = ["--systemd", "always", "--timeout", str(LIFE), "--hostname", name, *options]
+        self.container: Container = podman.start(name, image, "/sbin/init", options=words)
+        self.wait()
+
+    def wait(self) -> float:
+        """Wait until it has booted; return the seconds that it took."""
+        return wait_for(self._booted, f"{self.name} has booted", BOOT)
+
+    def type(self, command: str, seconds: float) -> str:
+        """Run a command as the user, where the one before has left off; return what it printed.
+
+        Raises:
+            Disappointed: it failed, or did not end in time.
+        """
+        script = f'trap \'printf "\\n%s%s\\n" {shlex.quote(HERE)} "$PWD"\' EXIT\n{command}\n'
+        told = self.container.ask(
+            *("bash", "-c", script),
+            options=["--user", bases.USER, "--workdir", self._cwd, f"--env=HOME={self.home}"],
+            seconds=seconds,
+        )
+        said, _, cwd = told.rstrip().rpartition(HERE)
+        self._cwd = cwd.strip()
+        return said.strip()
+
+    def leave(self) -> None:
+        """Log in anew: the next command begins in the user's home."""
+        self._cwd = self.home
+
+    def root(self, *command: object, seconds: float = 60.0) -> str:
+        """Run a command as the harness, not as somebody who follows a page."""
+        return self.container.ask(*command, seconds=seconds)
+
+    def active(self, unit: str) -> bool:
+        """Whether a service runs."""
+        return self._state("is-active", unit) == "active"
+
+    def switch_off(self) -> None:
+        """Cut the power."""
+        self.container.kill()
+
+    def switch_on(self) -> None:
+        """Boot it again, with the files that it had."""
+        self.container.start()
+        self._cwd = self.home
+        self.wait()
+
+    def journal(self, unit: str, lines: int = 20) -> str:
+        """The last lines of a service's log."""
+        return self.root("journalctl", "--no-pager", "-n", lines, "-u", unit)
+
+    def _booted(self) -> bool:
+        return self._state("is-system-running") in ("running", "degraded")
+
+    def _state(self, *question: str) -> str:
+        """The answer of systemctl, whose status is not 0 for a state that is not the best."""
+        try:
+            return self.root("sh", "-c", f"systemctl {shlex.join(question)} || true").strip()
+        except Disappointed:  # it does not take commands yet
+            return ""

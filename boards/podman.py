@@ -1,0 +1,303 @@
+"""Podman, with a storage and settings of its own: images and containers of others are not touched.
+
+It asks for no limits above those of this process, and for no service manager on this machine.
+"""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from boards.row import Disappointed, Impossible
+from boards.surroundings import volumes
+from fl_app.field.supervise import end
+
+PROJECT = Path(__file__).resolve().parents[1]
+CACHE = PROJECT / "outputs" / "boards"  # what outlasts a run
+NAME = "fl-boards"  # with which the names of containers, images and networks begin
+PACKAGES = "apt install podman buildah runc catatonit mmdebstrap fuse-overlayfs aardvark-dns"
+REMOVE = ("rm", "--all", "--force", "--time", "0", "--volumes")
+# Name, number and value. Podman's own are higher than a container engine in a container may set.
+LIMITS = (
+    ("nofile", resource.RLIMIT_NOFILE, 8192),
+    ("nproc", resource.RLIMIT_NPROC, 4096),
+)
+BUILD = 1800.0  # seconds that a build may take
+ANSWER = 120.0  # seconds that any other command may take
+LAST = 600  # characters of a failed command's output that are shown
+
+
+class Podman:
+    """Podman's commands. Leaving the ``with`` block removes all containers.
+
+    Args:
+        cache: folder for the storage, the settings, and the bases of images.
+    """
+
+    def __init__(self, cache: Path = CACHE) -> None:
+        self.cache = cache
+        self.storage = self.cache / "storage"
+        self._settings = self.cache / "containers.conf"
+
+    def __enter__(self) -> Self:
+        """Prepare the storage.
+
+        Raises:
+            Impossible: Podman is missing, or this process may not use it.
+        """
+        demand(["podman", "runc", "mmdebstrap"])
+        if os.geteuid() != 0:
+            raise Impossible("this user is not root, as the bases need it: sudo make boards")
+        self.storage.mkdir(parents=True, exist_ok=True)
+        self._settings.write_text(_settings(volumes(self.cache)))
+        self.clear()
+        # Its standard input ends with this process, however that ends.
+        self._guard = subprocess.Popen(
+            ["sh", "-c", 'read -r _; exec "$@"', "sh", *self.command(*REMOVE)],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is KeyboardInterrupt:  # a second one would leave containers
+            for interruption in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(interruption, signal.SIG_IGN)
+        self.clear()
+        self._guard.communicate()
+
+    def clear(self) -> None:
+        """Remove all containers, volumes and networks of this storage."""
+        with suppress(Disappointed, OSError):
+            self.ask(*REMOVE)
+        with suppress(Disappointed, OSError):
+            self.ask("network", "prune", "--force")
+
+    def discard(self) -> None:
+        """Remove the storage with everything in it."""
+        self.clear()
+        with suppress(Disappointed, OSError):
+            self.ask("rmi", "--all", "--force")
+        shutil.rmtree(self.storage, ignore_errors=True)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Environment of Podman's commands."""
+        return {
+            **os.environ,
+            "CONTAINERS_CONF": str(self._settings),
+            "BUILDAH_ISOLATION": "chroot",
+            "DISABLE_HC_SYSTEMD": "true",
+        }
+
+    def command(self, *words: object) -> list[str]:
+        """Podman's command line, with this storage."""
+        places = {
+            "--root": self.storage / "root",
+            "--runroot": self.storage / "run",
+            "--tmpdir": self.storage / "tmp",
+            "--network-config-dir": self.storage / "networks",
+        }
+        options = [f"{option}={path}" for option, path in places.items()]
+        return ["podman", *options, *map(str, words)]
+
+    def ask(self, *words: object, seconds: float = ANSWER) -> str:
+        """Run a command of Podman; return what it printed.
+
+        Raises:
+            Disappointed: it failed, or did not end in time.
+        """
+        return ask(self.command(*words), environment=self.environment, seconds=seconds)
+
+    def has(self, image: str) -> bool:
+        """Whether an image is there."""
+        return image in self.ask("images", "--format", "{{.Repository}}:{{.Tag}}").split()
+
+    def megabytes(self, image: str) -> float:
+        """Size of an image with all its layers."""
+        return float(self.ask("image", "inspect", "--format", "{{.Size}}", image)) / 1e6
+
+    def build(
+        self, image: str, context: Path, *, target: str, arguments: Iterable[str] = ()
+    ) -> None:
+        """Build an image from ``docker/Dockerfile``.
+
+        Args:
+            image: name of the image.
+            context: a clone of this project.
+            target: stage at which to stop.
+            arguments: build arguments, as ``KEY=VALUE``.
+        """
+        words = ["build", "--network", "host", "--pull-never"]
+        words += ["--format", "docker"]  # the other format has no health checks
+        for argument in arguments:
+            words += ["--build-arg", argument]
+        file = context / "docker" / "Dockerfile"
+        self.ask(*words, "--target", target, "--tag", image, "--file", file, context, seconds=BUILD)
+
+    def start(
+        self, name: str, image: str, *command: object, options: Sequence[str] = ()
+    ) -> "Container":
+        """Start a container in the background.
+
+        Args:
+            name: of the container, without the prefix that all have.
+            image: from which it is made.
+            command: to run in it; none = that of the image.
+            options: further options of ``podman run``.
+        """
+        full = f"{NAME}-{name}"
+        self.ask("run", "--detach", "--name", full, "--pull", "never", *options, image, *command)
+        return Container(self, full)
+
+    def once(
+        self,
+        image: str,
+        *command: object,
+        options: Sequence[str] = (),
+        seconds: float = ANSWER,
+    ) -> str:
+        """Run a command in a new container to its end; return what it printed."""
+        words = ["run", "--rm", "--timeout", str(int(seconds)), "--pull", "never", *options]
+        return self.ask(*words, image, *command, seconds=seconds + 30)
+
+
+class Container:
+    """A container that was started.
+
+    Args:
+        podman: to which it belongs.
+        name: of the container.
+    """
+
+    def __init__(self, podman: Podman, name: str) -> None:
+        self._podman = podman
+        self.name = name
+
+    def ask(self, *command: object, options: Sequence[str] = (), seconds: float = ANSWER) -> str:
+        """Run a command in the container; return what it printed.
+
+        Raises:
+            Disappointed: it failed, or did not end in time.
+        """
+        return self._podman.ask("exec", *options, self.name, *command, seconds=seconds)
+
+    def state(self, template: str) -> str:
+        """What Podman knows of the container, such as ``{{.State.Pid}}``."""
+        return self._podman.ask("inspect", "--format", template, self.name).strip()
+
+    def kill(self) -> None:
+        """End all of its processes at once, as a power failure does."""
+        self._podman.ask("kill", "--signal", "KILL", self.name)
+
+    def start(self) -> None:
+        """Start it again, with the files that it had."""
+        self._podman.ask("start", self.name)
+
+    def put(self, source: Path, target: str) -> None:
+        """Copy a file or a folder into it."""
+        self._podman.ask("cp", source, f"{self.name}:{target}")
+
+    def log(self) -> str:
+        """What its process has printed."""
+        return self._podman.ask("logs", self.name)
+
+    def peak(self) -> float:
+        """The most memory that the kernel counted for its processes, with caches, in MiB.
+
+        Raises:
+            Disappointed: the kernel does not count it.
+        """
+        lines = Path(f"/proc/{self.state('{{.State.Pid}}')}/cgroup").read_text().splitlines()
+        groups = dict(line.split(":", 2)[1:] for line in lines)
+        for path in (
+            Path(f"/sys/fs/cgroup{groups.get('', '/-')}/memory.peak"),
+            Path(f"/sys/fs/cgroup/memory{groups.get('memory', '/-')}/memory.max_usage_in_bytes"),
+        ):
+            if path.exists():
+                return int(path.read_text()) / 2**20
+        raise Disappointed(f"the kernel counts no memory for {self.name}")
+
+
+def ask(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = ANSWER,
+    cwd: Path | None = None,
+) -> str:
+    """Run a command; return what it printed. Nothing of it is left, also after Ctrl-C.
+
+    Raises:
+        Disappointed: it failed, or did not end in time.
+    """
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        told, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise Disappointed(f"not done within {seconds:g} s: {' '.join(command)}") from None
+    finally:
+        if process.poll() is None:
+            end(process, grace=10.0)
+    text = told.decode(errors="replace")
+    if process.returncode != 0:
+        passed = time.monotonic() - began
+        raise Disappointed(
+            f"{' '.join(command)} ended with {process.returncode} after {passed:.0f} s: "
+            f"{text.strip()[-LAST:]}"
+        )
+    return text
+
+
+def demand(commands: Iterable[str], how: str = PACKAGES) -> None:
+    """Check that commands exist.
+
+    Raises:
+        Impossible: some do not.
+    """
+    missing = [name for name in commands if shutil.which(name) is None]
+    if missing:
+        raise Impossible(f"{', '.join(missing)} is missing: {how}")
+
+
+def _settings(mounted: Sequence[str]) -> str:
+    """Podman's settings: locks of its own, and limits that this process may pass on."""
+    limits = []
+    for name, number, enough in LIMITS:
+        most = resource.getrlimit(number)[1]
+        value = enough if most == resource.RLIM_INFINITY else min(most, enough)
+        limits.append(f"{name}={value}:{value}")
+    return (
+        "[containers]\n"
+        f"default_ulimits = {json.dumps(limits)}\n"
+        f"volumes = {json.dumps(mounted)}\n"
+        "[engine]\n"
+        'cgroup_manager = "cgroupfs"\n'
+        'events_logger = "file"\n'
+        'lock_type = "file"\n'
+    )
