@@ -3,6 +3,7 @@
 A check takes values and returns a `Finding`: good, wrong (with a remedy), or unknown.
 """
 
+import signal
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -99,16 +100,21 @@ def check_server_version(mine: str | None, servers: str | None) -> Finding:
 
 
 def check_torch(status: int, output: str) -> Finding:
-    """Check that torch can compute; a build for another processor may not even load.
+    """Check that torch can compute: a build for newer processors dies when it loads or computes.
 
     Args:
         status: exit status of the process that tried; negative for the signal that ended it.
         output: output of that process: torch's version, or an error.
     """
     last = output.strip().splitlines()[-1] if output.strip() else "no output"
+    if status == -signal.SIGILL:
+        text = "Illegal instruction: it has instructions that this processor lacks"
+        mend = "install another version of torch, with its torchvision, and ask doctor again"
+        return wrong("torch", f"{text}; every order would fail", mend)
     if status < 0:
-        mend = "install another build of torch: this one is made for another processor"
-        return wrong("torch", f"dies of signal {-status} when it computes", mend)
+        name = signal.strsignal(-status) or "unknown"
+        mend = "reinstall torch, or install another version of it"
+        return wrong("torch", f"dies of signal {-status} ({name}) when it computes", mend)
     if status:
         return wrong("torch", last, "`make setup`, or reinstall torch as docs/edge.md shows")
     return good("torch", last)

@@ -1,5 +1,6 @@
 """Every check with what is sound, and with what trips people up."""
 
+import signal
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -65,7 +66,9 @@ def test_flower_of_a_server_that_does_not_tell():
 
 def test_torch():
     assert is_good(checks.check_torch(0, "2.15.0\n"))
-    assert is_wrong(checks.check_torch(-4, ""), "dies of signal 4", "another build of torch")
+    foreign = checks.check_torch(-signal.SIGILL, "")
+    assert is_wrong(foreign, "Illegal instruction: it has", "another version of torch")
+    assert is_wrong(checks.check_torch(-11, ""), "signal 11 (Segmentation fault)", "reinstall")
     missing = checks.check_torch(1, "Traceback ...\nModuleNotFoundError: No module named 'torch'\n")
     assert is_wrong(missing, "ModuleNotFoundError: No module named 'torch'", "reinstall torch")
 
