@@ -5,10 +5,6 @@
 python := .venv/bin/python
 installed := .venv/.installed
 
-# By variable rather than option, so that packages built from source are built with these too.
-export PIP_CONSTRAINT := constraints.txt
-export PIP_BUILD_CONSTRAINT := constraints.txt
-
 .PHONY: help
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-16s%s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -16,25 +12,27 @@ help: ## List the targets
 .PHONY: setup
 setup: $(installed) ## Install everything into .venv; the other targets do it when needed
 
+# The build of torch: cpu, cuda, or auto, which is cpu on a machine without an NVIDIA driver. For
+# another one than is installed: make clean setup TORCH=cuda
+TORCH ?= auto
+
 # The interpreter that .venv is made with: make setup PYTHON=/path/to/python
 PYTHON ?= python3.11 python3.12 python3.13 python3.14 python3 python
 
 $(installed): pyproject.toml constraints.txt
-	@found=; if ! $(python) -m pip --version >/dev/null 2>&1; then \
-	    for candidate in $(PYTHON); do \
-	        if $$candidate -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' \
-	            2>/dev/null; then found=$$candidate; break; fi; \
-	    done; \
-	    if [ -z "$$found" ]; then \
-	        echo "error: none of $(PYTHON) is a Python >= 3.11 with ensurepip:" \
-	            "install one (on Debian: python3 and python3-venv)" \
-	            "or name it: make setup PYTHON=/path/to/python" >&2; \
-	        exit 1; \
-	    fi; \
-	    $$found -m venv --clear .venv; \
-	fi
-	@echo "Installing into .venv (minutes, and on Linux gigabytes, when it is new) ..."
-	@$(python) -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@found=; for candidate in $(python) $(PYTHON); do \
+	    if $$candidate -c 'import ensurepip, sys; sys.exit(sys.version_info < (3, 11))' \
+	        2>/dev/null; then found=$$candidate; break; fi; \
+	done; \
+	if [ -z "$$found" ]; then \
+	    echo "error: none of $(PYTHON) is a Python >= 3.11 with ensurepip:" \
+	        "install one (on Debian: python3 and python3-venv)" \
+	        "or name it: make setup PYTHON=/path/to/python" >&2; \
+	    exit 1; \
+	fi; \
+	echo "Installing into .venv (minutes and a gigabyte or more, when it is new) ..."; \
+	$$found fl_app/field/packages.py --venv .venv --torch $(TORCH) --constraints constraints.txt \
+	    --keep-cache --editable '.[dev]'
 	@touch $@
 
 .PHONY: run

@@ -27,6 +27,9 @@ def _at_most(value: float, bound: float | None) -> float:
 # Defaults in conf/ such as ten clients at work, or all where there are fewer. None = no bound.
 OmegaConf.register_new_resolver("at_most", _at_most, replace=True)
 
+# Options of Hydra's plugins, and the extra of this project that installs each.
+PLUGINS = {"hydra/launcher=joblib": "server", "hydra/sweeper=optuna": "optuna"}
+
 _one_at_a_time = threading.Lock()  # Hydra's state belongs to the process
 
 
@@ -76,6 +79,9 @@ def explain(error: HydraException, overrides: Sequence[str]) -> str:
     """
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         group, _, name = error.missing_cfg_file.rpartition("/")
+        if f"{group}={name}" in PLUGINS:
+            extra = PLUGINS[f"{group}={name}"]
+            return f"{group}={name} is not installed: pip install 'fl-app[{extra}]'"
         if group:
             options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
             return (

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from fl_app.client_app import app as client_app
 from fl_app.core.errors import RunError
+from fl_app.core.extras import require_installed
 from fl_app.runner.run import run
 
 
@@ -26,9 +27,10 @@ def run_in_flower(
     """Do what `fl_app.runner.run` does, with clients on Flower's simulated nodes.
 
     Raises:
-        ValueError: the configuration is refused.
+        ValueError: the configuration is refused, or Ray is not installed.
         RunError: the run could not continue, or Flower's simulation engine ended without a result.
     """
+    require_installed("ray")
     flower = logging.getLogger("flwr")
     flower.propagate = False  # Flower prints its lines; Hydra's handler would repeat them
     # Flower warns that `run_simulation` is deprecated.

@@ -36,6 +36,7 @@ from flwr.serverapp import (
 
 from fl_app.core import staleness
 from fl_app.core.errors import RunError, require
+from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, at_least, bounded, or_none, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
@@ -80,6 +81,7 @@ class DPFedBuff(AsyncStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_installed("dp_accounting")
         self.state = {
             "noise": np.random.default_rng(self.noise_seed),
             "versions": 0,

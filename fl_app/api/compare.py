@@ -14,6 +14,7 @@ from fl_app.api.result import Result
 from fl_app.api.run import carry_out, new_folder
 from fl_app.api.settings import Setting, plan_of, without
 from fl_app.core.errors import require
+from fl_app.core.extras import told_if_missing
 from fl_app.report import TARGET_ACCURACY, Table
 from fl_app.report.cells import Cell
 from fl_app.report.reading import is_cell, read_run
@@ -154,7 +155,8 @@ class Comparison:
 
     def plot(self) -> "Plot":
         """The score of each run over time, the seeds as a band, as a figure of matplotlib."""
-        from fl_app.api.plot import plot  # matplotlib takes a second to import
+        with told_if_missing():
+            from fl_app.api.plot import plot  # matplotlib takes a second to import
 
         return plot(self._cells, self._target)
 

@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fl_app.core.events import to_json
+from fl_app.core.extras import told_if_missing
 from fl_app.record.folder import EVENTS, MODEL, SUMMARY, TABLE
 from fl_app.record.log import read_events
 from fl_app.report import TARGET_ACCURACY
@@ -70,7 +71,8 @@ class Result:
 
     def plot(self) -> "Plot":
         """The main score over time, as a figure of matplotlib."""
-        from fl_app.api.plot import plot  # matplotlib takes a second to import
+        with told_if_missing():
+            from fl_app.api.plot import plot  # matplotlib takes a second to import
 
         return plot([self._cell], self._target)
 

@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.node_data import own_config, with_any_id
 from fl_app.core.errors import require
+from fl_app.core.extras import missing
 
 if TYPE_CHECKING:
     from fl_app.client.trainer import LocalTrainer, TrainingTask
@@ -211,7 +212,8 @@ def locate(target: str) -> Any:
     try:
         return getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ValueError(f"_target_={target} cannot be imported: {error}") from error
+        told = missing(error) or error
+        raise ValueError(f"_target_={target} cannot be imported: {told}") from error
 
 
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:

@@ -19,6 +19,7 @@ from fl_app.core.events import (
     Failed,
     Rejected,
 )
+from fl_app.core.extras import told_if_missing
 from fl_app.record.history import History
 
 POINT_EVERY = 1.0  # wall seconds between points at least, except for evaluations
@@ -209,7 +210,8 @@ class TensorBoard:
 
 
 def _summary_writer(folder: Path) -> Writer:
-    from torch.utils.tensorboard import SummaryWriter  # takes half a second to import
+    with told_if_missing():
+        from torch.utils.tensorboard import SummaryWriter  # takes half a second to import
 
     writer: Writer = SummaryWriter(str(folder), flush_secs=2)
     return writer

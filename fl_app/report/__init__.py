@@ -11,16 +11,22 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fl_app.core.errors import require, require_positive
+from fl_app.core.extras import lacking
 from fl_app.core.files import SWEEP_ENDED
 from fl_app.report.cells import Cell
 from fl_app.report.printing import print_table
 from fl_app.report.reading import read_run
 from fl_app.report.table import Table, make_table, write_csv
 
-__all__ = ["PAGE", "Table", "print_table", "watch", "write_report"]
+__all__ = ["PAGE", "Table", "no_pictures", "print_table", "watch", "write_report"]
 
 TARGET_ACCURACY = 0.9
 PAGE = "report.html"
+
+
+def no_pictures() -> str | None:
+    """What to install before a page and figures can be drawn; None if nothing is missing."""
+    return lacking("jinja2", "markupsafe", "matplotlib", "plotly")
 
 
 def write_report(
@@ -33,6 +39,8 @@ def write_report(
     shared: Path | None = None,
 ) -> Table:
     """Write ``table.csv``, ``report.html`` and ``figures/*.png`` into a run folder.
+
+    Without the packages of the extra ``report`` (see `no_pictures`) it writes ``table.csv`` alone.
 
     Args:
         run_folder: a folder with a folder per cell, or the folder of a single cell.
@@ -53,6 +61,8 @@ def write_report(
     """
     cells, table = _read(run_folder, target_accuracy, span, only)
     write_csv(table, run_folder / "table.csv")
+    if no_pictures():
+        return table
     _write_page(run_folder, cells, table, span, shared=shared)
 
     if figures:

@@ -6,6 +6,7 @@ from pathlib import Path
 from fl_app.report import (
     PAGE,
     TARGET_ACCURACY,
+    no_pictures,
     print_table,
     require_target,
     watch,
@@ -79,6 +80,9 @@ def main(arguments: list[str] | None = None) -> None:
     folder, target = options.run_folder, options.target_accuracy
     span = tuple(options.span) if options.span else None
     page = folder / PAGE
+    numbers_only = options.last is not None or options.mean is not None
+    if not numbers_only and (told := no_pictures()):
+        parser.exit(2, f"error: {told}\n")
     try:
         if options.watch is not None:
             print(f"page: {page}", flush=True)
@@ -91,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
             write_grid(read_run(folder, options.only), (options.grid[0], options.grid[1]), path)
             print(f"figure: {path}")
             return
-        if options.last is not None or options.mean is not None:
+        if numbers_only:
             require_target(target)
             mean = options.mean
             choice = last(options.last) if mean is None else between(options.over or "t", *mean)

@@ -86,7 +86,10 @@ def run(
     ran = run_cells(plans, folder, config.experiment.report_accuracy, grid=grid, shared=shared)
     report.print_table(ran.table)
     print(f"Files{', table and figures' if ran.figures else ' and table'}: {folder}")
-    print(f"Report, to open in a browser: {folder / report.PAGE}")
+    if told := report.no_pictures():
+        print(f"No report for a browser: {told}")
+    else:
+        print(f"Report, to open in a browser: {folder / report.PAGE}")
     if ran.interrupted:
         raise Interrupted(f"interrupted; what was done so far lies in {folder}")
     if ran.problems:
@@ -172,6 +175,7 @@ def _run(
         gc.collect()
         if interrupted:
             break
-    figures = figures and not interrupted  # after Ctrl-C, the user does not wait for them
+    # After Ctrl-C, the user does not wait for them.
+    figures = figures and not interrupted and not report.no_pictures()
     table = report.write_report(folder, target, figures=figures, shared=shared)
     return Ran(table, figures, summaries, problems, interrupted)

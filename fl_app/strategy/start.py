@@ -177,7 +177,10 @@ def run(
             files.finish(outcome, model, about, report.TARGET_ACCURACY)
             report.write_report(folder, figures=outcome.stopped != "interrupted")
             log.info("Files: %s", folder)
-            log.info("Report, to open in a browser: %s", folder / report.PAGE)
+            if told := report.no_pictures():
+                log.info("No report for a browser: %s", told)
+            else:
+                log.info("Report, to open in a browser: %s", folder / report.PAGE)
         if outcome.error is not None:
             raise outcome.error
         return result

@@ -1,7 +1,6 @@
 """A table's columns as inputs and targets of a model.
 
-It loads pandas and scikit-learn. Tasks import it when they read a table that the cache does not
-have.
+It loads pandas. Tasks import it when they read a table that the cache does not have.
 """
 
 import re
@@ -11,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.own_data import choose_test, pack, target_moments
@@ -147,8 +145,9 @@ def _fit(
             known = name in categories
             columns.append(Column(name, categories=_categories(name, values, where, known)))
         else:
-            scaler = StandardScaler().fit(values[train].astype(np.float64)[:, None])
-            columns.append(Column(name, float(scaler.mean_[0]), float(scaler.scale_[0])))
+            numbers = values[train].astype(np.float64)
+            deviation = float(numbers.std()) if np.ptp(numbers) else 1.0  # else it divides by 0
+            columns.append(Column(name, float(numbers.mean()), deviation))
     return tuple(columns)
 
 
@@ -200,10 +199,8 @@ def _one_hot(
             f"categories {known}: the model has no input for it; remove the row, or write a schema "
             "from data that have every category (task.schema)"
         )
-    encoder = OneHotEncoder(
-        categories=[np.array(categories, object)], sparse_output=False, dtype=np.float32
-    )
-    encoded: NDArray[np.float32] = encoder.fit_transform(texts[:, None])
+    places = pd.Categorical(texts, categories=list(categories)).codes
+    encoded: NDArray[np.float32] = np.eye(len(categories), dtype=np.float32)[places]
     return encoded
 
 

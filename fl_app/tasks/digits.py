@@ -1,9 +1,8 @@
-"""Handwritten digits: the 1,797 images of 8x8 pixels in scikit-learn; no download."""
+"""Handwritten digits: 1,797 images of 8x8 pixels, which come with the package; no download."""
 
 import json
 from importlib import resources
-from importlib.util import find_spec
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +14,8 @@ from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import make_scaling, moments
 from fl_app.tasks.task import Task
 
-# Rows of scikit-learn's file, split by its `train_test_split`: 360 stratified test images, seed 0.
-SPLIT = resources.files("fl_app.tasks") / "tables" / "digits_split.json"
+# The README.md of this folder says where they come from.
+TABLES = resources.files("fl_app.tasks") / "tables"
 
 
 def digits(
@@ -40,7 +39,7 @@ def digits(
         ValueError: a value is out of its bounds, or a client gets no data.
     """
     images, labels = _read()
-    split = json.loads(SPLIT.read_text(encoding="utf-8"))
+    split = _table("digits_split.json")
     train, test = np.array(split["train"]), np.array(split["test"])
     # So few images are scaled once, in advance, which saves a tenth of every step.
     scale = make_scaling(scaling, 16.0, moments(images[train]))
@@ -57,13 +56,12 @@ def digits(
 
 
 def _read() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """Images and labels from the file that `sklearn.datasets.load_digits` reads.
+    """Images and labels; a pixel of value v is the character ``chr(ord("0") + v)``."""
+    table = _table("digits.json")
+    pixels = np.frombuffer("".join(table["images"]).encode(), np.uint8) - np.uint8(ord("0"))
+    return pixels.reshape(-1, 1, 8, 8), np.array([int(label) for label in table["labels"]])
 
-    It does not import scikit-learn, which would take a second and load pandas.
-    """
-    package = find_spec("sklearn")
-    assert package is not None
-    assert package.origin is not None
-    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    rows = np.loadtxt(path, delimiter=",").astype(np.int64)
-    return rows[:, :-1].astype(np.uint8).reshape(-1, 1, 8, 8), rows[:, -1]
+
+def _table(name: str) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads((TABLES / name).read_text(encoding="utf-8"))
+    return table

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.core.errors import require
+from fl_app.core.extras import told_if_missing
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.labelled_images import encode_images
 from fl_app.tasks.options import check_images, check_options, check_own_data
@@ -93,7 +94,13 @@ def huggingface(
 
     def read() -> Arrays:
         # Imported here: it takes seconds, and a filled cache does not need it.
-        from fl_app.tasks.dataset_table import as_table, image_column, load_splits, unread_images
+        with told_if_missing():
+            from fl_app.tasks.dataset_table import (
+                as_table,
+                image_column,
+                load_splits,
+                unread_images,
+            )
 
         splits = load_splits(path, folder, subset)
         train, test = _parts(splits, split, test_split, f"task.path={path}")

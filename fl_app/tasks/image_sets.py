@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.sources import DataSet, Hub, reading
+from fl_app.tasks.vision import torchvision
 
 STAND_IN_TRAIN, STAND_IN_TEST = 10_000, 2_000
 QMNIST_LABELS = "QMNIST/raw/qmnist-train-labels-idx2-int.gz"
@@ -126,10 +127,7 @@ def _check_labels(images: NDArray[Any], labels: NDArray[Any], num_classes: int) 
 
 
 def _read_cifar(kind: str, num_classes: int, root: Path) -> Arrays:
-    # Imported here: it takes seconds, and a filled cache does not need it.
-    import torchvision.datasets
-
-    make = getattr(torchvision.datasets, kind)
+    make = getattr(torchvision().datasets, kind)
     files = [*make.train_list, *make.test_list, (make.meta["filename"], make.meta["md5"])]
     _check_md5((root / make.base_folder / name, md5) for name, md5 in files)
     sets = [make(root, train=train, download=False) for train in (True, False)]
@@ -139,8 +137,7 @@ def _read_cifar(kind: str, num_classes: int, root: Path) -> Arrays:
 
 def _check_md5(files: Iterable[tuple[Path, str | None]]) -> None:
     """Check each file's MD5, and name the damaged file, which torchvision would not."""
-    from torchvision.datasets.utils import calculate_md5
-
+    calculate_md5 = torchvision().datasets.utils.calculate_md5
     for path, md5 in files:
         with reading(path, f"the published file, with MD5 {md5}"):
             if md5 is not None and (found := calculate_md5(path)) != md5:
@@ -148,8 +145,7 @@ def _check_md5(files: Iterable[tuple[Path, str | None]]) -> None:
 
 
 def _read_celeba(root: Path) -> Arrays:
-    from torchvision.datasets import CelebA
-
+    CelebA = torchvision().datasets.CelebA
     listed = ((root / "celeba" / name, md5) for _, md5, name in CelebA.file_list)
     _check_md5((path, md5) for path, md5 in listed if path.suffix == ".txt")
     train, test = (CelebA(root, split=split, download=False) for split in ("train", "test"))

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from fl_app.cli import compose
 from fl_app.client.build import build_task
+from fl_app.core.extras import require_installed
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
 
@@ -91,6 +92,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     try:
+        require_installed("matplotlib")
         config = compose(arguments)
         task: Any = build_task(config)
         if not task.num_clients:

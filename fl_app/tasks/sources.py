@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import require
+from fl_app.core.extras import missing
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.options import check_options
 
@@ -158,7 +159,8 @@ def _hub(data: DataSet) -> tuple[Arrays | None, str]:
 
             splits = datasets.load_dataset(hub.repository, hub.subset)
         except (OSError, ValueError, ImportError) as error:
-            problem = f"{hub.repository}: {type(error).__name__}: {error}"
+            told = missing(error) or f"{type(error).__name__}: {error}"
+            problem = f"{hub.repository}: {told}"
             return {}
         return hub.convert(splits)
 

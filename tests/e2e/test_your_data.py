@@ -14,6 +14,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
 import fl_app
+from fl_app.tasks.vision import torchvision
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/your-data.md").read_text()
@@ -29,6 +30,7 @@ def blocks(text: str, language: str) -> list[str]:
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with the files that the page names."""
+    torchvision()  # the page imports it, which fails where its operators are for CUDA
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from fl_app.tasks.models.shape import Shape
+from fl_app.tasks.vision import torchvision
 
 # During training these give the outputs of further heads, too, unless they are told not to.
 WITH_FURTHER_HEADS = ("googlenet", "inception_v3")
@@ -17,10 +18,10 @@ WITH_FURTHER_HEADS = ("googlenet", "inception_v3")
 
 def torchvision_model(name: str, num_outputs: int) -> nn.Module:
     """A new classification model of torchvision with random weights."""
-    from torchvision.models import get_model  # takes a second to import
-
     settings = {"aux_logits": False, "init_weights": True} if name in WITH_FURTHER_HEADS else {}
-    model: nn.Module = get_model(name, weights=None, num_classes=num_outputs, **settings)
+    model: nn.Module = torchvision().models.get_model(
+        name, weights=None, num_classes=num_outputs, **settings
+    )
     return model
 
 

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from fl_app.tasks.models.shape import Shape, require_shape
+from fl_app.tasks.vision import torchvision
 
 
 class Block(nn.Module):
@@ -77,9 +78,6 @@ def resnet_r(shape: Shape, num_classes: int) -> nn.Module:
 
 def resnet18(shape: Shape, num_classes: int) -> nn.Module:
     """ResNet-18 (He et al. 2016) of torchvision, untrained; 11,181,642 parameters, 10 classes."""
-    # Imported here: torchvision takes seconds to load, and most models do not need it.
-    from torchvision.models import resnet18 as torchvision_resnet18
-
     require_shape("resnet18", shape, shape[0] == 3, "with 3 channels")
-    model: nn.Module = torchvision_resnet18(weights=None, num_classes=num_classes)
+    model: nn.Module = torchvision().models.resnet18(weights=None, num_classes=num_classes)
     return model

@@ -4,10 +4,12 @@ import torch
 from torch import Tensor
 
 from fl_app.tasks.augmentation import PADDING, crop_flip
+from fl_app.tasks.vision import torchvision
 
 
 def all_results(image: Tensor) -> dict[bytes, tuple[int, int, bool]]:
     """Every result there is, from torchvision's functions."""
+    torchvision()
     from torchvision.transforms.v2 import functional as F
 
     height, width = image.shape[1:]

@@ -13,6 +13,7 @@ from fl_app.client.build import build_task
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.models import architecture
 from fl_app.tasks.options import MODELS, TORCHVISION_MODELS
+from fl_app.tasks.vision import torchvision
 
 MODULE = """
 from torch import nn
@@ -40,9 +41,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_classification_models_of_torchvision_are_known() -> None:
-    import torchvision
-
-    names = torchvision.models.list_models(module=torchvision.models)
+    models = torchvision().models
+    names = models.list_models(module=models)
     assert sorted({*names} - {*MODELS}) == sorted(TORCHVISION_MODELS)
 
 

@@ -17,6 +17,7 @@ from fl_app.tasks.images import image_task
 from fl_app.tasks.partition import Iid, LabelQuantity, Natural
 from fl_app.tasks.sources import Hub
 from fl_app.tasks.task import Task
+from fl_app.tasks.vision import torchvision
 
 RNG = np.random.default_rng(0)
 
@@ -108,9 +109,7 @@ def test_writers_of_other_images_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "label"), [("CIFAR10", "labels"), ("CIFAR100", "fine_labels")])
 def test_cifar(kind: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision import datasets
-
-    cls = getattr(datasets, kind)
+    cls = getattr(torchvision().datasets, kind)
     # The checksums are of the real files.
     for name in ("train_list", "test_list"):
         monkeypatch.setattr(cls, name, [[file, None] for file, _ in getattr(cls, name)])
@@ -128,8 +127,7 @@ def test_cifar(kind: str, label: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_celeba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchvision.datasets import CelebA
-
+    CelebA = torchvision().datasets.CelebA
     monkeypatch.setattr(CelebA, "file_list", [(i, None, name) for i, _, name in CelebA.file_list])
     base = tmp_path / "celeba"
     (base / "img_align_celeba").mkdir(parents=True)

@@ -1,0 +1,72 @@
+"""Packages that only some commands need, and the extra of this project that installs each."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+# Top-level modules. What a device needs is always there.
+EXTRAS = {
+    "dp_accounting": "server",
+    "sklearn": "server",
+    "tensorboard": "server",
+    "torchmetrics": "server",
+    "jinja2": "report",
+    "markupsafe": "report",
+    "matplotlib": "report",
+    "plotly": "report",
+    "ray": "simulation",
+    "datasets": "datasets",
+    "flwr_datasets": "datasets",
+    "peft": "llm",
+    "transformers": "llm",
+}
+
+
+class MissingExtra(ValueError):
+    """A package is missing; the message says how it is installed."""
+
+
+@contextmanager
+def told_if_missing() -> Iterator[None]:
+    """A context in which the import of a missing package says which extra installs it.
+
+    Raises:
+        MissingExtra: a package of `EXTRAS` is not installed.
+    """
+    try:
+        yield
+    except ImportError as error:
+        if told := missing(error):
+            raise MissingExtra(told) from error
+        raise
+
+
+def missing(error: BaseException | None) -> str | None:
+    """What to install after a failed import; None if no extra would help."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            package = error.name.partition(".")[0]
+            if package in EXTRAS:
+                return _told(package)
+        error = error.__cause__
+    return None
+
+
+def lacking(*packages: str) -> str | None:
+    """What to install before these packages of `EXTRAS` can be used; None if they are there."""
+    absent = [package for package in packages if find_spec(package) is None]
+    return _told(absent[0]) if absent else None
+
+
+def require_installed(*packages: str) -> None:
+    """Refuse to begin what would need a missing package later.
+
+    Raises:
+        MissingExtra: a package is not installed.
+    """
+    if told := lacking(*packages):
+        raise MissingExtra(told)
+
+
+def _told(package: str) -> str:
+    return f"{package} is not installed: pip install 'fl-app[{EXTRAS[package]}]'"

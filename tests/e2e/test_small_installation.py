@@ -1,0 +1,112 @@
+"""What a device installs: a wheel of this project and what it requires, where nothing else is."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from configs import composed
+from fake_grid import FakeGrid
+from flwr.app import Message
+from flwr.common.serde import message_to_proto
+from omegaconf import OmegaConf
+
+from fl_app import client_app
+from fl_app.client import initial_vector
+from fl_app.client.build import build_task
+from fl_app.core.extras import EXTRAS
+from fl_app.core.types import Order
+from fl_app.flower import names, wire
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = 1300  # megabytes of a device, without CUDA
+OF_TORCH = {"jinja2", "markupsafe"}  # torch requires them, too
+
+# Carries out an order, and prints the loss, the norm of the upload and what is installed.
+NODE = """
+import json, sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Context, RecordDict
+from flwr.common.serde import message_from_proto
+from flwr.proto.message_pb2 import Message
+
+import fl_app
+from fl_app import client_app
+
+order = message_from_proto(Message.FromString(Path(sys.argv[1]).read_bytes()))
+node_config = {"partition-id": 1, "state-dir": str(Path(sys.argv[1]).parent)}
+reply = client_app.app(order, Context(1, 5, node_config, RecordDict(), {}))
+assert reply.has_content(), reply.error
+arrays = [a.numpy() for record in reply.content.array_records.values() for a in record.values()]
+print(json.dumps({
+    "file": fl_app.__file__,
+    "norm": float(np.sqrt(sum((a.astype(float) ** 2).sum() for a in arrays))),
+    "there": [name for name in sys.argv[2:] if find_spec(name)],
+}))
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+def order(path: Path) -> None:
+    """Write a training order of FedBuff on the digits, as a real node gets it."""
+    FakeGrid(client_app.app, 0)  # gives this process the identity of a ServerApp
+    settings = ("num_clients=20", "algorithm.client.local_steps=5")
+    config = composed("algorithm=fedbuff", "runtime=deployment", *settings)
+    vector, layout = initial_vector(build_task(config), config.seed)
+    packer = wire.OrderPacker(layout, {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
+    content = packer.pack(Order(0, 5, 0, 0, vector, {}, 0.0))
+    message = Message(content, dst_node_id=5, message_type="train")
+    path.write_bytes(message_to_proto(message).SerializeToString())
+
+
+def carried_out(python: str | Path, path: Path) -> dict[str, object]:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [python, "-c", NODE, path, *EXTRAS]
+    if python == sys.executable:
+        environment["PYTHONPATH"] = str(ROOT)
+    done = subprocess.run(
+        command, cwd=path.parent, env=environment, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_device_trains_with_what_a_wheel_requires(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And it has nothing that only servers, reports and simulations need."""
+    clone = tmp_path / "clone"  # building leaves files in the folder
+    for name in ("fl_app", "conf"):
+        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, clone)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps"]
+    offline = ["--no-build-isolation", "--no-index", "--wheel-dir", tmp_path, clone]
+    subprocess.run([*pip, *offline], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    venv = tmp_path / "venv"
+    command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", venv, "--torch", "cpu"]
+    command += ["--constraints", ROOT / "constraints.txt", "--keep-cache", wheel]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    if done.returncode and any(word in done.stderr for word in ("connect", "resolve host", "DNS")):
+        pytest.skip(f"NOT TESTED, for packages cannot be had here: {done.stderr[-500:]}")
+    assert done.returncode == 0, done.stderr
+    with capsys.disabled():
+        print(f"\n{done.stdout}", end="")
+
+    order(tmp_path / "order")
+    small = carried_out(venv / "bin" / "python", tmp_path / "order")
+    full = carried_out(sys.executable, tmp_path / "order")
+    assert str(small["file"]).startswith(str(venv))
+    assert small["norm"] == pytest.approx(full["norm"], rel=1e-4)
+    assert set(small["there"]) <= OF_TORCH
+    assert set(full["there"]) == EXTRAS.keys()
+    megabytes = float(done.stdout.splitlines()[-1].split()[1].replace(",", ""))
+    if "CUDA's libraries" not in done.stdout:
+        assert megabytes <= MOST

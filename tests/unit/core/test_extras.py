@@ -1,0 +1,72 @@
+"""Commands name the extra that installs what they lack."""
+
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from fl_app.cli import PLUGINS, compose
+from fl_app.client.build import locate
+from fl_app.core.extras import EXTRAS, MissingExtra, lacking, require_installed, told_if_missing
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def test_each_extra_installs_what_the_messages_say() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    by_flower = {
+        "dp_accounting": "flwr[dp]",
+        "ray": "flwr[simulation]",
+        "datasets": "flwr-datasets",
+    }
+    distributions = packages_distributions()
+    for package, extra in EXTRAS.items():
+        wanted = by_flower.get(package) or distributions[package][0].lower()
+        assert wanted in extras[extra], package
+    assert {*PLUGINS.values()} <= extras.keys()
+
+
+def test_no_extra_repeats_what_every_device_has() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+(\[\w+\])?", line)[0] for line in project["dependencies"]]  # type: ignore[index]
+    for extra in project["optional-dependencies"].values():
+        assert not {*names} & {*extra}
+
+
+def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    told = r"^tensorboard is not installed: pip install 'fl-app\[server\]'$"
+    with pytest.raises(MissingExtra, match=told), told_if_missing():
+        import tensorboard  # noqa: F401
+    with pytest.raises(MissingExtra, match=told):
+        require_installed("ray", "tensorboard")
+    assert lacking("ray") is None
+
+
+def test_other_failures_of_an_import_pass() -> None:
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"), told_if_missing():
+        import no_such_package  # noqa: F401
+
+
+def test_an_algorithm_that_lacks_a_package_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn.cluster", None)
+    monkeypatch.delitem(sys.modules, "fl_app.algorithms.eafl", raising=False)
+    told = (
+        r"^_target_=fl_app.algorithms.eafl.EAFL cannot be imported: "
+        r"sklearn is not installed: pip install 'fl-app\[server\]'$"
+    )
+    with pytest.raises(ValueError, match=told):
+        locate("fl_app.algorithms.eafl.EAFL")
+
+
+def test_an_option_of_a_missing_plugin_names_the_extra() -> None:
+    """Optuna's plugin is nowhere installed."""
+    with pytest.raises(ValueError, match=r"hydra/sweeper=optuna .*'fl-app\[optuna\]'"):
+        compose(["hydra/sweeper=optuna"])

@@ -1,0 +1,165 @@
+"""The installer: what it asks uv for, on which machine; what it refuses."""
+
+import ast
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from fl_app.field import packages
+from fl_app.field.packages import (
+    AARCH64,
+    NEVER_LOADED,
+    TORCH,
+    Environment,
+    InstallError,
+    Plan,
+    check_torch,
+    megabytes,
+    plan_for,
+    refusal,
+    uv_variables,
+)
+
+
+class Offered(Environment):
+    """An environment that knows which versions of torch could be had, and asks nobody."""
+
+    def __init__(self, versions: dict[str, str], imports: tuple[str, ...] = ()) -> None:
+        super().__init__(Path("nowhere"), [], None)
+        self._versions = versions
+        self._imports = {f"import {name}" for name in imports}
+
+    def torch(self, *words: str, pinned: bool = True) -> str | None:
+        return self._versions.get(words[-1])
+
+    def runs(self, code: str) -> bool:
+        return code in self._imports
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch):
+    """Pretend that Linux runs on another processor."""
+
+    def pretend(processor: str) -> None:
+        monkeypatch.setattr("sys.platform", "linux")
+        monkeypatch.setattr("platform.machine", lambda: processor)
+
+    return pretend
+
+
+def planned(torch: str, environment: Environment, *, above: bool = False, gpu: bool = False):
+    return plan_for(torch, environment, above=above, gpu=gpu)
+
+
+def test_it_reads_with_an_old_python_and_needs_no_package() -> None:
+    tree = ast.parse(Path(packages.__file__).read_text(), feature_version=(3, 9))
+    imported = {
+        alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        for alias in (
+            node.names
+            if isinstance(node, ast.Import)
+            else [ast.alias(node.module or "")]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
+    }
+    assert imported <= sys.stdlib_module_names
+
+
+@pytest.mark.parametrize("wanted", ["auto", "cpu"])
+@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
+def test_pytorchs_index_is_preferred(machine, wanted, processor) -> None:
+    machine(processor)
+    there = Offered({"cpu": "2.15.0+cpu", "--no-index": "2.13.0+cpu"})
+    assert planned(wanted, there) == Plan(words=("--torch-backend", "cpu"))
+
+
+def test_then_a_folder_with_a_build_without_cuda(machine) -> None:
+    machine("x86_64")
+    plan = planned("cpu", Offered({"--no-index": "2.13.0+cpu"}))
+    assert plan.pins == ("torch==2.13.0+cpu",)
+    assert "cannot be reached: torch 2.13.0+cpu of the folder" in plan.note
+
+
+@pytest.mark.parametrize("found", [{}, {"--no-index": "2.15.0"}])
+def test_else_what_the_default_index_has(machine, found) -> None:
+    machine("aarch64")
+    assert planned("cpu", Offered(found)).pins == AARCH64
+    machine("x86_64")
+    plan = planned("cpu", Offered(found))
+    assert (plan.pins, plan.excluded) == (None, NEVER_LOADED)
+    assert "torch for CUDA only" in plan.note
+
+
+def test_a_gpu_gets_the_build_for_its_driver(machine) -> None:
+    machine("x86_64")
+    there = Offered({"auto": "2.15.0+cu130", "cpu": "2.15.0+cpu"})
+    assert planned("auto", there, gpu=True) == Plan(words=("--torch-backend", "auto"))
+    assert planned("auto", Offered({}), gpu=True) == Plan()
+    assert planned("cpu", there, gpu=True).words == ("--torch-backend", "cpu")
+
+
+def test_cuda_is_that_of_the_default_index(machine) -> None:
+    machine("x86_64")
+    assert planned("cuda", Offered({"cpu": "2.15.0+cpu"})) == Plan()
+
+
+def test_no_torch_at_all(machine) -> None:
+    machine("aarch64")
+    assert planned("none", Offered({"cpu": "2.15.0+cpu"})).excluded == TORCH
+
+
+def test_the_torch_of_an_image_is_used_if_it_may_be(machine) -> None:
+    machine("aarch64")
+    there = Offered({"cpu": "2.15.0+cpu"}, imports=("torch", "numpy"))
+    plan = planned("cpu", there, above=True)
+    assert plan.excluded == ("torch", "numpy")
+    assert planned("cpu", there).words == ("--torch-backend", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("version", "bits", "told"),
+    [
+        ((3, 9, 2), 64, "Python 3.9 must be at least 3.11"),
+        ((3, 11, 2), 32, "Python is of 32 bits and must be of 64"),
+        ((3, 11, 2), 64, None),
+    ],
+)
+def test_an_old_or_small_python_is_refused(version, bits, told) -> None:
+    found = refusal(version, bits)
+    assert found is None if told is None else found is not None and told in found
+
+
+def test_uv_is_told_what_pip_is_told() -> None:
+    given = {"PIP_FIND_LINKS": "/a /b", "PIP_INDEX_URL": "file:///x", "PIP_CONSTRAINT": "c.txt"}
+    told = uv_variables({**given, "UV_DEFAULT_INDEX": "file:///y", "UV_CONSTRAINT": "d.txt"})
+    assert told["UV_FIND_LINKS"] == "/a,/b"
+    assert told["UV_DEFAULT_INDEX"] == "file:///y"  # what uv is told itself wins
+    assert "UV_CONSTRAINT" not in told
+
+
+def python_that(folder: Path, script: str) -> Environment:
+    """An environment whose Python is a shell script."""
+    (folder / "bin").mkdir(parents=True)
+    (folder / "bin" / "python").write_text(f"#!/bin/sh\n{script}\n")
+    (folder / "bin" / "python").chmod(0o700)
+    return Environment(folder, [], None)
+
+
+def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(InstallError, match=r"`Illegal instruction`.*built for newer processors"):
+        check_torch(python_that(tmp_path / "signal", "kill -s ILL $$"))
+    with pytest.raises(InstallError, match="does not compute: ImportError: no libcudart"):
+        check_torch(python_that(tmp_path / "error", "echo 'ImportError: no libcudart' >&2; exit 1"))
+    assert check_torch(python_that(tmp_path / "good", "echo 2.15.0+cpu")) == "2.15.0+cpu"
+
+
+def test_linked_files_count_once(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "one").write_bytes(bytes(500_000))
+    os.link(tmp_path / "a" / "one", tmp_path / "two")
+    (tmp_path / "three").write_bytes(bytes(250_000))
+    assert megabytes(tmp_path) == 0.75
