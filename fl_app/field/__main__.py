@@ -5,11 +5,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
 from fl_app.core.errors import RunError
-from fl_app.field.kit import PORT, Kit, new_kit
+from fl_app.field.kit import PORT, Kit, new_kit, update_kit
 
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
@@ -54,6 +55,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     init.add_argument("out", type=Path, help="new folder")
     init.set_defaults(command=_init)
+
+    update = commands.add_parser(
+        "update", help="put this version of the project into a kit; settings, keys and state stay"
+    )
+    update.add_argument("out", type=Path, help="the kit, or one of its folders")
+    update.set_defaults(command=_update)
 
     certificate = commands.add_parser(
         "certificate", help="write a new certificate for the server, with other names or days"
@@ -110,23 +117,37 @@ def _parser() -> argparse.ArgumentParser:
 
 def _init(arguments: argparse.Namespace) -> int:
     from fl_app.field.enrol import enrol
+    from fl_app.field.project import build_wheel
 
     hosts = arguments.host or [socket.gethostname()]
-    new_kit(
-        arguments.out,
-        nodes=arguments.nodes,
-        hosts=hosts,
-        port=arguments.port,
-        days=arguments.days,
-        insecure=arguments.insecure,
-        finish=(lambda server: None) if arguments.insecure else enrol,
-    )
+    with tempfile.TemporaryDirectory() as folder:
+        new_kit(
+            arguments.out,
+            nodes=arguments.nodes,
+            hosts=hosts,
+            port=arguments.port,
+            days=arguments.days,
+            insecure=arguments.insecure,
+            wheel=build_wheel(Path(folder)),
+            finish=(lambda server: None) if arguments.insecure else enrol,
+        )
     print(f"Copy {arguments.out}/server to the server, and each node-<i> to its device.")
+    print("Then run there, in the folder: sudo sh install.sh")
     print(f"Devices reach the server as {hosts[0]}:{arguments.port}; --host chooses another name.")
     if arguments.insecure:
         print("INSECURE: anybody who reaches that port can read all messages, join and run code.")
     else:
         print(f"Keep {arguments.out}/ca to yourself: with it anybody can pose as the server.")
+    return 0
+
+
+def _update(arguments: argparse.Namespace) -> int:
+    from fl_app.field.project import build_wheel
+
+    with tempfile.TemporaryDirectory() as folder:
+        for updated in update_kit(arguments.out, build_wheel(Path(folder))):
+            print(f"updated {updated}")
+    print("Copy each folder to its machine again, and run there: sudo sh install.sh")
     return 0
 
 

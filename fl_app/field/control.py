@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import httpx
@@ -30,6 +30,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fl_app.core.errors import RunError
 from fl_app.field.kit import Kit
+from fl_app.field.project import app_folder
 
 # Seconds after its last heartbeat.
 OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
@@ -38,7 +39,6 @@ BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # seconds that it m
 LATEST = 100  # newest runs, among which `under_way` looks for a run
 SUBMISSION = 300.0  # seconds that `flwr run` may take, with a slow memory card
 COMMANDS = Path(sys.executable).parent
-APP = Path(__file__).resolve().parents[2]  # where pyproject.toml lies
 
 
 class Unreachable(ConnectionError):
@@ -50,13 +50,18 @@ class SuperLink:
 
     Args:
         kit: the server's folder; a device's folder suffices for requests about nodes.
-        app: folder of the Flower app that `submit` runs.
+        app: folder of the Flower app that `submit` runs; None = this project.
         commands: folder of Flower's commands.
         limit: seconds that ``flwr run`` may take.
     """
 
     def __init__(
-        self, kit: Kit, app: Path = APP, *, commands: Path = COMMANDS, limit: float = SUBMISSION
+        self,
+        kit: Kit,
+        app: Path | None = None,
+        *,
+        commands: Path = COMMANDS,
+        limit: float = SUBMISSION,
     ) -> None:
         self._kit = kit
         self._app = app
@@ -137,13 +142,14 @@ class SuperLink:
         """
         self.registered()  # reports a SuperLink that is down at once; `flwr run` takes seconds
         words, folder = json.dumps(shlex.join(overrides)), json.dumps(str(output))
-        command = [
-            *(str(self._commands / "flwr"), "run", str(self._app), "field", "--format", "json"),
-            *("--run-config", f"overrides={words} output={folder}"),
-        ]
         path = f"{self._commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        with tempfile.TemporaryDirectory() as home:
+        source = nullcontext(self._app) if self._app else app_folder()
+        with tempfile.TemporaryDirectory() as home, source as app:
             Path(home, "config.toml").write_text(self._connection())
+            command = [
+                *(str(self._commands / "flwr"), "run", str(app), "field", "--format", "json"),
+                *("--run-config", f"overrides={words} output={folder}"),
+            ]
             env = {**os.environ, "PATH": path, "FLWR_HOME": home}
             try:
                 result = subprocess.run(

@@ -60,22 +60,30 @@ def check_path(path: str) -> Finding:
     """Check that a file, or a folder with all of its files, is there and may be read."""
     subject = "data"
     mend = f"correct DATA in node.env; {MOUNT}"
+    moved = "move them, if systemd starts this SuperNode: its service has a /tmp of its own"
+    if hidden := any(Path(path).is_relative_to(folder) for folder in HIDDEN):
+        mend = f"{mend}; {moved}"
     if not os.path.isabs(path) or "'" in path:
         return wrong(subject, f"DATA={path} is no absolute path, or has a quote in it", mend)
     try:
         files = _files(Path(path))
     except PermissionError as error:
-        mend = f"let user {getpass.getuser()} read it; the SuperNode must be able to read it, too"
-        return wrong(subject, f"{error.filename} may not be read", mend)
+        mend = f"let user {getpass.getuser()}, who runs this, read it and the folders above it"
+        return wrong(subject, f"{_closed(error.filename)} may not be read", mend)
     except OSError as error:
         return wrong(subject, f"{error.filename}: {error.strerror}", mend)
     if not files:
         return wrong(subject, f"{path} is a folder without files", mend)
     text = f"{path}, {len(files)} file{'s' * (len(files) > 1)}"
-    if any(Path(path).is_relative_to(hidden) for hidden in HIDDEN):
-        mend = "move them, if systemd starts this SuperNode: its service has a /tmp of its own"
-        return unknown(subject, text, mend)
+    if hidden:
+        return unknown(subject, text, moved)
     return good(subject, text)
+
+
+def _closed(path: str) -> Path:
+    """The first of a path's folders that may not be entered, or else the path."""
+    above = reversed(Path(path).parents)
+    return next((folder for folder in above if not os.access(folder, os.X_OK)), Path(path))
 
 
 def _files(path: Path) -> list[Path]:

@@ -1,8 +1,8 @@
 """Writes and reads the edge kit: one folder for the server and one for every device.
 
 A folder holds settings (``server.env`` or ``node.env``), files that start its process
-(``start.sh``, systemd units, a compose file), certificates and keys. Flower writes its files to the
-same folder.
+(``start.sh``, systemd units, a compose file), what installs them (``install.sh``, a wheel of this
+project), certificates and keys. Flower writes its files to the same folder.
 """
 
 import os
@@ -11,13 +11,22 @@ import shlex
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fl_app.core.errors import require, require_count
 
-FILES = Path(__file__).with_name("files")
+HERE = Path(__file__).parent
+FILES = HERE / "files"
+WHEEL = "fl_app-*.whl"
+# What every folder gets beside the files of its role.
+SHARED = (
+    FILES / "both" / "install.sh",
+    *HERE.glob("packages.py"),
+    FILES / "project" / "constraints.txt",
+)
 PORT = 8100  # of the SuperLink, as in the compose files
 NODE_PORT = 9094  # Flower's default for the first node; nodes of one kit can share a machine
 VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
@@ -118,6 +127,7 @@ def new_kit(
     port: int = PORT,
     days: int = 3650,
     insecure: bool = False,
+    wheel: Path | None = None,
     finish: Callable[[Path], None] = lambda server: None,
 ) -> None:
     """Write the folders ``server``, ``node-0``, ..., and ``ca``, the authority.
@@ -130,6 +140,7 @@ def new_kit(
         days: days until the certificates expire.
         insecure: write neither certificates nor keys. Anybody who reaches the port can then read
             all messages and join.
+        wheel: of this project, which the devices install; None leaves it out.
         finish: completes the server's folder before the kit appears under its name.
 
     Raises:
@@ -145,10 +156,9 @@ def new_kit(
     draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:
         for name in ["server", *(f"node-{i}" for i in range(nodes))]:
-            shutil.copytree(FILES / name.partition("-")[0], draft / name)
-            (draft / name).chmod(0o700)
-        _set_port(draft / "server" / "compose.yaml", port)
-        trust = {"INSECURE": "1"} if insecure else {}
+            (draft / name).mkdir(mode=0o700)
+            _write_program(draft / name, name.partition("-")[0], port, wheel)
+        trust = {"MADE": str(int(time.time()))} | ({"INSECURE": "1"} if insecure else {})
         _write_settings(draft / "server" / "server.env", _server(nodes, port) | trust)
         for i in range(nodes):
             _write_settings(
@@ -163,6 +173,38 @@ def new_kit(
     except BaseException:
         shutil.rmtree(draft)
         raise
+
+
+def update_kit(out: Path, wheel: Path) -> list[Path]:
+    """Write the files of a kit anew that do not depend on its devices.
+
+    Settings, certificates, keys, and what Flower and runs wrote stay as they are.
+
+    Args:
+        out: a kit, or one of its folders.
+        wheel: of this project, which replaces the folders' own.
+
+    Returns:
+        The folders that were updated.
+
+    Raises:
+        ValueError: there is no folder of a kit.
+    """
+    folders = [path.parent for path in sorted(out.glob("*/*.env"))]
+    kits = [Kit.read(folder, {}) for folder in folders or [out]]
+    for kit in kits:
+        _write_program(kit.folder, kit.role, int(kit.address.rpartition(":")[2]), wheel)
+    return [kit.folder for kit in kits]
+
+
+def _write_program(folder: Path, role: str, port: int, wheel: Path | None) -> None:
+    """Write the files that are the same in all folders of a role."""
+    for old in folder.glob(WHEEL):
+        old.unlink()
+    for file in [*(FILES / role).iterdir(), *SHARED, *filter(None, [wheel])]:
+        shutil.copy(file, folder)
+    if role == "server":
+        _set_port(folder / "compose.yaml", port)
 
 
 def _certify(draft: Path, nodes: int, hosts: Sequence[str], days: int) -> None:

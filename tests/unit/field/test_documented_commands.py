@@ -12,7 +12,8 @@ from fl_app.field.kit import FILES
 ROOT = Path(__file__).resolve().parents[3]
 EDGE = ROOT / "docs" / "edge.md"
 YOUR_DATA = ROOT / "docs" / "your-data.md"
-PLACES = [EDGE, YOUR_DATA, *FILES.glob("*/README.md"), FILES / "server" / "fl-run.service"]
+KIT = [FILES / role / "README.md" for role in ("node", "server")]
+PLACES = [EDGE, YOUR_DATA, *KIT, FILES / "server" / "fl-run.service"]
 COMMAND = re.compile(r"python -m fl_app\.field ([^#`\n]+)")
 
 
@@ -29,4 +30,4 @@ def test_commands_exist(place):
 
 def test_the_guide_shows_every_command_a_person_uses():
     documented = {command.split()[0] for command in COMMAND.findall(EDGE.read_text())}
-    assert documented == {"init", "certificate", "register", "keep", "run", "doctor"}
+    assert documented == {"init", "update", "certificate", "register", "keep", "run", "doctor"}

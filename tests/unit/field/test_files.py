@@ -47,8 +47,10 @@ def test_images_get_what_they_need_and_no_more():
     assert all((ROOT / name).exists() for name in copied)
 
 
-def test_start_scripts_have_no_lint():
-    assert examine(TOOLS / "shellcheck", *FILES.glob("*/start.sh")) == ""
+def test_scripts_have_no_lint():
+    scripts = sorted(FILES.glob("*/*.sh"))
+    assert [script.name for script in scripts] == ["install.sh", "start.sh", "start.sh"]
+    assert examine(TOOLS / "shellcheck", *scripts) == ""
 
 
 @pytest.mark.parametrize("where", ["server", "node-1", "."])

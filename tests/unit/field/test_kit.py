@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
-from fl_app.field.kit import FILES, Kit, new_kit
+from fl_app.field.kit import FILES, SHARED, Kit, new_kit, update_kit
 
 
 def files(folder) -> set[str]:
@@ -14,12 +14,19 @@ def files(folder) -> set[str]:
 
 
 def test_every_machine_gets_a_folder_with_all_it_needs_and_nothing_else(tmp_path):
-    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"])
+    wheel = tmp_path / "fl_app-0.1.0.whl"
+    wheel.touch()
+    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"], wheel=wheel)
+    wheel.unlink()
     node = {"ca.crt", "node.key", "node.key.pub", "node.env"}
     node |= {"start.sh", "compose.yaml", "fl-supernode.service", "README.md"}
+    shared = {path.name for path in SHARED} | {"fl_app-0.1.0.whl"}
+    assert {"install.sh", "constraints.txt"} < shared
+    node |= shared
     server = {"ca.crt", "server.crt", "server.key", "server.env", "keys/node-0.pub"}
     server |= {"keys/node-1.pub", "start.sh", "compose.yaml", "README.md"}
     server |= {"fl-superlink.service", "fl-run.service"}
+    server |= shared
     assert files(tmp_path) == {
         "out/compose.yaml",
         *("out/ca/ca.crt", "out/ca/ca.key"),
@@ -90,6 +97,34 @@ def test_an_existing_folder_is_not_overwritten(tmp_path):
     with pytest.raises(ValueError, match=r"out=.*/out must be a new folder: keys that devices use"):
         new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"])
     assert (tmp_path / "out" / "node-0" / "node.key").read_bytes() == key
+
+
+def test_a_kit_is_updated_without_its_settings_and_keys(tmp_path):
+    wheel = tmp_path / "fl_app-1.0.whl"
+    wheel.touch()
+    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"], port=9000, wheel=wheel)
+    folders = [tmp_path / "out" / name for name in ("node-0", "node-1", "server")]
+    written = {path.relative_to(tmp_path): path.read_bytes() for path in folders[0].iterdir()}
+    (folders[0] / "start.sh").write_text("of an older version")
+    (folders[2] / "compose.yaml").unlink()
+    (folders[2] / "state.db").write_text("registered keys")
+    new = wheel.rename(tmp_path / "fl_app-2.0.whl")
+    assert update_kit(tmp_path / "out", new) == folders
+    for folder in folders:
+        assert [path.name for path in folder.glob("*.whl")] == ["fl_app-2.0.whl"]
+    assert '"9000:9000"' in (folders[2] / "compose.yaml").read_text()
+    assert (folders[2] / "state.db").read_text() == "registered keys"
+    assert (
+        written.items()
+        >= {
+            path.relative_to(tmp_path): path.read_bytes()
+            for path in folders[0].iterdir()
+            if path.suffix != ".whl"
+        }.items()
+    )
+    assert update_kit(folders[1], new) == [folders[1]]
+    with pytest.raises(ValueError, match="it is no folder of the edge kit"):
+        update_kit(tmp_path, new)
 
 
 def test_nothing_is_left_of_a_kit_that_could_not_be_finished(tmp_path):

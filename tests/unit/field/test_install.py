@@ -1,0 +1,377 @@
+"""install.sh of the kit, on a file system and with commands that a test makes up."""
+
+import fcntl
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fl_app.field.kit import new_kit
+
+GIB = 2**20  # in KiB, as /proc/meminfo and df have it
+
+
+class Machine:
+    """A board as install.sh sees it.
+
+    Attributes:
+        does: what a command does, as a line of the shell.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.root, self.bin = folder / "root", folder / "bin"
+        self.calls, self.running = folder / "calls", folder / "running"
+        self.running.mkdir()
+        for path in ("etc/systemd/system", "proc/net", "run/systemd/system", "opt"):
+            (self.root / path).mkdir(parents=True)
+        self.bin.mkdir()
+        self.does = {
+            "id": '[ "$1" = -u ] && echo 0',
+            "uname": "echo aarch64",
+            "getconf": '[ "$1" = LONG_BIT ] && echo 64 || echo 4096',
+            "df": f"echo; echo x x x {30 * GIB}",
+            "date": f'exec {shutil.which("date")} "$@"',
+            "python3": '[ "$1" != -c ] || exit 0; '
+            '[ "$1" != --version ] || exec echo Python 3.11.2; '
+            'mkdir -p "$3/bin"; : >"$3/bin/python"',
+            "systemctl": f"cd {self.running}; for last; do :; done; case $* in "
+            '*is-active*) [ -f "$last" ] ;; start* | restart*) shift; touch "$@" ;; '
+            'stop* | disable*) rm -f "$last" ;; esac',
+            "sleep": ":",
+        }
+        for name in ("useradd", "userdel", "chown", "apt-get", "dpkg", "systemd-run"):
+            self.does[name] = ":"
+        for minor in (11, 12, 13, 14):  # which this machine may have
+            self.does[f"python3.{minor}"] = "exit 127"
+        self.write("etc/os-release", "ID=debian\n")
+        self.memory(4 * GIB)
+        self.write("proc/net/tcp", "")
+
+    def write(self, path: str, text: str) -> None:
+        (self.root / path).write_text(text)
+
+    def memory(self, kib: int) -> None:
+        self.write("proc/meminfo", f"MemTotal: {kib} kB\nMemFree: 1 kB\n")
+
+    def run(self, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+        for name, action in self.does.items():
+            (self.bin / name).write_text(
+                f'#!/bin/sh\necho "{name} $*" >>"{self.calls}"\n{action}\n'
+            )
+            (self.bin / name).chmod(0o755)
+        self.calls.write_text("")
+        return subprocess.run(
+            ["sh", folder / "install.sh", *words],
+            env={"PATH": f"{self.bin}:/usr/bin:/bin", "DESTDIR": str(self.root)},
+            text=True,
+            capture_output=True,
+        )
+
+    def called(self, pattern: str) -> list[str]:
+        return re.findall(f"^{pattern}.*$", self.calls.read_text(), re.MULTILINE)
+
+    @property
+    def home(self) -> Path:
+        return self.root / "opt/fl-app/node"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def made(folder: Path, wheel: str = "a wheel") -> Path:
+    """A kit, with a wheel that no test installs."""
+    file = folder / "fl_app-0.1.0-py3-none-any.whl"
+    file.write_text(wheel)
+    new_kit(folder / "out", nodes=2, hosts=["server.lan"], wheel=file)
+    for name in ("server", "node-0", "node-1"):
+        (folder / "out" / name / "packages.py").write_text("no installer is run")
+    return folder / "out"
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    return made(tmp_path)
+
+
+def spoil_processor(machine: Machine) -> None:
+    machine.does["uname"] = "echo riscv64"
+
+
+def spoil_bits(machine: Machine) -> None:
+    """A 64-bit kernel with 32-bit programs, as some Raspberry Pi OS have it."""
+    machine.does["getconf"] = "echo 32"
+
+
+def spoil_system(machine: Machine) -> None:
+    machine.write("etc/os-release", "ID=alpine\n")
+
+
+def spoil_systemd(machine: Machine) -> None:
+    shutil.rmtree(machine.root / "run/systemd")
+
+
+def spoil_python(machine: Machine) -> None:
+    machine.does["python3"] = "case $2 in *exit*) exit 1 ;; *) echo 3.9 ;; esac"
+
+
+def spoil_memory(machine: Machine) -> None:
+    machine.memory(GIB // 2)
+
+
+def spoil_disk(machine: Machine) -> None:
+    machine.does["df"] = f"echo; echo x x x {GIB}"
+
+
+def spoil_clock(machine: Machine) -> None:
+    """As of a board that was off, and has no clock of its own."""
+    machine.does["date"] = f'exec {shutil.which("date")} -d 2020-01-01 "$@"'
+
+
+def spoil_port(machine: Machine) -> None:
+    other = "0: 00000000:2386 00000000:0000 01 00000000"  # a connection, which nobody minds
+    machine.write("proc/net/tcp", f"{other}\n1: 0100007F:2386 00000000:0000 0A 00000000\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "error"),
+    [
+        (spoil_processor, r"no packages of torch for this processor \(riscv64\)"),
+        (spoil_bits, r"32-bit system \(aarch64\), and torch and Flower need 64 bits"),
+        (spoil_system, r"none of Debian's family \(alpine \)"),
+        (spoil_systemd, "systemd does not run here: use Docker, or"),
+        (spoil_python, r"Python 3.9 is too old, 3.11 is needed"),
+        (spoil_memory, "has 512 MiB of memory, and torch needs 800: .* --torch none"),
+        (spoil_disk, "opt has 1024 MiB of free disk space, and the installation needs 2500"),
+        (spoil_clock, "clock says 2020-01-01 00:00, which is before this kit was made"),
+        (spoil_port, "another program listens on port 9094"),
+    ],
+)
+def test_a_system_that_does_not_fit_is_told_in_one_line_and_left_alone(machine, kit, spoil, error):
+    spoil(machine)
+    done = machine.run(kit / "node-0")
+    assert done.returncode == 1
+    first, last = done.stderr.splitlines()
+    assert re.search(error, first)
+    assert last == "error: nothing was changed: 1 found (see above)"
+    assert not (machine.root / "opt/fl-app").exists()
+    assert not machine.called("(useradd|apt-get|systemctl (enable|restart))")
+
+
+def test_all_that_is_wrong_is_told_at_once(machine, kit):
+    spoil_clock(machine)
+    spoil_disk(machine)
+    done = machine.run(kit / "node-0")
+    assert done.stderr.endswith("nothing was changed: 2 found (see above)\n")
+
+
+def test_a_board_of_512_mb_installs_without_torch(machine, kit):
+    machine.memory(430 * 1024)
+    assert machine.run(kit / "node-0", "--torch", "none").returncode == 0
+    assert "--torch none" in machine.called("python3 .*packages.py")[0]
+    shutil.rmtree(machine.root / "opt/fl-app/.venv")
+    assert machine.run(kit / "node-0").returncode == 0
+    assert "--torch none" in machine.called("python3 .*packages.py")[0], "as before"
+
+
+def test_only_root_installs_and_anybody_checks(machine, kit):
+    machine.does["id"] = "echo 1000"
+    for words in ((), ("--uninstall",)):
+        done = machine.run(kit / "node-0", *words)
+        assert (done.returncode, done.stderr.splitlines()[1:]) == (1, [])
+        assert re.search("only root can .* a service: sudo sh install.sh", done.stderr)
+    done = machine.run(kit / "node-0", "--check")
+    assert (done.returncode, done.stdout) == (0, "The system has what is needed\n")
+    assert not (machine.root / "opt/fl-app").exists()
+
+
+def test_options_are_explained_and_others_refused(machine, kit):
+    done = machine.run(kit / "node-0", "--help")
+    assert done.returncode == 0
+    for option in ("--torch", "--check", "--uninstall", "--purge"):
+        assert option in done.stdout
+    for words, status, error in (
+        (("--fast",), 2, "install.sh has no option --fast"),
+        (("--torch", "rocm"), 1, "--torch rocm must be auto, cpu, cuda or none"),
+        (("--purge",), 1, "--purge goes with --uninstall"),
+    ):
+        done = machine.run(kit / "node-0", *words)
+        assert (done.returncode, error in done.stderr) == (status, True)
+    (kit / "node-0" / "node.env").unlink()
+    assert "it is no folder of the kit" in machine.run(kit / "node-0").stderr
+
+
+def test_a_folder_becomes_a_service(machine, kit):
+    done = machine.run(kit / "node-0")
+    assert (done.returncode, done.stderr) == (0, "")
+    home = machine.home
+    assert (home / "node.key").read_bytes() == (kit / "node-0" / "node.key").read_bytes()
+    assert (machine.root / "etc/systemd/system/fl-supernode.service").exists()
+    (installation,) = machine.called("python3 .*packages.py")
+    assert installation.endswith(
+        f"--venv {machine.root}/opt/fl-app/.venv --torch auto --keep-cache "
+        f"--constraints {home}/constraints.txt fl-app @ file://{home}/fl_app-0.1.0-py3-none-any.whl"
+    )
+    (doctor,) = machine.called("systemd-run")
+    for word in (
+        *("--property=User=fl-app", "--property=ProtectSystem=strict", "--property=PrivateTmp=yes"),
+        *("--property=EnvironmentFile=/opt/fl-app/node/node.env", "fl_app.field doctor"),
+    ):
+        assert word in doctor
+    assert machine.called("systemctl enable --quiet fl-supernode")
+    order = [line.split()[0] for line in machine.calls.read_text().splitlines()]
+    assert order.index("useradd") < order.index("systemd-run") < len(order)
+
+
+def test_the_servers_folder_brings_what_the_server_needs(machine, kit):
+    assert machine.run(kit / "server").returncode == 0
+    assert "fl-app[server] @ file://" in machine.called("python3 .*packages.py")[0]
+    units = sorted(path.name for path in (machine.root / "etc/systemd/system").iterdir())
+    assert units == ["fl-run.service", "fl-superlink.service"]
+    assert machine.called("systemctl enable") == ["systemctl enable --quiet fl-superlink"]
+
+
+def test_what_doctor_finds_does_not_keep_the_service_from_starting(machine, kit):
+    """The server may not even be there yet."""
+    machine.does["systemd-run"] = "echo 'WRONG SuperLink'; exit 1"
+    done = machine.run(kit / "node-0")
+    assert done.returncode == 3
+    assert "WRONG SuperLink" in done.stdout
+    assert "found something wrong" in done.stdout
+    assert machine.called("systemctl restart fl-supernode")
+
+
+def test_python_comes_from_the_systems_packages(machine, kit):
+    have = machine.root / "have-venv"
+    machine.does["apt-get"] = f'[ "$4" = update ] || : >{have}'
+    exists = machine.does["python3"]
+    machine.does["python3"] = f"case $2 in *ensurepip*) [ -f {have} ]; exit ;; esac; {exists}"
+    assert machine.run(kit / "node-0").returncode == 0
+    assert machine.called("apt-get .* install --no-install-recommends python3-venv")
+    have.unlink()
+    machine.does["apt-get"] = "exit 100"
+    done = machine.run(kit / "node-0")
+    assert done.returncode == 1
+    assert "connect this machine to a network, and run this again" in done.stderr
+
+
+def test_run_again_it_updates_and_keeps_settings_keys_and_state(machine, kit, tmp_path):
+    assert machine.run(kit / "node-0").returncode == 0
+    home = machine.home
+    (home / "state").mkdir()
+    (home / "state" / "client").write_text("what a client remembers")
+    settings = (home / "node.env").read_text().replace('DATA=""', 'DATA="/srv/x"')
+    (home / "node.env").write_text(settings)
+    before = (home / "node.key").read_bytes()
+    done = machine.run(kit / "node-0")
+    assert done.returncode == 0
+    assert "up to date" in done.stdout
+    assert "settings in" in done.stdout
+    assert not machine.called("python3 .*packages.py")
+    (kit / "node-0" / "fl_app-0.1.0-py3-none-any.whl").rename(
+        kit / "node-0" / "fl_app-0.2.0-py3-none-any.whl"
+    )
+    (kit / "node-0" / "start.sh").write_text("newer")
+    done = machine.run(kit / "node-0")
+    assert done.returncode == 0
+    assert (home / "start.sh").read_text() == "newer"
+    assert [path.name for path in home.glob("*.whl")] == ["fl_app-0.2.0-py3-none-any.whl"]
+    assert (home / "node.env").read_text() == settings
+    assert (home / "node.key").read_bytes() == before
+    assert (home / "state" / "client").read_text() == "what a client remembers"
+    assert machine.run(home).returncode == 0, "also from where it is installed"
+
+
+def test_a_service_does_not_run_while_its_environment_changes(machine, kit):
+    assert machine.run(kit / "node-0").returncode == 0
+    (kit / "node-0" / "constraints.txt").write_text("newer")
+    works = machine.does["python3"]
+    machine.does["python3"] = f"case $1 in */packages.py) exit 1 ;; esac; {works}"
+    done = machine.run(kit / "node-0")
+    assert done.returncode == 1
+    calls = machine.calls.read_text()
+    assert calls.index("systemctl stop fl-supernode") < calls.index("packages.py")
+    assert calls.index("packages.py") < calls.index("systemctl start fl-supernode")
+
+
+@pytest.mark.parametrize("signal", ["failure", "TERM", "KILL"])
+def test_an_interrupted_installation_is_completed_by_the_next(machine, kit, signal):
+    works = machine.does["python3"]
+    end = "exit 1" if signal == "failure" else f"kill -{signal} $PPID; exit 1"
+    machine.does["python3"] = f'case $1 in */packages.py) mkdir -p "$3"; {end} ;; esac; {works}'
+    done = machine.run(kit / "node-0")
+    assert done.returncode != 0
+    assert not machine.called("systemctl enable")
+    if signal == "failure":
+        assert "the environment is not complete: mend" in done.stderr
+    machine.does["python3"] = works
+    done = machine.run(kit / "node-0")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert machine.called("python3 .*packages.py")
+
+
+def test_a_copy_that_was_interrupted_is_not_taken_for_the_folder(machine, kit):
+    (machine.root / "opt/fl-app/node.new").mkdir(parents=True)
+    (machine.root / "opt/fl-app/node.new/node.key").write_text("half a k")
+    assert machine.run(kit / "node-0").returncode == 0
+    assert not (machine.root / "opt/fl-app/node.new").exists()
+    key = (kit / "node-0" / "node.key").read_bytes()
+    assert (machine.home / "node.key").read_bytes() == key
+
+
+@pytest.mark.parametrize("other", ["node-1", "another kit", "another insecure kit"])
+def test_a_second_kit_does_not_replace_the_first(machine, tmp_path, other):
+    (tmp_path / "second").mkdir()
+    insecure = "insecure" in other
+    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"], insecure=insecure)
+    first, second = tmp_path / "out" / "node-0", tmp_path / "out" / "node-1"
+    if other != "node-1":
+        new_kit(tmp_path / "second/out", nodes=1, hosts=["server.lan"], insecure=insecure)
+        second = tmp_path / "second/out/node-0"
+        settings = re.sub('MADE="[0-9]*"', 'MADE="1"', (second / "node.env").read_text())
+        (second / "node.env").write_text(settings)
+    for folder in (first, second):
+        (folder / "fl_app-0.1.0-py3-none-any.whl").write_text("a wheel")
+    assert machine.run(first).returncode == 0
+    key = [path.read_bytes() for path in machine.home.glob("node.key")]
+    done = machine.run(second)
+    assert done.returncode == 1
+    assert "belongs to another device or kit, whose keys would be lost" in done.stderr
+    assert [path.read_bytes() for path in machine.home.glob("node.key")] == key
+    assert machine.run(machine.home, "--uninstall", "--purge").returncode == 0
+    assert machine.run(second).returncode == 0
+
+
+def test_uninstalling_keeps_keys_and_state_unless_told_otherwise(machine, kit):
+    assert machine.run(kit / "node-0").returncode == 0
+    done = machine.run(machine.home, "--uninstall")
+    assert done.returncode == 0
+    assert machine.called("systemctl disable --now --quiet fl-supernode")
+    assert not list((machine.root / "etc/systemd/system").iterdir())
+    assert not (machine.root / "opt/fl-app/.venv").exists()
+    assert (machine.home / "node.key").exists()
+    assert machine.run(kit / "node-0").returncode == 0
+    assert machine.run(kit / "node-0", "--uninstall", "--purge").returncode == 0
+    assert not (machine.root / "opt/fl-app").exists()
+    assert machine.called("userdel fl-app")
+
+
+def test_the_environment_of_the_other_role_stays(machine, kit):
+    assert machine.run(kit / "node-0").returncode == 0
+    assert machine.run(kit / "server").returncode == 0
+    assert machine.run(kit / "server", "--uninstall", "--purge").returncode == 0
+    assert (machine.root / "opt/fl-app/.venv").exists()
+    assert (machine.home / "node.key").exists()
+    assert not machine.called("userdel")
+
+
+def test_two_installations_at_once_do_not_meet(machine, kit):
+    (machine.root / "run/lock").mkdir(parents=True)
+    lock = machine.root / "run/lock/fl-app-install"
+    with lock.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        done = machine.run(kit / "node-0")
+    assert (done.returncode, done.stderr) == (1, "error: another install.sh is running\n")

@@ -1,0 +1,59 @@
+"""The project's files, of a clone and of an installed package."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+from fl_app.field.project import FILES, RENAMED, app_folder, build_wheel, write_sources
+
+ROOT = Path(__file__).resolve().parents[3]
+pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's
+AT_ROOT = {"pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
+
+
+def test_an_installed_package_has_what_a_clone_has_at_its_root():
+    assert {path.resolve() for path in FILES.iterdir()} == {ROOT / name for name in AT_ROOT}
+    assert {RENAMED.get(path.name, path.name) for path in FILES.iterdir()} == AT_ROOT
+
+
+def test_a_clone_is_the_flower_app_itself():
+    with app_folder() as folder:
+        assert folder == ROOT
+
+
+def test_sources_make_the_same_flower_app(tmp_path):
+    write_sources(tmp_path / "sources")
+    assert build_fab_from_disk(tmp_path / "sources") == build_fab_from_disk(ROOT)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_wheel_makes_the_same_wheel_and_the_same_flower_app(tmp_path):
+    """Once installed: an installed package can make a kit and submit runs as a clone does."""
+    wheel = build_wheel(tmp_path)
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(site)
+        names = set(file.namelist())
+    code = (
+        "import sys; from pathlib import Path; from fl_app.field import project\n"
+        "print(project.build_wheel(Path(sys.argv[1])))\n"
+        "from flwr.cli.build import build_fab_from_disk\n"
+        "with project.app_folder() as folder:\n"
+        "    Path(sys.argv[1], 'fab').write_bytes(build_fab_from_disk(folder))\n"
+    )
+    again = tmp_path / "again"
+    again.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", code, again], env={"PYTHONPATH": str(site)}, capture_output=True
+    )
+    assert done.returncode == 0, done.stderr
+    with zipfile.ZipFile(next(again.glob("*.whl"))) as file:
+        assert set(file.namelist()) == names
+    shutil.rmtree(site)
+    assert (again / "fab").read_bytes() == build_fab_from_disk(ROOT)
