@@ -1,7 +1,8 @@
 """The ClientApp: trains and evaluates as its messages ask.
 
-Flower starts a process for every message. With ``resident=true`` in the node's own configuration,
-or FL_APP_RESIDENT=1 in its environment, that process forwards messages to a resident process.
+Flower starts a process for every message. That process forwards messages to a resident process,
+unless WARM=0 in the node's environment, ``resident=false`` in its own configuration, or too little
+memory forbids it.
 """
 
 from flwr.app import Context, Message
@@ -38,5 +39,7 @@ def query(message: Message, context: Context) -> Message:
 def _answer(message: Message, context: Context) -> Message:
     # Where any node serves any client, no state stays on a node.
     if names.ANY_NODE not in wire.order_config(message) and resident.wanted(context):
-        return resident.ask(message, context)
+        reply = resident.ask(message, context)
+        if reply is not None:
+            return reply
     return handler.handle(message, context)

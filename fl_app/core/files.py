@@ -92,7 +92,19 @@ def atomic_write(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
     except BaseException:  # otherwise every attempt on a full disk would leave a partial file
         temporary.unlink(missing_ok=True)
         raise
-    _sync(path.parent)
+    sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder with its parents, so that they outlive a power failure; it may exist.
+
+    Raises:
+        OSError: a folder cannot be created.
+    """
+    if not folder.is_dir():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 def open_log(path: Path, keep: int | None) -> IO[str]:
@@ -131,8 +143,8 @@ def on_disk(file: IO[Any]) -> int:
     return file.tell()
 
 
-def _sync(folder: Path) -> None:
-    """Flush the folder's entries to disk."""
+def sync_folder(folder: Path) -> None:
+    """Flush the entries of a folder to disk: what was created, renamed or removed in it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

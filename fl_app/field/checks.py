@@ -5,7 +5,7 @@ A check takes values and returns a `Finding`: good, wrong (with a remedy), or un
 
 import signal
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -17,6 +17,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from packaging.specifiers import SpecifierSet
+
+from fl_app.node.room import OFF, choose, setting
 
 PYTHON = (3, 11)
 EXPIRES_SOON = timedelta(days=30)
@@ -299,6 +301,27 @@ def check_installation(settings: Mapping[str, str]) -> Finding:
         text = "on: without a network every run fails (exit 608), with one it starts late"
         return wrong("Flower's installations", text, mend)
     return good("Flower's installations", "off: the dependencies are installed already")
+
+
+def check_fast(value: str, free: int, differences: Sequence[str]) -> Finding:
+    """Check that a node takes the fast way between two orders.
+
+    Args:
+        value: of WARM in its settings.
+        free: bytes of memory that its processes can have.
+        differences: between this Flower and what the fast way replaces in it.
+    """
+    subject = "fast way"
+    try:
+        way = choose(setting({"WARM": value}), free)
+    except ValueError as error:
+        return wrong(subject, str(error), 'WARM="auto" in node.env: the node does not start')
+    if differences and value != OFF:
+        text = f"off: {'; '.join(differences)}"
+        return unknown(subject, text, "orders take seconds longer; another Flower may be faster")
+    if way.stays or value == OFF:
+        return good(subject, way.why)
+    return unknown(subject, way.why, "orders take seconds longer: free memory, or WARM=1")
 
 
 def check_partition(node_config: str, owns_data: bool) -> Finding:

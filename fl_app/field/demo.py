@@ -1,6 +1,8 @@
 """Real nodes on one machine: FedBuff on the wall clock, on a SuperLink and SuperNodes.
 
-    python -m fl_app.field.demo [--nodes 3] [--versions 4] [--resident] [--keep] [overrides]
+    python -m fl_app.field.demo [--nodes 3] [--versions 4] [--keep] [overrides]
+
+The nodes are warm, as WARM of the environment says (`fl_app.node.warm`).
 
 ``flwr run`` exits with 0 even if the ServerApp crashed. The demo therefore checks the run's status
 (``flwr ls``) and the summary that the run wrote.
@@ -93,7 +95,6 @@ def main() -> int:
     )
     parser.add_argument("--nodes", type=int, default=3, help="SuperNodes to start (3)")
     parser.add_argument("--versions", type=int, default=4, help="model versions to publish (4)")
-    parser.add_argument("--resident", action="store_true", help="nodes keep a training process")
     parser.add_argument("--keep", action="store_true", help="keep Flower's home afterwards")
     parser.add_argument("overrides", nargs="*", help="more keys, as after `python -m fl_app`")
     arguments = parser.parse_args()
@@ -112,7 +113,7 @@ def main() -> int:
     federation = Federation(folder)
     status = 1
     try:
-        federation.start(arguments.nodes, "resident=true" if arguments.resident else "")
+        federation.start(arguments.nodes, supernode=[sys.executable, "-m", "fl_app.node.warm"])
         summary = demo(federation, folder / "run", overrides, arguments.versions)
         print(
             f"{summary['algorithm']} on {arguments.nodes} nodes: "

@@ -8,6 +8,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -34,6 +35,8 @@ from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, public
 from fl_app.field.data import of_data, of_server
 from fl_app.field.health import PATIENCE, any_server, ask, healthy, split
 from fl_app.field.kit import Kit
+from fl_app.flower.private import difference
+from fl_app.node import room
 
 GIB = 2**30
 PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.__version__)"
@@ -97,6 +100,9 @@ def of_settings(
     node = kit.role == "node"
     if node:
         yield checks.check_partition(kit.settings.get("NODE_CONFIG", ""), kit.data is not None)
+        differences = filter(None, map(difference, ("waits", "starts", "executor")))
+        warm = kit.settings.get("WARM", "")
+        yield checks.check_fast(warm, room.free() + _held(kit), [*dict.fromkeys(differences)])
     port = int(kit.settings["PORT"]) if node else split(kit.address)[1]
     yield checks.check_port(port, _free(port), healthy(kit))
     run = None
@@ -226,6 +232,17 @@ def order_time(run: Path, training_time: float | None) -> float | None:
             return max((float(row["seconds"]) for row in csv.DictReader(file)), default=None)
     except FileNotFoundError:
         return None
+
+
+def _held(kit: Kit) -> int:
+    """Bytes that the processes of a running node hold, without the SuperNode itself."""
+    home, held = str(kit.folder / "flower"), 0
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # gone meanwhile, or somebody else's
+            own = process.environ().get("FLWR_HOME") == home
+            if own and "fl_app.field.supernode" not in process.cmdline():
+                held += process.memory_full_info().uss
+    return held
 
 
 def _composed(overrides: Sequence[str]) -> DictConfig:

@@ -1,4 +1,6 @@
-"""Flower's SuperNode as a process that ends: ``python -m fl_app.field.supernode ARGUMENTS``.
+"""A SuperNode as a process that ends: ``python -m fl_app.field.supernode ARGUMENTS``.
+
+It is warm as far as WARM of the environment and the memory say (`fl_app.node.warm`).
 
 ``flower-supernode`` gives up at the first TLS handshake that fails. A handshake fails if the
 SuperLink dies during it, or if a proxy accepts connections for a SuperLink that is down. The main
@@ -9,7 +11,7 @@ listens for ClientApps. Such a process does no work, and no supervisor restarts 
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import NoReturn
 
 from fl_app.node import warm
@@ -30,12 +32,5 @@ def serve(node: Callable[[], None]) -> NoReturn:
     os._exit(1)
 
 
-def chosen(environment: Mapping[str, str]) -> Callable[[], None]:
-    """Return Flower's SuperNode, or a warm one (`fl_app.node.warm`) if WARM=1."""
-    from flwr.supernode.cli import flower_supernode
-
-    return warm.main if environment.get("WARM") == "1" else flower_supernode
-
-
 if __name__ == "__main__":
-    serve(chosen(os.environ))
+    serve(warm.main)

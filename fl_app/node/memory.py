@@ -11,13 +11,14 @@ import numpy as np
 from flwr.app import Context
 
 from fl_app.core.errors import require
-from fl_app.core.files import atomic_write
+from fl_app.core.files import atomic_write, make_folder, sync_folder
 from fl_app.core.types import State
 
 log = logging.getLogger("flwr")
 
 STATE_DIR = "state-dir"  # of the node's own configuration
 VARIABLE = "FL_APP_STATE_DIR"
+DRAFT = ".draft-"  # suffix of a file that is being written, followed by the process id
 KEPT_FOR = 7 * 86400.0  # seconds after a run's last order
 
 
@@ -74,6 +75,7 @@ class Memory:
         saved, self._saved = self._saved, None
         if saved is not None:
             return dict(saved)
+        _remove_drafts(self.path)
         try:
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                 return dict(arrays)
@@ -94,17 +96,18 @@ class Memory:
         """Replace the saved state atomically; an empty state removes the file."""
         if state:
             self._write(state)
-        else:
-            self.path.unlink(missing_ok=True)
+        elif self.path.exists():
+            self.path.unlink()
+            sync_folder(self.path.parent)
         self._saved = dict(state)
 
     def _write(self, state: State) -> None:
         folder = self.path.parent
         if not folder.exists():
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             _forget(folder.parent)
         # Two processes may write at once: an order of a server that died may still be in progress.
-        with atomic_write(self.path, aside=f".{os.getpid()}") as file:
+        with atomic_write(self.path, aside=f"{DRAFT}{os.getpid()}") as file:
             np.savez(file, allow_pickle=False, **state)
 
 
@@ -115,6 +118,13 @@ def _folder(context: Context, run: str) -> Path:
     folder = context.node_config.get(STATE_DIR) or os.environ.get(VARIABLE)
     root = Path(str(folder)) if folder else Path(home) / "fl_app"
     return root / f"run-{run}"
+
+
+def _remove_drafts(path: Path) -> None:
+    """Remove what processes left behind that were killed while they wrote a file."""
+    for draft in path.parent.glob(f"{path.name}{DRAFT}*"):
+        if not Path("/proc", draft.name.rpartition("-")[2]).exists():
+            draft.unlink(missing_ok=True)
 
 
 def _forget(root: Path) -> None:

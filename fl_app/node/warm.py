@@ -1,6 +1,6 @@
 """A SuperNode that loses less time between two orders: ``python -m fl_app.node.warm``.
 
-It replaces ``flower-supernode``, with the same arguments; use it with ``resident=true``::
+It replaces ``flower-supernode``, with the same arguments::
 
     python -m fl_app.node.warm [--only executor|node] --superlink server.lan:8100 ...
 
@@ -14,20 +14,26 @@ looks for work every second and then starts Python, which imports Flower. A warm
 If a message is still being uploaded, Flower asks for it again after 1, 3, 7, ... s. A warm node
 asks sooner, and so does the server with ``runtime.warm=true``.
 
-It replaces private functions of Flower (`fl_app.flower.private`). With another version of Flower
-than 1.41 it replaces nothing and warns.
+``WARM=auto`` of the environment, which is the default, lets the node decide from the memory that is
+free (`fl_app.node.room`) what stays between two orders. ``WARM=1`` turns all of it on, and
+``WARM=0`` makes this Flower's own SuperNode.
+
+It replaces private functions of Flower (`fl_app.flower.private`). Where Flower differs from what is
+known of it, it replaces nothing and warns.
 """
 
 import argparse
 import gc
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
@@ -37,13 +43,16 @@ from fl_app.flower.private import (
     LEAST,
     NODE,
     SUPEREXEC,
-    install_once,
     known,
     pull_sooner,
     replace,
+    replace_installation,
 )
+from fl_app.node import room
+from fl_app.node.room import Way
 
 log = logging.getLogger("flwr")
+GRACE = 10.0  # seconds that a ClientApp waits for the end of the one before it
 SHARE = 0.1  # of the time waited already: the loss is small at any scale, as in `flower.grid`
 
 
@@ -84,45 +93,74 @@ class ForkServer:
 
     def __init__(self) -> None:
         self._orders, orders = Pipe()
+        self._begun = self._ended = 0  # numbers of ClientApps, from 1
         if os.fork() == 0:
             gc.freeze()  # forked processes then share the memory of all objects
             self._orders.close()
             run_client_app(_fork_at(orders))
         orders.close()
 
-    def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes] | None":
-        """Replace `subprocess.Popen`; return after the ClientApp has ended.
+    @property
+    def busy(self) -> bool:
+        """Whether the latest ClientApp was still running when `wait` looked."""
+        return self._begun > self._ended
 
-        A ClientApp reads its Context when it starts and writes it when it ends, so the next one has
-        to wait.
+    def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes] | None":
+        """Replace `subprocess.Popen`.
+
+        A ClientApp reads its Context when it starts and writes it when it ends. So the next one
+        waits for its end, but not longer than `GRACE`: Flower has given up one that hangs.
         """
         if command[0] == "flwr-clientapp" and not options:
+            self.wait(GRACE)
             try:
                 self._orders.send(command)
             except OSError:
                 log.warning("the fork server has ended: ClientApps start as Flower starts them")
             else:
-                with suppress(EOFError, OSError):
-                    self._orders.recv()
+                self._begun += 1
                 return None
         return subprocess.Popen(command, **options)
 
+    def wait(self, seconds: float) -> bool:
+        """Wait for the latest ClientApp, but not longer than `seconds`; whether it has ended."""
+        until = time.monotonic() + seconds
+        try:
+            while self.busy and self._orders.poll(max(until - time.monotonic(), 0.0)):
+                self._ended = max(self._ended, self._orders.recv())
+        except (EOFError, OSError):  # the fork server has ended
+            self._ended = self._begun
+        return not self.busy
+
 
 def _fork_at(orders: Connection) -> list[str]:
-    """Fork for every order, one after the other; return its command in the child."""
+    """Fork for every order and report the end of every child; return its command in the child."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the fork server ends with its parent
-    while True:
+    children: dict[int, int] = {}  # process id -> number of its order
+    ends, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    for number in count(1):
+        while orders.fileno() not in select.select([orders.fileno(), ends], [], [])[0]:
+            os.read(ends, 512)
+            while children and (child := os.waitpid(-1, os.WNOHANG)[0]):
+                with suppress(OSError):  # the parent may have ended meanwhile
+                    orders.send(children.pop(child))
         try:
             command: list[str] = orders.recv()
         except EOFError:
-            os._exit(0)
+            break
         child = os.fork()
         if child == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for descriptor in (ends, told):
+                os.close(descriptor)
             orders.close()
             return command
-        os.waitpid(child, 0)
-        with suppress(OSError):  # the parent may have ended meanwhile
-            orders.send(None)
+        children[child] = number
+    os._exit(0)
 
 
 def run_client_app(command: list[str]) -> NoReturn:
@@ -143,45 +181,56 @@ def run_client_app(command: list[str]) -> NoReturn:
 def run_super_exec() -> None:
     """Run ``flower-superexec`` in this process, with forked ClientApps."""
     from flwr.supercore.cli import flower_superexec
-    from flwr.supernode.runtime import run_clientapp  # here, so that forked processes have it
 
-    run_clientapp.install_from_fab = install_once  # type: ignore[assignment, attr-defined]
-    pull_sooner()  # ClientApps may start before their message has arrived
-    server, pace = ForkServer(), Pace()
+    if known("executor"):
+        replace_installation()  # here, so that forked processes have it
+        pull_sooner()  # ClientApps may start before their message has arrived
+        server, pace = ForkServer(), Pace()
 
-    def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes] | None":
-        process = server.start(command, **options)
-        pace.renew()
-        return process
+        def sleep(seconds: float) -> None:
+            if not server.busy:
+                pace.sleep(seconds)
+            elif server.wait(seconds):
+                pace.renew()  # the next order may be there soon
 
-    replace(LAUNCHER, "subprocess", Popen=start)
-    replace(SUPEREXEC, "time", sleep=pace.sleep)
+        replace(LAUNCHER, "subprocess", Popen=server.start)
+        replace(SUPEREXEC, "time", sleep=sleep)
+        log.info("the executor forks ClientApps")
     flower_superexec()
 
 
-def run_super_node(only: str | None) -> None:
+def run_super_node(way: Way, only: str | None = None) -> None:
     """Run ``flower-supernode`` in this process.
 
     Args:
-        only: "executor" or "node": the other one runs unchanged; None = both are warm.
+        way: what it does between two orders.
+        only: "executor" or "node": the other one runs unchanged; None = both as `way` says.
     """
     from flwr.supernode.cli import flower_supernode
 
-    if known():
-        if only != "node":
-            replace(NODE, "subprocess", Popen=_start_super_exec)
-        if only != "executor":
-            replace(NODE, "time", sleep=Pace().sleep)
-            pull_sooner()
+    log.info(way.why)
+    if not way.stays:
+        os.environ[room.VARIABLE] = room.OFF  # ClientApps decide whether a training process stays
+    if way.forks and only != "node" and known("starts"):
+        replace(NODE, "subprocess", Popen=_start_super_exec)
+    if way.looks_often and only != "executor" and known("waits"):
+        replace(NODE, "time", sleep=Pace().sleep)
+        pull_sooner()
     flower_supernode()
 
 
-def _start_super_exec(command: Sequence[str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen([sys.executable, "-m", "fl_app.node.warm", *command])
+def _start_super_exec(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+    if command[0] == "flower-superexec":
+        command = [sys.executable, "-m", "fl_app.node.warm", *command]
+    return subprocess.Popen(command, **options)
 
 
 def main() -> None:
-    """The command line."""
+    """The command line.
+
+    Raises:
+        ValueError: WARM of the environment has no meaning.
+    """
     if sys.argv[1:2] == ["flower-superexec"]:
         sys.argv = sys.argv[1:]
         run_super_exec()
@@ -190,7 +239,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("executor", "node"))
     options, arguments = parser.parse_known_args()
     sys.argv = ["flower-supernode", *arguments]
-    run_super_node(options.only)
+    run_super_node(room.choose(room.setting(), room.free()), options.only)
 
 
 if __name__ == "__main__":

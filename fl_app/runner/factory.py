@@ -234,7 +234,7 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
         settings[names.FIXED] = trainer.model.fixed_digest
     if runtime.name == "deployment":
         assert grid is not None
-        if runtime.warm and private.known():
+        if runtime.warm and private.known("pulls"):
             private.pull_sooner()
         if run:
             settings[names.RUN] = run

@@ -110,7 +110,7 @@ def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
             for i, path in enumerate(tables)
         ]
         federation.start(4, configs, supernode=[sys.executable, "-m", "fl_app.node.warm"])
-        task = ["task=csv", f"task.schema={schema}", "num_versions=12", "runtime.warm=true"]
+        task = ["task=csv", f"task.schema={schema}", "num_versions=12"]
         run_on(federation, folder, [*RUN, *task])
         told = federation.log("run").read_text()
     finally:

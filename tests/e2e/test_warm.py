@@ -42,14 +42,15 @@ class Watched(Federation):
 
 def test_warm_nodes_serve_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
-    overrides = ["algorithm=fedbuff", "partition=iid", "runtime=deployment", "runtime.warm=true"]
+    monkeypatch.delenv("WARM", raising=False)
+    overrides = ["algorithm=fedbuff", "partition=iid", "runtime=deployment"]
     overrides += ["num_clients=2", "num_versions=6", "algorithm.schedule.concurrency=2"]
     overrides += ["algorithm.schedule.buffer_size=2"]
     federation = Watched(tmp_path / "federation")
     federation.folder = tmp_path
     warm = [sys.executable, "-m", "fl_app.node.warm"]
     try:
-        federation.start(2, "resident=true", supernode=warm)
+        federation.start(2, supernode=warm)
         summary = demo(federation, tmp_path / "run", overrides, versions=6)
     finally:
         assert federation.stop()
@@ -61,4 +62,6 @@ def test_warm_nodes_serve_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for i in range(2):
         log = federation.log(f"node-{i}").read_text()
         assert log.count("Start `flwr-clientapp` process") >= 6
+        assert "WARM=auto: " in log
+        assert "the executor forks ClientApps" in log
         assert log.count("has started") == 1  # the resident

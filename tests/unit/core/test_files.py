@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fl_app.core.errors import RunError
-from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log
+from fl_app.core.files import atomic_write, disk_errors_as_run_errors, make_folder, open_log
 
 
 def test_a_file_takes_the_place_of_an_older_one(tmp_path: Path) -> None:
@@ -51,6 +51,17 @@ def test_a_kill_leaves_the_old_one(tmp_path: Path) -> None:
     assert os.WTERMSIG(status) == signal.SIGKILL
     assert path.read_bytes() == b"old"
     assert (tmp_path / "summary.json.mine").read_bytes() == b"ne"
+
+
+def test_every_new_folder_is_on_disk_in_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")))
+    make_folder(tmp_path / "a" / "b")
+    assert synced == [str(tmp_path), str(tmp_path / "a")]
+    make_folder(tmp_path / "a" / "b")
+    assert len(synced) == 2
 
 
 def test_a_log_is_appended_to_what_is_kept(tmp_path: Path) -> None:

@@ -54,6 +54,26 @@ def test_flower():
     assert checks.check_flower("1.41.2", None).verdict is Verdict.UNKNOWN
 
 
+MIB = 2**20
+
+
+def test_the_fast_way():
+    assert is_good(checks.check_fast("", 4000 * MIB, []))
+    assert is_good(checks.check_fast("1", 10 * MIB, []))
+    off = checks.check_fast("0", 4000 * MIB, ["run_superexec does not call time.sleep"])
+    assert is_good(off)
+    assert "WARM=0" in off.text
+    short = checks.check_fast("auto", 200 * MIB, [])
+    assert short.verdict is Verdict.UNKNOWN
+    assert "200 MiB of memory are free, and the fast way needs" in short.text
+    assert "free memory, or WARM=1" in short.mend
+    other = checks.check_fast("auto", 4000 * MIB, ["run_superexec does not call time.sleep"])
+    assert other.verdict is Verdict.UNKNOWN
+    assert "off: run_superexec does not call time.sleep" in other.text
+    refused = checks.check_fast("yes", 4000 * MIB, [])
+    assert is_wrong(refused, "WARM=yes must be auto, 1 or 0", 'WARM="auto" in node.env')
+
+
 def test_flower_of_the_server():
     assert is_good(checks.check_server_version("1.41.0", "1.41.0"))
     differ = checks.check_server_version("1.41.0", "1.42.0")

@@ -2,13 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
-from flwr.supernode.cli import flower_supernode
-
-from fl_app.field.supernode import chosen
-from fl_app.node import warm
 
 THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobody would end
 
@@ -31,17 +26,6 @@ def test_its_process_ends_though_a_thread_goes_on(ending: str, said: str) -> Non
     )
     assert result.returncode == 1
     assert result.stderr.endswith(said)
-
-
-@pytest.mark.parametrize(("environment", "node"), [
-    ({}, flower_supernode),
-    ({"WARM": "0"}, flower_supernode),
-    ({"WARM": "1"}, warm.main),
-])  # fmt: skip
-def test_the_environment_chooses_a_warm_supernode(
-    environment: dict[str, str], node: Callable[[], None]
-) -> None:
-    assert chosen(environment) is node
 
 
 def test_an_exit_of_its_own_stands() -> None:

@@ -56,7 +56,7 @@ def test_what_was_kept_of_old_runs_goes_when_a_new_one_comes(tmp_path: Path) -> 
     def save(run: str, age: float) -> Path:
         memory = Memory.of(there, run, 0)
         memory.save({"slot": np.array(1)})
-        (memory.path.parent / "client-0.npz.123").touch()  # whoever wrote it was killed
+        (memory.path.parent / "client-0.npz.draft-123").touch()  # whoever wrote it was killed
         os.utime(memory.path.parent, (time.time() - age,) * 2)
         return memory.path.parent
 
@@ -69,6 +69,18 @@ def test_what_was_kept_of_old_runs_goes_when_a_new_one_comes(tmp_path: Path) -> 
     assert {path for path in tmp_path.iterdir()} == {recent, own, new}
     assert (own / "table.csv").exists()
     assert not old.exists()
+
+
+def test_half_written_files_of_killed_processes_go(tmp_path: Path) -> None:
+    path = tmp_path / "client-0.npz"
+    Memory(path).save({"slot": np.array(1)})
+    killed = tmp_path / f"client-0.npz.draft-{2**22 + 1}"  # above any process id
+    writing = tmp_path / f"client-0.npz.draft-{os.getpid()}"
+    another = tmp_path / f"client-10.npz.draft-{2**22 + 1}"
+    for draft in (killed, writing, another):
+        draft.touch()
+    assert Memory(path).load().keys() == {"slot"}
+    assert {*tmp_path.iterdir()} == {path, writing, another}
 
 
 def test_a_torn_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

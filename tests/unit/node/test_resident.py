@@ -1,5 +1,6 @@
 """The training process that stays: here a thread, so that nothing but the socket is in between."""
 
+import logging
 import os
 import signal
 import socket
@@ -8,7 +9,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -21,7 +22,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fl_app import client_app
 from fl_app.flower import wire
-from fl_app.node import resident
+from fl_app.node import resident, room
 from fl_app.node.handler import MessageHandler
 
 NODE = 2**63 + 5
@@ -73,9 +74,20 @@ class Residents:
 
 
 @pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Flower's logger does not propagate."""
+    resident.log.addHandler(caplog.handler)
+    with caplog.at_level(logging.INFO, "flwr"):
+        yield caplog
+    resident.log.removeHandler(caplog.handler)
+
+
+@pytest.fixture
 def residents(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     here = Residents()
+    monkeypatch.setenv("WARM", "auto")
+    monkeypatch.setattr(room, "free", lambda: 8192 * room.MIB)
     monkeypatch.setattr(resident, "_start", here.start)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     yield here
@@ -105,13 +117,17 @@ def address(tmp_path: Path) -> Path:
 
 
 def connected() -> Connection:
-    return resident._connect(context())[0]
+    found = resident._connect(context())
+    assert found is not None
+    return found.connection
 
 
 def leave() -> None:
     """Somebody with another version of the app calls: whoever is there ends."""
-    with suppress(ConnectionError, PermissionError), connected() as connection:
-        connection.send_bytes(b"/elsewhere")
+    with suppress(ConnectionError, PermissionError):
+        if found := resident._connect(context()):
+            with found.connection as connection:
+                connection.send_bytes(b"/elsewhere")
 
 
 def test_order_and_reply_come_through(residents: Residents) -> None:
@@ -147,7 +163,9 @@ def test_only_this_user_can_open_the_socket(residents: Residents, tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["open", "link"])
-def test_a_folder_of_others_is_not_used(residents: Residents, tmp_path: Path, kind: str) -> None:
+def test_a_folder_of_others_is_not_used(
+    residents: Residents, tmp_path: Path, said: pytest.LogCaptureFixture, kind: str
+) -> None:
     folder = address(tmp_path).parent
     if kind == "open":
         folder.mkdir()
@@ -155,8 +173,8 @@ def test_a_folder_of_others_is_not_used(residents: Residents, tmp_path: Path, ki
     else:
         (tmp_path / "private").mkdir(mode=0o700)
         folder.symlink_to(tmp_path / "private")
-    reply = resident.ask(order(), context())
-    assert "is not a folder of mode 0700 that belongs to user" in reply.error.reason
+    assert resident.ask(order(), context()) is None
+    assert "is not a folder of mode 0700 that belongs to user" in said.text
     assert residents.threads == []
     folder.unlink() if kind == "link" else folder.rmdir()
 
@@ -167,11 +185,137 @@ def test_one_that_crashes_is_replaced_and_told_the_order_again(residents: Reside
     assert len(residents.threads) == 2
 
 
-def test_one_that_always_crashes_is_a_failure(residents: Residents) -> None:
+def test_one_that_always_crashes_is_not_started_for_a_while(
+    residents: Residents, tmp_path: Path, said: pytest.LogCaptureFixture
+) -> None:
     residents.handler = Echo(crashes=9)
-    reply = resident.ask(order(), context())
-    assert "RuntimeError: the resident process ended twice" in reply.error.reason
+    assert resident.ask(order(), context()) is None
     assert len(residents.threads) == 2
+    assert "memory ran short: no resident process is started for 600 s" in said.text
+    assert resident.ask(order(), context()) is None
+    assert len(residents.threads) == 2
+    pass_by(tmp_path, 599.0)
+    assert resident.ask(order(), context()) is None
+    pass_by(tmp_path, 2.0)
+    assert resident.ask(order(), context()) is None
+    assert len(residents.threads) == 4
+    assert "no resident process is started for 1200 s" in said.text
+    pass_by(tmp_path, 90000.0)
+    residents.handler = Echo()
+    assert number_in(resident.ask(order(4), context())) == 4
+    residents.handler = Echo(crashes=2)
+    leave()
+    assert resident.ask(order(), context()) is None
+    assert said.messages[-1] == "memory ran short: no resident process is started for 600 s"
+
+
+def pass_by(tmp_path: Path, seconds: float) -> None:
+    """Make the note that no resident is started older."""
+    note = address(tmp_path).with_suffix(".short")
+    os.utime(note, times=(note.stat().st_mtime - seconds,) * 2)
+
+
+@pytest.mark.parametrize("note", ["", "soon", "-5"])
+def test_a_damaged_note_forbids_nothing(residents: Residents, tmp_path: Path, note: str) -> None:
+    address(tmp_path).parent.mkdir(mode=0o700)
+    address(tmp_path).with_suffix(".short").write_text(note)
+    assert number_in(resident.ask(order(5), context())) == 5
+
+
+def test_a_clock_that_was_ahead_forbids_nothing(residents: Residents, tmp_path: Path) -> None:
+    address(tmp_path).parent.mkdir(mode=0o700)
+    address(tmp_path).with_suffix(".short").write_text("600")
+    pass_by(tmp_path, -5000.0)
+    assert number_in(resident.ask(order(5), context())) == 5
+
+
+class Dying(Residents):
+    """Starts processes that end in a given way instead of answering."""
+
+    def __init__(self, command: str) -> None:
+        super().__init__()
+        self.command = command
+        self.count = 0
+
+    def start(self, listener: socket.socket, idle: float) -> int:
+        del idle
+        self.count += 1
+        listener.set_inheritable(True)
+        return os.posix_spawn("/bin/sh", ["sh", "-c", self.command], os.environ)
+
+
+@pytest.mark.parametrize(("command", "starts", "said_of_it"), [
+    ("kill -9 $$", 1, None),
+    ("kill -ILL $$", 2, "Illegal instruction: torch or another package is built for another"),
+    ("kill -SEGV $$", 2, "ended twice before it answered: signal SIGSEGV"),
+    ("exit 3", 2, "ended twice before it answered: exit status 3"),
+])  # fmt: skip
+def test_how_it_ended_decides(
+    residents: Residents,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
+    starts: int,
+    said_of_it: str | None,
+) -> None:
+    """What kills one for memory spares this process; what is broken would break it, too."""
+    del residents
+    dying = Dying(command)
+    monkeypatch.setattr(resident, "_start", dying.start)
+    reply = resident.ask(order(), context())
+    assert dying.count == starts
+    if said_of_it is None:
+        assert reply is None
+        assert address(tmp_path).with_suffix(".short").exists()
+    else:
+        assert reply is not None
+        assert said_of_it in reply.error.reason
+    address(tmp_path).unlink()  # nobody listens there
+
+
+@pytest.mark.parametrize(("config", "warm", "starts"), [
+    ({}, "auto", False), ({}, "1", True), ({"resident": True}, "auto", True),
+])  # fmt: skip
+def test_it_is_started_only_if_there_is_memory_for_it(
+    residents: Residents,
+    monkeypatch: pytest.MonkeyPatch,
+    said: pytest.LogCaptureFixture,
+    config: dict[str, Any],
+    warm: str,
+    starts: bool,
+) -> None:
+    monkeypatch.setenv("WARM", warm)
+    monkeypatch.setattr(room, "free", lambda: room.needed() - 1)
+    monkeypatch.setattr(room, "SPARE", 0)
+    assert (resident.ask(order(), context(**config)) is not None) is starts
+    assert len(residents.threads) == starts
+    assert (
+        "MiB of memory are free, and a training process that stays needs" in said.text
+    ) != starts
+
+
+def test_it_ends_when_memory_runs_short(
+    residents: Residents, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert number_in(resident.ask(order(1), context())) == 1
+    monkeypatch.setattr(room, "free", lambda: 10 * room.MIB)
+    assert number_in(resident.ask(order(2), context())) == 2
+    residents.threads[0].join(IDLE)
+    assert not residents.threads[0].is_alive()
+    assert not address(tmp_path).exists()
+    monkeypatch.setattr(room, "free", lambda: 8192 * room.MIB)
+    assert resident.ask(order(3), context()) is None
+    assert len(residents.threads) == 1
+
+
+def test_it_looks_at_the_memory_also_without_orders(
+    residents: Residents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resident, "LOOK", 0.01)
+    assert number_in(resident.ask(order(1), context())) == 1
+    monkeypatch.setattr(room, "free", lambda: 10 * room.MIB)
+    residents.threads[0].join(IDLE / 2)
+    assert not residents.threads[0].is_alive()
 
 
 def test_a_socket_that_was_left_behind_is_replaced(residents: Residents, tmp_path: Path) -> None:
@@ -257,18 +401,32 @@ def test_it_works_ahead_until_somebody_waits(residents: Residents) -> None:
     assert handler.served == 3
 
 
-@pytest.mark.parametrize(("value", "variable", "expected"), [
-    (None, None, False), (None, "1", True), (None, "0", False), (True, None, True),
-    (False, "1", False),
+@pytest.mark.parametrize(("value", "warm", "process", "expected"), [
+    (None, None, "flwr-clientapp", True), (None, "auto", "/opt/bin/flwr-clientapp", True),
+    (None, "1", "flwr-clientapp", True), (None, "0", "flwr-clientapp", False),
+    (None, None, "flwr-simulation", False), (None, "1", "pytest", False),
+    (True, "0", "pytest", True), (False, "1", "flwr-clientapp", False),
 ])  # fmt: skip
 def test_who_wants_one(
-    monkeypatch: pytest.MonkeyPatch, value: bool | None, variable: str | None, expected: bool
+    monkeypatch: pytest.MonkeyPatch,
+    value: bool | None,
+    warm: str | None,
+    process: str,
+    expected: bool,
 ) -> None:
-    monkeypatch.delenv("FL_APP_RESIDENT", raising=False)
-    if variable is not None:
-        monkeypatch.setenv("FL_APP_RESIDENT", variable)
+    monkeypatch.delenv("WARM", raising=False)
+    if warm is not None:
+        monkeypatch.setenv("WARM", warm)
+    monkeypatch.setattr(sys, "argv", [process])
     config = {} if value is None else {"resident": value}
     assert resident.wanted(context(**config)) is expected
+
+
+def test_a_value_of_warm_without_meaning_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
+    monkeypatch.setenv("WARM", "yes")
+    with pytest.raises(ValueError, match="WARM=yes must be auto, 1 or 0"):
+        resident.wanted(context())
 
 
 def test_settings_that_mean_nothing_are_refused(residents: Residents) -> None:
@@ -288,6 +446,17 @@ def test_the_client_app_passes_orders_on(residents: Residents) -> None:
         message.metadata.__dict__["_message_type"] = kind
         assert number_in(client_app.app(message, context(resident=True))) == 9
     assert len(residents.threads) == 1
+
+
+def test_the_client_app_carries_out_what_no_resident_does(
+    residents: Residents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WARM", "auto")
+    monkeypatch.setattr(sys, "argv", ["flwr-clientapp"])
+    monkeypatch.setattr(room, "free", lambda: 0)
+    reply = client_app.app(order(), context(**{"partition-id": 1}))
+    assert "the order carries no app-config" in reply.error.reason  # so says the handler
+    assert residents.threads == []
 
 
 def test_any_node_needs_none(residents: Residents) -> None:

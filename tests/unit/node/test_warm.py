@@ -3,13 +3,16 @@
 import ast
 import hashlib
 import inspect
+import linecache
 import os
+import re
+import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from importlib import import_module
+from importlib.metadata import version
 from multiprocessing import Pipe
 from pathlib import Path
 from types import ModuleType
@@ -19,11 +22,10 @@ import flwr.supernode.cli
 import pytest
 from flwr.cli import install
 from flwr.supercore.inflatable import inflatable_utils
-from flwr.supercore.version import package_version
 from flwr.supernode.runtime import run_clientapp
 
 from fl_app.flower import private
-from fl_app.node import warm
+from fl_app.node import room, warm
 
 
 class Clock:
@@ -88,7 +90,7 @@ def test_a_module_finds_other_functions_where_it_looks(monkeypatch: pytest.Monke
     assert subprocess.Popen is not len
 
 
-# -- drift: this is what Flower 1.41 looks like ---------------------------------------------------
+# -- drift: this is what Flower 1.41 and 1.42 look like -------------------------------------------
 
 
 def uses(module: str, name: str) -> list[str]:
@@ -105,9 +107,13 @@ def uses(module: str, name: str) -> list[str]:
     )
 
 
-def test_flower_is_the_one_that_is_known() -> None:
-    assert package_version.startswith(private.KNOWN)
-    assert private.known()
+PARTS = ("waits", "starts", "executor", "pulls")
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_flower_is_the_one_that_is_known(part: str) -> None:
+    assert private.difference(part) == ""
+    assert private.known(part)
 
 
 @pytest.mark.parametrize(("module", "name", "expected"), [
@@ -145,6 +151,78 @@ def test_flower_pulls_and_installs_as_expected() -> None:
     source = inspect.getsource(install)
     assert '{version}.{fab_hash[:FAB_HASH_TRUNCATION]}"' in source
     assert "if skip_prompt:\n            return install_path" in source
+
+
+# -- a Flower that differs ------------------------------------------------------------------------
+
+SOUND = """
+import subprocess
+import time
+from flwr.cli.install import install_from_fab
+
+def run(command, content):
+    install_from_fab(content, skip_prompt=True)
+    subprocess.Popen(command)
+    subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    time.sleep(3)
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Puts a source in the place of each of Flower's modules."""
+
+    def put(source: str) -> None:
+        (tmp_path / "other_flower.py").write_text(source)
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "other_flower", raising=False)
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+        linecache.clearcache()
+        for name in ("NODE", "SUPEREXEC", "LAUNCHER", "CLIENT_APP"):
+            monkeypatch.setattr(private, name, "other_flower")
+
+    return put
+
+
+def test_a_flower_with_other_code_around_is_the_same(other: Any) -> None:
+    other(SOUND + "\nclass New:\n    pass\n")
+    assert [private.difference(part) for part in PARTS] == [""] * 4
+
+
+@pytest.mark.parametrize(("old", "new", "part", "said"), [
+    ("import time\n", "import asyncio\n", "waits", "other_flower does not import time"),
+    ("import time\n", "from time import sleep\n", "executor", "does not import time"),
+    ("time.sleep(3)", "pass", "waits", "other_flower does not call time.sleep"),
+    ("time.sleep(3)", "time.sleep(secs=3)", "waits", r"calls time.sleep\(secs=3\) in another way"),
+    ("import subprocess\n", "", "starts", "other_flower does not import subprocess"),
+    ("    subprocess.Popen(command)", "    child = subprocess.Popen(command)", "starts",
+     r"calls subprocess.Popen\(command\) in another way"),
+    ("Popen(command)", "Popen(*command)", "executor", "in another way"),
+    ("Popen(command)", "Popen(command, -1)", "executor", "in another way"),
+    ("from flwr.cli.install import install_from_fab\n", "", "executor",
+     "does not import install_from_fab"),
+    ("    install_from_fab(", "    path = install_from_fab(", "executor", "in another way"),
+])  # fmt: skip
+def test_a_flower_that_differs_is_left_alone(
+    other: Any, old: str, new: str, part: str, said: str
+) -> None:
+    other(SOUND.replace(old, new, 1))
+    assert re.search(said, private.difference(part))
+
+
+def test_a_flower_without_what_is_replaced_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(private, "NODE", "flwr.supernode.elsewhere")
+    assert "No module named 'flwr.supernode.elsewhere'" in private.difference("waits")
+    monkeypatch.setattr(private, "PULLS", ("pull_objects", "pull_trees"))
+    assert "pull_trees" in private.difference("pulls")
+
+
+def test_pulls_that_wait_otherwise_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pull_objects(ids: list[str], *, initial_backoff: float, delay: float) -> None:
+        del ids, initial_backoff, delay
+
+    monkeypatch.setattr(inflatable_utils, "pull_objects", pull_objects)
+    assert private.difference("pulls") == "pull_objects has no keyword backoff_cap"
 
 
 # -- what is changed ------------------------------------------------------------------------------
@@ -205,11 +283,18 @@ def node(monkeypatch: pytest.MonkeyPatch, pulls: list[Any]) -> Any:
     return module
 
 
+@pytest.fixture
+def enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WARM", "auto")
+    monkeypatch.setattr(room, "free", lambda: 8 * 2**30)
+
+
 @pytest.mark.parametrize(("words", "executor", "waits"), [
     ([], True, True),
     (["--only", "executor"], True, False),
     (["--only", "node"], False, True),
 ])  # fmt: skip
+@pytest.mark.usefixtures("enough")
 def test_each_half_can_be_had_alone(
     monkeypatch: pytest.MonkeyPatch,
     node: Any,
@@ -224,59 +309,163 @@ def test_each_half_can_be_had_alone(
     assert (node.subprocess is not subprocess) is executor
     assert (node.time is not time) is waits
     assert (pulls[0].__kwdefaults__["initial_backoff"] < 1) is waits
+    assert os.environ["WARM"] == "auto"
 
 
-def test_an_unknown_flower_stays_as_it_is(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, node: Any, pulls: list[Any]
-) -> None:
-    monkeypatch.setattr(private, "package_version", "1.42.0")
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    """Flower's logger does not propagate."""
     warm.log.addHandler(caplog.handler)
-    try:
-        warm.run_super_node(None)
-    finally:
-        warm.log.removeHandler(caplog.handler)
-    assert "Flower is 1.42.0, not 1.41.x: it waits as it always does" in caplog.text
+    yield caplog
+    warm.log.removeHandler(caplog.handler)
+
+
+@pytest.mark.parametrize(("value", "megabytes", "forks", "waits", "left"), [
+    ("auto", 8000, True, True, "auto"),
+    ("auto", 200, True, True, "0"),
+    ("auto", 100, False, True, "0"),
+    ("1", 100, True, True, "1"),
+    ("0", 8000, False, False, "0"),
+])  # fmt: skip
+def test_memory_and_warm_decide_what_stays(
+    monkeypatch: pytest.MonkeyPatch,
+    node: Any,
+    said: pytest.LogCaptureFixture,
+    value: str,
+    megabytes: int,
+    forks: bool,
+    waits: bool,
+    left: str,
+) -> None:
+    """ClientApps read from WARM whether a training process stays."""
+    monkeypatch.setenv("WARM", value)
+    monkeypatch.setattr(sys, "argv", ["warm"])
+    monkeypatch.setattr(room, "free", lambda: megabytes * 2**20)
+    warm.main()
+    assert (node.subprocess is not subprocess) is forks
+    assert (node.time is not time) is waits
+    assert os.environ["WARM"] == left
+    assert f"WARM={value}: " in said.text
+
+
+def test_a_value_of_warm_without_meaning_starts_no_node(
+    monkeypatch: pytest.MonkeyPatch, node: Any
+) -> None:
+    monkeypatch.setenv("WARM", "yes")
+    monkeypatch.setattr(sys, "argv", ["warm"])
+    with pytest.raises(ValueError, match="WARM=yes must be auto, 1 or 0"):
+        warm.main()
+    assert node.time is time
+
+
+@pytest.mark.usefixtures("enough")
+def test_an_unknown_flower_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture, node: Any, pulls: list[Any]
+) -> None:
+    monkeypatch.setattr(private, "_called_with_one_argument", differ)
+    monkeypatch.setattr(sys, "argv", ["warm"])
+    warm.main()
+    flower = re.escape(version("flwr"))
+    assert re.search(f"Flower {flower}, as told: it waits as it always does", said.text)
     assert (node.time, node.subprocess) == (time, subprocess)
     assert pulls[0].__kwdefaults__["initial_backoff"] == 1
 
 
+def test_the_executor_of_an_unknown_flower_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, said: pytest.LogCaptureFixture
+) -> None:
+    superexec, launcher = import_module(private.SUPEREXEC), import_module(private.LAUNCHER)
+    ran: list[str] = []
+    monkeypatch.setattr("flwr.supercore.cli.flower_superexec", lambda: ran.append("Flower's"))
+    monkeypatch.setattr(private, "_called_with_one_argument", differ)
+    monkeypatch.setattr(sys, "argv", ["warm", "flower-superexec", "--insecure"])
+    warm.main()
+    assert ran == ["Flower's"]
+    assert sys.argv == ["flower-superexec", "--insecure"]
+    assert (superexec.time, launcher.subprocess) == (time, subprocess)
+    assert "as told: it waits as it always does" in said.text
+
+
+def differ(module: ModuleType, function: str) -> None:
+    raise private._Differs("as told")
+
+
+def test_another_command_of_the_node_starts_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "said"
+    process = warm._start_super_exec(["sh", "-c", f"echo hello >{path}"], stdin=subprocess.DEVNULL)
+    assert process.wait() == 0
+    assert path.read_text() == "hello\n"
+
+
+@pytest.fixture
+def server() -> Iterator[Any]:
+    """A fork server, and the end of the pipe that its process would have."""
+    here: Any = object.__new__(warm.ForkServer)
+    here._begun = here._ended = 0
+    here._orders, here.child = Pipe()
+    yield here
+    here._orders.close()
+    here.child.close()
+
+
 def test_without_its_fork_server_it_starts_client_apps_as_flower_does(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, server: Any
 ) -> None:
     command = tmp_path / "flwr-clientapp"
     command.write_text("#!/bin/sh\nexit 7\n")
     command.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    server: Any = object.__new__(warm.ForkServer)  # whose child has ended
-    server._orders, child = Pipe()
-
-    def end_at_an_order() -> None:
-        child.recv()
-        child.close()
-
-    threading.Thread(target=end_at_an_order).start()
     assert server.start(["flwr-clientapp", "ended meanwhile"]) is None
+    assert server.child.recv() == ["flwr-clientapp", "ended meanwhile"]
+    assert server.busy
+    server.child.close()
+    assert server.wait(10.0)
     assert server.start(["flwr-clientapp", "too late"]).wait() == 7
-    server._orders.close()
+
+
+def test_the_end_of_a_client_app_ends_a_wait(server: Any) -> None:
+    server.start(["flwr-clientapp", "1"])
+    assert not server.wait(0.0)
+    server.child.send(1)
+    assert server.wait(10.0)
+    assert not server.busy
+
+
+def test_a_client_app_that_hangs_keeps_no_other_from_starting(
+    monkeypatch: pytest.MonkeyPatch, server: Any
+) -> None:
+    monkeypatch.setattr(warm, "GRACE", 0.01)
+    server.start(["flwr-clientapp", "1"])
+    server.start(["flwr-clientapp", "2"])
+    server.child.send(1)  # ended at last
+    assert not server.wait(0.0)
+    server.child.send(2)
+    assert server.wait(10.0)
 
 
 # -- processes ------------------------------------------------------------------------------------
 
 FORKED = """
-import os, sys, flwr.supernode.cli
+import os, signal, subprocess, sys, time, flwr.supernode.cli
 from fl_app.node import warm
 def client_app():
     mine = [name for name in sys.modules if name.partition(".")[0] == "fl_app"]
-    print(sys.argv[1:], os.getppid() != int(sys.argv[1]), mine, flush=True)
+    child = subprocess.run(["true"]).returncode  # SIGCHLD is as usual
+    print(sys.argv[1:], os.getppid() != int(sys.argv[1]), mine, child, flush=True)
     if sys.argv[2] == "fails":
         raise RuntimeError("as told")
+    if sys.argv[2] == "hangs":
+        time.sleep(600)
 flwr.supernode.cli.flwr_clientapp = client_app
+warm.GRACE = 0.5
 server = warm.ForkServer()
-for word in ("first", "fails", "last"):
+for word in ("first", "fails", "hangs", "last"):
     assert server.start(["flwr-clientapp", str(os.getpid()), word]) is None
+assert server.wait(20.0)
 server.start([sys.executable, "-c", "print('another command')"]).wait()
 server.start(["flwr-clientapp", "0", "hushed"], executable="/bin/true").wait()
 print("end", flush=True)
+os.killpg(0, signal.SIGTERM)
 """
 
 
@@ -289,14 +478,16 @@ def test_client_apps_are_forked_one_after_the_other() -> None:
         text=True,
         timeout=50,
         check=False,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == -signal.SIGTERM, done.stderr
     lines = done.stdout.splitlines()
     pid = ast.literal_eval(lines[0].split("]")[0] + "]")[0]
     assert lines == [
-        f"['{pid}', 'first'] True []",
-        f"['{pid}', 'fails'] True []",
-        f"['{pid}', 'last'] True []",
+        f"['{pid}', 'first'] True [] 0",
+        f"['{pid}', 'fails'] True [] 0",
+        f"['{pid}', 'hangs'] True [] 0",
+        f"['{pid}', 'last'] True [] 0",
         "another command",
         "end",
     ]
