@@ -8,6 +8,7 @@ memory forbids it.
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fl_app.client.backend import has_torch
 from fl_app.flower import names, wire
 from fl_app.node import resident
 from fl_app.node.handler import MessageHandler
@@ -30,10 +31,10 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Report which partition this node has, without loading it; or how many examples it has."""
+    """Report partition and torch of this node, without loading them; or its number of examples."""
     if names.APP_CONFIG in wire.order_config(message):
         return _answer(message, context)
-    return wire.pack_introduction(message, context)
+    return wire.pack_introduction(message, context, has_torch=has_torch())
 
 
 def _answer(message: Message, context: Context) -> Message:

@@ -5,18 +5,19 @@ A node loads this module for its first order. It must not load the server's half
 """
 
 import ctypes
-import importlib
 import inspect
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from importlib import import_module
 from numbers import Integral, Real
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.client.backend import AUTO, NUMPY, TORCH, backend_of
 from fl_app.client.node_data import own_config, with_any_id
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
@@ -46,8 +47,18 @@ def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
     """
     if data is not None:
         config = own_config(config, data)
+    backend = configured_backend(config)
+    target = str(config.task._target_)
+    require(
+        backend != NUMPY or "backend" in signature_of(locate(target)).parameters,
+        "task._target_",
+        target,
+        "a task of this project on tables or images with runtime.backend=numpy",
+        "this one needs torch",
+    )
     task = instantiate(
         config.task,
+        {"backend": backend},
         leave_out=COMMON_KEYS,
         partition=instantiate(config.partition),
         num_clients=config.num_clients or 1,  # null: the nodes are the clients
@@ -57,6 +68,16 @@ def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
         _check_model(config, task)
     complete = complete_task(config, task)
     return complete if data is None else with_any_id(complete)
+
+
+def configured_backend(config: DictConfig) -> str:
+    """``"torch"`` or ``"numpy"``: what computes a run's models on this machine.
+
+    Raises:
+        ValueError: ``runtime.backend`` is unknown, or it is torch and torch is not installed.
+    """
+    # Servers of earlier versions send no such key.
+    return backend_of(str(config.runtime.get("backend", AUTO)))
 
 
 def _check_model(config: DictConfig, task: Any) -> None:
@@ -92,9 +113,9 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
         task = task.with_holdout(holdout, config.seed)
     trainable = config.task.get("trainable")
     if trainable is not None:
-        # Imported here, because checks of a configuration import this module, and not torch.
-        from fl_app.client.flat import trainable_only
-
+        # Imported here: checks of a configuration import this module, and not torch.
+        numpy = getattr(task, "backend", TORCH) == NUMPY
+        where = import_module(f"fl_app.client.{'array_model' if numpy else 'flat'}")
         require(
             hasattr(task, "architecture"),
             "task.trainable",
@@ -103,7 +124,7 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
             "it makes its models itself (`fl_app.tasks.task.Task` does not): set requires_grad "
             "there",
         )
-        task = replace(task, architecture=trainable_only(task.architecture, trainable))
+        task = replace(task, architecture=where.trainable_only(task.architecture, trainable))
     complete: TrainingTask = task
     return complete
 
@@ -130,7 +151,7 @@ def build_trainer(
     return trainer
 
 
-def prepare_process() -> None:
+def prepare_process(backend: str = TORCH) -> None:
     """Set the threads and the memory allocator of this process and its children for training.
 
     torch and BLAS get one thread. Results then do not depend on the number of cores. One thread is
@@ -141,11 +162,16 @@ def prepare_process() -> None:
     system and pages them in again for the next one, which takes a tenth of a LeNet step's time. The
     same holds for every vector of a large model. A higher threshold does not help there, because it
     cannot exceed 32 MB.
+
+    Args:
+        backend: what computes models, ``"torch"`` or ``"numpy"``.
     """
-    import torch
     from threadpoolctl import threadpool_limits
 
-    torch.set_num_threads(1)
+    if backend == TORCH:
+        import torch
+
+        torch.set_num_threads(1)
     threadpool_limits(1)
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it
@@ -210,7 +236,7 @@ def locate(target: str) -> Any:
     """
     module, _, name = target.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name)
+        return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         told = missing(error) or error
         raise ValueError(f"_target_={target} cannot be imported: {told}") from error

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from fnmatch import fnmatchcase
 from functools import partial
 
 import numpy as np
@@ -11,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.core.layout import Entry, Layout, names_of
+from fl_app.client.patterns import check_parts, matching, require_same
+from fl_app.core.layout import Entry, Layout
 from fl_app.core.types import State, Vector
 
 
@@ -60,7 +60,7 @@ class FlatModel:
         params = {name: t for name, t in once.items() if isinstance(t, nn.Parameter)}
         self.frozen = {name: p for name, p in params.items() if not p.requires_grad}
         self.private = {name: tensor for name, tensor in once.items() if name in own}
-        _check(params, self.frozen, own, private)
+        check_parts(params, self.frozen, own, private)
         self.layout = Layout(
             tuple(
                 Entry(name, tuple(t.shape), str(t.dtype).removeprefix("torch."), name in params)
@@ -180,13 +180,7 @@ class FlatModel:
             ValueError: names or sizes are not those of the fixed part.
         """
         expected = {name: tensor.nbytes for name, tensor in self._fixed.items()}
-        found = {name: array.nbytes for name, array in arrays.items()}
-        if found != expected:
-            differing = [n for n in {**expected, **found} if found.get(n) != expected.get(n)]
-            raise ValueError(
-                f"frozen or private parameters do not fit the model: {names_of(differing)}: server "
-                "and client must build the same model"
-            )
+        require_same(expected, {name: array.nbytes for name, array in arrays.items()})
         self._digest = None
         for name, tensor in self._fixed.items():
             data = torch.tensor(arrays[name].view(np.uint8))
@@ -223,51 +217,6 @@ def _with_trainable(make_model: Callable[[], nn.Module], patterns: Sequence[str]
             )
         parameter.requires_grad_(trains)
     return module
-
-
-def matching(key: str, patterns: Sequence[str], names: Mapping[str, object]) -> set[str]:
-    """The names that a pattern matches.
-
-    Raises:
-        ValueError: a pattern matches none; it names `key`.
-    """
-    found: set[str] = set()
-    for pattern in patterns:
-        these = {name for name in names if fnmatchcase(name, pattern)}
-        if not these:
-            raise ValueError(
-                f"{key}={pattern!r} matches no name in the model, whose names are "
-                f"{names_of(names)}: the pattern would have no effect"
-            )
-        found |= these
-    return found
-
-
-def _check(
-    params: Mapping[str, Tensor],
-    frozen: Mapping[str, Tensor],
-    own: set[str],
-    private: Sequence[str],
-) -> None:
-    """Refuse a model of which nothing would be shared, or a frozen part would be private."""
-    if both := [name for name in frozen if name in own]:
-        raise ValueError(
-            f"client.private={list(private)} matches frozen parameters "
-            f"({names_of(both)}): what is not trained is equal on all clients; match trainable "
-            "parameters only"
-        )
-    if params and len(frozen) == len(params):
-        raise ValueError(
-            "all parameters of the model are frozen (requires_grad=False), so nothing would be "
-            "trained: name those to train in task.trainable=[...]"
-        )
-    if all(name in own or name in frozen for name in params):
-        raise ValueError(
-            f"client.private={list(private)} matches all trainable parameters, so "
-            "clients would share nothing: leave some of them out"
-            if own
-            else "the model has no parameters: nothing would be trained"
-        )
 
 
 def _bytes_of(tensor: Tensor) -> NDArray[np.uint8]:

@@ -11,10 +11,13 @@ and lasts from order to order.
 """
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fl_app.client.compression import Trainer
-from fl_app.client.flat import FlatModel
 from fl_app.core.types import Order, Scores, State, Upload, Vector
+
+if TYPE_CHECKING:
+    from fl_app.client.flat import FlatModel
 
 PRIVATE = "private."  # prefix of a name in the client state
 
@@ -27,7 +30,7 @@ class Private:
         model: its model.
     """
 
-    def __init__(self, trainer: Trainer, model: FlatModel) -> None:
+    def __init__(self, trainer: Trainer, model: "FlatModel") -> None:
         self._trainer = trainer
         self._model = model
 

@@ -7,24 +7,28 @@ ClientApp through `LocalTrainer.fit` with a list of arrays.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
-import torch
 from flwr.client import NumPyClient
 from flwr.common import Scalar
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from fl_app.client.backend import NUMPY, TORCH
 from fl_app.client.bounds import check_training
 from fl_app.client.compression import Compressed
 from fl_app.client.compression import Trainer as Sender
-from fl_app.client.flat import FlatModel
+from fl_app.client.operations import Arrays, operations
 from fl_app.client.private import Private, private_of
-from fl_app.client.weights import load_weights
 from fl_app.core.errors import require
 from fl_app.core.layout import Layout
 from fl_app.core.types import NO_EXTRA, Config, Extra, Order, Scores, Upload, Vector
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fl_app.client.flat import FlatModel
 
 NOTHING: Vector = np.empty(0, np.float32)
 PAUSED_EXTRA = "paused_extra."  # prefix in `state` of an order's extra vectors during a pause
@@ -53,7 +57,7 @@ class TrainingTask(Protocol):
         """Whether the server can test a model; if not, `test` is never called."""
         ...
 
-    def model(self) -> nn.Module:
+    def model(self) -> "nn.Module":
         """A new model, with initial weights from torch's global random state.
 
         Parameters with ``requires_grad=False`` are frozen: they are not sent with every order.
@@ -64,15 +68,15 @@ class TrainingTask(Protocol):
         """The client's training examples, shape ``(n_i,)``, n_i >= 1."""
         ...
 
-    def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def batch(self, indices: NDArray[np.int64]) -> "tuple[Tensor, Tensor]":
         """Inputs and targets of training examples."""
         ...
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+    def loss(self, output: "Tensor", target: "Tensor") -> "Tensor":
         """Mean loss over a batch, a scalar."""
         ...
 
-    def test(self, model: nn.Module) -> Mapping[str, float]:
+    def test(self, model: "nn.Module") -> Mapping[str, float]:
         """Metrics of a model on the server's test set, ``"loss"`` among them."""
         ...
 
@@ -80,7 +84,7 @@ class TrainingTask(Protocol):
         """The examples on which a client evaluates, shape ``(m_i,)``."""
         ...
 
-    def evaluate(self, model: nn.Module, client_id: int) -> tuple[Mapping[str, float], int]:
+    def evaluate(self, model: "nn.Module", client_id: int) -> tuple[Mapping[str, float], int]:
         """Metrics on one client's validation examples, ``"loss"`` among them, and their number.
 
         A client without such examples gives ``({}, 0)``.
@@ -96,6 +100,10 @@ class LocalTrainer(NumPyClient):
 
     All hooks are optional. `penalty` and `correct` change the step, `should_pause` and `merge` let
     a client pause. What a client needs in its next order is kept in `state`.
+
+    The task decides what computes: torch, or NumPy (`fl_app.tasks.array_task`). A subclass whose
+    hooks compute with `operations` alone, and so with both, says so in `backends`. Other subclasses
+    need torch.
 
     Args:
         task: data, model and loss of every client.
@@ -122,6 +130,9 @@ class LocalTrainer(NumPyClient):
         device: torch device; ``"auto"`` takes a GPU if there is one.
 
     Attributes:
+        backends: what can compute the hooks of this class, ``"torch"`` and ``"numpy"``; a subclass
+            does not inherit it.
+        operations: arithmetic on lists of the model's arrays (`fl_app.client.operations`).
         model: the model in training, with its layout.
         compression: what is done to uploads (`fl_app.client.compression`).
         overlaps: whether it trains while models travel.
@@ -136,6 +147,7 @@ class LocalTrainer(NumPyClient):
         ValueError: a value is out of its bounds.
     """
 
+    backends: ClassVar[Sequence[str]] = (TORCH, NUMPY)
     overlaps: ClassVar[bool] = False
 
     def __init__(
@@ -189,11 +201,18 @@ class LocalTrainer(NumPyClient):
         self.client_id = 0
         self.state: dict[str, NDArray[Any]] = {}
         self.extra: Extra = NO_EXTRA
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model = build_model(task, seed, device, private)
-        self.device = torch.device(device)
         cls = type(self)
+        backend = backend_of_task(task)
+        require(
+            backend in computable(cls),
+            "runtime.backend",
+            backend,
+            f"torch or auto with {cls.__name__}",
+            "it computes with tensors of torch",
+        )
+        self.operations = operations(backend, device)
+        self.device = self.operations.device
+        self.model: FlatModel = self.operations.build_model(task, seed, private or (), None)
         self.sender: Sender = self
         if private:
             require(
@@ -223,12 +242,17 @@ class LocalTrainer(NumPyClient):
 
     # -- hooks ------------------------------------------------------------------------------------
 
-    def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
+    def penalty(self, params: "list[Tensor]", received: "list[Tensor]") -> "Tensor":
         """A scalar that is added to the loss of every batch, once a subclass defines it."""
         raise NotImplementedError
 
-    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
-        """The gradient for the step, computed from the batch's gradient; shapes stay the same."""
+    def correct(self, grad: Arrays, step: int) -> Arrays:
+        """The gradient for the step, computed from the batch's gradient; shapes stay the same.
+
+        Args:
+            grad: tensors of torch or arrays of NumPy, as `FlatModel.params` of the model.
+            step: number of the step in its order, from 0.
+        """
         raise NotImplementedError
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
@@ -287,9 +311,8 @@ class LocalTrainer(NumPyClient):
         continues = bool(config.get("continues", False))
         entropy = (self.seed, client_id, order.sequence)
         rng = np.random.default_rng((*entropy, 1) if continues else entropy)
-        _seed_torch(int(rng.integers(1 << 62)), self.device)
-        if not self.model.module.training:  # `train` visits every submodule, in 0.1 ms
-            self.model.module.train()
+        self.operations.seed(int(rng.integers(1 << 62)))
+        self.operations.train_mode(self.model)
         if continues:
             return self._continue_order(indices, rng, received, config, out)
         # A new order ends a paused order that was never answered.
@@ -311,11 +334,7 @@ class LocalTrainer(NumPyClient):
         loss, grad = self._loss_and_grad(chosen, self._anchor(), step=0)
         vector = np.empty(self.model.layout.size, np.float32) if out is None else out
         split = self.model.layout.num_trainable
-        flat = [g.reshape(-1) for g in grad]
-        if self.device.type == "cpu":
-            torch.cat(flat, out=torch.from_numpy(vector[:split]))
-        else:
-            vector[:split] = torch.cat(flat).cpu().numpy()
+        self.operations.flat(grad, out=vector[:split])
         if split < vector.size:
             np.subtract(received[split:], self.model.read(start=split), out=vector[split:])
         return Upload(vector, "gradient", int(indices.size), loss.item(), state=self.state)
@@ -330,7 +349,7 @@ class LocalTrainer(NumPyClient):
         before: "_Progress",
     ) -> Upload:
         """Local SGD from the step after `before` to the end of the order, or to a pause."""
-        params: list[Tensor] = self.model.trained  # type: ignore[assignment]
+        params: Arrays = self.model.trained
         anchor = before.anchor or self._anchor()
         velocity = before.velocity
         version = float(config.get("version", 0))
@@ -344,20 +363,12 @@ class LocalTrainer(NumPyClient):
             self._batches(indices, rng, before.steps, steps), before.steps
         ):
             loss, grad = self._loss_and_grad(chosen, anchor, step)
-            with torch.no_grad():
-                if self.momentum:
-                    if velocity is None:
-                        velocity = [g.clone() for g in grad]
-                    else:
-                        torch._foreach_mul_(velocity, self.momentum)
-                        torch._foreach_add_(velocity, grad)
-                    grad = velocity
-                torch._foreach_add_(params, grad, alpha=-lr)
+            velocity = self.operations.descend(params, grad, velocity, self.momentum, lr)
             losses.append(loss)
             done = step + 1
             at_epochs_end = done % per_epoch == 0 and done < steps
             if pauses and at_epochs_end and self.should_pause(done // per_epoch):
-                reached = _Progress(done, float(torch.stack(losses).sum()), anchor, velocity)
+                reached = _Progress(done, self.operations.total(losses), anchor, velocity)
                 return self._pause(reached, received, done / steps, int(indices.size))
             if at_epochs_end and self.should_stop(done // per_epoch):
                 steps = done
@@ -370,7 +381,7 @@ class LocalTrainer(NumPyClient):
             split = self.model.layout.num_trainable
             vector[:split] *= np.float32(-1.0 / rate_sum)
             vector[split:] *= np.float32(-1.0)
-        mean_loss = float(torch.stack(losses).mean())
+        mean_loss = self.operations.mean(losses)
         if before.steps:
             mean_loss = (before.loss + mean_loss * len(losses)) / steps
         return Upload(vector, self.upload, int(indices.size), mean_loss, rate_sum, state=self.state)
@@ -386,8 +397,7 @@ class LocalTrainer(NumPyClient):
         self.state |= {PAUSED_EXTRA + name: vector for name, vector in self.extra.items()}
         for name, tensors in (("anchor", reached.anchor), ("velocity", reached.velocity)):
             if tensors is not None:
-                flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
-                self.state[f"paused_{name}"] = flat.cpu().numpy()
+                self.state[f"paused_{name}"] = self.operations.flat(tensors)
         return Upload(
             NOTHING,
             self.upload,
@@ -429,61 +439,53 @@ class LocalTrainer(NumPyClient):
         upload = self._descend(indices, rng, received, config, out, before)
         return replace(upload, metrics=metrics)
 
-    def _like_params(self, flat: NDArray[Any] | None) -> list[Tensor] | None:
-        """A flat array as tensors with the shapes of the parameters in the vector."""
+    def _like_params(self, flat: NDArray[Any] | None) -> Arrays | None:
+        """A flat array as arrays with the shapes of the parameters in the vector."""
         return self._like(flat, self.model.params)
 
-    def _like(self, flat: NDArray[Any] | None, params: Sequence[Tensor]) -> list[Tensor] | None:
-        if flat is None:
-            return None
-        sizes = [parameter.numel() for parameter in params]
+    def _like(self, flat: NDArray[Any] | None, params: Arrays) -> Arrays | None:
         # A copy: steps change the velocity in place, and the saved state may be needed again.
-        parts = torch.split(torch.tensor(flat, device=self.device), sizes)
-        return [part.view(p.shape) for part, p in zip(parts, params, strict=True)]
+        return None if flat is None else self.operations.like(flat, params)
 
-    def _anchor(self) -> list[Tensor] | None:
+    def _anchor(self) -> Arrays | None:
         """The received parameters, if the proximal term or the penalty needs them."""
         if not (self._proximal or self._penalised):
             return None
-        return [p.detach().clone() for p in self.model.params]
+        return self.operations.copies(self.model.params)
 
-    def _loss(self, chosen: NDArray[np.int64]) -> Tensor:
+    def _loss(self, chosen: NDArray[np.int64]) -> Any:
         """A batch's loss, without penalty."""
-        inputs, target = self.task.batch(chosen)
-        if self.device.type != "cpu":
-            inputs, target = inputs.to(self.device), target.to(self.device)
-        return self.task.loss(self.model.module(inputs), target)
+        return self.operations.loss(self.model, self.task, chosen)
 
     def _loss_and_grad(
-        self, chosen: NDArray[np.int64], anchor: list[Tensor] | None, step: int
-    ) -> tuple[Tensor, list[Tensor]]:
+        self, chosen: NDArray[np.int64], anchor: Arrays | None, step: int
+    ) -> tuple[Any, Arrays]:
         """A batch's loss without penalty, and the gradient g with all its terms.
 
         The gradient has an entry for each of `FlatModel.trained`: first those in the vector, which
         every term concerns, then the private ones.
         """
-        params: list[Tensor] = self.model.params  # type: ignore[assignment]
-        trained: list[Tensor] = self.model.trained  # type: ignore[assignment]
-        total = loss = self._loss(chosen)
+        ops, params, trained = self.operations, self.model.params, self.model.trained
+        penalty = None
         if self._penalised and anchor is not None:
-            total = loss + self.penalty(params, anchor)
-        grad = list(torch.autograd.grad(total, trained))
+            penalty = partial(self.penalty, params, anchor)  # type: ignore[arg-type]
+        loss, grad = ops.gradient(self.model, self.task, chosen, penalty)
         shared = len(params)
         # Nothing is added in place: two parameters may share one gradient tensor.
-        with torch.no_grad():
+        with ops.without_gradients():
             if self._corrected:
                 grad = [*self.correct(grad[:shared], step), *grad[shared:]]
             if self.max_grad_norm is not None:
-                length = torch.nn.utils.get_total_norm(grad).item()
+                length = ops.norm(grad)
                 if length > self.max_grad_norm:
-                    grad = list(torch._foreach_mul(grad, self.max_grad_norm / length))
+                    grad = ops.scale(grad, self.max_grad_norm / length)
             if self.weight_decay:
-                grad = list(torch._foreach_add(grad, trained, alpha=self.weight_decay))
+                grad = ops.add(grad, trained, self.weight_decay)
             if self._proximal and anchor is not None:
-                pull = torch._foreach_sub(params, anchor)
-                pulled = torch._foreach_add(grad[:shared], pull, alpha=self._proximal)
+                pull = ops.subtract(params, anchor)
+                pulled = ops.add(grad[:shared], pull, self._proximal)
                 grad = [*pulled, *grad[shared:]]
-        return loss.detach(), grad
+        return loss, grad
 
     def _batches(
         self, indices: NDArray[np.int64], rng: np.random.Generator, first: int, steps: int
@@ -603,17 +605,17 @@ class _Progress:
 
     steps: int = 0
     loss: float = 0.0
-    anchor: list[Tensor] | None = None
-    velocity: list[Tensor] | None = None
+    anchor: Arrays | None = None
+    velocity: Arrays | None = None
 
 
 def build_model(
     task: TrainingTask,
     seed: int,
-    device: torch.device | str = "cpu",
+    device: str = "cpu",
     private: Sequence[str] | None = None,
     weights: str | None = None,
-) -> FlatModel:
+) -> "FlatModel":
     """A task's model as it is before training; it depends on the arguments alone.
 
     Args:
@@ -627,12 +629,10 @@ def build_model(
         ValueError: the file cannot be read, its weights do not fit the model, or the model has no
             part that is trained and shared.
     """
-    with torch.random.fork_rng(devices=[]):  # the caller's own draws stay as they were
-        torch.manual_seed(seed)
-        module = task.model()
-    if weights is not None:
-        load_weights(module, weights)
-    return FlatModel(module, device, private or ())
+    made: FlatModel = operations(backend_of_task(task), device).build_model(
+        task, seed, private or (), weights
+    )
+    return made
 
 
 def initial_vector(
@@ -647,12 +647,14 @@ def initial_vector(
     return model.read(), model.layout
 
 
-def _seed_torch(seed: int, device: torch.device) -> None:
-    """Seed torch's generators that draw on `device`, for dropout and the like.
+def backend_of_task(task: object) -> str:
+    """What computes a task's models, ``"torch"`` or ``"numpy"``."""
+    backend: str = getattr(task, "backend", TORCH)
+    return backend
 
-    `torch.manual_seed` seeds every backend. If CUDA is built in but not in use, it formats a stack
-    trace each time, which takes 0.3 ms.
-    """
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)
+
+def computable(trainer: type[LocalTrainer]) -> list[str]:
+    """The backends that can compute the hooks of a class and of its bases."""
+    classes = [c for c in trainer.__mro__ if issubclass(c, LocalTrainer)]
+    every = [vars(c).get("backends", (TORCH,)) for c in classes]
+    return [backend for backend in (TORCH, NUMPY) if all(backend in known for known in every)]

@@ -28,6 +28,7 @@ EXCHANGE = 30.0
 # GiB available. A SuperNode, its SuperExec and a ClientApp that trains LeNet take 0.9 GiB, measured
 # on x86-64 (docs/edge.md, "Memory and disk").
 MEMORY = 1.0
+MEMORY_WITHOUT_TORCH = 0.2
 DISK = 1.0  # GiB free after the installation, for data, Flower's files and those of runs [A]
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 
@@ -122,11 +123,25 @@ def check_torch(status: int, output: str) -> Finding:
     return good("torch", last)
 
 
-def check_memory(available: float) -> Finding:
+def without_torch(reason: str = "") -> Finding:
+    """Say what a machine without torch can do.
+
+    Args:
+        reason: why the run needs torch; "" = it does not, or the run is not known.
+    """
+    if reason:
+        mend = "install torch, or change the run: the server leaves this device out"
+        return wrong("torch", f"not installed, and {reason}", mend)
+    mend = "runs that need torch leave this device out: docs/edge.md, Without torch"
+    return unknown("torch", "not installed: NumPy trains here", mend)
+
+
+def check_memory(available: float, has_torch: bool = True) -> Finding:
     """Check the memory in GiB that is available to new processes."""
     text = f"{available:.1f} GiB available"
-    if available < MEMORY:
-        mend = f"free {MEMORY:g} GiB: end other programs and the desktop, or add swap (zram)"
+    least = MEMORY if has_torch else MEMORY_WITHOUT_TORCH
+    if available < least:
+        mend = f"free {least:g} GiB: end other programs and the desktop, or add swap (zram)"
         return wrong("memory", text, f"{mend}; else the system kills the app while it trains")
     return good("memory", text)
 

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_app.cli import CONF, explain, refuse_dots
+from fl_app.client.backend import has_torch
 from fl_app.core.errors import RunError
 from fl_app.field import checks
 from fl_app.field.certificates import load_certificate
@@ -84,9 +85,12 @@ def of_machine(kit: Kit | None) -> Iterator[Finding]:
     """Check the machine, without any server."""
     yield checks.check_python(tuple(sys.version_info[:3]), 8 * struct.calcsize("P"))
     yield checks.check_flower(_version("flwr"), _wanted("flwr"))
-    probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
-    yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
-    yield checks.check_memory(psutil.virtual_memory().available / GIB)
+    if has_torch():
+        probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
+        yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
+    else:
+        yield checks.without_torch()
+    yield checks.check_memory(psutil.virtual_memory().available / GIB, has_torch())
     where = kit.folder if kit else Path.cwd()
     yield checks.check_disk(shutil.disk_usage(where).free / GIB, where)
 
@@ -112,6 +116,8 @@ def of_settings(
         except ValueError as error:
             mend = "correct OVERRIDES: they are the words after `python -m fl_app`"
             yield checks.wrong("run", str(error), mend)
+    if node and run is not None and not has_torch() and (reason := _needs_torch(run)):
+        yield checks.without_torch(reason)
     if kit.data is not None:
         yield from of_data(kit.data, run)
     if node or run is None:
@@ -257,6 +263,13 @@ def _composed(overrides: Sequence[str]) -> DictConfig:
             return compose("config", overrides=list(overrides))
     except HydraException as error:
         raise ValueError(explain(error, overrides)) from None
+
+
+def _needs_torch(run: DictConfig) -> str:
+    # Imported here, because the checks of a machine need none of it.
+    from fl_app.runner.backends import needs_torch
+
+    return needs_torch(run)
 
 
 def _servers_version(address: str, context: ssl.SSLContext | None) -> str | None:

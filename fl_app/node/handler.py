@@ -111,12 +111,17 @@ def _build(origin: Origin) -> "LocalTrainer":
     # Imported here, because torch takes seconds to import on a small device.
     from omegaconf import DictConfig, OmegaConf
 
-    from fl_app.client.build import build_task, build_trainer, prepare_process
+    from fl_app.client.build import (
+        build_task,
+        build_trainer,
+        configured_backend,
+        prepare_process,
+    )
 
-    if origin.any_node:
-        prepare_process()
     config = OmegaConf.create(origin.app_config)
     assert isinstance(config, DictConfig)
+    if origin.any_node:
+        prepare_process(configured_backend(config))
     if origin.data is not None:
         return build_trainer(config, own_data.load(config, origin.data))
     task = build_task(config)

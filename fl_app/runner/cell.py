@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from fl_app.client import TrainingTask
-from fl_app.client.build import build_task, complete_task, prepare_process
+from fl_app.client.build import build_task, complete_task, configured_backend, prepare_process
 from fl_app.core.errors import RunError
 from fl_app.core.events import Sink
 from fl_app.core.files import require_writable
@@ -27,7 +27,7 @@ from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.signals import interruptible
-from fl_app.tasks.task import Task
+from fl_app.tasks.client_examples import ClientExamples
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -67,7 +67,7 @@ def run_cell(
     """
     real = config.runtime.name == "deployment"
     if not real:
-        prepare_process()
+        prepare_process(configured_backend(config))
     task = _build_task(config) if given.task is None else complete_task(config, given.task)
     score = score_of_task(task)
     components = build_components(config, task, given)
@@ -164,12 +164,13 @@ def run_cell(
 
 
 def _build_task(config: DictConfig) -> TrainingTask:
-    task = build_task(config)
-    if config.experiment.scale != "smoke" or not isinstance(task, Task):
-        return task
-    tests = (task.test_inputs, task.test_targets)
-    inputs, targets = (None if test is None else test[:SMOKE_TESTS] for test in tests)
-    return replace(task, test_inputs=inputs, test_targets=targets)
+    task: Any = build_task(config)
+    if config.experiment.scale == "smoke" and isinstance(task, ClientExamples):
+        tests = (task.test_inputs, task.test_targets)
+        inputs, targets = (None if test is None else test[:SMOKE_TESTS] for test in tests)
+        task = replace(task, test_inputs=inputs, test_targets=targets)
+    complete: TrainingTask = task
+    return complete
 
 
 def _unlimited(value: float | None) -> float:

@@ -15,7 +15,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.client.build import build_task, build_trainer, instantiate
-from fl_app.client.flat import FlatModel
 from fl_app.client.trainer import build_model
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
@@ -30,6 +29,7 @@ from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.flower import names, private
 from fl_app.flower.grid import AnyNode, GridMailbox
+from fl_app.runner.backends import needs_torch
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.validate import (
     PARTS,
@@ -44,6 +44,7 @@ from fl_app.tasks.per_class import ClassTask, PerClass
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
+    from fl_app.client.flat import FlatModel
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ def build_components(
 
 
 def build_sizes(
-    strategy: Algorithm, trainer: LocalTrainer, first: FlatModel | None = None
+    strategy: Algorithm, trainer: LocalTrainer, first: "FlatModel | None" = None
 ) -> Sizes:
     """The bytes of an algorithm's orders and uploads, known before the first order.
 
@@ -238,7 +239,14 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
             private.pull_sooner()
         if run:
             settings[names.RUN] = run
-        mailbox = GridMailbox(grid, layout, train_config=settings, fixed=fixed, deadline=deadline)
+        mailbox = GridMailbox(
+            grid,
+            layout,
+            train_config=settings,
+            fixed=fixed,
+            deadline=deadline,
+            needs_torch=needs_torch(config),
+        )
         return WallClock(mailbox, deadline=deadline)
     devices = schedule.devices or components.devices
     assert devices is not None

@@ -12,8 +12,15 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.client.backend import NUMPY, has_torch
 from fl_app.client.bounds import check_training
-from fl_app.client.build import check_type, instantiate, locate, signature_of
+from fl_app.client.build import (
+    check_type,
+    configured_backend,
+    instantiate,
+    locate,
+    signature_of,
+)
 from fl_app.core.errors import (
     is_number,
     require,
@@ -25,6 +32,7 @@ from fl_app.core.errors import (
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
+from fl_app.runner.backends import needs_torch
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.given import NOTHING, Given
 from fl_app.schedule import Schedule
@@ -143,6 +151,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         _require_data(config)
     else:
         _check_common(config.task)
+    _check_backend(config, given)
     _check_client(config.algorithm.client)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     # Every version takes at least one update, so there are at most as many versions as updates.
@@ -170,6 +179,17 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         )
     if not real:  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)
+
+
+def _check_backend(config: DictConfig, given: Given) -> None:
+    if configured_backend(config) != NUMPY:
+        return
+    reason = needs_torch(config, given)
+    if reason:
+        how = "set runtime.backend=torch or auto" if has_torch() else "install torch"
+        raise ValueError(
+            f"{reason}, which runtime.backend={config.runtime.backend} leaves out: {how}"
+        )
 
 
 def _check_task(task: DictConfig) -> None:

@@ -3,17 +3,17 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.client.backend import TORCH
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.options import check_options, check_own_data
 from fl_app.tasks.own_data import (
     READER,
-    OwnTask,
     choose_test,
     existing,
     file_facts,
@@ -27,6 +27,9 @@ from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.schema import Schema, read_schema
 from fl_app.tasks.sources import reading
 from fl_app.tasks.targets import encode_targets, fit_targets, ids
+
+if TYPE_CHECKING:
+    from fl_app.tasks.own_task import OwnTask
 
 NAMES = ("x_train", "y_train", "x_test", "y_test", "client")
 
@@ -43,7 +46,8 @@ def arrays(
     model: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-) -> OwnTask:
+    backend: str = TORCH,
+) -> "OwnTask":
     """Learn from arrays in a ``.npz`` file.
 
     It holds ``x_train`` of shape ``(n, ...)`` and ``y_train`` of shape ``(n,)`` or ``(n, k)``. It
@@ -64,6 +68,7 @@ def arrays(
         schema: states shape, classes and moments, which are else those of the training examples; a
             path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
+        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, an array is missing or does not fit, or a client
@@ -72,7 +77,7 @@ def arrays(
     check_own_data(path=path, schema=schema, kind=kind, test_share=test_share)
     check_options(scaling=scaling)
     if path is None:
-        return task_without_data("arrays", schema, model)
+        return task_without_data("arrays", schema, model, backend)
     known = read_schema(schema)
     file = existing(path, "task.path", "file")
 
@@ -99,6 +104,7 @@ def arrays(
         seed=seed,
         model=model,
         scaling=scaling if _are_images(found["inputs"]) else None,
+        backend=backend,
     )
 
 

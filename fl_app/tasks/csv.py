@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fl_app.client.backend import TORCH
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.options import check_own_data
 from fl_app.tasks.own_data import (
     READER,
-    OwnTask,
     existing,
     file_facts,
     own_task,
@@ -22,6 +22,8 @@ from fl_app.tasks.sources import reading
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from fl_app.tasks.own_task import OwnTask
 
 
 def csv(
@@ -41,7 +43,8 @@ def csv(
     model: str = "mlp",
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-) -> OwnTask:
+    backend: str = TORCH,
+) -> "OwnTask":
     """Predict one column of a table, or several, from other columns.
 
     Numbers are standardised with mean and deviation of the training rows. Each category of a column
@@ -67,6 +70,7 @@ def csv(
         schema: states columns, categories and classes, which are else those of the training rows;
             a path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
+        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, a file or a column is missing, the table cannot be
@@ -74,7 +78,7 @@ def csv(
     """
     check_own_data(path=path, schema=schema, kind=kind, test_share=test_share)
     if path is None:
-        return task_without_data("csv", schema, model)
+        return task_without_data("csv", schema, model, backend)
     known = read_schema(schema)
     roles = roles_of(target, inputs, client, ignore, categories)
     train = existing(path, "task.path", "file")
@@ -106,6 +110,7 @@ def csv(
         num_clients=num_clients,
         seed=seed,
         model=model,
+        backend=backend,
     )
 
 

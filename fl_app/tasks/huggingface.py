@@ -3,10 +3,11 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fl_app.client.backend import TORCH
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
 from fl_app.tasks.cache import Arrays, cached
@@ -14,7 +15,6 @@ from fl_app.tasks.labelled_images import encode_images
 from fl_app.tasks.options import check_images, check_options, check_own_data
 from fl_app.tasks.own_data import (
     READER,
-    OwnTask,
     existing,
     file_facts,
     own_task,
@@ -24,6 +24,9 @@ from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.pixels import image_shape
 from fl_app.tasks.roles import roles_of
 from fl_app.tasks.schema import read_schema
+
+if TYPE_CHECKING:
+    from fl_app.tasks.own_task import OwnTask
 
 
 def huggingface(
@@ -47,7 +50,8 @@ def huggingface(
     model: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-) -> OwnTask:
+    backend: str = TORCH,
+) -> "OwnTask":
     """Predict columns of a data set from a column of images, or from columns of numbers and texts.
 
     Numbers are standardised. Each category of a column of texts becomes one input. A column of
@@ -78,6 +82,7 @@ def huggingface(
         schema: states columns, categories and classes, which are else those of the training
             examples; a path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
+        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, the data cannot be reached or encoded, a column is
@@ -87,7 +92,7 @@ def huggingface(
     check_images(size=size, channels=channels)
     check_options(scaling=scaling)
     if path is None:
-        return task_without_data("huggingface", schema, model)
+        return task_without_data("huggingface", schema, model, backend)
     known = read_schema(schema)
     roles = roles_of(target, inputs, client, ignore, categories)
     folder = _folder(path)
@@ -143,6 +148,7 @@ def huggingface(
         model=model,
         scaling=scaling if images else None,
         source="own" if folder is not None else "hub",
+        backend=backend,
     )
 
 

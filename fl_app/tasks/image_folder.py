@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fl_app.client.backend import TORCH
 from fl_app.tasks.cache import Arrays, cached
-from fl_app.tasks.images import AUGMENTATIONS
 from fl_app.tasks.labelled_images import Images, encode_images
 from fl_app.tasks.options import check_images, check_options, check_own_data
 from fl_app.tasks.own_data import (
     READER,
-    OwnTask,
     existing,
     file_facts,
     own_task,
@@ -21,6 +20,9 @@ from fl_app.tasks.own_data import (
 from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.pixels import image_shape, is_image
 from fl_app.tasks.schema import Schema, read_schema
+
+if TYPE_CHECKING:
+    from fl_app.tasks.own_task import OwnTask
 
 LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"
 
@@ -39,7 +41,8 @@ def image_folder(
     model: str = "cnn",
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-) -> OwnTask:
+    backend: str = TORCH,
+) -> "OwnTask":
     """Classify images that lie in a folder for each class.
 
     The folder holds ``class/image`` or ``client/class/image``. It may hold ``train`` and ``test``
@@ -61,6 +64,7 @@ def image_folder(
         schema: states shape, classes and moments, which are else those of the training images; a
             path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
+        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, a folder has no images or lies at the wrong depth,
@@ -70,7 +74,7 @@ def image_folder(
     check_images(size=size, channels=channels)
     check_options(scaling=scaling, augment=augment)
     if path is None:
-        return task_without_data("image_folder", schema, model)
+        return task_without_data("image_folder", schema, model, backend)
     known = read_schema(schema)
     shape = image_shape(size, channels)
     root = existing(path, "task.path", "folder")
@@ -105,7 +109,8 @@ def image_folder(
         seed=seed,
         model=model,
         scaling=scaling,
-        augment=AUGMENTATIONS[augment],
+        augment=augment,
+        backend=backend,
     )
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
+from fl_app.tasks.moments import moments
 from fl_app.tasks.sources import DataSet, Hub, reading
 from fl_app.tasks.vision import torchvision
 
@@ -63,8 +64,6 @@ def arrays_of(
     Raises:
         ValueError: shapes, numbers or labels do not fit: a file is not what its name says.
     """
-    from fl_app.tasks.scaling import moments  # imports torch, which looking up a set must not
-
     arrays: Arrays = {}
     for part, (images, labels) in (("train", train), ("test", test)):
         inputs = np.ascontiguousarray(images, np.uint8).reshape(-1, *shape)

@@ -1,25 +1,18 @@
 """Tasks on public images: MNIST, Fashion-MNIST, EMNIST, CIFAR, CelebA, Tiny-ImageNet."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import prod
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from fl_app.tasks.augmentation import crop_flip
+from fl_app.client.backend import TORCH
 from fl_app.tasks.image_sets import image_set
-from fl_app.tasks.models import architecture
-from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_options
 from fl_app.tasks.partition import Partitioner, make_partition
-from fl_app.tasks.scaling import make_scaling
+from fl_app.tasks.parts import parts_of
 from fl_app.tasks.sources import load
-from fl_app.tasks.task import CHUNK, Task
 
-AUGMENTATIONS: dict[str | None, Callable[[Tensor], Tensor] | None] = {
-    None: None,
-    "crop_flip": crop_flip,
-}
+if TYPE_CHECKING:
+    from fl_app.tasks.task import Task
 
 
 def image_task(
@@ -35,7 +28,8 @@ def image_task(
     sources: Sequence[str] = ("local", "hub"),
     root: str | None = None,
     seed: int = 0,
-) -> Task:
+    backend: str = TORCH,
+) -> "Task":
     """Classify the images of a public data set.
 
     Args:
@@ -51,6 +45,7 @@ def image_task(
         sources: places to look for the data, in this order, see `fl_app.tasks.sources.load`.
         root: folder with local data; None = the environment variable FL_APP_DATA.
         seed: seed of the partition.
+        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, the data are missing or damaged, or a client gets
@@ -58,23 +53,27 @@ def image_task(
     """
     images = image_set(data, split)
     check_options(augment=augment)
-    make_model = architecture(model, images.shape, images.num_classes, quirk=model_quirk)
+    parts = parts_of(backend)
+    changes = parts.augmented(augment)
+    make_model = parts.architecture(model, images.shape, images.num_classes, quirk=model_quirk)
     arrays, source = load(images.data, sources, root)
     targets = arrays["train_targets"]
-    return Task(
+    chunk = parts.chunk
+    task: Task = parts.task(
         name=images.data.name,
-        objective=Classification(images.num_classes),
+        objective=parts.classification(images.num_classes),
         architecture=make_model,
-        inputs=torch.from_numpy(arrays["train_inputs"]),
-        targets=torch.from_numpy(targets),
-        test_inputs=torch.from_numpy(arrays["test_inputs"]),
-        test_targets=torch.from_numpy(arrays["test_targets"]),
+        inputs=parts.array(arrays["train_inputs"]),
+        targets=parts.array(targets),
+        test_inputs=parts.array(arrays["test_inputs"]),
+        test_targets=parts.array(arrays["test_targets"]),
         partition=make_partition(
             partition, targets, num_clients, seed, owners=arrays.get("train_owners")
         ),
         source=source,
-        prepare=make_scaling(scaling, 255.0, arrays["moments"]),
-        augment=AUGMENTATIONS[augment],
+        prepare=parts.make_scaling(scaling, 255.0, arrays["moments"]),
+        **changes,
         # Activations grow with an image: those of 500 faces of 84x84 pixels take gigabytes.
-        test_chunk=min(CHUNK, CHUNK * 3 * 32 * 32 // prod(images.shape)),
+        test_chunk=max(1, min(chunk, chunk * 3 * 32 * 32 // prod(images.shape))),
     )
+    return task

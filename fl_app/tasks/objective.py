@@ -4,7 +4,6 @@ A target is a class (`Classification`), several labels at once (`MultiLabel`), o
 numbers (`Regression`).
 """
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,11 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
+from fl_app.tasks import figures, strata
+
 # Maps a model's output and the targets of a batch to their mean loss, a scalar.
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-
-LARGEST_EXPONENT = 700.0  # the exponential of more overflows
-NUM_STRATA = 10  # of numbers, for partitions by class
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,13 +123,7 @@ class Classification(Objective):
         return torch.stack([torch.bincount(labels, minlength=self.num_outputs) for labels in both])
 
     def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
-        hits, chosen = counts
-        figures = {"accuracy": int(hits.sum()) / total, "loss": loss}
-        if self.sequences:
-            figures["perplexity"] = math.inf if loss > LARGEST_EXPONENT else math.exp(loss)
-        else:
-            figures["commonest_prediction"] = int(chosen.max()) / total
-        return figures
+        return figures.of_classes(counts, loss, total, sequences=self.sequences)
 
     def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         return output.flatten(0, -2), target.flatten()
@@ -165,9 +157,7 @@ class MultiLabel(Objective):
 
     def strata(self, targets: Tensor) -> NDArray[np.int64]:
         """Examples with equal labels are one class."""
-        _, places = torch.unique(targets, dim=0, return_inverse=True)
-        strata: NDArray[np.int64] = places.numpy()
-        return strata
+        return strata.of_labels(targets.numpy())
 
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         predicted, wanted = output > 0, target > 0.5
@@ -176,14 +166,7 @@ class MultiLabel(Objective):
         return torch.stack([part.sum() for part in sums]).cpu()
 
     def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
-        right, exact, both, predicted, wanted = counts.tolist()
-        positive = predicted + wanted
-        return {
-            "accuracy": right / total,
-            "loss": loss,
-            "exact_match": exact * self.num_outputs / total,
-            "f1": 2 * both / positive if positive else math.nan,
-        }
+        return figures.of_labels(counts, loss, total, self.num_outputs)
 
     def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         return output, target.int()
@@ -224,9 +207,7 @@ class Regression(Objective):
 
     def strata(self, targets: Tensor) -> NDArray[np.int64]:
         """The tenth of all examples that an example belongs to, ordered by the first number."""
-        first = targets[:, 0].numpy()
-        bounds = np.quantile(first, np.arange(1, NUM_STRATA) / NUM_STRATA)
-        return np.searchsorted(bounds, first).astype(np.int64)
+        return strata.of_numbers(targets.numpy())
 
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         """Sums over examples for each output, shape ``(5, num_outputs)``."""
@@ -236,17 +217,7 @@ class Regression(Objective):
         return torch.stack([part.sum(0) for part in parts])
 
     def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
-        squared, absolute, targets, squared_targets, num = counts
-        variation = squared_targets - targets.square() / num
-        # Rounding leaves a little of the variation of equal targets.
-        known = variation > 1e-13 * squared_targets
-        r2 = torch.where(known, 1 - squared / variation, math.nan)
-        return {
-            "rmse": math.sqrt(squared.sum().item() / total),
-            "mae": absolute.sum().item() / total,
-            "loss": loss,
-            "r2": r2.mean().item(),
-        }
+        return figures.of_numbers(counts, loss, total)
 
     def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         output = self._predicted(output, target)

@@ -1,41 +1,28 @@
 """Tasks on data of the user's own: what their readers share."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from fl_app.client.backend import TORCH
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.held_out import held_out
-from fl_app.tasks.models import architecture
-from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
+from fl_app.tasks.moments import moments
 from fl_app.tasks.options import FLAT_MODELS
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
-from fl_app.tasks.scaling import Scaling, make_scaling, moments
+from fl_app.tasks.parts import Parts, parts_of
 from fl_app.tasks.schema import Schema, read_schema
-from fl_app.tasks.task import CHUNK, Task
+
+if TYPE_CHECKING:
+    from fl_app.tasks.own_task import OwnTask
 
 READER = 2  # of what the cache holds of a user's data; a new number makes old entries invalid
-
-
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class OwnTask(Task):
-    """A task on a user's data.
-
-    Attributes:
-        schema: what must be known to encode other data alike.
-        by_owner: whether its clients are the owners that the data name.
-    """
-
-    schema: Schema
-    by_owner: bool = False
 
 
 def own_task(
@@ -47,9 +34,10 @@ def own_task(
     seed: int,
     model: str | None,
     scaling: str | None = None,
-    augment: Callable[[Tensor], Tensor] | None = None,
+    augment: str | None = None,
     source: str = "own",
-) -> OwnTask:
+    backend: str = TORCH,
+) -> "OwnTask":
     """The task on what a reader has read.
 
     Args:
@@ -61,8 +49,9 @@ def own_task(
         seed: seed of the partition.
         model: a model's name; None = ``"cnn"`` for images, ``"mlp"`` for other inputs.
         scaling: as of `fl_app.tasks.scaling.make_scaling`; None = the inputs are the model's.
-        augment: random change of training batches.
+        augment: random change of training batches, as of `fl_app.tasks.images.image_task`.
         source: of the data.
+        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: the model does not fit, or a client gets no data.
@@ -71,27 +60,31 @@ def own_task(
     owners = arrays.get("owners")
     if owners is not None and not getattr(partition, "by_owner", False):
         partition = Natural()
-    targets = torch.from_numpy(arrays["targets"])
-    task = _empty(name, schema, model)
+    parts = parts_of(backend)
+    targets = parts.array(arrays["targets"])
+    task = _empty(parts, name, schema, model)
     tested = "test_targets" in arrays
     strata = task.objective.strata(targets)
     return replace(
         task,
-        inputs=torch.from_numpy(arrays["inputs"]),
+        inputs=parts.array(arrays["inputs"]),
         targets=targets,
-        test_inputs=torch.from_numpy(arrays["test_inputs"]) if tested else None,
-        test_targets=torch.from_numpy(arrays["test_targets"]) if tested else None,
+        test_inputs=parts.array(arrays["test_inputs"]) if tested else None,
+        test_targets=parts.array(arrays["test_targets"]) if tested else None,
         partition=make_partition(partition, strata, num_clients, seed, owners),
-        prepare=None if scaling is None else scaling_of(schema, scaling),
-        augment=augment,
+        prepare=None if scaling is None else scaling_of(parts, schema, scaling),
+        **parts.augmented(augment),
         source=source,
         by_owner=owners is not None,
     )
 
 
 def task_without_data(
-    name: str, schema: str | Mapping[str, Any] | None, model: str | None
-) -> OwnTask:
+    name: str,
+    schema: str | Mapping[str, Any] | None,
+    model: str | None,
+    backend: str = TORCH,
+) -> "OwnTask":
     """The task of a server whose devices own the data: a model, and no examples.
 
     Raises:
@@ -103,41 +96,43 @@ def task_without_data(
             "task.path=null must be the data, or task.schema must be given: nothing says what the "
             "model's inputs and outputs are"
         )
-    return _empty(name, known, model)
+    return _empty(parts_of(backend), name, known, model)
 
 
-def _empty(name: str, schema: Schema, model: str | None) -> OwnTask:
+def _empty(parts: Parts, name: str, schema: Schema, model: str | None) -> "OwnTask":
     shape = schema.input_shape
     if model is None:
         model = "cnn" if len(shape) == 3 else "mlp"
     # These take inputs of any shape; two sizes would be taken for those of a text.
     taken = (prod(shape),) if model in FLAT_MODELS else shape
     num_targets = () if schema.kind == "classification" else (schema.num_outputs,)
-    return OwnTask(
+    chunk = parts.chunk
+    task: OwnTask = parts.own_task(
         name=name,
-        objective=objective_of(schema),
-        architecture=architecture(model, taken, schema.num_outputs),
-        inputs=torch.empty(0, *shape),
-        targets=torch.empty(0, *num_targets, dtype=torch.float32 if num_targets else torch.int64),
+        objective=objective_of(parts, schema),
+        architecture=parts.architecture(model, taken, schema.num_outputs),
+        inputs=parts.array(np.empty((0, *shape), np.float32)),
+        targets=parts.array(np.empty((0, *num_targets), np.float32 if num_targets else np.int64)),
         source="own",
         # Activations grow with an input: those of 500 large images take gigabytes.
-        test_chunk=max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(shape))),
+        test_chunk=max(1, min(chunk, chunk * 3 * 32 * 32 // prod(shape))),
         schema=schema,
     )
+    return task
 
 
-def objective_of(schema: Schema) -> Objective:
+def objective_of(parts: Parts, schema: Schema) -> Any:
     """Loss and metrics for a schema's outputs."""
     if schema.kind == "classification":
-        return Classification(schema.num_outputs, classes=schema.outputs)
+        return parts.classification(schema.num_outputs, classes=schema.outputs)
     if schema.kind == "multi_label":
-        return MultiLabel(schema.num_outputs, labels=schema.outputs)
-    return Regression(
+        return parts.multi_label(schema.num_outputs, labels=schema.outputs)
+    return parts.regression(
         schema.num_outputs, mean=schema.target_mean, deviation=schema.target_deviation
     )
 
 
-def scaling_of(schema: Schema, scaling: str) -> Scaling:
+def scaling_of(parts: Parts, schema: Schema, scaling: str) -> Any:
     """The scaling of a schema's images.
 
     Raises:
@@ -150,7 +145,7 @@ def scaling_of(schema: Schema, scaling: str) -> Scaling:
         "unit or raw255 with a schema that has no mean and deviation",
         "the images could not be standardised as others are",
     )
-    return make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
+    return parts.make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
 
 
 # -- what a reader gives ---------------------------------------------------------------------------

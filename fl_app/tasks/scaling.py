@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.tasks.options import check_options
+from fl_app.tasks.moments import factor_and_offset
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,21 +32,6 @@ class Scaling:
         return torch.addcmul(offset, images.float(), factor)
 
 
-def moments(images: NDArray[np.uint8]) -> NDArray[np.float64]:
-    """Exact mean and deviation of every channel, shape ``(2, channels)``, without a float copy.
-
-    Args:
-        images: shape ``(n, channels, height, width)``.
-    """
-    values = np.arange(256.0)
-    both = []
-    for channel in range(images.shape[1]):
-        share = np.bincount(images[:, channel].ravel(), minlength=256) / images[:, channel].size
-        mean = share @ values
-        both.append((mean, np.sqrt(share @ (values - mean) ** 2)))
-    return np.array(both).T
-
-
 def make_scaling(scaling: str, maximum: float, train_moments: NDArray[np.float64]) -> Scaling:
     """Look up a scaling; training set and test set have the same.
 
@@ -54,15 +39,10 @@ def make_scaling(scaling: str, maximum: float, train_moments: NDArray[np.float64
         scaling: ``"raw255"`` leaves the original values, ``"unit"`` maps them to [0, 1],
             ``"standardised"`` gives every channel of the training set mean 0 and deviation 1.
         maximum: largest possible value of a pixel, 255 for most images.
-        train_moments: `moments` of the training set.
+        train_moments: `fl_app.tasks.moments.moments` of the training set.
 
     Raises:
         ValueError: `scaling` is unknown.
     """
-    check_options(scaling=scaling)
-    if scaling == "standardised":
-        mean, deviation = torch.from_numpy(train_moments).view(2, -1, 1, 1)
-        deviation = torch.where(deviation > 0, deviation, 1.0)
-        return Scaling((1.0 / deviation).float(), (-mean / deviation).float())
-    factor = 1.0 / maximum if scaling == "unit" else 1.0
-    return Scaling(torch.tensor([factor]), torch.zeros(1))
+    factor, offset = factor_and_offset(scaling, maximum, train_moments)
+    return Scaling(torch.from_numpy(factor), torch.from_numpy(offset))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.core.errors import is_number, require, require_count
+from fl_app.tasks.client_examples import CHUNK, ClientExamples
 from fl_app.tasks.clients import given_partition, partitioner_of
 from fl_app.tasks.examples import Examples, examples_of
 from fl_app.tasks.items import class_names, column_of, read_columns, read_pairs, splits_of
@@ -18,15 +19,9 @@ from fl_app.tasks.models.foreign import maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.options import IMAGE_MODELS
-from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling
 
-# Test examples per forward pass: enough to hide overhead, few enough for the processor's cache.
-CHUNK = 500
-
 PROBED = 16  # examples on which metrics are tried before a run
-
-STREAM = 0x686F_6C64_6F75_7400  # keeps the held-out examples' random numbers apart from all others
 
 
 class Settings(TypedDict, total=False):
@@ -45,7 +40,7 @@ class Settings(TypedDict, total=False):
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
-class Task:
+class Task(ClientExamples):
     """A learning problem with its data. Examples are decoded once and held as one tensor.
 
     Attributes:
@@ -58,12 +53,6 @@ class Task:
             Several labels: float32, 0 or 1, shape ``(n, C)``. Numbers: float32, shape ``(n, k)``.
         test_inputs: the server's test set, shape ``(n_test, ...)``; None = there is none.
         test_targets: as `targets`; None = there is no test set.
-        partition: for every client the indices of its training examples, int64; empty = the
-            clients follow from the run's configuration (`with_clients`).
-        validation: for every client the indices of its examples kept for validation, int64; empty
-            = clients evaluate on their training examples.
-        holdout: share of every client's examples that `with_clients` keeps for validation, in
-            [0, 1).
         source: source of the data: ``"built-in"``, ``"local"``, ``"hub"``, ``"generated"`` (by the
             task itself), ``"own"`` (the user's) or ``"stand-in"`` (made-up data instead of the real
             ones).
@@ -81,9 +70,6 @@ class Task:
     targets: Tensor
     test_inputs: Tensor | None = None
     test_targets: Tensor | None = None
-    partition: Sequence[NDArray[np.int64]] = ()
-    validation: Sequence[NDArray[np.int64]] = ()
-    holdout: float = 0.0
     source: str = "built-in"
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor], Tensor] | None = None
@@ -218,22 +204,9 @@ class Task:
         tests = (None, None) if test is None else read_columns(test, inputs, target)
         return cls.from_arrays(*read_columns(train, inputs, target), *tests, **settings)
 
-    @property
-    def num_clients(self) -> int:
-        """N; 0 = the clients follow from the run's configuration."""
-        return len(self.partition)
-
-    @property
-    def has_test_set(self) -> bool:
-        return self.test_targets is not None
-
     def model(self) -> nn.Module:
         """A new model, with initial weights from torch's global random state."""
         return self.architecture()
-
-    def train_indices(self, client_id: int) -> NDArray[np.int64]:
-        """The client's training examples, shape ``(n_i,)``."""
-        return self.partition[client_id]
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Copies of inputs and targets of training examples, ready for the model."""
@@ -280,22 +253,6 @@ class Task:
 
     # -- clients ----------------------------------------------------------------------------------
 
-    def with_clients(self, partitioner: Partitioner, num_clients: int, seed: int) -> "Task":
-        """This task with its training examples distributed over clients.
-
-        Args:
-            partitioner: distributes by `Objective.strata`.
-            num_clients: N, 1 <= N <= n.
-            seed: seed of the partition and of the examples kept for validation.
-
-        Raises:
-            ValueError: as `make_partition`.
-        """
-        strata = self.objective.strata(self.targets)
-        parts = make_partition(partitioner, strata, num_clients, seed)
-        dealt = replace(self, partition=parts, validation=())
-        return dealt.with_holdout(self.holdout, seed) if self.holdout else dealt
-
     def _with_given(self, clients: Any, num_clients: int | None, seed: int) -> "Task":
         """This task with the clients that `from_arrays` was given."""
         if clients is None and num_clients is None:
@@ -317,32 +274,6 @@ class Task:
         )
         dealt = replace(self, partition=parts)
         return dealt.with_holdout(self.holdout, seed) if self.holdout else dealt
-
-    def with_holdout(self, share: float, seed: int) -> "Task":
-        """This task with a share of every client's training examples kept for validation.
-
-        A client keeps at least one example for validation and at least one for training; one that
-        has a single example trains on it and validates on none.
-
-        Args:
-            share: in (0, 1).
-            seed: the draw of a client follows from the seed and the client alone.
-        """
-        train, validation = [], []
-        for client_id, indices in enumerate(self._client_examples()):
-            rng = np.random.default_rng((seed, client_id, STREAM))
-            num_kept = min(max(1, round(share * indices.size)), max(0, indices.size - 1))
-            kept, rest = np.split(rng.permutation(indices), [num_kept])
-            train.append(np.sort(rest))
-            validation.append(np.sort(kept))
-        return replace(self, partition=train, validation=validation, holdout=share)
-
-    def _client_examples(self) -> Sequence[NDArray[np.int64]]:
-        """All examples of every client, for training and for validation."""
-        if not self.validation:
-            return self.partition
-        both = zip(self.partition, self.validation, strict=True)
-        return [np.sort(np.concatenate(parts)) for parts in both]
 
     def label_counts(self, client_id: int | None = None) -> NDArray[np.int64]:
         """Examples of each class that a client has, or the test set, shape ``(C,)``.
@@ -391,10 +322,6 @@ class Task:
             shares = counts[0].double() / torch.from_numpy(self.label_counts())
             metrics.update((f"recall_{label}", share.item()) for label, share in enumerate(shares))
         return metrics
-
-    def evaluation_indices(self, client_id: int) -> NDArray[np.int64]:
-        """The client's validation examples; without those of any client, its training examples."""
-        return (self.validation or self.partition)[client_id]
 
     def evaluate(self, model: nn.Module, client_id: int) -> tuple[dict[str, float], int]:
         """The objective's metrics on one client's validation examples, and how many these are.

@@ -1,17 +1,20 @@
 """FedDyn's device: local training; `fl_app.algorithms.feddyn` has the equations."""
 
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fl_app.client import LocalTrainer
+from fl_app.client.backend import NUMPY, TORCH
+from fl_app.client.operations import Arrays
 from fl_app.core.types import Config, Order, Upload, Vector
 
 
 class FedDynTrainer(LocalTrainer):
     """Local SGD on the shifted loss; a client keeps h_i between its orders."""
+
+    backends: ClassVar = (TORCH, NUMPY)
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Prepare the shift h_i - c and its weight alpha_i."""
@@ -20,16 +23,15 @@ class FedDynTrainer(LocalTrainer):
         if "mean_examples" in config:
             share = self.task.train_indices(self.client_id).size / float(config["mean_examples"])
         self._alpha = float(config["regularisation"]) / share
-        self._shift = [-p.detach() for p in self.model.params]
+        self._shift = [-p for p in self.operations.copies(self.model.params)]
         if (memory := self._like_params(self.state.get("memory"))) is not None:
-            torch._foreach_add_(self._shift, memory)
+            self._shift = self.operations.add(self._shift, memory)
 
-    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
+    def correct(self, grad: Arrays, step: int) -> Arrays:
         """g + alpha_i (h_i - c + w)."""
         del step
-        params: list[Tensor] = self.model.params  # type: ignore[assignment]
-        pull = list(torch._foreach_add(self._shift, params))
-        return list(torch._foreach_add(grad, pull, alpha=self._alpha))
+        pull = self.operations.add(self._shift, self.model.params)
+        return self.operations.add(grad, pull, self._alpha)
 
     def train(self, order: Order, out: Vector | None = None) -> Upload:
         upload = super().train(order, out)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.client.backend import NUMPY, TORCH
 from fl_app.core.types import Order, Upload, Vector
 
 
@@ -20,6 +21,7 @@ class OverlapTrainer(LocalTrainer):
         settings: see `LocalTrainer`; `local_epochs` counts the epochs of a cycle.
     """
 
+    backends: ClassVar = (TORCH, NUMPY)
     overlaps: ClassVar[bool] = True
 
     def __init__(self, task: TrainingTask, **settings: Any) -> None:

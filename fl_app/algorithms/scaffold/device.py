@@ -1,14 +1,14 @@
 """SCAFFOLD's device: local training; `fl_app.algorithms.scaffold` has the equations."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fl_app.algorithms.scaffold import CONTROL
 from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.client.backend import NUMPY, TORCH
+from fl_app.client.operations import Arrays
 from fl_app.core.errors import require
 from fl_app.core.types import (
     Config,
@@ -29,6 +29,8 @@ class SCAFFOLDTrainer(LocalTrainer):
         ValueError: a value is out of its bounds.
     """
 
+    backends: ClassVar = (TORCH, NUMPY)
+
     def __init__(self, task: TrainingTask, **settings: Any) -> None:
         super().__init__(task, **settings)
         require(
@@ -47,10 +49,10 @@ class SCAFFOLDTrainer(LocalTrainer):
             correction = correction - self.state[CONTROL]
         self._correction = self._like_params(correction) or []
 
-    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
+    def correct(self, grad: Arrays, step: int) -> Arrays:
         """g_i - c_i + c."""
         del step
-        return list(torch._foreach_add(grad, self._correction))
+        return self.operations.add(grad, self._correction)
 
     def train(self, order: Order, out: Vector | None = None) -> Upload:
         upload = super().train(order, out)

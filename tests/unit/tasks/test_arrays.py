@@ -10,7 +10,7 @@ import torch
 
 from fl_app.tasks.arrays import arrays
 from fl_app.tasks.objective import Classification, MultiLabel, Regression
-from fl_app.tasks.own_data import OwnTask
+from fl_app.tasks.own_task import OwnTask
 from fl_app.tasks.partition import (
     Dirichlet,
     Iid,

@@ -11,7 +11,7 @@ from fl_app.tasks.partition import PARTITIONS
 
 CONF = Path(__file__).parents[3] / "conf"
 FILES = sorted(path for group in ("task", "partition") for path in (CONF / group).glob("*"))
-SUPPLIED = {"partition", "num_clients", "seed"}  # by the factory
+SUPPLIED = {"partition", "num_clients", "seed", "backend"}  # by the factory
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")

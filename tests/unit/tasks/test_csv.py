@@ -13,7 +13,7 @@ import torch
 from fl_app.tasks.cache import cache_folder
 from fl_app.tasks.csv import csv
 from fl_app.tasks.objective import Classification, MultiLabel, Regression
-from fl_app.tasks.own_data import OwnTask
+from fl_app.tasks.own_task import OwnTask
 from fl_app.tasks.partition import Iid
 
 ROWS = """age,city,owner,bought

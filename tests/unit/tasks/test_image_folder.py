@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from fl_app.tasks.image_folder import image_folder
-from fl_app.tasks.own_data import OwnTask
+from fl_app.tasks.own_task import OwnTask
 from fl_app.tasks.partition import Iid
 
 Draw = Callable[..., None]

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from fl_app.tasks.scaling import make_scaling, moments
+from fl_app.tasks.moments import moments
+from fl_app.tasks.scaling import make_scaling
 
 TRAIN = np.array([[[[0]], [[4]]], [[[16]], [[8]]]], np.uint8)  # (2, 2, 1, 1)
 TEST = np.array([[[[8]], [[8]]]], np.uint8)

@@ -1,0 +1,132 @@
+"""Arithmetic on tensors of torch."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fl_app.client.flat import FlatModel
+from fl_app.client.weights import load_weights
+from fl_app.core.types import Vector
+
+
+class TensorOperations:
+    """See `fl_app.client.operations.Operations`.
+
+    Args:
+        device: torch device; ``"auto"`` takes a GPU if there is one.
+    """
+
+    def __init__(self, device: str) -> None:
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(device)
+
+    def build_model(
+        self, task: Any, seed: int, private: Sequence[str], weights: str | None
+    ) -> FlatModel:
+        with torch.random.fork_rng(devices=[]):  # the caller's own draws stay as they were
+            torch.manual_seed(seed)
+            module = task.model()
+        if weights is not None:
+            load_weights(module, weights)
+        return FlatModel(module, self.device, private)
+
+    def seed(self, seed: int) -> None:
+        """Seed the generators that draw on the device.
+
+        `torch.manual_seed` seeds every backend. If CUDA is built in but not in use, it formats a
+        stack trace each time, which takes 0.3 ms.
+        """
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
+
+    def train_mode(self, model: FlatModel) -> None:
+        if not model.module.training:  # `train` visits every submodule, in 0.1 ms
+            model.module.train()
+
+    def without_gradients(self) -> AbstractContextManager[Any]:
+        return torch.no_grad()
+
+    def loss(self, model: FlatModel, task: Any, chosen: NDArray[np.int64]) -> Tensor:
+        inputs, target = task.batch(chosen)
+        if self.device.type != "cpu":
+            inputs, target = inputs.to(self.device), target.to(self.device)
+        loss: Tensor = task.loss(model.module(inputs), target)
+        return loss
+
+    def gradient(
+        self,
+        model: FlatModel,
+        task: Any,
+        chosen: NDArray[np.int64],
+        penalty: Callable[[], Tensor] | None,
+    ) -> tuple[Tensor, list[Tensor]]:
+        total = loss = self.loss(model, task, chosen)
+        if penalty is not None:
+            total = loss + penalty()
+        return loss.detach(), list(torch.autograd.grad(total, model.trained))
+
+    def descend(
+        self,
+        params: list[Tensor],
+        grad: list[Tensor],
+        velocity: list[Tensor] | None,
+        momentum: float,
+        lr: float,
+    ) -> list[Tensor] | None:
+        with torch.no_grad():
+            if momentum:
+                if velocity is None:
+                    velocity = [g.clone() for g in grad]
+                else:
+                    torch._foreach_mul_(velocity, momentum)
+                    torch._foreach_add_(velocity, grad)
+                grad = velocity
+            torch._foreach_add_(params, grad, alpha=-lr)
+        return velocity
+
+    def add(self, first: list[Tensor], second: list[Tensor], alpha: float = 1.0) -> list[Tensor]:
+        return list(torch._foreach_add(first, second, alpha=alpha))
+
+    def subtract(self, first: list[Tensor], second: list[Tensor]) -> list[Tensor]:
+        return list(torch._foreach_sub(first, second))
+
+    def scale(self, arrays: list[Tensor], factor: float) -> list[Tensor]:
+        return list(torch._foreach_mul(arrays, factor))
+
+    def norm(self, arrays: list[Tensor]) -> float:
+        return torch.nn.utils.get_total_norm(arrays).item()
+
+    def copies(self, arrays: list[Tensor]) -> list[Tensor]:
+        return [tensor.detach().clone() for tensor in arrays]
+
+    def zeros(self, arrays: list[Tensor]) -> list[Tensor]:
+        return [torch.zeros_like(tensor) for tensor in arrays]
+
+    def flat(self, arrays: list[Tensor], out: Vector | None = None) -> Vector:
+        rows = [tensor.reshape(-1) for tensor in arrays]
+        if out is None:
+            vector: Vector = torch.cat(rows).cpu().numpy()
+            return vector
+        if self.device.type == "cpu":
+            torch.cat(rows, out=torch.from_numpy(out))
+        else:
+            out[:] = torch.cat(rows).cpu().numpy()
+        return out
+
+    def like(self, flat: NDArray[Any], arrays: list[Tensor]) -> list[Tensor]:
+        sizes = [tensor.numel() for tensor in arrays]
+        parts = torch.split(torch.tensor(flat, device=self.device), sizes)
+        return [part.view(t.shape) for part, t in zip(parts, arrays, strict=True)]
+
+    def total(self, losses: Sequence[Tensor]) -> float:
+        return float(torch.stack(list(losses)).sum())
+
+    def mean(self, losses: Sequence[Tensor]) -> float:
+        return float(torch.stack(list(losses)).mean())
