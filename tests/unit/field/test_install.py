@@ -35,7 +35,7 @@ class Machine:
             "date": f'exec {shutil.which("date")} "$@"',
             "python3": '[ "$1" != -c ] || exit 0; '
             '[ "$1" != --version ] || exec echo Python 3.11.2; '
-            'mkdir -p "$3/bin"; : >"$3/bin/python"',
+            'mkdir -p "$3/bin"; : >"$3/bin/python"; chmod +x "$3/bin/python"',
             "systemctl": f"cd {self.running}; for last; do :; done; case $* in "
             '*is-active*) [ -f "$last" ] ;; start* | restart*) shift; touch "$@" ;; '
             'stop* | disable*) rm -f "$last" ;; esac',
@@ -223,7 +223,7 @@ def test_a_folder_becomes_a_service(machine, kit):
         assert word in doctor
     assert machine.called("systemctl enable --quiet fl-supernode")
     order = [line.split()[0] for line in machine.calls.read_text().splitlines()]
-    assert order.index("useradd") < order.index("systemd-run") < len(order)
+    assert order.index("useradd") < order.index("chown") < order.index("systemd-run")
 
 
 def test_the_servers_folder_brings_what_the_server_needs(machine, kit):
@@ -360,12 +360,19 @@ def test_uninstalling_keeps_keys_and_state_unless_told_otherwise(machine, kit):
 
 
 def test_the_environment_of_the_other_role_stays(machine, kit):
-    assert machine.run(kit / "node-0").returncode == 0
     assert machine.run(kit / "server").returncode == 0
+    assert machine.run(kit / "node-0").returncode == 0
+    assert not machine.called("python3 .*packages.py"), "the server's has all that a node needs"
     assert machine.run(kit / "server", "--uninstall", "--purge").returncode == 0
     assert (machine.root / "opt/fl-app/.venv").exists()
     assert (machine.home / "node.key").exists()
     assert not machine.called("userdel")
+
+
+def test_a_server_needs_more_than_a_node(machine, kit):
+    assert machine.run(kit / "node-0").returncode == 0
+    assert machine.run(kit / "server").returncode == 0
+    assert machine.called("python3 .*packages.py")
 
 
 def test_two_installations_at_once_do_not_meet(machine, kit):

@@ -250,10 +250,13 @@ make_environment() {
     [ "$role" = node ] || requirement="fl-app[server] @ file://$1"
     wanted=$(cat "$1" "$home/constraints.txt" "$home/packages.py" | cksum)
     wanted="$wanted $torch $("$python" --version)"
-    if [ "$(cat "$venv/.complete-$role" 2>/dev/null)" = "$wanted" ]; then
-        say "The environment $venv is up to date"
-        return
-    fi
+    for other in "$role" server; do # what the server needs suffices for a node
+        if [ "$(cat "$venv/.complete-$other" 2>/dev/null)" = "$wanted" ]; then
+            say "The environment $venv is up to date"
+            printf '%s' "$wanted" >"$venv/.complete-$role"
+            return
+        fi
+    done
     say "Installing into $venv (a board takes minutes) ..."
     stop_services
     rm -f "$venv/.complete-$role"
@@ -277,6 +280,7 @@ doctor() {
 }
 
 install() {
+    cd / # for Python looks for modules where it is started
     mkdir -p "$root/run/lock"
     exec 9>"$root/run/lock/fl-app-install"
     flock -n 9 || die "another install.sh is running"
@@ -290,16 +294,20 @@ install() {
     make_environment
     for name in $services; do cp "$home/$name.service" "$units/"; done
     systemctl daemon-reload
-    status=0
-    doctor || status=3
     systemctl enable --quiet "$service"
     systemctl restart "$service"
     start_again
-    sleep 3
-    active "$service" || status=3
+    say "$service is started; doctor waits for it ..."
+    tries=0
+    until "$venv/bin/python" -m fl_app.field healthy "$home" || [ "$tries" = 20 ]; do
+        tries=$((tries + 1))
+        sleep 2
+    done
+    status=0
+    doctor || status=3
     say "$service starts with this system. Its log: journalctl -fu $service"
     [ "$here" = "$home" ] || say "Settings, keys and state: $home. This folder is not needed any more."
-    [ "$status" = 0 ] || say "doctor or the service found something wrong (see above). The service goes on trying."
+    [ "$status" = 0 ] || say "doctor found something wrong (see above). The service goes on trying."
     exit "$status"
 }
 
