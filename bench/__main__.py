@@ -5,18 +5,19 @@ import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from bench import exchange, memory, server_step, throughput
+from bench import batches, exchange, memory, server_step, throughput
 from bench.workloads import CROWD, WORKLOADS
 
 
 def main() -> None:
     """Measure one workload after the other, each in processes of its own."""
-    names = [workload.work for workload in (*WORKLOADS, CROWD)]
+    names = [workload.work for workload in (*WORKLOADS, *batches.WORKLOADS, CROWD)]
     names += [exchange.WORK, server_step.WORK]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
     parser.add_argument("--repeats", type=int, default=5, help="paired measurements")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each side in one of them")
+    parser.add_argument("--batch", default="auto", help="runtime.batch of B1 to B4")
     parser.add_argument(
         "--versions", type=int, default=500, help="of M, which runs 3 times as many"
     )
@@ -38,6 +39,17 @@ def main() -> None:
                     options.repeats,
                     options.seconds,
                     options.same_allocator,
+                )
+                print(json.dumps(job.result()), flush=True)
+        for workload in batches.WORKLOADS:
+            for algorithm in batches.ALGORITHMS if workload.work in options.only else ():
+                job = fresh.submit(
+                    batches.measure,
+                    workload,
+                    algorithm,
+                    options.batch,
+                    options.repeats,
+                    options.seconds,
                 )
                 print(json.dumps(job.result()), flush=True)
         if CROWD.work in options.only:

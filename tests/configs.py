@@ -9,6 +9,19 @@ from fl_app.cli import CONF
 ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
 
 
+# Flower's own strategies are not ours to prove (tests/contract/test_robust.py).
+NAMES = sorted(
+    path.stem
+    for path in (CONF / "algorithm").glob("*.yaml")
+    if "algorithms" in path.read_text().partition("_target_: ")[2].partition("\n")[0]
+)
+
+# Of those that add noise, so little that the rest can be seen.
+QUIET = {
+    "dp_fedbuff": ["algorithm.strategy.noise_multiplier=0.01", "algorithm.strategy.clip_norm=9"]
+}
+
+
 def composed(*overrides: str) -> DictConfig:
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", overrides=list(overrides))

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer
+from fl_app.client.batch import BatchTrainer
+from fl_app.client.batchable import obstacle
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.events import Event, Sink, to_json
 from fl_app.core.types import (
@@ -106,7 +108,10 @@ class Quadratic:
         return self.points[torch.from_numpy(indices)], torch.zeros(len(indices), dtype=torch.int64)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return 0.5 * output.square().sum(-1).mean()
+        return self.losses(output, target).mean()
+
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        return 0.5 * output.square().sum(-1)
 
     def test(self, model: nn.Module) -> Mapping[str, float]:
         with torch.no_grad():
@@ -275,9 +280,13 @@ def run(
     initial: Vector | None = None,
     seed: int = 0,
     sinks: Sequence[Sink] = (),
+    batch: int = 1,
     **more: Any,
 ) -> Run:
-    """Run a federation under virtual time; `workers` = 0 trains in this process."""
+    """Run a federation under virtual time; `workers` = 0 trains in this process.
+
+    `batch` orders are computed together, if the trainer can do so.
+    """
     if trainer is None:
         trainer = Scripted(toward_own_number)
     if initial is None:
@@ -288,6 +297,9 @@ def run(
     pauses = False
     if isinstance(trainer, LocalTrainer):
         epochs, pauses = trainer.epochs, trainer.pauses
+    together = None
+    if batch > 1 and isinstance(trainer, LocalTrainer) and not obstacle(trainer):
+        together = BatchTrainer(trainer)
     strategy = strategy or MeanDelta()
     recorder = Recorder()
     mailbox = (
@@ -297,9 +309,10 @@ def run(
             initial.size,
             upload_extra=strategy.upload_extra,
             patience=patience,
+            together=together,
         )
         if workers
-        else Inline(trainer)
+        else Inline(trainer, together)
     )
     engine = Engine(
         strategy=strategy,
@@ -314,6 +327,7 @@ def run(
             epochs=epochs,
             pauses=pauses,
             evaluation_share=evaluation_share,
+            batch=batch if together else 1,
         ),
         initial=initial,
         stop=Stop(num_versions, seconds, target_accuracy),

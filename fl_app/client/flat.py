@@ -38,6 +38,7 @@ class FlatModel:
         trained: `params`, followed by the private parameters.
         frozen: the frozen parameters by name, each once.
         private: the private parameters and buffers by name, each once.
+        initial: their values before training.
 
     Raises:
         ValueError: no parameter would be trained and shared, or a private pattern matches nothing
@@ -94,8 +95,8 @@ class FlatModel:
         )
         self.params = [params[entry.name] for entry in order]
         self.trained = [*self.params, *(p for name, p in params.items() if name in own)]
-        self._initial = {name: t.detach().cpu().clone() for name, t in self.private.items()}
-        self._fixed = {**{name: p.detach() for name, p in self.frozen.items()}, **self._initial}
+        self.initial = {name: t.detach().cpu().clone() for name, t in self.private.items()}
+        self._fixed = {**{name: p.detach() for name, p in self.frozen.items()}, **self.initial}
         self._digest: str | None = None
 
     def load(self, vector: Vector) -> None:
@@ -130,7 +131,7 @@ class FlatModel:
         """
         arrays = self.layout.named(vector)
         arrays |= {name: _readable(tensor).numpy() for name, tensor in self.frozen.items()}
-        arrays |= {name: _readable(tensor).numpy() for name, tensor in self._initial.items()}
+        arrays |= {name: _readable(tensor).numpy() for name, tensor in self.initial.items()}
         return {name: arrays[first] for name, first in self._first_names.items()}
 
     def twin(self) -> "FlatModel":
@@ -148,7 +149,7 @@ class FlatModel:
     def load_private(self, arrays: State) -> None:
         """Set the private tensors; those that `arrays` lacks get their initial values."""
         for name, tensor in self.private.items():
-            tensor.copy_(torch.tensor(arrays[name]) if name in arrays else self._initial[name])
+            tensor.copy_(torch.tensor(arrays[name]) if name in arrays else self.initial[name])
 
     # -- fixed part -------------------------------------------------------------------------------
 

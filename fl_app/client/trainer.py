@@ -240,6 +240,16 @@ class LocalTrainer(NumPyClient):
         """Whether a client may pause in the middle of an order."""
         return self._pauses
 
+    @property
+    def batches(self) -> bool:
+        """Whether orders of several clients can be trained in one operation, with equal results.
+
+        A subclass says so itself. Then `begin`, `correct` and `finish` are called on a copy of the
+        trainer for each client, whose `model` has `layout`, `params`, `flat` and `read` alone, and
+        `train` is not called. `penalty` and `should_pause` are not called either.
+        """
+        return type(self) is LocalTrainer
+
     # -- hooks ------------------------------------------------------------------------------------
 
     def penalty(self, params: "list[Tensor]", received: "list[Tensor]") -> "Tensor":
@@ -257,6 +267,16 @@ class LocalTrainer(NumPyClient):
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Prepare an order; called before its first batch."""
+
+    def finish(self, order: Order, upload: Upload) -> Upload:
+        """The upload with what the trainer adds to it, such as the client's new state.
+
+        Args:
+            order: the order, after its last step.
+            upload: as it would be without.
+        """
+        del order
+        return upload
 
     def should_pause(self, epoch: int) -> bool:
         """Whether to ask for a fresh model after `epoch` local epochs; at most once per order."""
@@ -300,28 +320,51 @@ class LocalTrainer(NumPyClient):
         Raises:
             ValueError: the client has no training data, or the order continues without a pause.
         """
-        client_id, received, config = order.client_id, order.vector, order.config
-        indices = self.task.train_indices(client_id)
-        if indices.size == 0:
-            raise ValueError(f"client {client_id} has no training examples")
-        self.client_id = client_id
-        self.state = dict(order.state)
-        self.extra = order.extra
-        self._proximal = float(config.get("proximal-mu", self.proximal))
-        continues = bool(config.get("continues", False))
-        entropy = (self.seed, client_id, order.sequence)
-        rng = np.random.default_rng((*entropy, 1) if continues else entropy)
-        self.operations.seed(int(rng.integers(1 << 62)))
+        received, config = order.vector, order.config
+        indices, rng, seed = self._take(order)
+        self.operations.seed(seed)
         self.operations.train_mode(self.model)
-        if continues:
+        if config.get("continues", False):
             return self._continue_order(indices, rng, received, config, out)
         # A new order ends a paused order that was never answered.
         self.state = {k: v for k, v in self.state.items() if not k.startswith("paused")}
         self.model.load(received)
         self.begin(config, rng)
         if self.upload == "gradient":
-            return self._gradient(indices, rng, received, out)
-        return self._descend(indices, rng, received, config, out, _Progress())
+            return self.finish(order, self._gradient(indices, rng, received, out))
+        upload = self._descend(indices, rng, received, config, out, _Progress())
+        return self.finish(order, upload) if upload.done else upload
+
+    def _take(self, order: Order) -> tuple[NDArray[np.int64], np.random.Generator, int]:
+        """Make an order the current one.
+
+        Returns:
+            The client's training examples, the order's generator, and torch's seed.
+        """
+        client_id = order.client_id
+        indices = self.task.train_indices(client_id)
+        if indices.size == 0:
+            raise ValueError(f"client {client_id} has no training examples")
+        self.client_id = client_id
+        self.state = dict(order.state)
+        self.extra = order.extra
+        self._proximal = float(order.config.get("proximal-mu", self.proximal))
+        entropy = (self.seed, client_id, order.sequence)
+        continues = bool(order.config.get("continues", False))
+        rng = np.random.default_rng((*entropy, 1) if continues else entropy)
+        return indices, rng, int(rng.integers(1 << 62))
+
+    def _lengths(self, num_examples: int, config: Config) -> tuple[int, int]:
+        """Number of mini-batches of an epoch, and of an order."""
+        per_epoch = math.ceil(num_examples / self.batch_size)
+        epochs = int(config.get("local_epochs", self.local_epochs))
+        return per_epoch, self.local_steps or epochs * per_epoch
+
+    def _rate(self, config: Config) -> float:
+        """The learning rate of an order."""
+        version = float(config.get("version", 0))
+        lr: float = self.local_lr * self.lr_decay**version
+        return lr * float(config.get("local_lr_factor", 1.0))
 
     def _gradient(
         self,
@@ -352,11 +395,8 @@ class LocalTrainer(NumPyClient):
         params: Arrays = self.model.trained
         anchor = before.anchor or self._anchor()
         velocity = before.velocity
-        version = float(config.get("version", 0))
-        lr = self.local_lr * self.lr_decay**version * float(config.get("local_lr_factor", 1.0))
-        per_epoch = math.ceil(indices.size / self.batch_size)
-        epochs = int(config.get("local_epochs", self.local_epochs))
-        steps = self.local_steps or epochs * per_epoch
+        lr = self._rate(config)
+        per_epoch, steps = self._lengths(indices.size, config)
         pauses = self._pauses and not before.steps
         losses = []
         for step, chosen in enumerate(

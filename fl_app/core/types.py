@@ -164,6 +164,7 @@ class Reply:
         error: why there is nothing.
         scores: of a client that evaluated.
         supplied: bytes of the model's fixed part, if the client asked for it.
+        together: whether it was computed in one operation with the replies to other orders.
     """
 
     number: int
@@ -171,6 +172,7 @@ class Reply:
     error: str = ""
     scores: Scores | None = None
     supplied: int = 0
+    together: bool = False
 
 
 @dataclass(frozen=True, slots=True)

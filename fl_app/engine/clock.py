@@ -5,9 +5,9 @@ duration when the order is dispatched. So the seed decides what happens, and the
 does. The wall clock takes events from the mailbox.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -112,6 +112,10 @@ class Clock(Protocol):
         """Ask for an `Alarm` at this time at the latest; it replaces the previous request."""
         ...
 
+    def totals(self) -> Mapping[str, float]:
+        """Numbers about the whole run, for its summary."""
+        ...
+
     def state_dict(self) -> dict[str, Any]:
         """The state between two events, as plain data and arrays."""
         ...
@@ -155,4 +159,13 @@ class Mailbox(Protocol):
 
     def close(self) -> None:
         """End workers and threads at once."""
+        ...
+
+
+@runtime_checkable
+class BatchMailbox(Mailbox, Protocol):
+    """A mailbox whose workers can train several clients in one operation."""
+
+    def push_together(self, orders: Sequence[Order]) -> None:
+        """Accept training orders to be computed together; `capacity` must be above 0."""
         ...

@@ -118,7 +118,7 @@ class Outcome:
         stopped: "num_versions", "seconds", "updates", "target_accuracy", "interrupted", or what
             went wrong.
         error: what went wrong, if the run could not go on.
-        totals: the strategy's numbers about the whole run.
+        totals: numbers of strategy and clock about the whole run.
     """
 
     params: Vector
@@ -287,7 +287,7 @@ class Engine:
             self._clock.close()
             outcome.version = self.version
             outcome.params = self._strategy.to_evaluate(self._versions.model)
-            outcome.totals = self._strategy.totals()
+            outcome.totals = {**self._strategy.totals(), **self._clock.totals()}
         return outcome
 
     @property

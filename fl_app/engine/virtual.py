@@ -9,9 +9,11 @@ import numpy as np
 
 from fl_app.core.types import NO_EXTRA, Devices, Order, Parts, Reply, Vector
 from fl_app.engine.agenda import Agenda, Entry, Kind, is_computed
+from fl_app.engine.batches import Batches
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
+    BatchMailbox,
     ClockEvent,
     Expired,
     Joined,
@@ -45,6 +47,8 @@ class VirtualClock:
             needed by the end of the first epoch, the earliest pause.
         evaluation_share: of a client, seconds of an evaluation over those of an order's training;
             None = evaluations take no time.
+        batch: largest number of orders that are computed together (`Batches`), >= 1; above 1, the
+            mailbox is a `BatchMailbox`, and no client may pause.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class VirtualClock:
         counts_epochs: bool = False,
         pauses: bool = False,
         evaluation_share: Callable[[int], float] | None = None,
+        batch: int = 1,
     ) -> None:
         self._now = 0.0
         self._mailbox = mailbox
@@ -69,6 +74,10 @@ class VirtualClock:
         self._parts: dict[int, Parts] = {}  # of every client's order
         self._agenda = Agenda(deadline)
         self._lookahead = Lookahead(mailbox)
+        if batch > 1:
+            assert isinstance(mailbox, BatchMailbox)
+            self._lookahead = Batches(mailbox, batch)
+        self._computed = {"batch": batch, "batched_orders": 0, "single_orders": 0}
         self._presence: Presence | None = None
         if availability is not None:
             self._presence = Presence(availability, num_clients)
@@ -153,6 +162,10 @@ class VirtualClock:
     def alarm(self, at: float) -> None:
         self._agenda.alarm = at
 
+    def totals(self) -> Mapping[str, float]:
+        """The largest batch, and how many training orders were computed together and alone."""
+        return self._computed
+
     def state_dict(self) -> dict[str, Any]:
         return {
             "now": self._now,
@@ -163,6 +176,8 @@ class VirtualClock:
             "lost": self._lost,
             "early": self._early,
             "recalled": self._recalled,
+            "computed": self._computed,
+            "lookahead": self._lookahead.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
@@ -172,9 +187,11 @@ class VirtualClock:
         self._recalled = dict(state["recalled"])
         if self._presence is not None:
             self._presence.load_state_dict(state["presence"])
-        # What was computed ahead of its time is computed again.
+        self._computed |= state.get("computed", {})
+        computed = {*self._early, *self._lookahead.load_state_dict(state.get("lookahead", {}))}
+        # What else was computed ahead of its time is computed again.
         for entry in self._agenda.load_state_dict(state["agenda"], orders):
-            if entry.number not in self._early:
+            if entry.number not in computed:
                 self._submit(entry)
         return True
 
@@ -248,6 +265,7 @@ class VirtualClock:
         reply = self._early.pop(entry.number, None) or self._lookahead.result(entry.number)
         if not entry.order.evaluates and (reply.upload is None or reply.upload.done):
             del self._parts[entry.order.client_id]
+            self._computed["batched_orders" if reply.together else "single_orders"] += 1
         return reply
 
     def _seconds_of_evaluation(self, order: Order) -> float:

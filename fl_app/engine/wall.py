@@ -77,6 +77,9 @@ class WallClock:
     def alarm(self, at: float) -> None:
         self._agenda.alarm = at
 
+    def totals(self) -> Mapping[str, float]:
+        return {}
+
     def state_dict(self) -> dict[str, Any]:
         return {"now": self.now}
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -32,8 +32,10 @@ BESIDE_ORDER, BESIDE_VECTOR = (
     [entry.name for entry in fields(cls) if entry.name not in ("vector", "extra")]
     for cls in (Order, Upload)
 )
+Answer: TypeAlias = Upload | Scores | str  # of a client; a text says why there is neither
 NOTHING = -1  # in place of a slot: an empty vector, the client continues with its model
-ORDERS_PER_WORKER = 2  # one at work, one waiting, so that a worker never waits for the engine
+# One at work, one waiting, so that a worker never waits for the engine; batches count as one.
+ORDERS_PER_WORKER = 2
 
 
 class Trainer(Protocol):
@@ -43,40 +45,78 @@ class Trainer(Protocol):
     def score(self, order: Order) -> Scores: ...
 
 
-class Inline:
-    """Trains in this process, when the engine asks: slow, simple, and open to a debugger."""
+class BatchTrainer(Protocol):
+    """What a worker calls for several orders at once (`fl_app.client.batch.BatchTrainer`)."""
 
-    def __init__(self, trainer: Trainer) -> None:
+    def train(
+        self, orders: Sequence[Order], outs: Sequence[Vector | None]
+    ) -> Sequence[Upload | None]:
+        """Upload of every order; None = it is to be trained alone."""
+        ...
+
+
+class Inline:
+    """Trains in this process, when the engine asks: slow, simple, and open to a debugger.
+
+    Args:
+        trainer: carries out orders.
+        together: trains several clients in one operation; None = only one at a time is trained.
+    """
+
+    def __init__(self, trainer: Trainer, together: BatchTrainer | None = None) -> None:
         self._trainer = trainer
-        self._orders: deque[Order] = deque()
+        self._batch_trainer = together
+        self._batches: deque[Sequence[Order]] = deque()
 
     def share(self, vector: Vector) -> Vector:
         return read_only(vector)
 
     def capacity(self) -> int:
-        return 1 - len(self._orders)
+        return 1 - len(self._batches)
 
     def push(self, order: Order) -> None:
-        self._orders.append(order)
+        self._batches.append([order])
+
+    def push_together(self, orders: Sequence[Order]) -> None:
+        self._batches.append(orders)
 
     def pull(self, timeout: float | None) -> Iterable[Reply]:
-        if not self._orders or timeout == 0.0:
+        if not self._batches or timeout == 0.0:
             return []
-        order = self._orders.popleft()
-        return [_reply(order.number, _carry_out(self._trainer, order, None))]
+        orders = self._batches.popleft()
+        answers = _carry_out_all(self._trainer, self._batch_trainer, orders, [None] * len(orders))
+        return [
+            _reply(order.number, answer, together)
+            for order, (answer, together) in zip(orders, answers, strict=True)
+        ]
 
     def close(self) -> None:
-        self._orders.clear()
+        self._batches.clear()
+
+
+@dataclass
+class _Given:
+    """An order with a worker.
+
+    Attributes:
+        order: the order.
+        received: the vectors that are sent, kept alive here.
+        results: those for the results.
+    """
+
+    order: Order
+    received: list[Vector]
+    results: list[Vector]
 
 
 @dataclass
 class _Worker:
     process: BaseProcess
     pipe: Connection
-    orders: deque[tuple[Order, list[Vector], list[Vector]]] = field(default_factory=deque)
-    """Oldest first; with the vectors that are sent, kept alive here, and those for the results."""
+    orders: deque[list[_Given]] = field(default_factory=deque)
+    """In batches, oldest first."""
     since: float = 0.0
-    """When the oldest order may have begun."""
+    """When the oldest batch may have begun."""
 
 
 class Workers:
@@ -84,7 +124,8 @@ class Workers:
 
     Only small tuples travel through pipes. A worker that dies, or works on one order for longer
     than `patience`, is replaced: its current order fails, and the new worker gets the order that
-    waited behind it. If SIGTERM ended the worker, the new one gets both.
+    waited behind it. If SIGTERM ended the worker, the new one gets both. Orders that are computed
+    together count as one; if their worker is replaced, the new one gets them one by one.
 
     Args:
         trainer: inherited by every worker, with its data, through fork.
@@ -93,6 +134,8 @@ class Workers:
         upload_extra: names of the extra vectors of an upload.
         patience: seconds of real time that one order may take.
         monotonic: tells real time.
+        together: trains several clients in one operation, inherited as `trainer` is; None = only
+            one at a time is trained.
     """
 
     def __init__(
@@ -104,8 +147,10 @@ class Workers:
         upload_extra: Sequence[str] = (),
         patience: float = 600.0,
         monotonic: Callable[[], float] = time.monotonic,
+        together: BatchTrainer | None = None,
     ) -> None:
         self._trainer = trainer
+        self._batch_trainer = together
         self._upload_extra = tuple(upload_extra)
         self._patience = patience
         self._monotonic = monotonic
@@ -123,7 +168,10 @@ class Workers:
         return sum(ORDERS_PER_WORKER - len(worker.orders) for worker in self._workers)
 
     def push(self, order: Order) -> None:
-        self._give(min(self._workers, key=lambda worker: len(worker.orders)), order)
+        self.push_together([order])
+
+    def push_together(self, orders: Sequence[Order]) -> None:
+        self._give(min(self._workers, key=lambda worker: len(worker.orders)), orders)
 
     def pull(self, timeout: float | None) -> Iterable[Reply]:
         replies: list[Reply] = []
@@ -150,7 +198,10 @@ class Workers:
         inherited = [worker.pipe for worker in self._workers] + [ours]
         process = self._context.Process(
             target=_work,
-            args=(theirs, inherited, self._arena, self._trainer, self._upload_extra),
+            args=(
+                *(theirs, inherited, self._arena),
+                *(self._trainer, self._batch_trainer, self._upload_extra),
+            ),
             daemon=True,
         )
         process.start()
@@ -160,7 +211,19 @@ class Workers:
         self._selector.register(ours, selectors.EVENT_READ, worker)
         return worker
 
-    def _give(self, worker: _Worker, order: Order) -> None:
+    def _give(self, worker: _Worker, orders: Sequence[Order]) -> None:
+        given, messages = zip(*map(self._placed, orders), strict=True)
+        if not worker.orders:
+            worker.since = self._monotonic()
+        worker.orders.append(list(given))
+        with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
+            try:
+                _send(worker.pipe, messages)
+            except BlockingIOError:  # it stopped reading, half a message is in its pipe
+                worker.process.kill()
+
+    def _placed(self, order: Order) -> tuple[_Given, tuple[Any, ...]]:
+        """The order with its vectors in shared memory, and what a worker is told of it."""
         received, places = [], []
         for vector in (order.vector, *order.extra.values()):
             place = self._arena.slot(vector) if vector.size else NOTHING
@@ -172,19 +235,12 @@ class Workers:
         results, slots = zip(
             *(self._arena.new() for _ in range(1 + len(self._upload_extra))), strict=True
         )
-        if not worker.orders:
-            worker.since = self._monotonic()
-        worker.orders.append((order, received, list(results)))
-        with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
-            about = [getattr(order, name) for name in BESIDE_ORDER]
-            try:
-                _send(worker.pipe, (places, slots, list(order.extra), about))
-            except BlockingIOError:  # it stopped reading, half a message is in its pipe
-                worker.process.kill()
+        about = [getattr(order, name) for name in BESIDE_ORDER]
+        return _Given(order, received, list(results)), (places, slots, list(order.extra), about)
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
-            answer: Upload | Scores | tuple[Any, ...] | str = worker.pipe.recv()
+            answers: list[tuple[Answer | tuple[Any, ...], bool]] = worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join(1.0)
             code = worker.process.exitcode
@@ -194,33 +250,53 @@ class Workers:
                 self._renew(worker)
                 return []
             return self._replace(worker, f"worker process died (exit code {code})")
-        order, _, (result, *extra) = worker.orders.popleft()
+        batch = worker.orders.popleft()
         worker.since = self._monotonic()
-        if isinstance(answer, tuple):
-            named = dict(zip(self._upload_extra, extra, strict=True)) if extra else NO_EXTRA
-            beside = dict(zip(BESIDE_VECTOR, answer, strict=True))
-            answer = Upload(vector=result, extra=named, **beside)
-        return [_reply(order.number, answer)]
+        return [
+            _reply(given.order.number, self._with_vectors(answer, given), together)
+            for given, (answer, together) in zip(batch, answers, strict=True)
+        ]
+
+    def _with_vectors(self, answer: Answer | tuple[Any, ...], given: _Given) -> Answer:
+        """An answer as the client gave it."""
+        if not isinstance(answer, tuple):
+            return answer
+        result, *extra = given.results
+        named = dict(zip(self._upload_extra, extra, strict=True)) if extra else NO_EXTRA
+        beside = dict(zip(BESIDE_VECTOR, answer, strict=True))
+        return Upload(vector=result, extra=named, **beside)
 
     def _patience_left(self) -> float:
         """Seconds until the first worker has had its order for too long."""
-        began = min((w.since for w in self._workers if w.orders), default=math.inf)
-        return min(max(began + self._patience - self._monotonic(), 0.0), self._patience)
+        first = min((self._due(worker) for worker in self._workers), default=math.inf)
+        return min(max(first - self._monotonic(), 0.0), self._patience)
+
+    def _due(self, worker: _Worker) -> float:
+        """When the worker has had its oldest batch for too long; inf = it has none."""
+        if not worker.orders:
+            return math.inf
+        return worker.since + self._patience * len(worker.orders[0])
 
     def _replace_hung(self) -> list[Reply]:
         now = self._monotonic()
         for worker in self._workers:
-            if worker.orders and now - worker.since >= self._patience:
+            if now >= self._due(worker):
                 return self._replace(
                     worker, f"no result after {self._patience:g} s of real time: worker replaced"
                 )
         return []
 
     def _replace(self, worker: _Worker, reason: str) -> list[Reply]:
-        """A new worker takes over the orders behind the one that failed."""
-        failed = [worker.orders.popleft()] if worker.orders else []
+        """A new worker takes over the orders behind the one that failed.
+
+        If that was one of several that were computed together, all of them are given again.
+        """
+        failed = worker.orders.popleft() if worker.orders else []
+        if len(failed) > 1:
+            worker.orders.extendleft([given] for given in reversed(failed))
+            failed = []
         self._renew(worker)
-        return [Reply(order.number, error=reason) for order, *_ in failed]
+        return [Reply(given.order.number, error=reason) for given in failed]
 
     def _renew(self, worker: _Worker) -> None:
         """A new worker in place of this one, with its orders."""
@@ -232,11 +308,29 @@ class Workers:
         self._workers.remove(worker)
         fresh = self._spawn()
         self._workers.append(fresh)
-        for order, *_ in worker.orders:
-            self._give(fresh, order)
+        for batch in worker.orders:
+            self._give(fresh, [given.order for given in batch])
 
 
-def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Upload | Scores | str:
+def _carry_out_all(
+    trainer: Trainer,
+    together: BatchTrainer | None,
+    orders: Sequence[Order],
+    outs: Sequence[Vector | None],
+) -> list[tuple[Answer, bool]]:
+    """The answer to every order, and whether it was computed together with others."""
+    uploads: Sequence[Upload | None] = [None] * len(orders)
+    if together is not None and len(orders) > 1:
+        # What one of them raises must not be the end of the others.
+        with suppress(Exception):
+            uploads = together.train(orders, outs)
+    return [
+        (_carry_out(trainer, order, out), False) if upload is None else (upload, True)
+        for order, out, upload in zip(orders, outs, uploads, strict=True)
+    ]
+
+
+def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Answer:
     """A client's upload or scores, or the reason why there are none."""
     try:
         if order.evaluates:
@@ -254,7 +348,7 @@ def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Upload | S
     return upload
 
 
-def _reply(number: int, answer: Upload | Scores | str) -> Reply:
+def _reply(number: int, answer: Answer, together: bool = False) -> Reply:
     if isinstance(answer, str):
         return Reply(number, error=answer)
     if isinstance(answer, Scores):
@@ -262,7 +356,7 @@ def _reply(number: int, answer: Upload | Scores | str) -> Reply:
     for vector in (answer.vector, *answer.extra.values()):
         if isinstance(vector, np.ndarray):
             vector.flags.writeable = False
-    return Reply(number, answer)
+    return Reply(number, answer, together=together)
 
 
 def _work(
@@ -270,43 +364,62 @@ def _work(
     inherited: Sequence[Connection],
     arena: Arena,
     trainer: Trainer,
+    together: BatchTrainer | None,
     upload_extra: Sequence[str],
 ) -> None:
-    """A worker's life: read an order, train, write the results into their slots, say so."""
+    """A worker's life: read orders, train, write the results into their slots, say so."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
         other.close()  # else the pipes of a dead parent never end
     # Read while training: a client's state can be larger than a pipe, and a parent that waits to
     # send the next order would wait for ever for a worker that waits to send its answer.
-    orders: SimpleQueue[tuple[Any, ...] | None] = SimpleQueue()
-    threading.Thread(target=_receive, args=(pipe, orders), daemon=True).start()
-    while (message := orders.get()) is not None:
-        places, slots, names, about = message
-        received, *extra = (NO_VECTOR if p == NOTHING else arena.view(p) for p in places)
-        out, *results = map(arena.view, slots)
-        for vector in (received, *extra):
-            vector.flags.writeable = False  # it is the server's, and other clients' too
-        beside = dict(zip(BESIDE_ORDER, about, strict=True))
-        order = Order(vector=received, extra=dict(zip(names, extra, strict=True)), **beside)
-        answer = _carry_out(trainer, order, out)
-        if (
-            isinstance(answer, Upload)
-            and answer.vector is out
-            and not check_extra(answer.extra, upload_extra, out.size)
-        ):
-            for name, result in zip(upload_extra, results, strict=True):
-                np.copyto(result, answer.extra[name])
-            _send(pipe, tuple(getattr(answer, name) for name in BESIDE_VECTOR))
-        else:
-            _send(pipe, answer)
+    messages: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, messages), daemon=True).start()
+    while (batch := messages.get()) is not None:
+        orders: list[Order] = []
+        outs: list[Vector] = []
+        further: list[dict[str, Vector]] = []
+        for places, slots, names, about in batch:
+            received, *extra = (NO_VECTOR if p == NOTHING else arena.view(p) for p in places)
+            out, *results = map(arena.view, slots)
+            for vector in (received, *extra):
+                vector.flags.writeable = False  # it is the server's, and other clients' too
+            beside = dict(zip(BESIDE_ORDER, about, strict=True))
+            named = dict(zip(names, extra, strict=True))
+            orders.append(Order(vector=received, extra=named, **beside))
+            outs.append(out)
+            further.append(dict(zip(upload_extra, results, strict=True)))
+        answers = _carry_out_all(trainer, together, orders, outs)
+        _send(
+            pipe,
+            [
+                (_without_vectors(answer, out, named), batched)
+                for (answer, batched), out, named in zip(answers, outs, further, strict=True)
+            ],
+        )
 
 
-def _receive(pipe: Connection, orders: SimpleQueue[tuple[Any, ...] | None]) -> None:
+def _without_vectors(
+    answer: Answer, out: Vector, further: Mapping[str, Vector]
+) -> Answer | tuple[Any, ...]:
+    """What is sent of an answer whose vectors are in shared memory, or else the answer itself."""
+    if (
+        not isinstance(answer, Upload)
+        or answer.vector is not out
+        or check_extra(answer.extra, tuple(further), out.size)
+    ):
+        return answer
+    for name, result in further.items():
+        np.copyto(result, answer.extra[name])
+    return tuple(getattr(answer, name) for name in BESIDE_VECTOR)
+
+
+def _receive(pipe: Connection, messages: SimpleQueue[Any]) -> None:
     with suppress(EOFError, OSError):
         while True:
-            orders.put(pipe.recv())
-    orders.put(None)
+            messages.put(pipe.recv())
+    messages.put(None)
 
 
 def _limit(pipe: Connection, seconds: float) -> None:

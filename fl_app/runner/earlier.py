@@ -32,6 +32,9 @@ def settings(config: DictConfig) -> dict[str, Any]:
     if config.get("client_eval_every") is None:  # as in runs of versions without these keys
         same.pop("client_eval_every", None)
         same.pop("client_eval_fraction", None)
+    batch = config.runtime.get("batch", 1)
+    if batch != 1:  # else as in runs of versions without this key
+        same["runtime.batch"] = batch
     # A cell is the same run whatever other cells there are.
     same["experiment"] = {key: config.experiment[key] for key in ("scale", "report_accuracy")}
     decay = config.algorithm.strategy.get("lr_schedule")

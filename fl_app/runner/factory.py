@@ -177,6 +177,7 @@ def build_engine(
     checkpoint: Callable[[int], None] | None = None,
     grid: "Grid | None" = None,
     run: str = "",
+    batch: int | None = None,
 ) -> Engine:
     """The engine with all that it drives.
 
@@ -187,16 +188,19 @@ def build_engine(
         grid: of the ServerApp, for the runtimes that need one.
         run: letters and digits that identify the run on real nodes, also after it was resumed;
             "" = Flower's run id.
+        batch: largest number of orders that are computed together; None = `choose_batch` it.
 
     Raises:
         ValueError: a value is refused.
     """
+    if batch is None:
+        batch = choose_batch(components)
     config, trainer, strategy = components.config, components.trainer, components.strategy
     layout = trainer.model.layout
     return Engine(
         strategy=strategy,
         schedule=components.schedule,
-        clock=_clock(components, layout, grid, run),
+        clock=_clock(components, layout, grid, run, batch),
         initial=components.initial,
         num_trainable=layout.num_trainable,
         stop=Stop(
@@ -225,7 +229,22 @@ def build_engine(
     )
 
 
-def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str) -> Clock:
+def choose_batch(components: Components) -> int:
+    """The largest number of orders that a run computes together, as ``runtime.batch`` says.
+
+    It is the same for the whole run, also after it was resumed, because the last bits of results
+    depend on it.
+    """
+    if components.config.runtime.get("batch", 1) == 1:
+        return 1
+    from fl_app.runner.batch_size import batch_size  # which needs torch
+
+    return batch_size(components, _num_workers(components))
+
+
+def _clock(
+    components: Components, layout: Layout, grid: "Grid | None", run: str, batch: int
+) -> Clock:
     config, trainer, schedule = components.config, components.trainer, components.schedule
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
@@ -257,7 +276,7 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
         )
     availability = config.devices.get("availability")
     return VirtualClock(
-        _mailbox(components, layout, grid, settings),
+        _mailbox(components, layout, grid, settings, batch),
         devices,
         config.num_clients,
         deadline=deadline,
@@ -268,36 +287,57 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
         pauses=trainer.pauses,
         # A schedule that decides how long orders take does not know their parts.
         evaluation_share=None if schedule.devices else trainer.evaluation_share,
+        batch=batch,
     )
 
 
 def _mailbox(
-    components: Components, layout: Layout, grid: "Grid | None", settings: dict[str, str]
+    components: Components,
+    layout: Layout,
+    grid: "Grid | None",
+    settings: dict[str, str],
+    batch: int,
 ) -> Mailbox:
     runtime, trainer = components.config.runtime, components.trainer
     if grid is not None and runtime.name == "flower":
         fixed = trainer.model.fixed_bytes()
         return AnyNode(grid, layout, train_config=settings, fixed=fixed)
-    workers = runtime.workers
-    may_fork = hasattr(os, "fork") and trainer.device.type == "cpu"
-    if workers == "auto":
-        workers = len(os.sched_getaffinity(0)) if may_fork else 0
-    require(
-        may_fork or workers == 0,
-        "runtime.workers",
-        workers,
-        f"auto or 0 here, with runtime.device={trainer.device}",
-        "there are no forked processes, or they cannot use what their parent has begun to use",
-    )
+    workers = _num_workers(components)
+    together = None
+    if batch > 1:
+        from fl_app.client.batch import BatchTrainer  # which needs torch
+
+        together = BatchTrainer(trainer)
     if workers == 0:
-        return Inline(trainer.sender)
+        return Inline(trainer.sender, together)
     return Workers(
         trainer.sender,
         workers,
         layout.size,
         upload_extra=components.strategy.upload_extra,
         patience=runtime.patience,
+        together=together,
     )
+
+
+def _num_workers(components: Components) -> int:
+    """Worker processes; 0 = inline.
+
+    Raises:
+        ValueError: ``runtime.workers`` is not possible here.
+    """
+    workers, device = components.config.runtime.workers, components.trainer.device
+    may_fork = hasattr(os, "fork") and device.type == "cpu"
+    if workers == "auto":
+        return len(os.sched_getaffinity(0)) if may_fork else 0
+    require(
+        may_fork or workers == 0,
+        "runtime.workers",
+        workers,
+        f"auto or 0 here, with runtime.device={device}",
+        "there are no forked processes, or they cannot use what their parent has begun to use",
+    )
+    return int(workers)
 
 
 def _evaluation(trainer: LocalTrainer, config: DictConfig) -> Evaluate | None:

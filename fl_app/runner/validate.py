@@ -287,6 +287,14 @@ def _check_runtime(runtime: DictConfig) -> None:
             "0 trains in the main process",
         )
         require_positive("runtime.patience", runtime.patience, "every worker would be replaced")
+        batch = runtime.batch
+        require(
+            batch == "auto" or (isinstance(batch, int) and batch is not True and batch >= 1),
+            "runtime.batch",
+            batch,
+            "auto or an integer >= 1",
+            "it is the number of clients that are trained in one operation",
+        )
     if runtime.device not in ("auto", "cpu"):
         _check_device(runtime.device)
 

@@ -54,6 +54,21 @@ class Objective(ABC):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean loss over a batch, a scalar."""
 
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Loss of every example, shape ``(n,)``, whose mean is `loss`.
+
+        Raises:
+            NotImplementedError: the objective has a loss of its own, of which only means are known.
+        """
+        if self.criterion is not None:
+            raise NotImplementedError("a loss of its own has no loss of each example")
+        losses = self._losses(output, target)
+        return losses if losses.ndim == 1 else losses.flatten(1).mean(1)
+
+    def _losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """The usual loss of every entry of the targets, in their shape."""
+        raise NotImplementedError("it has no loss of each example")
+
     @abstractmethod
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         """The shape of the output that belongs to a batch of targets."""
@@ -107,6 +122,12 @@ class Classification(Objective):
             return self.criterion(output, target)
         return F.cross_entropy(output.flatten(0, -2), target.flatten())
 
+    def _losses(self, output: Tensor, target: Tensor) -> Tensor:
+        if not self.sequences:
+            return F.cross_entropy(output, target, reduction="none")
+        losses = F.cross_entropy(output.flatten(0, -2), target.flatten(), reduction="none")
+        return losses.view(target.shape)
+
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         return (*target.shape, self.num_outputs)
 
@@ -152,6 +173,9 @@ class MultiLabel(Objective):
             return self.criterion(output, target)
         return F.binary_cross_entropy_with_logits(output, target)
 
+    def _losses(self, output: Tensor, target: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(output, target, reduction="none")
+
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         return len(target), self.num_outputs
 
@@ -196,11 +220,19 @@ class Regression(Objective):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         # Else an output of shape (n,) and a target of shape (n, 1) would give n x n differences.
         output = output.reshape(target.shape)
-        if self.mean:
-            target = (target - target.new_tensor(self.mean)) / target.new_tensor(self.deviation)
+        target = self._standardised(target)
         if self.criterion is not None:
             return self.criterion(output, target)
         return F.mse_loss(output, target)
+
+    def _losses(self, output: Tensor, target: Tensor) -> Tensor:
+        standardised = self._standardised(target)
+        return F.mse_loss(output.reshape(target.shape), standardised, reduction="none")
+
+    def _standardised(self, target: Tensor) -> Tensor:
+        if not self.mean:
+            return target
+        return (target - target.new_tensor(self.mean)) / target.new_tensor(self.deviation)
 
     def output_shape(self, target: Tensor) -> tuple[int, ...]:
         return tuple(target.shape)

@@ -232,6 +232,10 @@ class Task(ClientExamples):
         """Mean loss over a batch, a scalar."""
         return self.objective.loss(output, target)
 
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        """Loss of every example of a batch, shape ``(n,)``; see `Objective.losses`."""
+        return self.objective.losses(output, target)
+
     def check_model(self) -> None:
         """Refuse a model, a loss or a metric that does not fit the task's examples.
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import ALGORITHMS, composed
+from configs import ALGORITHMS, NAMES, QUIET, composed
 from helpers import Flat, HeadedQuadratic, Recorder, Run, run
 from hydra.utils import get_class
 from omegaconf import DictConfig
 from torch import nn
 
-from fl_app.cli import CONF
 from fl_app.client import LocalTrainer, initial_vector
 from fl_app.client.build import build_trainer
 from fl_app.core.types import GlobalModel, Update, Vector
@@ -25,21 +24,10 @@ from fl_app.runner.validate import build_schedule, build_strategy, validate_conf
 from fl_app.schedule import RandomK, synchronous
 from fl_app.strategy import AsyncStrategy
 
-# Flower's own strategies are not ours to prove (tests/contract/test_robust.py).
-NAMES = sorted(
-    path.stem
-    for path in (CONF / "algorithm").glob("*.yaml")
-    if "algorithms" in path.read_text().partition("_target_: ")[2].partition("\n")[0]
-)
 CLIENTS = 20
 
 
 TASK = HeadedQuadratic.scattered(CLIENTS)
-
-# Of those that add noise, so little that the rest can be seen.
-QUIET = {
-    "dp_fedbuff": ["algorithm.strategy.noise_multiplier=0.01", "algorithm.strategy.clip_norm=9"]
-}
 
 every_algorithm = pytest.mark.parametrize("name", NAMES, scope="module")  # one after the other
 

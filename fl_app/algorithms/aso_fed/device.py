@@ -8,13 +8,14 @@ import numpy as np
 from fl_app.client import LocalTrainer
 from fl_app.client.backend import NUMPY, TORCH
 from fl_app.client.operations import Arrays
-from fl_app.core.types import Config, Order, Upload, Vector
+from fl_app.core.types import Config, Order, Upload
 
 
 class ASOFedTrainer(LocalTrainer):
     """Local SGD along z; a client keeps h and v between its orders."""
 
     backends: ClassVar = (TORCH, NUMPY)
+    batches: ClassVar = True
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Restore h and v of the client's last order."""
@@ -38,7 +39,8 @@ class ASOFedTrainer(LocalTrainer):
         self._h, self._v = ops.add(h, self._v, 1.0 - self._decay), g
         return z
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
-        upload = super().train(order, out)
+    def finish(self, order: Order, upload: Upload) -> Upload:
+        """Keep h and v."""
+        del order
         h, v = self.operations.flat(self._h), self.operations.flat(self._v)
         return replace(upload, state={"h": h, "v": v})

@@ -8,13 +8,14 @@ import numpy as np
 from fl_app.client import LocalTrainer
 from fl_app.client.backend import NUMPY, TORCH
 from fl_app.client.operations import Arrays
-from fl_app.core.types import Config, Order, Upload, Vector
+from fl_app.core.types import Config, Order, Upload
 
 
 class FedDynTrainer(LocalTrainer):
     """Local SGD on the shifted loss; a client keeps h_i between its orders."""
 
     backends: ClassVar = (TORCH, NUMPY)
+    batches: ClassVar = True
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Prepare the shift h_i - c and its weight alpha_i."""
@@ -33,8 +34,8 @@ class FedDynTrainer(LocalTrainer):
         pull = self.operations.add(self._shift, self.model.params)
         return self.operations.add(grad, pull, self._alpha)
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
-        upload = super().train(order, out)
+    def finish(self, order: Order, upload: Upload) -> Upload:
+        """h_i <- h_i + w_i - w_o."""
         split = self.model.layout.num_trainable
         memory = self.model.read()[:split] - order.vector[:split]
         if order.state:

@@ -14,7 +14,6 @@ from fl_app.core.types import (
     Config,
     Order,
     Upload,
-    Vector,
 )
 
 
@@ -30,6 +29,7 @@ class SCAFFOLDTrainer(LocalTrainer):
     """
 
     backends: ClassVar = (TORCH, NUMPY)
+    batches: ClassVar = True
 
     def __init__(self, task: TrainingTask, **settings: Any) -> None:
         super().__init__(task, **settings)
@@ -54,8 +54,8 @@ class SCAFFOLDTrainer(LocalTrainer):
         del step
         return self.operations.add(grad, self._correction)
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
-        upload = super().train(order, out)
+    def finish(self, order: Order, upload: Upload) -> Upload:
+        """c_i <- c_i + (w_o - w_i) / (sum of rates) - c, and what it changes by."""
         split = self.model.layout.num_trainable
         change = np.zeros_like(order.vector)
         np.subtract(order.vector[:split], self.model.read()[:split], out=change[:split])

@@ -1,0 +1,122 @@
+"""How many orders a run computes together: as configured, measured, or one at a time."""
+
+import logging
+import time
+from collections.abc import Callable
+from copy import copy, deepcopy
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fl_app.client.batch import BatchTrainer
+from fl_app.client.batchable import obstacle
+from fl_app.core.pool import ClientPool
+from fl_app.core.types import GlobalModel, Order
+from fl_app.engine.checks import order_extra
+
+if TYPE_CHECKING:
+    from fl_app.runner.factory import Components
+
+log = logging.getLogger(__name__)
+
+SECONDS = 1.0  # that a measurement takes, more or less
+LONG_STEP = 0.02  # seconds; a step that takes longer is not spent on calling torch
+GAIN = 1.2  # least gain for which orders are computed together
+PIECE = 0.01  # seconds of training of an order in the measurement
+
+
+def batch_size(components: "Components", num_workers: int) -> int:
+    """The largest number of orders that are computed together; 1 = each alone.
+
+    It says why if that is not what ``runtime.batch`` asks for, and what ``auto`` has come to.
+
+    Args:
+        components: of the run.
+        num_workers: worker processes; 0 = inline.
+    """
+    asked: int | str = components.config.runtime.get("batch", 1)
+    if asked == 1:
+        return 1
+    trainer = components.trainer
+    reason = obstacle(trainer)
+    if reason:
+        log.warning("runtime.batch=%s: clients are trained one at a time: %s", asked, reason)
+        return 1
+    at_work = _at_work(components)
+    if isinstance(asked, int):
+        if asked > at_work:
+            log.warning(
+                "runtime.batch=%s is above the %s clients at work: batches have at most %s",
+                *(asked, at_work, at_work),
+            )
+        return asked
+    size, told = _measured(components, at_work, max(num_workers, 1))
+    log.warning("runtime.batch=auto: %s (%s)", size, told)
+    return size
+
+
+def _at_work(components: "Components") -> int:
+    """About how many clients are at work at a time."""
+    schedule, num_clients = deepcopy(components.schedule), int(components.config.num_clients)
+    idle = ClientPool(range(num_clients))
+    started = len(schedule.start(idle, {}, [], np.random.default_rng(0)))
+    return min(num_clients, max(started, getattr(schedule, "concurrency", None) or 1))
+
+
+def _measured(components: "Components", at_work: int, num_workers: int) -> tuple[int, str]:
+    """The size with which most orders are computed in a second, and what was measured."""
+    if at_work < 2:
+        return 1, "one client is at work at a time"
+    trainer = copy(components.trainer)
+    trainer.sender = trainer  # compression takes as long either way
+    orders = _orders(components, at_work)
+    most = max(
+        trainer._lengths(trainer.task.train_indices(o.client_id).size, o.config)[1] for o in orders
+    )
+    trainer.local_steps = 1
+    step = _seconds(lambda: trainer.train(orders[0]), 0.0)
+    if step > LONG_STEP:
+        return 1, f"a step of one client takes {1e3 * step:.0f} ms"
+    trainer.local_steps = max(1, min(most, int(PIECE / step)))
+    alone = _seconds(lambda: trainer.train(orders[0]), SECONDS / 5)
+    best, rate = 1, min(num_workers, at_work) / alone
+    gains = []
+    sizes = sorted({ceil(at_work / parts) for parts in (1, 2, num_workers, 2 * num_workers)} - {1})
+    for size in sizes:
+        some = orders[:size]
+        batch = BatchTrainer(trainer)
+        together = _seconds(lambda: batch.train(some, [None] * size), SECONDS / 5)  # noqa: B023
+        workers = min(num_workers, max(1, at_work // size))
+        gain = workers * size / together / (min(num_workers, at_work) / alone)
+        gains.append(f"{size}: {gain:.1f}")
+        if gain > GAIN and workers * size / together > rate:
+            best, rate = size, workers * size / together
+    return best, f"times the updates of one client at a time: {', '.join(gains)}"
+
+
+def _orders(components: "Components", count: int) -> list[Order]:
+    """First orders of some clients with data."""
+    initial, layout = components.initial, components.trainer.model.layout
+    strategy = deepcopy(components.strategy)
+    model = GlobalModel(initial, 0, {0: initial}, layout.num_trainable)
+    task = components.trainer.task
+    owners = [i for i in range(task.num_clients) if task.train_indices(i).size]
+    orders = []
+    for client_id in owners[:count]:
+        vector, config = strategy.dispatch(model, client_id)
+        extra = order_extra(strategy, model, client_id)
+        orders.append(Order(0, client_id, 0, 0, vector, {**config, "version": 0}, 0.0, extra=extra))
+    return orders
+
+
+def _seconds(work: Callable[[], object], budget: float) -> float:
+    """The least time of some calls, after a first one."""
+    work()
+    times: list[float] = []
+    end = time.perf_counter() + budget
+    while not times or time.perf_counter() < end:
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)

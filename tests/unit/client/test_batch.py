@@ -1,0 +1,308 @@
+"""Clients trained together: whatever the options, each gets what it gets alone."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fl_app.client import LocalTrainer
+from fl_app.client.batch import BatchTrainer
+from fl_app.client.batchable import obstacle
+from fl_app.client.mini_batches import mini_batches
+from fl_app.core.types import Order, Upload, Vector
+from fl_app.tasks.models import architecture
+from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
+from fl_app.tasks.task import Task
+
+SIZES = (7, 1, 12, 4, 30, 5)  # examples of each client
+STARTS = np.cumsum((0, *SIZES))
+
+
+def task(model: Any = "mlp", objective: Objective | None = None, **more: Any) -> Task:
+    """Six clients with unequal numbers of examples, images of 8x8."""
+    generator = torch.Generator().manual_seed(0)
+    count = int(STARTS[-1])
+    shape = (1, 8, 8)
+    inputs = torch.randn(count, *shape, generator=generator)
+    objective = objective or Classification(3)
+    targets = torch.arange(count) % 3
+    if isinstance(objective, MultiLabel):
+        targets = torch.randint(2, (count, 3), generator=generator).float()
+    if isinstance(objective, Regression):
+        targets = torch.randn(count, 3, generator=generator)
+    return Task(
+        name="unequal",
+        objective=objective,
+        architecture=architecture(model, shape, 3) if isinstance(model, str) else model,
+        inputs=inputs,
+        targets=targets,
+        partition=[np.arange(*STARTS[i : i + 2]) for i in range(len(SIZES))],
+        **more,
+    )
+
+
+def orders(trainer: LocalTrainer, **configs: Any) -> list[Order]:
+    """One for each client, each from a model of its own; values of a list are by client."""
+    rng = np.random.default_rng(1)
+    start = trainer.model.read()
+    made = []
+    for client_id in range(len(SIZES)):
+        vector = start + 0.1 * rng.standard_normal(start.size).astype(np.float32)
+        vector.flags.writeable = False
+        config = {
+            key: value[client_id % len(value)] if isinstance(value, list) else value
+            for key, value in configs.items()
+        }
+        made.append(Order(client_id, client_id, 3, 2, vector, {"version": 2, **config}, 0.0))
+    return made
+
+
+def assert_equal(together: Upload | None, alone: Upload, rtol: float = 2e-4) -> None:
+    assert together is not None
+    assert together.vector.dtype == np.float32
+    np.testing.assert_allclose(together.vector, alone.vector, rtol=rtol, atol=2e-6)
+    assert together.kind == alone.kind
+    assert together.num_examples == alone.num_examples
+    assert together.loss == pytest.approx(alone.loss, rel=1e-4)
+    assert together.rate_sum == alone.rate_sum
+    assert together.state.keys() == alone.state.keys()
+    for name, array in alone.state.items():
+        np.testing.assert_allclose(together.state[name], array, rtol=2e-4, atol=2e-6)
+
+
+def compare(data: Task, configs: dict[str, Any] | None = None, **settings: Any) -> None:
+    trainer = LocalTrainer(data, **{"batch_size": 5, "local_epochs": 2, **settings})
+    assert obstacle(trainer) == ""
+    given = orders(trainer, **(configs or {}))
+    batch = BatchTrainer(trainer)
+    for _ in range(2):  # the second time with the state of the first
+        alone = [trainer.sender.train(order) for order in given]
+        for out in (None, np.empty_like(given[0].vector)):
+            outs = [None if out is None else out.copy() for _ in given]
+            together = batch.train(given, outs)
+            for one, other, place in zip(together, alone, outs, strict=True):
+                # Half precision rounds what is nearly equal to neighbouring numbers.
+                assert_equal(one, other, 1e-3 if "upload_dtype" in settings else 2e-4)
+                assert place is None or (one is not None and one.vector is place)
+        given = [
+            Order(o.number, o.client_id, o.sequence + 1, 2, o.vector, o.config, 0.0, upload.state)
+            for o, upload in zip(given, alone, strict=True)
+        ]
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
+@pytest.mark.parametrize("upload", ["model", "delta", "pseudo", "gradient"])
+def test_every_kind_of_upload(model: str, upload: str) -> None:
+    compare(task(model), upload=upload)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"local_steps": 1},
+        {"local_steps": 9},
+        {"batch_size": 64},
+        {"batch_size": 1, "local_epochs": 1},
+        {"momentum": 0.9},
+        {"weight_decay": 0.1},
+        {"proximal": 0.5},
+        {"max_grad_norm": 0.5},
+        {"max_grad_norm": 0.5, "momentum": 0.5, "weight_decay": 0.1, "proximal": 0.5},
+        {"lr_decay": 0.5, "upload": "pseudo"},
+        {"upload_dtype": "float16"},
+        {"top_k": 0.1, "upload": "delta"},
+        {"private": ["3.*"]},
+        {"private": ["3.*"], "top_k": 0.2, "upload": "delta", "momentum": 0.9},
+    ],
+    ids=str,
+)
+def test_every_option(settings: dict[str, Any]) -> None:
+    compare(task(), **settings)
+
+
+@pytest.mark.parametrize(
+    "configs",
+    [
+        {"local_epochs": [1, 4, 2]},
+        {"local_lr_factor": [1.0, 0.5]},
+        {"local_lr_factor": 0.5, "version": 4},
+        {"proximal-mu": [0.0, 0.7, 0.1]},
+        {"proximal-mu": 0.3},
+    ],
+    ids=str,
+)
+def test_every_key_of_an_order(configs: dict[str, Any]) -> None:
+    compare(task(), configs, momentum=0.5, lr_decay=0.9)
+
+
+@pytest.mark.parametrize(
+    "objective", [MultiLabel(3), Regression(3), Regression(3, mean=(1, 2, 3), deviation=(2, 2, 4))]
+)
+def test_every_objective(objective: Objective) -> None:
+    compare(task("mlp", objective))
+
+
+def test_models_with_frozen_and_tied_parameters() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(64, 64)
+            self.second = nn.Linear(64, 64)
+            self.second.weight = self.first.weight
+            self.head = nn.Linear(64, 3)
+            self.head.bias.requires_grad_(False)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            x = images.flatten(1)
+            out: torch.Tensor = self.head(self.second(self.first(x).tanh()).relu())
+            return out
+
+    compare(task(Tied))
+
+
+def test_a_client_without_data_is_left_to_be_trained_alone() -> None:
+    data = task()
+    data.partition[1].resize(0, refcheck=False)
+    trainer = LocalTrainer(data)
+    uploads = BatchTrainer(trainer).train(orders(trainer), [None] * len(SIZES))
+    assert [upload is None for upload in uploads] == [False, True, False, False, False, False]
+
+
+def test_a_client_that_diverges_does_not_touch_others() -> None:
+    trainer = LocalTrainer(task(), local_epochs=3)
+    given = orders(trainer, local_lr_factor=[1.0, 1.0, 1e30])
+    with np.errstate(all="ignore"):
+        together = BatchTrainer(trainer).train(given, [None] * len(given))
+        alone = [trainer.train(order) for order in given]
+    for place, (one, other) in enumerate(zip(together, alone, strict=True)):
+        assert one is not None
+        if place % 3 == 2:
+            assert not np.isfinite(one.vector).all()
+            assert not np.isfinite(other.vector).all()
+        else:
+            assert_equal(one, other)
+
+
+def test_mini_batches_are_those_that_each_client_draws_alone() -> None:
+    trainer = LocalTrainer(task(), batch_size=5)
+    clients = [(2, 7), (0, 4), (1, 3)]  # and their steps
+    data = trainer.task
+    table = mini_batches(
+        [(data.train_indices(i), np.random.default_rng(i), steps) for i, steps in clients], 5
+    )
+    assert table.active.tolist() == [3, 3, 3, 2, 1, 1, 1]
+    for place, (client_id, steps) in enumerate(clients):
+        rng = np.random.default_rng(client_id)
+        alone = [*trainer._batches(data.train_indices(client_id), rng, 0, steps)]
+        for step, expected in enumerate(alone):
+            row, weights = table.indices[step, place], table.weights[step, place]
+            assert row[: expected.size].tolist() == expected.tolist()
+            assert (row[expected.size :] == expected[0]).all()
+            assert weights.tolist() == pytest.approx(
+                [1 / expected.size] * expected.size + [0.0] * (5 - expected.size)
+            )
+        assert (table.weights[steps:, place] == 0).all()
+
+
+# -- what cannot be trained together --------------------------------------------------------------
+
+
+class Mixing(nn.Module):
+    """Subtracts the mean of the mini-batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(images.flatten(1))
+        return out - out.mean(0)
+
+
+class Branching(Mixing):
+    """Looks at a value, which vmap does not allow."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(images.flatten(1))
+        return out if out.sum().item() > 0 else 2 * out
+
+
+class Penalised(LocalTrainer):
+    def penalty(self, params: Any, received: Any) -> torch.Tensor:
+        total: torch.Tensor = sum(p.square().sum() for p in params)
+        return total
+
+
+class Corrected(LocalTrainer):
+    def correct(self, grad: Any, step: int) -> Any:
+        return [g / (1 + step) for g in grad]
+
+
+def dropout() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3))
+
+
+def normalised() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (task(dropout), "random numbers"),
+        (task(augment=lambda images: images + torch.rand(1)), "random numbers"),
+        (task(normalised), "buffers"),
+        (task(Mixing), "mixes the examples"),
+        (task(Branching), r"cannot be vectorised \(RuntimeError"),
+        (
+            task("mlp", Classification(3, criterion=nn.functional.cross_entropy)),
+            "a loss of its own",
+        ),
+    ],
+)
+def test_what_keeps_clients_apart(data: Task, reason: str) -> None:
+    trainer = LocalTrainer(data)
+    before, state = trainer.model.read(), torch.get_rng_state()
+    with pytest.raises(AssertionError, match=reason):
+        assert not obstacle(trainer), obstacle(trainer)
+    assert trainer.model.read().tobytes() == before.tobytes()
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "reason"),
+    [(Penalised, "Penalised has a penalty of its own"), (Corrected, "Corrected does not say")],
+)
+def test_trainers_that_do_not_say_they_can(trainer: type[LocalTrainer], reason: str) -> None:
+    assert obstacle(trainer(task())).startswith(reason)
+
+
+def test_a_trainer_that_says_it_can_is_asked_for_each_client() -> None:
+    class Together(Corrected):
+        batches = True
+
+        def begin(self, config: Any, rng: np.random.Generator) -> None:
+            self.shift = float(rng.standard_normal()) * self.client_id
+
+        def correct(self, grad: Any, step: int) -> Any:
+            return [g / (1 + step) + self.shift * p for g, p in zip(grad, self.model.params)]  # noqa: B905
+
+        def finish(self, order: Order, upload: Upload) -> Upload:
+            end: Vector = self.model.read()
+            return Upload(
+                upload.vector,
+                upload.kind,
+                upload.num_examples,
+                upload.loss,
+                upload.rate_sum,
+                state={"end": end - order.vector, "shift": np.array(self.shift)},
+            )
+
+    trainer = Together(task(), batch_size=5, local_epochs=2)
+    assert obstacle(trainer) == ""
+    given = orders(trainer)
+    together = BatchTrainer(trainer).train(given, [None] * len(given))
+    for one, order in zip(together, given, strict=True):
+        assert_equal(one, trainer.train(order))

@@ -1,0 +1,225 @@
+"""Which orders are computed together: decided by virtual time, and by nothing else."""
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers import MeanDelta, Recorder, Times, vec
+
+from fl_app.core.snapshot import Encoder, decode
+from fl_app.core.types import Order, Reply, Scores, Upload, Vector
+from fl_app.engine.batches import Batches
+from fl_app.engine.clock import Replied
+from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.lookahead import READY_LIMIT
+from fl_app.engine.virtual import VirtualClock
+from fl_app.schedule import Buffered, Schedule, fully_async, synchronous
+
+
+def order(number: int, *, evaluates: bool = False) -> Order:
+    return Order(number, number, 0, 0, vec(0, 0), {}, 0.0, evaluates=evaluates)
+
+
+class Pile:
+    """A mailbox that answers one push a pull, the oldest or any; the vector names the batch."""
+
+    def __init__(self, capacity: int = 4, rng: random.Random | None = None) -> None:
+        self.given: list[list[int]] = []
+        self._capacity = capacity
+        self._rng = rng
+        self._under_way: list[Sequence[Order]] = []
+
+    def share(self, vector: Vector) -> Vector:
+        return vector
+
+    def capacity(self) -> int:
+        return self._capacity - len(self._under_way)
+
+    def push(self, order: Order) -> None:
+        self.push_together([order])
+
+    def push_together(self, orders: Sequence[Order]) -> None:
+        assert self.capacity() > 0
+        self.given.append([order.number for order in orders])
+        self._under_way.append(orders)
+
+    def pull(self, timeout: float | None) -> Iterable[Reply]:
+        assert self._under_way or timeout is not None, "would wait for ever"
+        if not self._under_way or (
+            timeout == 0 and (self._rng is None or self._rng.random() < 0.5)
+        ):
+            return []
+        place = 0 if self._rng is None else self._rng.randrange(len(self._under_way))
+        orders = self._under_way.pop(place)
+        members = hash(tuple(order.number for order in orders)) % 1000 / 1000
+        return [
+            Reply(o.number, scores=Scores({"loss": 0.0}, 1))
+            if o.evaluates
+            else Reply(
+                o.number,
+                Upload(vec(o.client_id % 7 / 8, members), "delta", 10, 0.5),
+                together=len(orders) > 1,
+            )
+            for o in orders
+        ]
+
+    def close(self) -> None: ...
+
+
+def test_a_batch_is_formed_of_those_that_are_due_first() -> None:
+    pile = Pile()
+    batches = Batches(pile, 3)
+    for number, time in enumerate([5.0, 1.0, 4.0, 2.0, 3.0]):
+        batches.submit(time, 0.5, order(number))
+    assert pile.given == []  # the clock needs none of them
+    assert batches.result(1).together
+    assert pile.given == [[1, 3, 4]]
+    batches.result(3)
+    batches.result(4)
+    assert pile.given == [[1, 3, 4]]
+    batches.result(2)
+    assert pile.given == [[1, 3, 4], [2, 0]]
+
+
+def test_one_alone_is_no_batch() -> None:
+    batches = Batches(Pile(), 3)
+    batches.submit(1.0, 0.5, order(7))
+    assert not batches.result(7).together
+
+
+def test_evaluate_orders_are_in_no_batch() -> None:
+    pile = Pile()
+    batches = Batches(pile, 3)
+    for number in range(4):
+        batches.submit(1.0 + number, 0.5, order(number, evaluates=number == 1))
+    batches.result(0)
+    assert pile.given == [[0, 2, 3], [1]]
+    assert batches.result(1).scores is not None
+
+
+def test_results_that_lie_ready_are_bounded() -> None:
+    pile = Pile()
+    batches = Batches(pile, 4)
+    for number in range(1000):
+        batches.submit(float(number), 0.5, order(number))
+    for number in range(900):
+        batches.result(number)
+        done = sum(map(len, pile.given))
+        assert done <= number + 1 + READY_LIMIT
+    assert all(len(members) == 4 for members in pile.given)
+
+
+def test_dropped_orders_leave_their_batch_as_it_is() -> None:
+    pile = Pile()
+    batches = Batches(pile, 3)
+    for number in range(6):
+        batches.submit(float(number), 0.5, order(number))
+    batches.result(0)
+    batches.cancel([1, 4])  # one of a batch that is formed, one of another
+    for number in (2, 3, 5):
+        assert batches.result(number).number == number
+    assert pile.given == [[0, 1, 2], [3, 4, 5]]
+    assert batches.state_dict() == {"ready": [], "under_way": [], "needed": []}
+
+
+def test_a_dropped_order_that_waits_is_never_computed() -> None:
+    pile = Pile()
+    batches = Batches(pile, 8)
+    for number in range(3):
+        batches.submit(float(number), 0.5, order(number))
+    batches.cancel([1])
+    batches.result(0)
+    assert pile.given == [[0, 2]]
+
+
+# -- in a run -------------------------------------------------------------------------------------
+
+
+def engine(
+    schedule: Schedule,
+    batch: int,
+    *,
+    stop: float = 40,
+    rng: random.Random | None = None,
+    **more: Any,
+) -> tuple[Engine, Pile, Recorder]:
+    pile, recorder = Pile(1 if rng is None else 4, rng), Recorder()
+    devices = Times(lambda client_id, sequence: 1.0 + (client_id * 7 + sequence * 3) % 11 / 10)
+    clock = VirtualClock(pile, devices, 50, batch=batch)
+    made = Engine(
+        strategy=MeanDelta(),
+        schedule=schedule,
+        clock=clock,
+        initial=vec(0, 0),
+        stop=Stop(stop),
+        sinks=[recorder],
+        **more,
+    )
+    return made, pile, recorder
+
+
+SCHEDULES = [fully_async(20), Buffered(20, 5), synchronous(20)]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+@pytest.mark.parametrize("batch", [2, 6, 20, 64])
+def test_batches_do_not_depend_on_the_workers(schedule: Schedule, batch: int) -> None:
+    one, pile, recorder = engine(schedule, batch)
+    expected = one.run()
+    assert expected.totals["batched_orders"] > 20
+    assert sum(map(len, pile.given)) >= recorder.history.client_updates
+    for seed in range(4):
+        other, others, events = engine(schedule, batch, rng=random.Random(seed))
+        assert other.run().params.tobytes() == expected.params.tobytes()
+        assert events.events == recorder.events
+        # At the end, one may have run further ahead than the other.
+        batches = {number: members for members in others.given for number in members}
+        assert all(batches.get(number, one) == one for one in pile.given for number in one)
+        assert other.outcome.totals == expected.totals
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
+@pytest.mark.parametrize("batch", [2, 6, 20])
+@pytest.mark.parametrize("at", [1, 7, 12])
+def test_a_resumed_run_has_the_same_batches(schedule: Schedule, batch: int, at: int) -> None:
+    """Results of batches of which some were used are not computed again, with other orders."""
+    whole, _, recorder = engine(schedule, batch, stop=15)
+    expected = whole.run()
+    states: list[Any] = []
+
+    def checkpoint(version: int) -> None:
+        encoder = Encoder()
+        text = json.dumps(encoder.encode(first.state_dict()))
+        states.append((text, [array.copy() for array in encoder.arrays]))
+        first.stop()
+
+    first, _, before = engine(
+        schedule, batch, stop=15, rng=random.Random(3), checkpoint=checkpoint, checkpoint_every=at
+    )
+    first.run()
+    text, arrays = states[0]
+    second, _, after = engine(schedule, batch, stop=15, rng=random.Random(4))
+    second.load_state_dict(decode(json.loads(text), arrays))
+    assert second.run().params.tobytes() == expected.params.tobytes()
+    assert second.outcome.totals == expected.totals
+    events = [e for e in before.events + after.events if e["kind"] != "checkpoint"]
+    assert events == recorder.events
+
+
+def test_a_recalled_order_is_computed_anew_with_others() -> None:
+    pile = Pile()
+    clock = VirtualClock(pile, Times(lambda *_: 4.0), 10, epochs=4, batch=4)
+    given = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]
+    for each in given:
+        clock.dispatch(each)
+    clock.alarm(1.5)
+    clock.next(1e9)
+    assert clock.recall(given[5])
+    event = clock.next(1e9)
+    assert isinstance(event, Replied)
+    assert (event.order, clock.now) == (given[5], 2.0)
+    assert len(pile.given[0]) == 4
+    assert -6 in pile.given[0]
