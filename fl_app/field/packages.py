@@ -36,6 +36,8 @@ NEVER_LOADED = (
 # On aarch64 it has builds for CUDA only from 2.11 on. 2.10.0 needs a newer processor than that of a
 # Raspberry Pi 4.
 AARCH64 = ("torch==2.9.1", "torchvision==0.24.1")
+# Tests of these packages themselves, 180 MB of them.
+NEVER_RUN = ("torch/test", "torch/bin/test_*", "pandas/tests")
 # What pip is told by its variables, uv is told by others.
 VARIABLES = {
     "PIP_FIND_LINKS": "UV_FIND_LINKS",
@@ -44,6 +46,7 @@ VARIABLES = {
     "PIP_NO_INDEX": "UV_NO_INDEX",
     "PIP_CERT": "SSL_CERT_FILE",
 }
+CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.__version__)"
 ILLEGAL = (-4, 132)  # exit statuses after SIGILL, here and in a shell
 
@@ -146,6 +149,12 @@ class Environment:
             # A service may not write beside its modules, and would compile them at every start.
             words += ["--compile-bytecode", *plan.words, *requirements]
             _run(self._uv("install", *words), self._variables)
+        for pattern in NEVER_RUN:
+            for path in self.folder.glob(f"lib/python*/site-packages/{pattern}"):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
 
     def _uv(self, command: str, *words: str) -> list[str]:
         cache = [] if self._cache is None else ["--cache-dir", str(self._cache)]
@@ -159,6 +168,8 @@ def uv_variables(given: Mapping[str, str]) -> dict[str, str]:
     Files of constraints are left out: they are arguments here.
     """
     told = {key: value for key, value in given.items() if key != "UV_CONSTRAINT"}
+    if CERTIFICATES.exists():  # uv has its own otherwise, and pip uses the system's
+        told.setdefault("UV_SYSTEM_CERTS", "true")
     for pips, uvs in VARIABLES.items():
         if pips in given and uvs not in given:
             comma = uvs == "UV_FIND_LINKS"  # uv separates addresses of indexes by spaces, as pip
@@ -166,20 +177,21 @@ def uv_variables(given: Mapping[str, str]) -> dict[str, str]:
     return told
 
 
-def plan_for(torch: str, environment: Environment, *, above: bool, gpu: bool) -> Plan:
+def plan_for(
+    torch: str, environment: Environment, *, above: tuple[str, ...] = (), gpu: bool = False
+) -> Plan:
     """Decide where torch comes from.
 
     Args:
         torch: ``"cpu"``, ``"cuda"``, ``"auto"`` (cpu, unless there is a GPU) or ``"none"``.
         environment: in which uv is.
-        above: whether packages beside the interpreter are used.
+        above: packages that are installed beside the interpreter, and are used.
         gpu: whether there is one of NVIDIA.
     """
     if torch == "none":
         return Plan("without torch", excluded=TORCH)
-    if above and environment.runs("import torch"):
-        there = tuple(p for p in (*TORCH, "numpy") if environment.runs(f"import {p}"))
-        return Plan(f"{', '.join(there)} of {sys.executable} are used", excluded=there)
+    if "torch" in above:
+        return Plan(f"installed already, and used: {', '.join(above)}", excluded=above)
     if sys.platform != "linux" or torch == "cuda":
         return Plan()
     if torch == "auto" and gpu:
@@ -205,6 +217,17 @@ def plan_for(torch: str, environment: Environment, *, above: bool, gpu: bool) ->
         "PyTorch's index cannot be reached, and the default index has torch for CUDA only: CUDA's "
         "libraries are downloaded too, except those that a processor never loads",
         excluded=NEVER_LOADED,
+    )
+
+
+def beside_interpreter() -> tuple[str, ...]:
+    """What can be imported of torch, torchvision and NumPy outside of every environment."""
+    python = getattr(sys, "_base_executable", sys.executable)
+    return tuple(
+        package
+        for package in (*TORCH, "numpy")
+        if subprocess.run([python, "-I", "-c", f"import {package}"], capture_output=True).returncode
+        == 0
     )
 
 
@@ -323,7 +346,6 @@ def main() -> int:
         print(f"error: {told}", file=sys.stderr)
         return 2
     arguments = _parser().parse_args()
-    above = arguments.system_site_packages
     folder = arguments.venv.absolute()
     # Beside the environment, because packages are linked from there, and /tmp may be in memory.
     cache = None if arguments.keep_cache else folder / ".cache"
@@ -335,7 +357,8 @@ def main() -> int:
         if arguments.constraints is not None:
             pins = Path(arguments.constraints).read_text(encoding="utf-8").splitlines()
         environment = Environment(folder, pins, cache)
-        environment.make(above=above)
+        environment.make(above=arguments.system_site_packages)
+        above = beside_interpreter() if arguments.system_site_packages else ()
         plan = plan_for(arguments.torch, environment, above=above, gpu=has_nvidia())
         if plan.note:
             print(plan.note, flush=True)
