@@ -5,21 +5,27 @@ lacks is "impossible", with how to get it. Exits with 1 if something failed.
 """
 
 import argparse
+import fcntl
 import json
 import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from boards import compose, containers, systemd
 from boards.podman import CACHE, Podman
 from boards.row import Row, line, show
 
 Part = Callable[[Path], Iterator[Row]]
-PARTS: Mapping[str, Part] = {}
-QUICK: Mapping[str, Part] = {}
+PARTS: Mapping[str, Part] = {
+    "containers": containers.run,
+    "systemd": systemd.run,
+    "compose": compose.run,
+}
+QUICK: Mapping[str, Part] = {"systemd": systemd.quick}
 
 
 def main() -> int:
@@ -45,21 +51,37 @@ def main() -> int:
         return 0
     if options.wheels is not None:
         os.environ["PIP_FIND_LINKS"] = os.environ["UV_FIND_LINKS"] = str(options.wheels.resolve())
-    work = CACHE / "work"
+    CACHE.mkdir(parents=True, exist_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no container
+    with (CACHE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            parser.error(f"{CACHE} is in use: another `python -m boards` would lose its containers")
+        return carry_out([known[name] for name in options.parts or known], options.keep)
+
+
+def carry_out(parts: Sequence[Part], keep: bool) -> int:
+    """Carry out parts and print their rows; returns the exit status.
+
+    Args:
+        parts: in their order.
+        keep: keep the images, and the files of the last part.
+    """
+    work = CACHE / "work"
     rows: list[Row] = []
     try:
-        for name in options.parts or known:
+        for part in parts:
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
-            for row in known[name](work):
+            for row in part(work):
                 rows.append(row)
                 print(line(row), flush=True)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     finally:
-        if not options.keep:
+        if not keep:
             shutil.rmtree(work, ignore_errors=True)
             Podman().discard()
     (CACHE / "table.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")

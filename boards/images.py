@@ -4,6 +4,7 @@ from boards import bases
 from boards.podman import PROJECT, Podman
 
 PYTHON = "docker.io/library/python:3.11-slim-bookworm"  # the Dockerfile's default base
+SMALL = "localhost/fl-app-small:latest"
 SUPERNODE, SUPERLINK = "localhost/fl-app-supernode:latest", "localhost/fl-app-superlink:latest"
 
 
@@ -14,20 +15,17 @@ def make_base(podman: Podman) -> str:
     return f"Debian's {bases.SUITE} with Python, {podman.megabytes(image):,.0f} MB"
 
 
-def build_one(podman: Podman, image: str, *, base: str = PYTHON, target: str = "supernode") -> None:
-    """Build an image.
-
-    Args:
-        podman: that builds it.
-        image: its name.
-        base: image to begin with.
-        target: stage of the Dockerfile.
-    """
-    podman.build(image, PROJECT, target=target, arguments=[f"BASE={base}"])
-
-
 def build(podman: Podman) -> str:
-    """Build both images; they share all layers but their settings."""
-    build_one(podman, SUPERNODE, target="supernode")
-    build_one(podman, SUPERLINK, target="superlink")
-    return f"{podman.megabytes(SUPERNODE):,.0f} MB with the base"
+    """Build the images of server and device."""
+    sizes = []
+    for image, target in ((SUPERNODE, "supernode"), (SUPERLINK, "superlink")):
+        podman.build(image, PROJECT, target=target)
+        sizes.append(f"{target} {podman.megabytes(image):,.0f} MB")
+    return f"{', '.join(sizes)}, with the base"
+
+
+def build_small(podman: Podman) -> str:
+    """Build the image of a device without torch; let it examine itself."""
+    podman.build(SMALL, PROJECT, target="supernode", arguments=["TORCH=none"])
+    podman.once(SMALL, "python", "-c", "import fl_app.client_app")
+    return f"{podman.megabytes(SMALL):,.0f} MB with the base"

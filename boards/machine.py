@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from boards import bases
 from boards.podman import Container, Podman
@@ -27,6 +28,7 @@ class Machine:
         self.home = f"/home/{bases.USER}"
         self._cwd = self.home
         words = ["--systemd", "always", "--timeout", str(LIFE), "--hostname", name, *options]
+        self.on = True
         self.container: Container = podman.start(name, image, "/sbin/init", options=words)
         self.wait()
 
@@ -40,9 +42,9 @@ class Machine:
         Raises:
             Disappointed: it failed, or did not end in time.
         """
-        script = f'trap \'printf "\\n%s%s\\n" {shlex.quote(HERE)} "$PWD"\' EXIT\n{command}\n'
+        trap = f"trap 'echo; echo \"{HERE}$PWD\"' EXIT"
         told = self.container.ask(
-            *("bash", "-c", script),
+            *("bash", "-c", f"{trap}\n{command}\n"),
             options=["--user", bases.USER, "--workdir", self._cwd, f"--env=HOME={self.home}"],
             seconds=seconds,
         )
@@ -53,6 +55,11 @@ class Machine:
     def leave(self) -> None:
         """Log in anew: the next command begins in the user's home."""
         self._cwd = self.home
+
+    def receive(self, folder: Path) -> None:
+        """Copy a folder into the user's home, as ``scp -r`` does."""
+        self.container.put(folder, f"{self.home}/")
+        self.root("chown", "-R", f"{bases.USER}:", self.home)
 
     def root(self, *command: object, seconds: float = 60.0) -> str:
         """Run a command as the harness, not as somebody who follows a page."""
@@ -65,10 +72,12 @@ class Machine:
     def switch_off(self) -> None:
         """Cut the power."""
         self.container.kill()
+        self.on = False
 
     def switch_on(self) -> None:
         """Boot it again, with the files that it had."""
         self.container.start()
+        self.on = True
         self._cwd = self.home
         self.wait()
 

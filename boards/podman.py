@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from boards.row import Disappointed, Impossible
+from boards.row import Disappointed, Impossible, wait_for
 from boards.surroundings import volumes
 from fl_app.field.supervise import end
 
@@ -32,7 +32,7 @@ LIMITS = (
 )
 BUILD = 1800.0  # seconds that a build may take
 ANSWER = 120.0  # seconds that any other command may take
-LAST = 600  # characters of a failed command's output that are shown
+LAST = 4000  # characters of a failed command's output that are shown
 
 
 class Podman:
@@ -123,7 +123,12 @@ class Podman:
         Raises:
             Disappointed: it failed, or did not end in time.
         """
-        return ask(self.command(*words), environment=self.environment, seconds=seconds)
+        return ask(
+            self.command(*words),
+            environment=self.environment,
+            seconds=seconds,
+            name=" ".join(map(str, ["podman", *words])),
+        )
 
     def has(self, image: str) -> bool:
         """Whether an image is there."""
@@ -150,6 +155,13 @@ class Podman:
             words += ["--build-arg", argument]
         file = context / "docker" / "Dockerfile"
         self.ask(*words, "--target", target, "--tag", image, "--file", file, context, seconds=BUILD)
+
+    def network(self) -> str:
+        """Create a network in which containers know each other by name; return its option."""
+        name = f"{NAME}-network"
+        if name not in self.ask("network", "ls", "--format", "{{.Name}}").split():
+            self.ask("network", "create", name)
+        return f"--network={name}"
 
     def start(
         self, name: str, image: str, *command: object, options: Sequence[str] = ()
@@ -206,6 +218,22 @@ class Container:
         """End all of its processes at once, as a power failure does."""
         self._podman.ask("kill", "--signal", "KILL", self.name)
 
+    def crash(self) -> float:
+        """Kill its first process, as the kernel does for want of memory.
+
+        Returns:
+            Seconds until it was started again: Podman does this if the container's policy says so,
+            but not after its own command ``kill``.
+        """
+
+        def process() -> int:
+            return int(self.state("{{.State.Pid}}"))
+
+        if not (before := process()):
+            raise Disappointed(f"{self.name} does not run")
+        os.kill(before, signal.SIGKILL)
+        return wait_for(lambda: process() not in (0, before), "it is started again", 60.0)
+
     def start(self) -> None:
         """Start it again, with the files that it had."""
         self._podman.ask("start", self.name)
@@ -241,12 +269,21 @@ def ask(
     environment: Mapping[str, str] | None = None,
     seconds: float = ANSWER,
     cwd: Path | None = None,
+    name: str | None = None,
 ) -> str:
     """Run a command; return what it printed. Nothing of it is left, also after Ctrl-C.
+
+    Args:
+        command: and its arguments.
+        environment: of the command; None = this process's.
+        seconds: that it may take.
+        cwd: folder in which it runs.
+        name: of the command in errors; None = all of its words.
 
     Raises:
         Disappointed: it failed, or did not end in time.
     """
+    name = name or " ".join(command)
     began = time.monotonic()
     process = subprocess.Popen(
         command,
@@ -260,7 +297,7 @@ def ask(
     try:
         told, _ = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
-        raise Disappointed(f"not done within {seconds:g} s: {' '.join(command)}") from None
+        raise Disappointed(f"not done within {seconds:g} s: {name}") from None
     finally:
         if process.poll() is None:
             end(process, grace=10.0)
@@ -268,8 +305,7 @@ def ask(
     if process.returncode != 0:
         passed = time.monotonic() - began
         raise Disappointed(
-            f"{' '.join(command)} ended with {process.returncode} after {passed:.0f} s: "
-            f"{text.strip()[-LAST:]}"
+            f"{name} ended with {process.returncode} after {passed:.0f} s: {text.strip()[-LAST:]}"
         )
     return text
 

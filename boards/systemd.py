@@ -1,0 +1,294 @@
+"""Part ``systemd``: a server and a device with a real service manager, as docs/edge.md says.
+
+Every command is typed as the page has it, by a user with sudo. Then the power is cut in the middle
+of a run, first of the device, then of the server, and nobody types anything any more.
+"""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from boards import bases, images
+from boards.containers import make_kit
+from boards.machine import Machine
+from boards.podman import PROJECT, Podman, ask
+from boards.row import Disappointed, Row, attempt, wait_for
+from boards.walk import Walk
+from fl_app.core.events import Arrived, Event
+from fl_app.record.log import read_events
+
+PART = "systemd"
+PAGE = PROJECT / "docs" / "edge.md"
+MAKER, SERVER, DEVICE, HAND = "maker", "server", "device-0", "by-hand"  # machines
+ADDRESS = "server.lan"  # of the server, as on the page
+TYPING = 1800.0  # seconds that a command may take: one installs everything
+LONG = "num_versions=40"  # added to the kit's OVERRIDES, whose run would take longer
+RUN = "/opt/fl-app/server/run"
+END = 900.0  # seconds from the start of the run to its end, with two power failures
+MEANINGS = {"server": ADDRESS, "device": DEVICE, "user": bases.USER}
+# Commands that would go on for long, and that a person ends with Ctrl-C.
+FOLLOWS = ("journalctl -f", "sudo -u fl-app .venv/bin/python -m fl_app.field run")
+# What is typed where: heading, number of the block below it, machine.
+Stop = tuple[str, int, str]
+STEPS: dict[str, Sequence[Stop]] = {
+    "make the kit and copy its folders": [
+        ("1. Make the kit", 0, MAKER),
+        ("2. Install", 0, MAKER),
+    ],
+    "install the server": [("2. Install", 1, SERVER)],
+    "install a device": [("2. Install", 2, DEVICE)],
+    "run": [("3. Run", 0, SERVER)],
+}
+BY_HAND: Sequence[Stop] = [("2. Install", 0, MAKER), ("Step by step", 0, HAND)]
+OTHER_WORDS: Sequence[Stop] = [("3. Run", 1, SERVER)]
+# What this part does not type.
+ELSEWHERE = {"Jetson": "needs NVIDIA's image and board", "Docker": "is the part compose"}
+KITS, UNITS = ("server", "node-0"), ("fl-superlink", "fl-supernode")
+PYTHON = "/opt/fl-app/.venv/bin/python"
+
+
+def quick(work: Path) -> Iterator[Row]:
+    """Build an image, and install server and device on one machine, both without torch.
+
+    Args:
+        work: empty folder for the files of this run.
+    """
+    with Podman() as podman:
+        small = Small(podman, work)
+        image = [
+            ("a base made of Debian's packages", partial(images.make_base, podman)),
+            ("docker/Dockerfile, TORCH=none", partial(images.build_small, podman)),
+        ]
+        services: list[tuple[str, Callable[[], str]]] = [
+            ("a board's system made of Debian's packages", small.boot),
+            *(
+                (f"install.sh --torch none in {name}", partial(small.install, name))
+                for name in KITS
+            ),
+            ("the services run", small.run),
+            ("after a power failure they start by themselves", small.cut),
+        ]
+        yield from attempt(PART, image)
+        yield from attempt(PART, services)
+
+
+class Small:
+    """Server and device on one machine, without torch.
+
+    Args:
+        podman: that runs it.
+        work: folder for the kit.
+    """
+
+    def __init__(self, podman: Podman, work: Path) -> None:
+        self._podman = podman
+        self._kit = work / "out"
+
+    def boot(self) -> str:
+        """Make the system and boot it, with the kit in the user's home."""
+        make_kit(self._kit, "localhost", nodes=1)
+        image = bases.board(self._podman)
+        self._machine = Machine(self._podman, "both", image, [self._podman.network()])
+        for name in KITS:
+            self._machine.receive(self._kit / name)
+        return f"Debian's {bases.SUITE}, {self._podman.megabytes(image):,.0f} MB"
+
+    def install(self, folder: str) -> str:
+        """Run a folder's install.sh."""
+        self._machine.leave()
+        said = self._machine.type(f"cd {folder} && sudo sh install.sh --torch none", TYPING)
+        return said.splitlines()[-1]
+
+    def run(self) -> str:
+        """Wait until the services run, and the SuperLink answers."""
+        seconds = wait_for(self._answers, "the services answer", 240.0, every=2.0)
+        return f"{', '.join(UNITS)} are active and answer after {seconds:.0f} s"
+
+    def cut(self) -> str:
+        """Cut the power and boot it again."""
+        self._machine.switch_off()
+        self._machine.switch_on()
+        return self.run()
+
+    def _answers(self) -> bool:
+        if not all(map(self._machine.active, UNITS)):
+            return False
+        try:
+            for home in ("server", "node"):
+                command = (PYTHON, "-m", "fl_app.field", "healthy", f"/opt/fl-app/{home}")
+                self._machine.root(*command)
+        except Disappointed:
+            return False
+        return True
+
+
+def run(work: Path) -> Iterator[Row]:
+    """Yield a row for everything that is tried.
+
+    Args:
+        work: empty folder for the files of this run.
+    """
+    with Podman() as podman:
+        board = Boards(podman, work)
+        yield from attempt(
+            PART,
+            [
+                ("a board's system made of Debian's packages", board.boot),
+                *((f"{PAGE.name}: {step}", partial(board.follow, STEPS[step])) for step in STEPS),
+                ("the run goes on", board.begin),
+                ("the device loses its power, and trains again", board.cut_device),
+                ("the server loses its power, and the run goes on", board.cut_server),
+                ("the run ends", board.end),
+                (f"{PAGE.name}: a device step by step", board.by_hand),
+                (f"{PAGE.name}: run with other words", board.other_words),
+            ],
+        )
+
+
+class Boards:
+    """A server and a device, which know each other by name.
+
+    Args:
+        podman: that runs them.
+        work: folder for the kit and the event logs.
+    """
+
+    def __init__(self, podman: Podman, work: Path) -> None:
+        self._podman = podman
+        self._work = work
+        self._machines: dict[str, Machine] = {}
+        typists: dict[str, Callable[[str], str]] = {
+            MAKER: self._make,
+            **{name: partial(self._type, name) for name in (SERVER, DEVICE, HAND)},
+        }
+        transcript = podman.cache / "edge.md.log"
+        transcript.unlink(missing_ok=True)
+        self._walk = Walk(PAGE, typists, MEANINGS, transcript)
+
+    def boot(self) -> str:
+        """Make the system and boot both machines."""
+        image = bases.board(self._podman)
+        network = self._podman.network()
+        self._image, self._network = image, network
+        for name in (SERVER, DEVICE):
+            self._boot(name)
+        size = self._podman.megabytes(image)
+        return f"Debian's {bases.SUITE}, {size:,.0f} MB; two of them are up"
+
+    def by_hand(self) -> str:
+        """Install the device once more, on another machine, without install.sh."""
+        self._machines[DEVICE].switch_off()
+        self._boot(DEVICE, HAND)
+        self.follow(BY_HAND)
+        seconds = wait_for(lambda: self._machines[HAND].active(UNITS[1]), "it runs", 120.0)
+        return f"{UNITS[1]} is active after {seconds:.0f} s"
+
+    def other_words(self) -> str:
+        """Begin a run with other words; press Ctrl-C once it is under way."""
+        return self.follow(OTHER_WORDS)
+
+    def _boot(self, host: str, name: str | None = None) -> None:
+        """Boot a machine that others know as `host`."""
+        alias = ADDRESS if host == SERVER else host
+        options = [self._network, f"--network-alias={alias}"]
+        self._machines[name or host] = Machine(self._podman, name or host, self._image, options)
+
+    def follow(self, stops: Sequence[Stop]) -> str:
+        """Type the commands of some blocks; each begins with a new login."""
+        for section, number, machine in stops:
+            if machine in self._machines:
+                self._machines[machine].leave()
+            said = self._walk.follow(section, number, machine)
+        return said.splitlines()[-1] if said else "nothing is printed"
+
+    def begin(self) -> str:
+        """Wait for the first updates."""
+        seconds = wait_for(lambda: len(self._arrived()) > 2, "three updates arrived", 400.0)
+        return f"three updates after {seconds:.0f} s"
+
+    def cut_device(self) -> str:
+        """Cut the device's power for a moment."""
+        device = self._machines[DEVICE]
+        device.switch_off()
+        before = len(self._arrived())
+        device.switch_on()
+        seconds = wait_for(
+            lambda: len(self._arrived()) > before, "an update of the device arrived", 400.0
+        )
+        return f"an update arrived {seconds:.0f} s after the boot"
+
+    def cut_server(self) -> str:
+        """Cut the server's power for a moment."""
+        server = self._machines[SERVER]
+        server.switch_off()
+        server.switch_on()
+        before = len(self._arrived())
+        if self._ended():
+            raise Disappointed("the run had ended before the power failed: it is too short")
+        seconds = wait_for(
+            lambda: len(self._arrived()) > before, "an update arrived at the server", 400.0
+        )
+        return f"an update arrived {seconds:.0f} s after the boot"
+
+    def end(self) -> str:
+        """Wait for the end of the run."""
+        wait_for(self._ended, "the run ends", END, every=5.0)
+        return ended(self._machines[SERVER], RUN)
+
+    def _make(self, command: str) -> str:
+        """Type a command on the machine that makes the kit: this one."""
+        if command.startswith("scp "):
+            return self._copy(command)
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": str(PROJECT)}
+        said = ask(["bash", "-c", command], environment=environment, cwd=self._work, seconds=TYPING)
+        settings = self._work / "out" / "server" / "server.env"
+        settings.write_text(settings.read_text().replace('OVERRIDES="', f'OVERRIDES="{LONG} '))
+        return said
+
+    def _type(self, name: str, command: str) -> str:
+        """Type a command on a machine; what would go on for long is interrupted."""
+        if command.startswith(FOLLOWS):
+            command = f"timeout --signal=INT 60 {command} || [ $? = 124 ]"
+        return self._machines[name].type(command, TYPING)
+
+    def _copy(self, command: str) -> str:
+        """Copy a folder to a machine's user as ``scp -r`` does, without a network."""
+        _, _, source, target = shlex.split(command)
+        host = target.removeprefix(f"{bases.USER}@").removesuffix(":")
+        names = [SERVER] if host == ADDRESS else [host, HAND]
+        for name in names:
+            if name in self._machines and self._machines[name].on:
+                self._machines[name].receive(self._work / source)
+        return f"copied {source}"
+
+    def _arrived(self) -> list[Event]:
+        log = self._work / "events.jsonl"
+        try:
+            log.write_text(self._machines[SERVER].root("cat", f"{RUN}/events.jsonl"))
+        except Disappointed:
+            return []
+        return [event for event in read_events(log) if isinstance(event, Arrived)]
+
+    def _ended(self) -> bool:
+        try:
+            self._machines[SERVER].root("test", "-e", f"{RUN}/summary.json")
+        except Disappointed:
+            return False
+        return True
+
+
+def ended(machine: Machine, folder: str) -> str:
+    """What a run on a machine came to.
+
+    Raises:
+        Disappointed: it did not end as it should.
+    """
+    summary = json.loads(machine.root("cat", f"{folder}/summary.json"))
+    if summary["stopped"] != "num_versions":
+        raise Disappointed(f"the run stopped with {summary['stopped']}")
+    return f"{summary['num_versions']} versions, {summary['failures']} failures"
