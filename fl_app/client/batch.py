@@ -5,7 +5,7 @@ into calling torch, whatever the number of examples. Here one call serves a step
 
 - their parameters are the rows of a matrix ``(B, d)``, and the forward pass takes each client's
   own (`fl_app.client.stacked`);
-- the loss is the sum of the clients' mean losses, so its gradient holds every client's gradient;
+- the losses of all examples are weighted so that one backward pass gives every client's gradient;
 - clients with more steps come first. One that has done its steps is no longer among the rows that
   are trained; mini-batches of unequal length are padded with examples of weight 0
   (`fl_app.client.mini_batches`).
@@ -308,10 +308,11 @@ class _Steps:
         active, width = int(batches.active[step]), int(batches.widths[step])
         chosen = batches.indices[step, :active, :width]
         weights = torch.from_numpy(batches.weights[step, :active, :width]).to(self._rows.device)
-        loss = mean_losses(trainer, self._forward, params, chosen, weights)
-        grad = list(torch.autograd.grad(loss.sum(), params))
+        losses = example_losses(trainer, self._forward, params, chosen)
+        grad = list(torch.autograd.grad(losses, params, weights))
         shared = len(params) - len(self._private)
         with torch.no_grad():
+            loss = (losses * weights).sum(1)
             if self._corrected:
                 grad = [*self._corrections(grad[:shared], step), *grad[shared:]]
             if trainer.max_grad_norm is not None:
@@ -323,7 +324,7 @@ class _Steps:
                 pulled = [g.clone() for g in grad[:shared]]
                 self._pulls.add_to(pulled, pull, 1.0)
                 grad = [*pulled, *grad[shared:]]
-        return loss.detach(), grad
+        return loss, grad
 
     def _corrections(self, grad: Sequence[Tensor], step: int) -> list[Tensor]:
         """The gradients as each client's `LocalTrainer.correct` changes them."""
@@ -358,21 +359,16 @@ class _PerClient:
             tensor.addcmul_(other, factor, value=sign)
 
 
-def mean_losses(
-    trainer: LocalTrainer,
-    forward: Forward,
-    params: Sequence[Tensor],
-    chosen: NDArray[np.int64],
-    weights: Tensor,
+def example_losses(
+    trainer: LocalTrainer, forward: Forward, params: Sequence[Tensor], chosen: NDArray[np.int64]
 ) -> Tensor:
-    """Every client's mean loss over its mini-batch, shape ``(B,)``.
+    """The loss of every example of the clients' mini-batches, shape ``(B, m)``.
 
     Args:
         trainer: has the task.
         forward: through stacked models.
         params: stacked.
         chosen: training examples, shape ``(B, m)``.
-        weights: of the examples, shape ``(B, m)``.
 
     Raises:
         NotImplementedError: the task knows no loss of each example.
@@ -385,7 +381,7 @@ def mean_losses(
         inputs, target = inputs.to(trainer.device), target.to(trainer.device)
     output = forward(params, inputs.view(*chosen.shape, *inputs.shape[1:]))
     each: Tensor = losses(output.flatten(0, 1), target)
-    return (each.view(chosen.shape) * weights).sum(1)
+    return each.view(chosen.shape)
 
 
 def _clipped(grad: Sequence[Tensor], longest: float) -> list[Tensor]:

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.batch import mean_losses
+from fl_app.client.batch import example_losses
 from fl_app.client.stacked import stacked_forward
 from fl_app.client.tensors import TensorOperations
 from fl_app.client.trainer import LocalTrainer
@@ -77,8 +77,10 @@ def _difference(trainer: LocalTrainer) -> str:
         stacked.append([parameter.detach().clone() for parameter in model.trained])
     params = [torch.stack(parts).requires_grad_() for parts in zip(*stacked, strict=True)]
     forward = stacked_forward(model.module, model.trained)
-    losses = mean_losses(trainer, forward, params, chosen, weights.to(model.flat))
-    together = (losses.detach(), *torch.autograd.grad(losses.sum(), params))
+    weights = weights.to(model.flat)
+    losses = example_losses(trainer, forward, params, chosen)
+    mean = (losses.detach() * weights).sum(1)
+    together = (mean, *torch.autograd.grad(losses, params, weights))
     for one, both in zip(zip(*alone, strict=True), together, strict=True):
         expected = torch.stack(one)
         scale = float(expected.abs().max())
