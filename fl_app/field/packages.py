@@ -102,7 +102,10 @@ class Environment:
         with tempfile.TemporaryDirectory() as scratch:
             pins = _write(scratch, "pins", self.pins)
             pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
-            _run([*pip, "install", "--constraint", pins, "uv"])
+            words = ["--retries", "2", "install", "--constraint", pins, "uv"]
+            done = subprocess.run([*pip, *words], capture_output=True, text=True)
+        if done.returncode != 0:
+            raise InstallError(_explained(done.stderr))
 
     def runs(self, code: str) -> bool:
         """Whether the environment's Python carries out these lines."""
@@ -286,6 +289,16 @@ def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> 
     if status != 0:
         shown = " ".join(command[:4])
         raise InstallError(f"`{shown} ...` failed with exit status {status}; see above")
+
+
+def _explained(output: str) -> str:
+    """Why pip failed, without its attempts and what it concludes from having no network."""
+    if "after connection broken by" in output:
+        return (
+            "no package index can be reached: connect this machine to a network, or name a folder "
+            "of wheels as PIP_FIND_LINKS"
+        )
+    return f"pip cannot install uv:\n{output.strip()}"
 
 
 def _write(folder: str, name: str, lines: Sequence[str]) -> str:

@@ -148,6 +148,19 @@ def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path: Path) -> 
     assert check_torch(python_that(tmp_path / "good", "echo 2.15.0+cpu")) == "2.15.0+cpu"
 
 
+def test_a_machine_without_a_network_is_told_as_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not as versions that are in conflict, which is what pip makes of it."""
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # where nobody listens
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    environment = Environment(tmp_path / "venv", ["uv==0.0.1"], None)
+    with pytest.raises(InstallError) as refused:
+        environment.make(above=False)
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith("no package index can be reached: connect this machine to a network")
+
+
 def test_linked_files_count_once(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one").write_bytes(bytes(500_000))
