@@ -218,7 +218,8 @@ def plan_for(
         )
     return Plan(
         "PyTorch's index cannot be reached, and the default index has torch for CUDA only: CUDA's "
-        "libraries are downloaded too, except those that a processor never loads",
+        "libraries are installed too, except those that a processor never loads, which costs 2.2 "
+        "GB of downloads and 3.4 GB of disk",
         excluded=NEVER_LOADED,
     )
 
