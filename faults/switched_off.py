@@ -18,8 +18,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -27,7 +29,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 
-from faults.field import wait_for
+from faults.field import PATIENCE, Disappointed, wait_for
 from fl_app.client import LocalTrainer
 from fl_app.core.events import Arrived, Failed
 from fl_app.core.types import Order, Upload, Vector
@@ -45,7 +47,7 @@ RUN = [
     *("algorithm.schedule.concurrency=1", "algorithm.schedule.buffer_size=1"),
     *("algorithm.client.local_epochs=1", "eval_every=100000", "num_versions=100000"),
 ]
-BALLAST = 2_000_000  # numbers in the state, so that it takes time to write
+BALLAST = 10_000_000  # numbers in the state, so that it takes time to write
 
 
 class Counting(LocalTrainer):
@@ -80,6 +82,7 @@ class Board:
 
     def __init__(self, kit: Path, port: int) -> None:
         self._kit, self._port = Kit.read(kit), port
+        self._known: list[psutil.Process] = []
         self._log = kit.with_suffix(".log").open("ab")
 
     def switch_on(self) -> None:
@@ -92,12 +95,17 @@ class Board:
             start_new_session=True,
         )
 
+    def look(self) -> None:
+        """Find the node's processes, which takes longer than it takes to write a state."""
+        self._known = self._processes()
+
     def switch_off(self) -> None:
-        """Kill all processes of the node at once."""
-        while processes := self._processes():
-            for process in processes:
+        """Kill all processes of the node, first and at once those that were known."""
+        while self._known:
+            for process in self._known:
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
+            self.look()
         with suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
@@ -117,9 +125,13 @@ class Board:
         """Where the client's state lies."""
         return self._kit.folder / "state" / "fl_app"
 
-    def drafts(self) -> list[Path]:
+    def drafts(self) -> set[Path]:
         """Files that are being written, or were when the node was switched off."""
-        return [*self.state.glob("run-*/*.draft-*")]
+        return {*self.state.glob("run-*/*.draft-*")}
+
+    def writes(self, earlier: set[Path]) -> bool:
+        """Whether there are other drafts than earlier ones."""
+        return bool(self.drafts() - earlier)
 
     def count(self) -> int:
         """Of the client's state; 0 if there is none."""
@@ -141,10 +153,10 @@ def switch_off_often(folder: Path, times: int, rng: random.Random, longest: floa
     new_kit(
         kit, nodes=1, hosts=[HOST], port=port, insecure=True
     )  # with a key it is refused for 60 s
-    words = [*RUN, f"algorithm.client._target_={Counting.__module__}.Counting"]
+    words = [*RUN, "algorithm.client._target_=faults.switched_off.Counting"]
     events = folder / "run" / "events.jsonl"
     board = Board(kit / "node-0", node_port)
-    torn = 0
+    torn, earlier = 0, board.drafts()
     command = [sys.executable, "-m", "fl_app.field", "keep", str(kit / "server")]
     environment = {**os.environ, "PYTHONPATH": str(APP)}
     with (folder / "server.log").open("wb") as log:
@@ -155,23 +167,38 @@ def switch_off_often(folder: Path, times: int, rng: random.Random, longest: floa
         link = SuperLink(Kit.read(kit / "server"), app=APP)
         board.switch_on()
         wait_for(lambda: online(link) == 1, "the node is online")
-        link.submit(words, folder / "run")
+        run = link.submit(words, folder / "run")
+
+        def until(true: Callable[[], bool], what: str) -> None:
+            for _ in range(round(PATIENCE)):
+                board.look()
+                if watched(true, 1.0):
+                    return
+                status, details = link.status(run)
+                if status.startswith("finished"):
+                    raise Disappointed(f"the run is {status}: {details}")
+            raise Disappointed(f"not within {PATIENCE:g} s: {what}")
+
+        until(lambda: bool(arrivals(events)), "an update arrives")
         for i in range(times):
             before = arrivals(events)
             began = time.monotonic()
             if i % 2:
-                wait_for(lambda: bool(board.drafts()), "the client's state is written", 120.0)
+                until(partial(board.writes, earlier), "the client's state is written")
                 time.sleep(rng.uniform(0.0, 0.02))
             else:
                 time.sleep(rng.uniform(0.0, longest))
+                board.look()
             board.switch_off()
-            torn += bool(board.drafts())
+            torn += board.writes(earlier)
+            earlier = board.drafts()
             told = f"{i + 1}: off after {time.monotonic() - began:.1f} s"
             print(f"{told}, {len(arrivals(events)) - len(before)} updates arrived", flush=True)
             board.switch_on()
         last = len(arrivals(events))
-        wait_for(lambda: len(arrivals(events)) > last + 1, "the node answers again")
+        until(lambda: len(arrivals(events)) > last + 1, "the node answers again")
     finally:
+        board.look()
         board.switch_off()
         end_keeper(server)
     seen = arrivals(events)
@@ -186,6 +213,16 @@ def switch_off_often(folder: Path, times: int, rng: random.Random, longest: floa
     if board.count() < seen[-1]:
         problems.append(f"the state has count {board.count()}, the server {seen[-1]:g}")
     return problems
+
+
+def watched(true: Callable[[], bool], seconds: float) -> bool:
+    """Whether a condition comes true in time, of which a moment later may be too late."""
+    until = time.monotonic() + seconds
+    while not true():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.002)
+    return True
 
 
 def arrivals(events: Path) -> list[float]:

@@ -90,7 +90,8 @@ def of_machine(kit: Kit | None) -> Iterator[Finding]:
         yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
     else:
         yield checks.without_torch()
-    yield checks.check_memory(psutil.virtual_memory().available / GIB, has_torch())
+    free = room.free() + (_held(kit) if kit else 0)
+    yield checks.check_memory(free / GIB, has_torch())
     where = kit.folder if kit else Path.cwd()
     yield checks.check_disk(shutil.disk_usage(where).free / GIB, where)
 
@@ -123,6 +124,8 @@ def of_settings(
     if node or run is None:
         return
     yield from of_server(run)
+    if run.runtime.get("warm") and (found := difference("pulls")):
+        yield checks.unknown("fast way", f"the server's part is off: {found}")
     yield checks.check_checkpoints(run.checkpoint_every)
     yield checks.check_deadline(run.deadline, order_time(kit.folder / "run", training_time))
     yield checks.check_heartbeat(run.deadline, OFFLINE_AFTER)

@@ -8,19 +8,20 @@ The first costs no memory. ``WARM`` in the environment switches all three.
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import psutil
 
+from fl_app.client.backend import has_torch
 from fl_app.core.errors import require
 
 VARIABLE = "WARM"
 AUTO, ON, OFF = "auto", "1", "0"
 MIB = 2**20
-# MiB of their own, measured with LeNet on x86-64 (docs/edge.md, "Memory and disk").
-EXECUTOR = 120  # Flower's executor, its fork server and a ClientApp that passes an order on
-TRAINING = {True: 480, False: 110}  # a training process, with torch and without
+# MiB, measured with LeNet on x86-64 by bench.node_memory: of their own, and half of the libraries'
+# files, which the kernel counts as free. Without the other half a process is slow and works.
+EXECUTOR = 130  # Flower's executor, its fork server and a ClientApp that passes an order on
+TRAINING = {True: 470, False: 80}  # a training process, with torch and without
 # MiB that stay free for the rest of the device: below, the training process that stays ends. [A]
 SPARE = 64
 
@@ -81,7 +82,7 @@ def choose(value: str, free: int) -> Way:
 
 def needed() -> int:
     """Bytes that must be free before a training process is started that stays."""
-    return (TRAINING[find_spec("torch") is not None] + SPARE) * MIB
+    return (TRAINING[has_torch()] + SPARE) * MIB
 
 
 def free(root: Path = Path("/")) -> int:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
@@ -29,9 +30,10 @@ OWN = re.compile(r"(flwr|uv|certifi)==")  # of Flower's requirements, those that
 def flower(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the oldest or the newest Flower that this project allows."""
     folder = tmp_path_factory.mktemp("flower")
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (wanted,) = (
         requirement.specifier
-        for requirement in map(Requirement, metadata.requires("fl-app") or ())
+        for requirement in map(Requirement, project["dependencies"])
         if requirement.name == "flwr"
     )
     site = folder / "site"

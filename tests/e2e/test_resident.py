@@ -132,7 +132,7 @@ TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 config = ConfigRecord({"app-config": "seed: 1"})  # torch is imported to find that it is too little
 message = Message(RecordDict({"config": config}), dst_node_id=17, message_type="train")
 context = Context(1, 17, {"partition-id": 0}, RecordDict(), {})
-connection, _ = resident._connect(context)
+connection = resident._connect(context).connection
 connection.send_bytes(os.fsencode(resident.CODE))
 connection.recv_bytes()
 for part in (wire.context_to_bytes(context), wire.to_bytes(message)):

@@ -1,4 +1,7 @@
+import os
 import socket
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -7,11 +10,13 @@ from fake_superlink import superlink
 
 from fl_app.field import checks
 from fl_app.field.certificates import new_server
-from fl_app.field.checks import Verdict
+from fl_app.field.checks import Finding, Verdict
 from fl_app.field.control import public_bytes
 from fl_app.field.doctor import of_files, of_network, of_settings, order_time, seconds_ahead, show
 from fl_app.field.health import healthy
 from fl_app.field.kit import Kit, new_kit
+from fl_app.flower import private
+from fl_app.node import room
 
 
 @pytest.fixture
@@ -138,6 +143,45 @@ def test_nothing_is_wrong_with_a_new_folder(out):
     for name in ("server", "node-0"):
         assert wrong(of_files(read(out / name))) == set()
         assert wrong(of_settings(read(out / name), training_time=20.0)) == set()
+
+
+def fast_way(kit: Kit) -> Finding | None:
+    found = [f for f in of_settings(kit, None) if f.subject == "fast way"]
+    return found[0] if found else None
+
+
+def test_the_fast_way_of_a_node_and_of_a_server(out, monkeypatch):
+    monkeypatch.setattr(room, "free", lambda: 8 * 2**30)
+    assert "8192 MiB of memory are free: the fast way is on" in fast_way(read(out / "node-0")).text
+    assert fast_way(read(out / "node-0", WARM=0)).text.startswith("WARM=0: ")
+    assert fast_way(read(out / "node-0", WARM="on")).verdict is Verdict.WRONG
+    assert fast_way(read(out / "server")) is None
+    monkeypatch.setattr(private, "PULLS", ("pull_trees",))
+    for name in ("node-0", "server"):
+        finding = fast_way(read(out / name))
+        assert finding.verdict is Verdict.UNKNOWN
+        assert "off: " in finding.text
+        assert "pull_trees" in finding.text
+    slow = read(out / "server", OVERRIDES="runtime=deployment runtime.warm=false deadline=600")
+    assert fast_way(slow) is None
+
+
+def test_what_a_running_node_holds_counts_as_free(out, monkeypatch):
+    """Else the doctor would find too little memory because the fast way is on."""
+    monkeypatch.setattr(room, "free", lambda: 0)
+    before = fast_way(read(out / "node-0"))
+    assert "WARM=auto: 0 MiB" in before.text
+    holds = "x = bytearray(100_000_000); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", holds],
+        env={**os.environ, "FLWR_HOME": str(out / "node-0" / "flower")},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        process.stdout.readline()
+        held = int(fast_way(read(out / "node-0")).text.split("WARM=auto: ")[1].split()[0])
+        process.communicate(b"\n")
+    assert 95 <= held < 150
 
 
 def test_files_that_got_lost_or_public(out):
