@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from boards import compose, containers, systemd
+from boards import arm, compose, containers, systemd
 from boards.podman import CACHE, Podman
 from boards.row import Row, line, show
 
@@ -23,6 +23,7 @@ Part = Callable[[Path], Iterator[Row]]
 PARTS: Mapping[str, Part] = {
     "containers": containers.run,
     "systemd": systemd.run,
+    "arm": arm.run,
     "compose": compose.run,
 }
 QUICK: Mapping[str, Part] = {"systemd": systemd.quick}
