@@ -94,7 +94,9 @@ def test_a_device_trains_with_what_a_wheel_requires(
     command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", venv, "--torch", "cpu"]
     command += ["--constraints", ROOT / "constraints.txt", "--keep-cache", wheel]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    if done.returncode and any(word in done.stderr for word in ("connect", "resolve host", "DNS")):
+    if done.returncode and any(
+        word in done.stderr for word in ("index can be reached", "error sending request")
+    ):
         pytest.skip(f"NOT TESTED, for packages cannot be had here: {done.stderr[-500:]}")
     assert done.returncode == 0, done.stderr
     with capsys.disabled():
