@@ -23,7 +23,7 @@ from faults.injections import (
 )
 
 ALL = range(NODES)
-CYCLE = 12.0  # least seconds of an order, for which Flower starts a process
+CYCLE = 8.5  # least seconds of an order: the client sleeps for 8
 EACH = 2  # updates in a version
 UNTESTED = {
     "packet-loss": "needs netem in the kernel: a proxy in user space works above TCP, which "
