@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fl_app.core.errors import RunError
+
 Verdict = Literal["passed", "failed", "impossible"]
 COLOURS: dict[Verdict, str] = {"passed": "green", "failed": "red", "impossible": "yellow"}
 
@@ -59,7 +61,7 @@ def attempt(part: str, steps: Sequence[tuple[str, Callable[[], str]]]) -> Iterat
             detail = action()
         except Impossible as error:
             verdict, detail = "impossible", str(error)
-        except (Disappointed, subprocess.SubprocessError, OSError, ValueError) as error:
+        except (Disappointed, RunError, subprocess.SubprocessError, OSError, ValueError) as error:
             verdict, detail = "failed", str(error)
         yield Row(part, what, verdict, time.monotonic() - began, detail)
         if verdict != "passed":

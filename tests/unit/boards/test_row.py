@@ -5,6 +5,7 @@ import subprocess
 import pytest
 
 from boards.row import Disappointed, Impossible, attempt, line, show, wait_for
+from fl_app.core.errors import RunError
 
 
 def seen() -> str:
@@ -17,6 +18,10 @@ def lacking() -> str:
 
 def failing() -> str:
     raise Disappointed("it did not start")
+
+
+def refused() -> str:
+    raise RunError("the SuperLink did not start")
 
 
 def hanging() -> str:
@@ -37,6 +42,7 @@ def test_every_step_is_a_row() -> None:
     [
         (lacking, "impossible", "podman is missing"),
         (failing, "failed", "it did not start"),
+        (refused, "failed", "the SuperLink did not start"),
         (hanging, "failed", "timed out after 3 seconds"),
     ],
 )
