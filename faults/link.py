@@ -43,6 +43,7 @@ class Link:
     Args:
         port: to which it forwards.
         bytes_per_second: of all connections together, in each direction.
+        host: address on which it listens; "0.0.0.0" = all of this machine's.
 
     Attributes:
         port: on which it listens.
@@ -51,8 +52,8 @@ class Link:
         repeated: number of requests that were sent a second time.
     """
 
-    def __init__(self, port: int, bytes_per_second: float = math.inf) -> None:
-        self._to = port
+    def __init__(self, port: int, bytes_per_second: float = math.inf, *, host: str = HOST) -> None:
+        self._to, self._host = port, host
         self.up, self.down = Way(bytes_per_second), Way(bytes_per_second)
         self.repeated = 0
         self._twice, self._after = b"", b""
@@ -104,7 +105,7 @@ class Link:
         self._kept: list[bytes] = []  # requests to repeat
         self._whole = asyncio.Event()
         self._whole.set()
-        self._server = await asyncio.start_server(self._connect, HOST, 0, limit=CHUNK)
+        self._server = await asyncio.start_server(self._connect, self._host, 0, limit=CHUNK)
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
