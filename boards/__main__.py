@@ -11,13 +11,13 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
 from boards import arm, compose, containers, systemd
 from boards.podman import CACHE, Podman
-from boards.row import Row, line, show
+from boards.row import Impossible, Row, line, show
 
 Part = Callable[[Path], Iterator[Row]]
 PARTS: Mapping[str, Part] = {
@@ -59,23 +59,23 @@ def main() -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             parser.error(f"{CACHE} is in use: another `python -m boards` would lose its containers")
-        return carry_out([known[name] for name in options.parts or known], options.keep)
+        return carry_out({name: known[name] for name in options.parts or known}, options.keep)
 
 
-def carry_out(parts: Sequence[Part], keep: bool) -> int:
+def carry_out(parts: Mapping[str, Part], keep: bool) -> int:
     """Carry out parts and print their rows; returns the exit status.
 
     Args:
-        parts: in their order.
+        parts: by name, in their order.
         keep: keep the images, and the files of the last part.
     """
     work = CACHE / "work"
     rows: list[Row] = []
     try:
-        for part in parts:
+        for name, part in parts.items():
             shutil.rmtree(work, ignore_errors=True)
             work.mkdir(parents=True)
-            for row in part(work):
+            for row in possible(name, part, work):
                 rows.append(row)
                 print(line(row), flush=True)
     except KeyboardInterrupt:
@@ -88,6 +88,14 @@ def carry_out(parts: Sequence[Part], keep: bool) -> int:
     (CACHE / "table.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     show(rows)
     return int(any(row.verdict == "failed" for row in rows))
+
+
+def possible(name: str, part: Part, work: Path) -> Iterator[Row]:
+    """The rows of a part; one row if this machine lacks what all of it needs."""
+    try:
+        yield from part(work)
+    except Impossible as error:
+        yield Row(name, "all of it", "impossible", 0.0, str(error))
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from boards.podman import NAME, Podman, ask
+from boards.row import Disappointed, Impossible
 
 SUITE = "bookworm"  # with Python 3.11, as Raspberry Pi OS of 2023 and as the base of the Dockerfile
 # What the Dockerfile needs of its base.
@@ -36,6 +37,10 @@ def _image(podman: Podman, name: str, packages: Sequence[str], hooks: Sequence[s
     image = f"localhost/{NAME}-{name}:latest"
     if not podman.has(image):
         podman.ask("import", _archive(podman.cache, name, packages, hooks), image, seconds=300)
+        try:
+            podman.once(image, "true", options=[podman.network()])
+        except Disappointed as error:
+            raise Impossible(f"containers cannot be started here: {error}") from None
     return image
 
 
@@ -47,6 +52,9 @@ def _archive(cache: Path, name: str, packages: Sequence[str], hooks: Sequence[st
         draft = path.with_name(f".{name}.tar")
         command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"]
         command += [f"--customize-hook={hook}" for hook in hooks]
-        ask([*command, SUITE, str(draft)], seconds=SECONDS)
+        try:
+            ask([*command, SUITE, str(draft)], seconds=SECONDS)
+        except Disappointed as error:
+            raise Impossible(f"Debian's packages cannot be unpacked here: {error}") from None
         draft.rename(path)
     return path

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from boards import __main__ as command
-from boards.row import Row, Verdict
+from boards.row import Impossible, Row, Verdict
 
 
 class Store:
@@ -80,3 +80,15 @@ def test_an_interruption_leaves_no_storage(cache, monkeypatch) -> None:
     monkeypatch.setattr(command, "PARTS", {"part": interrupted})
     assert told(monkeypatch) == 130
     assert Store.discarded == 1
+
+
+def test_a_part_that_cannot_begin_is_impossible(cache, monkeypatch, capsys) -> None:
+    def lacking(work: Path) -> Iterator[Row]:
+        raise Impossible("podman is missing: apt install podman")
+        yield
+
+    monkeypatch.setattr(command, "PARTS", {"part": lacking, "good": part("passed")})
+    assert told(monkeypatch) == 0
+    assert "part: all of it: impossible, 0 s: podman is missing" in capsys.readouterr().out
+    rows = json.loads((cache / "table.json").read_text())
+    assert [row["verdict"] for row in rows] == ["impossible", "passed"]
