@@ -29,17 +29,15 @@ PIECE = 0.01  # seconds of training of an order in the measurement
 
 
 def batch_size(components: "Components", num_workers: int) -> int:
-    """The largest number of orders that are computed together; 1 = each alone.
+    """The largest number of orders that are computed together, with ``runtime.batch`` above 1.
 
-    It says why if that is not what ``runtime.batch`` asks for, and what ``auto`` has come to.
+    It says why if that is not what is asked for, and what ``auto`` has come to.
 
     Args:
         components: of the run.
         num_workers: worker processes; 0 = inline.
     """
-    asked: int | str = components.config.runtime.get("batch", 1)
-    if asked == 1:
-        return 1
+    asked: int | str = components.config.runtime.batch
     trainer = components.trainer
     reason = obstacle(trainer)
     if reason:
@@ -77,7 +75,7 @@ def _measured(components: "Components", at_work: int, num_workers: int) -> tuple
         trainer._lengths(trainer.task.train_indices(o.client_id).size, o.config)[1] for o in orders
     )
     trainer.local_steps = 1
-    step = _seconds(lambda: trainer.train(orders[0]), 0.0)
+    step = _seconds(lambda: trainer.train(orders[0]), SECONDS / 20)
     if step > LONG_STEP:
         return 1, f"a step of one client takes {1e3 * step:.0f} ms"
     trainer.local_steps = max(1, min(most, int(PIECE / step)))
@@ -113,12 +111,15 @@ def _orders(components: "Components", count: int) -> list[Order]:
 
 
 def _seconds(work: Callable[[], object], budget: float) -> float:
-    """The least time of some calls, after a first one."""
+    """The least time of some calls, after a first one.
+
+    It is processor time: that of other programs on the machine does not count.
+    """
     work()
     times: list[float] = []
     end = time.perf_counter() + budget
     while not times or time.perf_counter() < end:
-        began = time.perf_counter()
+        began = time.process_time()
         work()
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
     return min(times)

@@ -235,7 +235,8 @@ def choose_batch(components: Components) -> int:
     It is the same for the whole run, also after it was resumed, because the last bits of results
     depend on it.
     """
-    if components.config.runtime.get("batch", 1) == 1:
+    runtime = components.config.runtime
+    if runtime.name != "inprocess" or runtime.get("batch", 1) == 1:
         return 1
     from fl_app.runner.batch_size import batch_size  # which needs torch
 
