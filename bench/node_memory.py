@@ -1,10 +1,11 @@
 """``python -m bench.node_memory``: the memory of a device, all its processes together.
 
 A SuperLink and one SuperNode run on loopback, and the node trains orders one at a time: LeNet on
-made-up images of 28x28. Every process of the node is looked at ten times a second through
+made-up images of 28x28. Every process of the node is looked at three times a second through
 ``/proc/PID/smaps``. One JSON object a line:
 
 - ``peak_mb``: the most that all processes of the node took together at one moment.
+- ``pss_at_peak_mb``: the same moment, with only a share of the files that other processes use.
 - ``waits_mb``: what they take between two orders, the median of such moments.
 - ``at_peak``: the processes at the peak, each with its own memory (MB) and that of files.
 
@@ -19,6 +20,7 @@ import contextlib
 import json
 import os
 import re
+import secrets
 import signal
 import statistics
 import sys
@@ -34,15 +36,15 @@ from fl_app.field.demo import APP, demo
 from fl_app.field.loopback import Federation, FederationError
 
 MARK = "BENCH_NODE_MEMORY"  # environment variable of the node's processes
-EVERY = 0.1  # seconds between two looks
+EVERY = 0.3  # seconds between two looks
 COMMON = ["algorithm=fedavg", "runtime=deployment", "task=synthetic", "partition=iid"]
 COMMON += ["num_clients=1", "algorithm.schedule.buffer_size=1", "tensorboard=false"]
-COMMON += ["eval_every=1000000", "task.num_examples=2000", "algorithm.client.local_epochs=2"]
+COMMON += ["eval_every=1000000", "task.num_examples=400", "algorithm.client.local_epochs=2"]
 MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ .{4} ([0-9a-f]+) (\S+) (\d+)")
 WAYS = {
-    "stock": (["flower-supernode"], "resident=false", ["runtime.warm=false"]),
-    "resident": (["flower-supernode"], "resident=true", ["runtime.warm=false"]),
-    "warm": (["python", "-m", "fl_app.node.warm"], "resident=true", ["runtime.warm=true"]),
+    "stock": (["flower-supernode"], "resident=false"),
+    "resident": (["flower-supernode"], "resident=true"),
+    "warm": ([sys.executable, "-m", "fl_app.node.warm"], "resident=true"),
 }
 
 
@@ -51,12 +53,14 @@ class Look:
     """The node's processes at one moment.
 
     Attributes:
+        pss: MB as the kernel adds them up, with 1/n of files' pages that n processes use.
         own: by process id, MB that belong to no file.
         files: of each mapped part of a file, MB in memory.
         mapped: by process id, MB of files.
         names: of the processes.
     """
 
+    pss: float = 0.0
     own: dict[int, float] = field(default_factory=dict)
     files: dict[tuple[str, str, str], float] = field(default_factory=dict)
     mapped: dict[int, float] = field(default_factory=dict)
@@ -68,12 +72,13 @@ class Look:
         return sum(self.own.values()) + sum(self.files.values())
 
 
-def look() -> Look:
-    """Look at all processes that have `MARK` in their environment."""
+def look(mark: str) -> Look:
+    """Look at all processes that have this value of `MARK` in their environment."""
     found = Look()
+    wanted = f"{MARK}={mark}".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if MARK.encode() in (process / "environ").read_bytes():
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
                 _add(found, process)
     return found
 
@@ -98,6 +103,7 @@ def _add(found: Look, process: Path) -> None:
             resident = _mb(line)
         elif line.startswith("Pss:"):
             proportional = _mb(line)
+            found.pss += proportional
         elif line.startswith("Anonymous:"):
             anonymous = _mb(line)
     pid = int(process.name)
@@ -113,14 +119,15 @@ def _mb(line: str) -> float:
 class Watch(threading.Thread):
     """Looks at the node until it is told to stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, mark: str) -> None:
         super().__init__(daemon=True)
+        self._mark = mark
         self.looks: list[Look] = []
         self._over = threading.Event()
 
     def run(self) -> None:
         while not self._over.wait(EVERY):
-            self.looks.append(look())
+            self.looks.append(look(self._mark))
 
     def stop(self) -> None:
         """Stop looking."""
@@ -137,10 +144,11 @@ def measure(way: str, model: str, backend: str, versions: int) -> dict[str, Any]
         backend: ``"torch"`` or ``"numpy"``.
         versions: orders of the run.
     """
-    command, config, more = WAYS[way]
-    words = [*COMMON, *more, f"task.model={model}", f"runtime.backend={backend}"]
-    watch = Watch()
-    with federation(command, config) as (running, folder):
+    command, config = WAYS[way]
+    words = [*COMMON, f"task.model={model}", f"runtime.backend={backend}"]
+    mark = secrets.token_hex(8)
+    watch = Watch(mark)
+    with federation([f"{MARK}={mark}", *command], config) as (running, folder):
         watch.start()
         try:
             demo(running, folder / "run", [*words, f"num_versions={versions}"], versions)
@@ -155,6 +163,7 @@ def measure(way: str, model: str, backend: str, versions: int) -> dict[str, Any]
         "model": model,
         "backend": backend,
         "peak_mb": round(peak.total),
+        "pss_at_peak_mb": round(peak.pss),
         "waits_mb": round(statistics.median(waits)),
         "own_at_peak_mb": round(sum(peak.own.values())),
         "at_peak": [
@@ -166,14 +175,21 @@ def measure(way: str, model: str, backend: str, versions: int) -> dict[str, Any]
 
 @contextlib.contextmanager
 def federation(command: Sequence[str], config: str) -> Iterator[tuple[Federation, Path]]:
-    """A SuperLink and one SuperNode, whose processes carry `MARK`."""
+    """A SuperLink and one SuperNode.
+
+    Args:
+        command: of the node, after variables for its environment.
+        config: of the node.
+    """
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(sys.stderr):
         folder = Path(scratch)
-        os.environ["PYTHONPATH"] = str(APP)
+        path = filter(None, [os.environ.get("PYTHONPATH"), str(APP)])
+        os.environ |= {"PYTHONPATH": os.pathsep.join(path), "WARM": "1"}
         os.environ["FL_APP_STATE_DIR"] = str(folder / "state")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the nodes end, too
         running = Federation(folder / "federation")
         try:
-            running.start(1, config, supernode=["/usr/bin/env", f"{MARK}=1", *command])
+            running.start(1, config, supernode=["/usr/bin/env", *command])
             yield running, folder
         except FederationError as error:
             print(error.log.read_text()[-3000:])

@@ -38,7 +38,7 @@ from flwr.app import Context, Message
 
 from fl_app.core.errors import require, require_positive
 from fl_app.flower import wire
-from fl_app.node import room
+from fl_app.node import forks, room
 from fl_app.node.handler import MessageHandler
 
 log = logging.getLogger("flwr")
@@ -237,8 +237,17 @@ def _start(listener: socket.socket, idle: float) -> int:
 
     It inherits the listening socket, so that ClientApps can connect before it is ready, and a pidfd
     of this process's parent, which becomes readable when the parent ends. Its log goes where this
-    process's log goes.
+    process's log goes. A ClientApp that was forked has forked it already (`fl_app.node.forks`).
     """
+    reserve = forks.taken()
+    if reserve is not None:
+        with suppress(OSError), ExitStack() as stack:  # it may have ended
+            stack.callback(reserve[0].close)
+            parent = os.pidfd_open(os.getppid())
+            stack.callback(os.close, parent)
+            words = [str(CODE), "-m", "fl_app.node.resident", str(idle)]
+            forks.tell(reserve[0], words, [listener.fileno(), parent])
+            return reserve[1]
     command = [
         sys.executable,
         "-P",
@@ -290,6 +299,7 @@ def serve(listener: socket.socket, handler: MessageHandler, idle: float) -> None
                     context = wire.context_from_bytes(connection.recv_bytes())
                     message = wire.from_bytes(connection.recv_bytes())
                     connection.send_bytes(wire.to_bytes(handler.handle(message, context)))
+                forks.trim()
                 handler.work_ahead(somebody_waits)
             if room.free() < room.SPARE * room.MIB and not somebody_waits():
                 _note_shortage(path)

@@ -33,6 +33,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -48,7 +49,7 @@ from fl_app.flower.private import (
     replace,
     replace_installation,
 )
-from fl_app.node import room
+from fl_app.node import forks, room
 from fl_app.node.room import Way
 
 log = logging.getLogger("flwr")
@@ -171,11 +172,38 @@ def run_client_app(command: list[str]) -> NoReturn:
     from flwr.supernode.cli import flwr_clientapp
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    for name in [name for name in sys.modules if name.partition(".")[0] == "fl_app"]:
-        del sys.modules[name]
+    reserve = forks.Reserve(run_resident)  # as long as this process has no threads
+    reserve.offer()
+    forks.forget()
     sys.argv = command
-    flwr_clientapp()
-    sys.exit()
+    status = 0
+    try:
+        flwr_clientapp()
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        reserve.dismiss()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Flower has done what it does at the end. Python would look at all objects once more, and so
+    # copy the memory that this process shares.
+    os._exit(status)
+
+
+def run_resident(words: list[str], descriptors: list[int]) -> None:
+    """Run the training process that a ClientApp starts, in this process.
+
+    Args:
+        words: as of `fl_app.node.resident`; the first is the folder of its code.
+        descriptors: that it is given.
+    """
+    os.setsid()
+    forks.forget()
+    code, *_, idle = words
+    sys.path.insert(0, code)
+    listener, *parents = map(str, descriptors)
+    sys.argv = ["resident", listener, idle, *parents]
+    import_module("fl_app.node.resident").main()
 
 
 def run_super_exec() -> None:
@@ -212,17 +240,39 @@ def run_super_node(way: Way, only: str | None = None) -> None:
     if not way.stays:
         os.environ[room.VARIABLE] = room.OFF  # ClientApps decide whether a training process stays
     if way.forks and only != "node" and known("starts"):
-        replace(NODE, "subprocess", Popen=_start_super_exec)
+        replace(NODE, "subprocess", Popen=_executor())
     if way.looks_often and only != "executor" and known("waits"):
         replace(NODE, "time", sleep=Pace().sleep)
         pull_sooner()
     flower_supernode()
 
 
-def _start_super_exec(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    if command[0] == "flower-superexec":
-        command = [sys.executable, "-m", "fl_app.node.warm", *command]
-    return subprocess.Popen(command, **options)
+def _executor() -> Callable[..., "subprocess.Popen[bytes] | None"]:
+    """Replaces `subprocess.Popen` in this process, which then forks its executor.
+
+    The executor is forked now, while this process has no threads.
+    """
+    known("executor")  # imports what the executor needs
+    forks.settle()
+    reserve = forks.Reserve(_become_super_exec)
+
+    def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes] | None":
+        if command[0] != "flower-superexec":
+            return subprocess.Popen(command, **options)
+        words = [sys.executable, "-m", "fl_app.node.warm", *command]
+        try:
+            reserve.start(words)
+        except OSError:  # the reserve has ended
+            return subprocess.Popen(words, **options)
+        return None
+
+    return start
+
+
+def _become_super_exec(words: list[str], descriptors: list[int]) -> None:
+    del descriptors
+    sys.argv = words[3:]
+    run_super_exec()
 
 
 def main() -> None:
