@@ -39,7 +39,12 @@ MARK = "BENCH_NODE_MEMORY"  # environment variable of the node's processes
 EVERY = 0.3  # seconds between two looks
 COMMON = ["algorithm=fedavg", "runtime=deployment", "task=synthetic", "partition=iid"]
 COMMON += ["num_clients=1", "algorithm.schedule.buffer_size=1", "tensorboard=false"]
-COMMON += ["eval_every=1000000", "task.num_examples=400", "algorithm.client.local_epochs=2"]
+COMMON += [
+    "eval_every=1000000",
+    "task.num_examples=400",
+    "task.num_test=100",
+    "algorithm.client.local_epochs=2",
+]
 MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ .{4} ([0-9a-f]+) (\S+) (\d+)")
 WAYS = {
     "stock": (["flower-supernode"], "resident=false"),

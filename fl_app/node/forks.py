@@ -14,13 +14,18 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
 VARIABLE = "FL_APP_RESERVE"  # descriptor and process id of a ClientApp's reserve
 M_ARENA_MAX = -8  # from malloc.h
+SHARED = ("flwr.client", "flwr.clientapp", "omegaconf", "numpy.random", "psutil", "threadpoolctl")
 LONGEST = 1 << 16  # bytes of what a reserve is told
 START_OF_ARGUMENTS, END_OF_ARGUMENTS = 45, 46  # fields of /proc/self/stat after the state
+
+_own: list[str] = []  # names of this package's modules when `settle` was called
+_forgotten: list[object] = []
 
 # What a reserve runs, with its words and descriptors.
 Run = Callable[[list[str], list[int]], None]
@@ -101,7 +106,14 @@ def _wait(told: socket.socket, run: Run) -> NoReturn:
 
 
 def settle() -> None:
-    """Prepare this process to be forked: what lives now is not touched without need."""
+    """Prepare this process to be forked: what lives now is not touched without need.
+
+    What ClientApps and training processes import of other packages is imported once, here.
+    """
+    for name in SHARED:
+        with suppress(ImportError):
+            import_module(name)
+    _own[:] = _own_names()
     gc.collect()
     if sys.platform == "linux":
         library = ctypes.CDLL(None)
@@ -120,9 +132,18 @@ def trim() -> None:
 
 
 def forget() -> None:
-    """Forget this package's modules: a server may have sent another version of them."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "fl_app"]:
-        del sys.modules[name]
+    """Forget this package's modules: a server may have sent another version of them.
+
+    They stay in memory. To free them, or only to look at the names of all modules, would be to
+    write to memory, and so to copy what is shared.
+    """
+    for name in _own or _own_names():
+        if name in sys.modules:
+            _forgotten.append(sys.modules.pop(name))
+
+
+def _own_names() -> list[str]:
+    return [name for name in sys.modules if name.partition(".")[0] == "fl_app"]
 
 
 def rename(words: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from fl_app.tasks.schema import Schema
 
 Array: TypeAlias = NDArray[np.float32]
 
-ARRAY_CHUNK = 50  # examples per forward pass: rows of a convolution's windows take megabytes
+ARRAY_CHUNK = 20  # examples per forward pass: rows of a convolution's windows take megabytes
 
 
 @dataclass(frozen=True, eq=False)
