@@ -53,6 +53,7 @@ from fl_app.node import forks, room
 from fl_app.node.room import Way
 
 log = logging.getLogger("flwr")
+WARM = (sys.executable, "-m", "fl_app.node.warm")  # before the words of Flower's executor
 GRACE = 10.0  # seconds that a ClientApp waits for the end of the one before it
 SHARE = 0.1  # of the time waited already: the loss is small at any scale, as in `flower.grid`
 
@@ -257,21 +258,24 @@ def _executor() -> Callable[..., "subprocess.Popen[bytes] | None"]:
     reserve = forks.Reserve(_become_super_exec)
 
     def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes] | None":
-        if command[0] != "flower-superexec":
-            return subprocess.Popen(command, **options)
-        words = [sys.executable, "-m", "fl_app.node.warm", *command]
-        try:
-            reserve.start(words)
-        except OSError:  # the reserve has ended
-            return subprocess.Popen(words, **options)
-        return None
+        if command[0] == "flower-superexec":
+            with suppress(OSError):  # the reserve may have ended
+                reserve.start([*WARM, *command])
+                return None
+        return _start_super_exec(command, **options)
 
     return start
 
 
+def _start_super_exec(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
+    if command[0] == "flower-superexec":
+        command = [*WARM, *command]
+    return subprocess.Popen(command, **options)
+
+
 def _become_super_exec(words: list[str], descriptors: list[int]) -> None:
     del descriptors
-    sys.argv = words[3:]
+    sys.argv = words[len(WARM) :]
     run_super_exec()
 
 
