@@ -289,6 +289,12 @@ def enough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(room, "free", lambda: 8 * 2**30)
 
 
+@pytest.fixture(autouse=True)
+def no_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node forks its executor before it starts; these tests start none."""
+    monkeypatch.setattr(warm, "_executor", lambda: warm._start_super_exec)
+
+
 @pytest.mark.parametrize(("words", "executor", "waits"), [
     ([], True, True),
     (["--only", "executor"], True, False),
