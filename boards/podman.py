@@ -80,12 +80,18 @@ class Podman:
             for interruption in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(interruption, signal.SIG_IGN)
         self.clear()
-        self._guard.communicate()
+        with suppress(subprocess.TimeoutExpired):
+            self._guard.communicate(timeout=ANSWER)
+        end(self._guard, grace=5.0)
 
     def clear(self) -> None:
         """Remove all containers, volumes and networks of this storage."""
-        with suppress(Disappointed, OSError):
-            self.ask(*REMOVE)
+        for _ in range(
+            2
+        ):  # Podman 4.3 may wait for itself for ever; what is ended gives its locks back
+            with suppress(Disappointed, OSError):
+                self.ask(*REMOVE)
+                break
         with suppress(Disappointed, OSError):
             self.ask("network", "prune", "--force")
 
