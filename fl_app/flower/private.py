@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
-from types import ModuleType, SimpleNamespace
+from types import FrameType, ModuleType, SimpleNamespace
 from typing import Any
 
 log = logging.getLogger("flwr")
@@ -72,6 +72,18 @@ def replace(module: str, name: str, **functions: Callable[..., Any]) -> None:
     """Let a module find other functions in a module that it imported under a name."""
     where = import_module(module)
     setattr(where, name, SimpleNamespace(**{**vars(getattr(where, name)), **functions}))
+
+
+def awaited_part(frame: FrameType) -> str | None:
+    """The part of a reply that a SuperNode waits for in a frame, or None if there is none.
+
+    Args:
+        frame: of a function that sleeps.
+    """
+    if frame.f_code.co_name != "yield_object_contents":
+        return None
+    part = getattr(frame.f_locals.get("tree"), "object_id", None)
+    return part if isinstance(part, str) else None
 
 
 def install_once(fab: bytes, **options: Any) -> None:

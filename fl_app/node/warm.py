@@ -10,6 +10,7 @@ looks for work every second and then starts Python, which imports Flower. A warm
 - The executor imports Flower once, forks for every message and unpacks an app once.
 - Node and executor look again after a tenth of the time that they have waited already, and never
   later than Flower.
+- The node drops a reply whose content does not come, where Flower's waits for ever.
 
 If a message is still being uploaded, Flower asks for it again after 1, 3, 7, ... s. A warm node
 asks sooner, and so does the server with ``runtime.warm=true``.
@@ -50,6 +51,7 @@ from fl_app.flower.private import (
     replace_installation,
 )
 from fl_app.node import forks, room
+from fl_app.node.patience import Patience
 from fl_app.node.room import Way
 
 log = logging.getLogger("flwr")
@@ -243,7 +245,7 @@ def run_super_node(way: Way, only: str | None = None) -> None:
     if way.forks and only != "node" and known("starts"):
         replace(NODE, "subprocess", Popen=_executor())
     if way.looks_often and only != "executor" and known("waits"):
-        replace(NODE, "time", sleep=Pace().sleep)
+        replace(NODE, "time", sleep=Patience(Pace().sleep).sleep)
         pull_sooner()
     flower_supernode()
 
