@@ -69,6 +69,7 @@ def test_together_or_one_by_one_comes_to_the_same(name: str) -> None:
     np.testing.assert_allclose(*losses, rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.slow
 @every_algorithm
 def test_same_batch_same_bytes_whatever_the_number_of_workers(name: str) -> None:
     one, two = trained(name, 5), trained(name, 5, workers=2)

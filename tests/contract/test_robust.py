@@ -69,6 +69,7 @@ def test_a_mean_is_harmed() -> None:
     assert np.linalg.norm(harmed - TASK.optimum) > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ROBUST, "fedavgm"])
 def test_same_seed_same_log(name: str) -> None:
     one, same, other = (train(name, liars=True, seed=seed) for seed in (0, 0, 1))

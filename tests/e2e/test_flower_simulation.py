@@ -29,6 +29,7 @@ def run(folder: Path, *overrides: str) -> str:
     return result.stdout + result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path: Path) -> None:
     output = run(tmp_path / "flower", "runtime=flower", "runtime.num_nodes=3")

@@ -26,6 +26,7 @@ def test_a_clone_is_the_flower_app_itself():
         assert folder == ROOT
 
 
+@pytest.mark.slow  # Flower reads every file of a clone, those of .venv among them
 def test_sources_make_the_same_flower_app(tmp_path):
     write_sources(tmp_path / "sources")
     assert build_fab_from_disk(tmp_path / "sources") == build_fab_from_disk(ROOT)
