@@ -23,6 +23,7 @@ pytestmark = [
 ]
 
 NODES = 2
+VERSIONS = 40  # long enough that doctor, register and others find a federation at work
 RUN = [
     *("algorithm=fedbuff", "task=digits", "partition=iid", "runtime=deployment", "eval_every=1"),
     *(f"num_clients={NODES}", f"algorithm.schedule.concurrency={NODES}"),
@@ -98,15 +99,11 @@ def logged(run: Path, kind: str) -> int:
 
 
 def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
-    server = out / "server"
-    run = start(
-        out / "run.log", "run", "--keep", "--output", out / "run", server, *RUN, "num_versions=8"
-    )
+    server, versions = out / "server", f"num_versions={VERSIONS}"
+    run = start(out / "run.log", "run", "--keep", "--output", out / "run", server, *RUN, versions)
     try:
         wait_for(lambda: logged(out / "run", "arrival") > 0, "an update arrives")
-        same = start(
-            out / "same.log", "run", "--output", out / "run", server, *RUN, "num_versions=8"
-        )
+        same = start(out / "same.log", "run", "--output", out / "run", server, *RUN, versions)
         try:
             said = (out / "same.log").read_text
             wait_for(lambda: "no other run is submitted" in said(), "the run is found", 30)
@@ -122,11 +119,11 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
             assert "yes, and online" in doctor.stdout
             assert ask("healthy", folder).returncode == 0
         assert ask("register", server).stdout.count("could join already") == NODES
-        assert run.wait(200) == 0, (out / "run.log").read_text()
+        assert run.wait(300) == 0, (out / "run.log").read_text()
     finally:
         end(run)
     summary = json.loads((out / "run" / "summary.json").read_text())
-    assert (summary["num_versions"], summary["failures"]) == (8, 0)
+    assert (summary["num_versions"], summary["failures"]) == (VERSIONS, 0)
     assert not processes(server)
     doctor = ask("doctor", out / "node-0")
     assert doctor.returncode == 1
