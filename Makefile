@@ -50,10 +50,14 @@ pytest := $(python) -m pytest -n logical --maxprocesses 8 --durations 10
 test: setup ## Run the tests, but not the slow ones: four minutes on two cores
 	$(pytest) -m "not slow" --dist worksteal --budget $(TEST_BUDGET)
 
-# Tests of federations of real processes form a group: one after the other.
 .PHONY: test-slow
-test-slow: setup ## Run the slow tests: half an hour on two cores
-	$(pytest) -m slow --dist loadgroup
+test-slow: setup ## Run the slow tests, but not those of federations: twenty minutes on two cores
+	$(pytest) -m "slow and not federation" --dist worksteal
+
+# One after the other: they depend on time.
+.PHONY: test-federations
+test-federations: setup ## Run the tests of federations of real processes: half an hour
+	$(python) -m pytest --durations 10 -m federation
 
 .PHONY: check
 check: setup ## Check format, style, types, imports and spelling, as before every commit

@@ -19,7 +19,7 @@ from fl_app.field.supervise import end
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(400),
-    pytest.mark.xdist_group("federation"),
+    pytest.mark.federation,
 ]
 
 NODES = 2

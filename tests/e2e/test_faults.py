@@ -14,7 +14,7 @@ from faults.groups import QUICK, UNTESTED
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),
-    pytest.mark.xdist_group("federation"),
+    pytest.mark.federation,
 ]
 
 

@@ -19,7 +19,7 @@ from packaging.requirements import Requirement
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(900),
-    pytest.mark.xdist_group("federation"),
+    pytest.mark.federation,
 ]
 
 ROOT = Path(__file__).resolve().parents[2]

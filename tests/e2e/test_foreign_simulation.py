@@ -20,7 +20,7 @@ def results(output: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.xdist_group("federation")
+@pytest.mark.federation
 def test_simulation_engine_and_any_other_grid_tell_the_same_story(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

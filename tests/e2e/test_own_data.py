@@ -86,7 +86,7 @@ def write_table(path: Path, species: Sequence[int]) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.xdist_group("federation")
+@pytest.mark.federation
 def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

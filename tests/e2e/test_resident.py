@@ -21,7 +21,7 @@ from fl_app.node import resident
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("federation"),
+    pytest.mark.federation,
 ]
 
 NODE = 17

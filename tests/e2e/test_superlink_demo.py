@@ -12,7 +12,7 @@ import pytest
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("federation"),
+    pytest.mark.federation,
 ]
 
 

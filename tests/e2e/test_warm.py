@@ -12,7 +12,7 @@ from fl_app.field.loopback import Federation
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(600),
-    pytest.mark.xdist_group("federation"),
+    pytest.mark.federation,
 ]
 
 
