@@ -387,13 +387,24 @@ def _answers_again(run: Run, node: int, sequence: int) -> None:
 
 
 def _training(run: Run, node: int) -> tuple[psutil.Process, int]:
-    """Wait until a ClientApp begins to train: its process, and the sequence number of its order."""
+    """Wait until a ClientApp begins to train: its process, and the sequence number of its order.
+
+    On a busy machine an order may have ended before it is seen; then the next one is awaited.
+    """
     before = len(run.field.done(node))
-    run.until(lambda: len(run.field.done(node)) > before, f"node {node} trains")
-    note = run.field.done(node)[-1]
-    sequence = int(str(note["sequence"]))
-    run.until(lambda: _last(run, node) >= sequence, f"order {sequence} is in the log")
-    return psutil.Process(int(str(note["pid"]))), sequence
+    found: list[tuple[psutil.Process, int]] = []
+
+    def training() -> bool:
+        for note in run.field.done(node)[before:][-1:]:
+            sequence = int(str(note["sequence"]))
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(int(str(note["pid"])))
+                if _last(run, node) >= sequence and not _order(run, node, sequence).ended:
+                    found.append((process, sequence))
+        return bool(found)
+
+    run.until(training, f"node {node} trains")
+    return found[0]
 
 
 def _kill(run: Run, where: str, name: str) -> None:
