@@ -20,7 +20,7 @@ from fl_app.report.cells import Cell
 from fl_app.report.reading import is_cell, read_run
 from fl_app.report.series import group
 from fl_app.report.table import OF_SCORE, OF_TARGET, Row, make_table
-from fl_app.runner.run import Plan
+from fl_app.runner.jobs import Plan
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot

@@ -10,7 +10,7 @@ from fl_app.cli import CONF, compose
 from fl_app.client.build import COMMON_KEYS
 from fl_app.core.errors import require
 from fl_app.runner.given import Given, describe
-from fl_app.runner.run import Plan
+from fl_app.runner.jobs import Plan
 from fl_app.runner.validate import validate_config
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy

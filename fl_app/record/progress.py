@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
 from fl_app.core.events import Event
@@ -32,6 +32,8 @@ class Progress:
         seconds: on the run's clock, after which the run ends; inf = no limit.
         score: metric to show; None = accuracy.
         console: to draw on; default standard output.
+        draw: called in place of drawing, with the share that is done (None = unknown) and the
+            status in words.
         wall: seconds of the wall clock.
     """
 
@@ -45,8 +47,10 @@ class Progress:
         seconds: float = math.inf,
         score: Score | None = None,
         console: Console | None = None,
+        draw: Callable[[float | None, str], None] | None = None,
         wall: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._draw = draw
         self._history = history
         self._total = total_versions
         self._total_updates = updates
@@ -59,22 +63,13 @@ class Progress:
         self._before = history.client_updates  # of a run that is resumed
         self._bar: RichProgress | None = None
         self._every = LINE_EVERY
-        self._output = _Output() if self._console.is_jupyter else None
-        if self._output is not None:
+        self._output = _Output() if draw is None and self._console.is_jupyter else None
+        if draw is not None or self._output is not None:
             self._every = MESSAGE_EVERY
             self._show()
         elif self._console.is_interactive:
             self._every = REFRESH_EVERY
-            self._bar = RichProgress(
-                TextColumn("{task.description:12}", markup=False),
-                BarColumn(bar_width=None),
-                TextColumn("{task.fields[status]}", markup=False),
-                TimeRemainingColumn(compact=True, elapsed_when_finished=True),
-                console=self._console,
-                expand=True,
-                auto_refresh=False,
-                get_time=wall,
-            )
+            self._bar = _bars(self._console, wall)
             self._task = self._bar.add_task(
                 label, total=1.0 if self._ends else None, status=self._status()
             )
@@ -95,6 +90,9 @@ class Progress:
             self._bar.stop()
 
     def _show(self) -> None:
+        if self._draw is not None:
+            self._draw(self._share() if self._ends else None, self._status())
+            return
         line = " ".join(f"{self._label}: {self._status()}".split())
         if self._output is not None:
             self._output.show(line, self._share() if self._ends else None)
@@ -131,6 +129,76 @@ class Progress:
         limit = _of(self._total_seconds, ",.1f")
         time = f"  {history.t:,.1f}{limit} s" if limit else ""
         return f"{done:>9} versions {work:>24}{time}  {title} {score:>6}"
+
+
+class Board:
+    """Shows the progress of several runs at a time: a bar for each, or lines where there are none.
+
+    Args:
+        console: to draw on; default standard output.
+        wall: seconds of the wall clock.
+    """
+
+    def __init__(
+        self, console: Console | None = None, wall: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._console = console or Console()
+        self._wall = wall
+        self._bars = _bars(self._console, wall) if self._console.is_interactive else None
+        self._runs: dict[str, TaskID] = {}
+        self._latest: dict[str, str] = {}
+        self._due: dict[str, float] = {}
+        if self._bars is not None:
+            self._bars.start()
+
+    def show(self, label: str, share: float | None, status: str) -> None:
+        """Show how far a run is.
+
+        Args:
+            label: of the run.
+            share: that is done, in [0, 1]; None = unknown.
+            status: in words.
+        """
+        self._latest[label] = status
+        if self._bars is not None:
+            if label not in self._runs:
+                total = None if share is None else 1.0
+                self._runs[label] = self._bars.add_task(label, total=total, status=status)
+            self._bars.update(self._runs[label], completed=share, status=status, refresh=True)
+        elif self._wall() >= self._due.setdefault(label, self._wall() + LINE_EVERY):
+            self._due[label] = self._wall() + LINE_EVERY
+            self._print(label)
+
+    def end(self, label: str, told: str = "") -> None:
+        """Show the last state of a run in a line that stays, after what the run printed."""
+        if label in self._runs and self._bars is not None:
+            self._bars.remove_task(self._runs.pop(label))
+        if told:
+            self._console.print(told.rstrip(), markup=False, highlight=False, soft_wrap=True)
+        if label in self._latest:
+            self._print(label)
+
+    def close(self) -> None:
+        """Leave the console to others."""
+        if self._bars is not None:
+            self._bars.stop()
+
+    def _print(self, label: str) -> None:
+        line = " ".join(f"{label}: {self._latest[label]}".split())
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _bars(console: Console, wall: Callable[[], float]) -> RichProgress:
+    return RichProgress(
+        TextColumn("{task.description:12}", markup=False),
+        BarColumn(bar_width=None),
+        TextColumn("{task.fields[status]}", markup=False),
+        TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+        console=console,
+        expand=True,
+        auto_refresh=False,
+        get_time=wall,
+    )
 
 
 class _Output:

@@ -36,7 +36,7 @@ MAX_REASONS = 20  # of a cell
 MAX_TOLD = 20  # troubles of a cell on a page with several cells
 
 _BUTTONS = ["select2d", "lasso2d", "autoScale2d"]
-_CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": _BUTTONS}
+CONFIG = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": _BUTTONS}
 
 
 class Column(NamedTuple):
@@ -167,8 +167,8 @@ def render(
             if table.has(column.key)
         ],
         sections=[(section, [next(number) for _ in section.figures]) for section in sections],
-        figures=_drawn([figure for section in sections for figure in section.figures]),
-        config=Markup(json.dumps(_CONFIG)),
+        figures=drawn_as_json([figure for section in sections for figure in section.figures]),
+        config=Markup(json.dumps(CONFIG)),
         dark=Markup(json.dumps(IN_THE_DARK)),
         troubled=[
             (cell, cell.reasons.most_common(MAX_REASONS), list(reversed(cell.troubles))[:told])
@@ -351,7 +351,7 @@ def _number(row: Row, spread: Row | None, column: Column) -> Markup:
     return Markup("{} <small>&plusmn;&thinsp;{}</small>").format(form.format(value), text)
 
 
-def _drawn(figures: Sequence[Figure]) -> Markup:
+def drawn_as_json(figures: Sequence[Figure]) -> Markup:
     """The figures as JSON that cannot end the surrounding script element."""
     text = json.dumps(figures, cls=PlotlyJSONEncoder, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))

@@ -4,18 +4,7 @@ It is a Python module, and not a file of its own, since the bundle in which ``fl
 app to the server leaves out every file type that could hold it.
 """
 
-PAGE = """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-{% if refresh %}
-<meta http-equiv="refresh" content="{{ refresh }}">
-{% endif %}
-<title>{{ title }}</title>
-<link rel="icon" href="data:,">
-<style>
+STYLE = """\
 :root { color-scheme: light dark; --page: #f6f7f8; --paper: white; --ink: #222222;
   --soft: #555555; --edge: #e2e4e6; --rule: #888888; --faint: #eeeeee; --link: #0a5a8c; }
 @media (prefers-color-scheme: dark) {
@@ -79,7 +68,79 @@ td pre { white-space: pre-wrap; max-height: 220px; }
     background: var(--paper); white-space: normal; min-width: 130px; max-width: 150px;
     overflow-wrap: anywhere; }
 }
-</style>
+"""
+
+# Draws the figures, in light and dark.
+DRAWING = """\
+<script type="application/json" id="figures">{{ figures }}</script>
+<script>
+"use strict";
+if ("Plotly" in window) {
+  const light = document.getElementById("figures").textContent;
+  const counterparts = {{ dark }};
+  // A colour is a whole string, and may end with two digits of opacity.
+  const dark = light.replace(
+    /"(#[0-9a-f]{6}|white)([0-9a-f]{2})?"/g,
+    (text, colour, alpha) => `"${counterparts[colour] ?? colour}${alpha ?? ""}"`);
+  const isDark = matchMedia("(prefers-color-scheme: dark)");
+  const isNarrow = matchMedia("(max-width: 800px)");
+  const isTouched = matchMedia("(pointer: coarse)");
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = "12px system-ui, sans-serif";
+
+  // Room for the lines of the legend, which depend on the width.
+  function makeRoom(figure, width) {
+    const layout = figure.layout;
+    if (layout.showlegend) {
+      const named = figure.data.filter(trace => trace.name && trace.showlegend !== false);
+      const entries = named.map(trace => 52 + pen.measureText(trace.name).width);
+      const room = width - 24;
+      const columns = Math.max(1, Math.floor(room / Math.max(...entries, 1)));
+      const whole = entries.reduce((sum, entry) => sum + entry, 0) <= room;
+      const lines = whole ? 1 : Math.ceil(named.length / columns);
+      layout.margin.b += 10 + 19 * lines;
+      layout.height += 10 + 19 * lines;
+    }
+  }
+
+  function draw() {
+    JSON.parse(isDark.matches ? dark : light).forEach((figure, number) => {
+      const place = document.getElementById(`figure-${number}`);
+      makeRoom(figure, place.clientWidth);
+      if (isNarrow.matches) {
+        figure.layout.margin.r = 8;
+        const axis = figure.layout.xaxis;
+        if (axis.tickvals?.length > 15) axis.tickvals = axis.ticktext = [];
+      }
+      if (isTouched.matches) figure.layout.dragmode = false;  // so that a finger moves the page
+      figure.layout.uirevision = true;  // what was zoomed stays so
+      place.style.height = `${figure.layout.height}px`;
+      Plotly.react(place, figure.data, figure.layout, {
+        ...{{ config }}, displayModeBar: isNarrow.matches ? false : "hover"});
+    });
+  }
+  draw();
+  for (const query of [isDark, isNarrow]) query.addEventListener("change", draw);
+}
+</script>
+"""
+
+PAGE = (
+    """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+{% if refresh %}
+<meta http-equiv="refresh" content="{{ refresh }}">
+{% endif %}
+<title>{{ title }}</title>
+<link rel="icon" href="data:,">
+<style>
+"""
+    + STYLE
+    + """</style>
 {% if library %}
 <script src="{{ library }}"></script>
 {% else %}
@@ -250,57 +311,9 @@ what the client did before</summary>
 <footer><small>{{ origins | join("; ") }}</small></footer>
 {% endif %}
 </main>
-<script type="application/json" id="figures">{{ figures }}</script>
-<script>
-"use strict";
-if ("Plotly" in window) {
-  const light = document.getElementById("figures").textContent;
-  const counterparts = {{ dark }};
-  // A colour is a whole string, and may end with two digits of opacity.
-  const dark = light.replace(
-    /"(#[0-9a-f]{6}|white)([0-9a-f]{2})?"/g,
-    (text, colour, alpha) => `"${counterparts[colour] ?? colour}${alpha ?? ""}"`);
-  const isDark = matchMedia("(prefers-color-scheme: dark)");
-  const isNarrow = matchMedia("(max-width: 800px)");
-  const isTouched = matchMedia("(pointer: coarse)");
-  const pen = document.createElement("canvas").getContext("2d");
-  pen.font = "12px system-ui, sans-serif";
-
-  // Room for the lines of the legend, which depend on the width.
-  function makeRoom(figure, width) {
-    const layout = figure.layout;
-    if (layout.showlegend) {
-      const named = figure.data.filter(trace => trace.name && trace.showlegend !== false);
-      const entries = named.map(trace => 52 + pen.measureText(trace.name).width);
-      const room = width - 24;
-      const columns = Math.max(1, Math.floor(room / Math.max(...entries, 1)));
-      const whole = entries.reduce((sum, entry) => sum + entry, 0) <= room;
-      const lines = whole ? 1 : Math.ceil(named.length / columns);
-      layout.margin.b += 10 + 19 * lines;
-      layout.height += 10 + 19 * lines;
-    }
-  }
-
-  function draw() {
-    JSON.parse(isDark.matches ? dark : light).forEach((figure, number) => {
-      const place = document.getElementById(`figure-${number}`);
-      makeRoom(figure, place.clientWidth);
-      if (isNarrow.matches) {
-        figure.layout.margin.r = 8;
-        const axis = figure.layout.xaxis;
-        if (axis.tickvals?.length > 15) axis.tickvals = axis.ticktext = [];
-      }
-      if (isTouched.matches) figure.layout.dragmode = false;  // so that a finger moves the page
-      figure.layout.uirevision = true;  // what was zoomed stays so
-      place.style.height = `${figure.layout.height}px`;
-      Plotly.react(place, figure.data, figure.layout, {
-        ...{{ config }}, displayModeBar: isNarrow.matches ? false : "hover"});
-    });
-  }
-  draw();
-  for (const query of [isDark, isNarrow]) query.addEventListener("change", draw);
-}
-</script>
-</body>
+"""
+    + DRAWING
+    + """</body>
 </html>
 """
+)

@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -45,6 +45,7 @@ def run_cell(
     experiment: Path | None = None,
     given: Given = NOTHING,
     show: bool = True,
+    draw: Callable[[float | None, str], None] | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Carry out one run and write its files into `folder`, also when the run ends early.
 
@@ -57,6 +58,7 @@ def run_cell(
         experiment: folder of the experiment that this run is a cell of.
         given: objects in place of parts of the configuration.
         show: whether to show progress.
+        draw: as of `fl_app.record.progress.Progress`.
 
     Returns:
         The engine's outcome, and the contents of ``summary.json``.
@@ -144,6 +146,7 @@ def run_cell(
                 updates=_unlimited(config.max_updates),
                 seconds=_unlimited(config.max_seconds),
                 score=score,
+                draw=draw,
             )
             stack.callback(progress.close)
             sinks.append(progress)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.core.errors import require
+from fl_app.core.errors import require, require_count
 
 # Values with experiment.scale=smoke, for the keys that a cell has and the user does not set.
 SMOKE = {
@@ -34,7 +34,8 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         overrides: the user's.
 
     Raises:
-        ValueError: the experiment has no such cell or scale, or sets the algorithm itself.
+        ValueError: the experiment has no such cell or scale, sets the algorithm itself, or
+            cannot run so many cells at a time.
     """
     experiment = config.experiment
     require(
@@ -44,7 +45,22 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         "full or smoke",
         "no other size is known",
     )
+    require_count("experiment.parallel", experiment.parallel, "no cell would run")
+    require(
+        experiment.parallel == 1 or config.runtime.name == "inprocess",
+        "experiment.parallel",
+        experiment.parallel,
+        f"1 with runtime={config.runtime.name}",
+        "the cells would compete for the same nodes",
+    )
     if not experiment.cells:
+        require(
+            experiment.parallel == 1,
+            "experiment.parallel",
+            experiment.parallel,
+            "1 without experiment=<name>",
+            "there is one run and no cells; runtime.workers trains its clients side by side",
+        )
         require(
             experiment.scale == "full",
             "experiment.scale",
@@ -58,13 +74,14 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
             f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
         )
-    names = experiment.only or list(experiment.cells)
-    for name in names:
-        if name not in experiment.cells:
-            raise ValueError(
-                f"experiment.only names {name!r}, which is none of the cells "
-                f"{', '.join(experiment.cells)}"
-            )
+    own = {
+        f"{cell}@{setting}" if setting else cell: [*experiment.settings.get(setting, []), *words]
+        for setting in experiment.settings or [""]
+        for cell, words in experiment.cells.items()
+    }
+    names = list(own)
+    if experiment.only:
+        names = list(dict.fromkeys(n for word in experiment.only for n in _named(word, own)))
     seeds = experiment.seeds or [None]
     if experiment.scale == "smoke":
         seeds = seeds[:1]
@@ -77,7 +94,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
                 "config",
                 overrides=[
                     *experiment.overrides,
-                    *experiment.cells[name],
+                    *own[name],
                     *mine,
                     *overrides,
                 ],
@@ -85,6 +102,24 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             if experiment.scale == "smoke":
                 shrink(cell, {override.partition("=")[0] for override in overrides})
     return cells
+
+
+def _named(word: str, names: Collection[str]) -> list[str]:
+    """The cells that a word of ``experiment.only`` means: CELL@SETTING, CELL, or @SETTING.
+
+    Raises:
+        ValueError: there are none.
+    """
+    found = []
+    for name in names:
+        cell, at, setting = name.partition("@")
+        if word in (name, cell, at + setting):
+            found.append(name)
+    if not found:
+        raise ValueError(
+            f"experiment.only names {word!r}, which is none of the cells {', '.join(names)}"
+        )
+    return found
 
 
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:

@@ -1,6 +1,6 @@
 """All runs of a configuration: one, or every cell of its experiment."""
 
-import gc
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,27 +12,11 @@ from fl_app import report
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.runner import earlier
-from fl_app.runner.cell import run_cell
-from fl_app.runner.given import NOTHING, Given
+from fl_app.runner.jobs import Job, Plan, carry_out
 from fl_app.runner.validate import checked_cells
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
-
-
-@dataclass(frozen=True)
-class Plan:
-    """One cell that is to run.
-
-    Attributes:
-        config: accepted by `fl_app.runner.validate.validate_config`.
-        overrides: the user's.
-        given: objects in place of parts of the configuration.
-    """
-
-    config: DictConfig
-    overrides: Sequence[str] = ()
-    given: Given = NOTHING
 
 
 @dataclass(frozen=True)
@@ -83,7 +67,14 @@ def run(
     if cells is None:
         cells = checked_cells(config, overrides)
     plans = {name: Plan(cell, overrides) for name, cell in cells.items()}
-    ran = run_cells(plans, folder, config.experiment.report_accuracy, grid=grid, shared=shared)
+    ran = run_cells(
+        plans,
+        folder,
+        config.experiment.report_accuracy,
+        parallel=config.experiment.parallel,
+        grid=grid,
+        shared=shared,
+    )
     report.print_table(ran.table)
     print(f"Files{', table and figures' if ran.figures else ' and table'}: {folder}")
     if told := report.no_pictures():
@@ -104,6 +95,7 @@ def run_cells(
     folder: Path,
     target: float | None,
     *,
+    parallel: int = 1,
     grid: "Grid | None" = None,
     shared: Path | None = None,
     show: bool = True,
@@ -115,6 +107,8 @@ def run_cells(
         plans: cells by the names of their folders in `folder`; "" is the folder itself.
         folder: for the files.
         target: the accuracy to which the report measures times, in (0, 1].
+        parallel: processes, >= 1, that run a cell each; 1 = one cell after the other, in this
+            process.
         grid: of the ServerApp, for the runtimes that need one.
         shared: as of `fl_app.report.write_report`.
         show: whether to show progress.
@@ -128,7 +122,7 @@ def run_cells(
     earlier.refuse_held(folder, configs)
     done = {name: earlier.finished(config, folder / name) for name, config in configs.items()}
     with disk_errors_as_run_errors(folder):
-        return _run(plans, done, folder, target, grid, shared, show, figures)
+        return _run(plans, done, folder, target, parallel, grid, shared, show, figures)
 
 
 def _run(
@@ -136,46 +130,39 @@ def _run(
     done: Mapping[str, dict[str, Any] | None],
     folder: Path,
     target: float | None,
+    parallel: int,
     grid: "Grid | None",
     shared: Path | None,
     show: bool,
     figures: bool,
 ) -> Ran:
-    summaries: dict[str, dict[str, Any]] = {}
+    summaries = {name: before for name, before in done.items() if before is not None}
     problems: dict[str, RunError] = {}
+    refused: ValueError | None = None
     interrupted = False
+    jobs: deque[Job] = deque()
     for number, (name, plan) in enumerate(plans.items(), 1):
-        before = done[name]
-        if before is not None:
-            summaries[name] = before
-            continue
-        try:
-            outcome, summaries[name] = run_cell(
-                plan.config,
-                folder / name,
-                label=f"{name}, cell {number} of {len(plans)}"
-                if name
-                else plan.config.algorithm.name,
-                grid=grid,
-                overrides=plan.overrides,
-                experiment=folder if name else None,
-                given=plan.given,
-                show=show,
-            )
-        except ValueError as error:  # such as data that do not fit the cell's clients
-            if not summaries:  # nothing was run
-                raise
-            problems[name] = RunError(str(error))
-            continue
-        if outcome.error is not None:
-            problems[name] = outcome.error
-        interrupted = outcome.stopped == "interrupted"
-        # The engine and its callbacks refer to each other, and hold all vectors of the run.
-        del outcome
-        gc.collect()
-        if interrupted:
-            break
+        if done[name] is None:
+            label = f"{name}, cell {number} of {len(plans)}" if name else plan.config.algorithm.name
+            # Of cells side by side, one alone removes what else the folder held.
+            alone = folder if name and (parallel == 1 or not jobs) else None
+            jobs.append(Job(name, plan, folder / name, label, alone))
+    for job, ended in carry_out(jobs, min(parallel, max(len(jobs), 1)), grid=grid, show=show):
+        if ended.refused is not None:  # such as by data that do not fit the cell's clients
+            if not summaries and parallel == 1:  # nothing was run
+                raise ended.refused
+            refused = ended.refused
+            problems[job.name] = RunError(str(refused))
+        if ended.error is not None:
+            problems[job.name] = ended.error
+        if ended.summary is not None:
+            summaries[job.name] = ended.summary
+        interrupted = interrupted or ended.interrupted
+    if refused is not None and not summaries:
+        raise refused
     # After Ctrl-C, the user does not wait for them.
     figures = figures and not interrupted and not report.no_pictures()
     table = report.write_report(folder, target, figures=figures, shared=shared)
+    summaries = {name: summaries[name] for name in plans if name in summaries}
+    problems = {name: problems[name] for name in plans if name in problems}
     return Ran(table, figures, summaries, problems, interrupted)

@@ -15,7 +15,7 @@ from configs import composed
 
 from fl_app import report
 from fl_app.__main__ import main
-from fl_app.runner.run import run_cell
+from fl_app.runner.cell import run_cell
 
 FILES = {"summary.json", "events.jsonl", "metrics.csv", "config.yaml", "model.npz"}
 SUMMARY_KEYS = set(

@@ -149,6 +149,21 @@ def test_small_scale_keeps_what_the_user_sets():
     assert cell.algorithm.strategy.server_lr == 0.005
 
 
+def test_every_cell_runs_in_every_setting():
+    few = "+experiment.settings.few=['num_clients=20']"
+    words = ["experiment=quickstart", few, "+experiment.settings.all=[]"]
+    _, cells = composed(*words, "experiment.only=[fedbuff@all,fedasync,@few]")
+    assert list(cells) == [
+        *("fedbuff@all", "fedasync@few", "fedasync@all"),
+        *("fedavg@few", "fedavg_k@few", "fedbuff@few"),
+    ]
+    clients = {cell.num_clients for name, cell in cells.items() if name.endswith("@few")}
+    assert clients == {20}
+    assert cells["fedbuff@all"].num_clients == 50
+    with pytest.raises(ValueError, match="only names '@none', which is none of the cells fedavg@"):
+        composed(*words, "experiment.only=['@none']")
+
+
 @pytest.mark.slow
 def test_small_scale_on_the_command_line(monkeypatch, capsys, tmp_path):
     overrides = ["experiment=quickstart", "experiment.scale=smoke", f"hydra.run.dir={tmp_path}"]

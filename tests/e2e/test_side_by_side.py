@@ -1,0 +1,194 @@
+"""Cells of an experiment side by side: the files of one after the other, whatever is killed."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from configs import composed
+from rich.console import Console
+
+from fl_app.record.progress import Board
+from fl_app.runner.cells import compose_cells
+
+WORDS = ["experiment=quickstart", "num_versions=60", "eval_every=10", "checkpoint_every=20"]
+
+
+@contextmanager
+def started(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
+    words = [*WORDS, f"hydra.run.dir={folder}", *more]
+    with subprocess.Popen(
+        [sys.executable, "-m", "fl_app", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    """What does not depend on the wall clock."""
+    names = ("events.jsonl", "metrics.csv", "model.npz")
+    return {
+        f"{p.parent.name}/{p.name}": p.read_bytes() for n in names for p in folder.glob(f"*/{n}")
+    }
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
+    assert not err
+    assert out.endswith("All 4 cells are done\n")
+    return out
+
+
+@pytest.fixture(scope="module")
+def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("one-by-one")
+    with started(folder) as process:
+        finished(process)
+    assert len(files(folder)) == 12
+    return files(folder)
+
+
+def wait_for(process: subprocess.Popen[str], condition: object) -> None:
+    while not condition():  # type: ignore[operator]
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.02)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_cells_side_by_side_write_the_same_files(
+    tmp_path: Path, one_by_one: dict[str, bytes]
+) -> None:
+    with started(tmp_path, "experiment.parallel=2") as process:
+        out = finished(process)
+    assert files(tmp_path) == one_by_one
+    assert len(re.findall(r"^\w+, cell \d of 4: 60/60 versions", out, re.MULTILINE)) == 4
+    assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_killed_process_loses_nothing(tmp_path: Path, one_by_one: dict[str, bytes]) -> None:
+    with started(tmp_path, "experiment.parallel=2") as process:
+        wait_for(process, lambda: any((tmp_path / "fedavg" / "checkpoints").glob("*")))
+        main = psutil.Process(process.pid)
+        (victim,) = [c for c in main.children() if holds(c, tmp_path / "fedavg")]
+        victim.kill()
+        out = finished(process)
+    assert files(tmp_path) == one_by_one
+    assert "fedavg, cell 1 of 4: goes on from version" in out
+
+
+def holds(process: psutil.Process, folder: Path) -> bool:
+    return any(Path(file.path).parent == folder for file in process.open_files())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("whole_group", [True, False], ids=["terminal", "batch system"])
+def test_ctrl_c_loses_nothing(
+    tmp_path: Path, one_by_one: dict[str, bytes], whole_group: bool
+) -> None:
+    with started(tmp_path, "experiment.parallel=2") as process:
+        for cell in ("fedavg", "fedavg_k"):
+            wait_for(process, (tmp_path / cell / "metrics.csv").exists)
+        if whole_group:
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    (line,) = err.splitlines()
+    assert line.startswith("interrupted; to go on: python -m fl_app ")
+    assert not (tmp_path / "fedbuff").exists()
+    ends = [json.loads(path.read_text())["stopped"] for path in tmp_path.glob("*/summary.json")]
+    assert "interrupted" in ends
+    with started(tmp_path, "resume=auto") as process:  # with another number of processes
+        finished(process)
+    assert files(tmp_path) == one_by_one
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_processes_end_with_the_command(tmp_path: Path) -> None:
+    with started(tmp_path, "experiment.parallel=2", "num_versions=100000") as process:
+        wait_for(process, (tmp_path / "fedavg" / "metrics.csv").exists)
+        cells = psutil.Process(process.pid).children(recursive=True)
+        process.kill()
+        _, alive = psutil.wait_procs(cells, timeout=30)
+        assert not [p.cmdline() for p in alive]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_a_cell_that_is_refused_keeps_no_other_from_running(tmp_path: Path) -> None:
+    """What only the data can tell: fedasync here has more clients than examples."""
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "own.yaml").write_text(
+        "# @package _global_\nexperiment:\n  name: own\n  cells:\n"
+        "    good: [algorithm=fedbuff, num_versions=2]\n"
+        "    bad: [algorithm=fedasync, num_versions=2, num_clients=5000]\n"
+    )
+    words = ["--config-dir", f"{tmp_path}/conf", "experiment=own", "experiment.parallel=2"]
+    command = [sys.executable, "-m", "fl_app", *words, f"hydra.run.dir={tmp_path}/run"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "num_clients=5000 must be at most" in done.stderr
+    assert done.returncode == 1
+    assert (tmp_path / "run" / "good" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["experiment=quickstart", "experiment.parallel=0"], "parallel=0 must be an integer >= 1"),
+        (["experiment=quickstart", "experiment.parallel=two"], "parallel=two must be an integer"),
+        (["experiment.parallel=2"], "parallel=2 must be 1 without experiment=<name>"),
+        (
+            ["experiment=quickstart", "experiment.parallel=2", "runtime=flower"],
+            "parallel=2 must be 1 with runtime=flower",
+        ),
+    ],
+)
+def test_numbers_of_cells_that_cannot_run_are_refused(words: list[str], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        compose_cells(composed(*words), words)
+
+
+def test_a_board_shows_a_line_for_each_run() -> None:
+    now = 0.0
+    console = Console(file=io.StringIO(), width=60)
+    board = Board(console, wall=lambda: now)
+    board.show("a", 0.1, "10 versions")
+    board.show("b", None, "5 versions")
+    now = 10.0
+    board.show("a", 0.2, "20 versions")
+    board.end("b", "b: left no checkpoint\n")
+    board.close()
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines == ["a: 20 versions", "b: left no checkpoint", "b: 5 versions"]
+
+
+def test_a_board_on_a_terminal_keeps_the_lines_of_what_has_ended() -> None:
+    console = Console(file=io.StringIO(), width=60, force_terminal=True)
+    board = Board(console)
+    board.show("a", 0.5, "10 versions")
+    board.end("a")
+    board.close()
+    assert "a: 10 versions" in console.file.getvalue()  # type: ignore[attr-defined]
