@@ -1,6 +1,7 @@
 """Configurations, composed from `conf/` as the command line does."""
 
 import hydra
+import pytest
 from omegaconf import DictConfig
 
 from fl_app.cli import CONF
@@ -15,6 +16,22 @@ NAMES = sorted(
     for path in (CONF / "algorithm").glob("*.yaml")
     if "algorithms" in path.read_text().partition("_target_: ")[2].partition("\n")[0]
 )
+
+# Their clients do what the clients of others do: only their servers are new. So what is shown of
+# clients (workers, batches) is shown of them by slow tests.
+SERVERS_ALONE = (
+    "ace",
+    "asyncfeded",
+    "ca2fl",
+    "cana",
+    "fadas",
+    "fedstaleasync",
+    "fedstaleweight",
+    "ringmaster",
+)
+BY_CLIENTS = [
+    pytest.param(name, marks=pytest.mark.slow) if name in SERVERS_ALONE else name for name in NAMES
+]
 
 # Of those that add noise, so little that the rest can be seen.
 QUIET = {

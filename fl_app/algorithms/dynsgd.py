@@ -6,16 +6,18 @@ Jiang, Cui, Zhang, Yu: "Heterogeneity-aware Distributed Parameter Servers", SIGM
 Server, once K uploads have arrived:
 
     w_{t+1} = w_t - eta sum_i p_i g_i
-    p_i = (1 / tau_i) / sum_j (1 / tau_j)
-    p_i = 1 / (K tau_i)                       normalise = False
+    p_i = tau_i^(-a) / sum_j tau_j^(-a)
+    p_i = tau_i^(-a) / K                      normalise = False
 
 Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient
 of one mini-batch at w_o.
 
-Symbols: eta server_lr, tau_i = t - o + 1 >= 1 the staleness.
+Symbols: eta server_lr, tau_i = t - o + 1 >= 1 the staleness, a exponent, 1 in the papers.
 
 Deviations: the original divides each update's learning rate by its staleness. That is
-``normalise=False``, which equals SASGD to the bit. FedHist's eq. 4 has weights that sum to 1.
+``normalise=False``, which equals SASGD to the bit. FedHist's eq. 4 has weights that sum to 1. Other
+exponents are not in the papers: 1/2 is FedBuff's discount, and normalised a strong baseline, the
+freshness mean.
 """
 
 from collections.abc import Sequence
@@ -24,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.core.hyper import at_least, bounded
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
 from fl_app.strategy.weighted import WeightedGradients
@@ -31,10 +34,11 @@ from fl_app.strategy.weighted import WeightedGradients
 
 @dataclass(kw_only=True)
 class DynSGD(WeightedGradients):
-    """One step along the mean of K gradients, weighted by 1 / staleness.
+    """One step along the mean of K gradients, weighted by a power of 1 / staleness.
 
     Args:
         server_lr: eta, the server's rate.
+        exponent: a, how fast weights fall with the staleness; 0 = they do not.
         normalise: whether the weights are divided by their sum.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
@@ -47,8 +51,9 @@ class DynSGD(WeightedGradients):
         [-1.5, -0.5]
     """
 
+    exponent: float = bounded(1.0, at_least(0), "staler updates would count more")
     normalise: bool = True
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
-        inverse = np.array([polynomial(model.age(update), 1.0) for update in updates])
-        return inverse / (inverse.sum() if self.normalise else len(updates))
+        weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
+        return weights / (weights.sum() if self.normalise else len(updates))

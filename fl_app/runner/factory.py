@@ -39,6 +39,7 @@ from fl_app.runner.validate import (
     build_strategy,
 )
 from fl_app.schedule import Schedule
+from fl_app.strategy.memories import memory_cost
 from fl_app.tasks.per_class import ClassTask, PerClass
 
 if TYPE_CHECKING:
@@ -197,6 +198,8 @@ def build_engine(
         batch = choose_batch(components)
     config, trainer, strategy = components.config, components.trainer, components.strategy
     layout = trainer.model.layout
+    if told := memory_cost(strategy, layout.num_trainable, config.num_clients or 0):
+        log.info(told)
     return Engine(
         strategy=strategy,
         schedule=components.schedule,

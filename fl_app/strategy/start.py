@@ -34,6 +34,7 @@ from fl_app.engine.wall import WallClock
 from fl_app.flower import encoding
 from fl_app.flower.grid import GridMailbox
 from fl_app.schedule import Schedule
+from fl_app.strategy.memories import memory_cost
 from fl_app.strategy.strategy import AsyncStrategy, described
 
 AGAIN = "call start again with another output folder: it cannot resume a run"
@@ -113,6 +114,9 @@ def run(
             return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
 
         strategy.summary()
+        if strategy.memory_bytes(layout.num_trainable, 1):
+            nodes = len(list(grid.get_node_ids()))
+            log.info(memory_cost(strategy, layout.num_trainable, nodes))
         mailbox = GridMailbox(
             grid,
             layout,

@@ -1,5 +1,6 @@
 """Limits in which an algorithm must come down to plain averaging of K gradients."""
 
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -8,12 +9,17 @@ import pytest
 from helpers import Quadratic, Run, run, vec
 from numpy.typing import NDArray
 
+from fl_app.algorithms.ace import ACE
 from fl_app.algorithms.afl import AFL
+from fl_app.algorithms.ca2fl import CA2FL
+from fl_app.algorithms.cana import CANA
 from fl_app.algorithms.dynsgd import DynSGD
 from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.fedhist import FedHist
+from fl_app.algorithms.fedstaleasync import FedStaleAsync
+from fl_app.algorithms.fedstaleweight import FedStaleWeight
 from fl_app.algorithms.gsgm import GSGM
 from fl_app.algorithms.port import PORT
 from fl_app.algorithms.refl import REFL
@@ -26,6 +32,7 @@ from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.schedule import k_async
 from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.memories import RemembersClients
 
 CLIENTS = 10
 TASK = Quadratic.scattered(CLIENTS)
@@ -68,6 +75,9 @@ MEANS = {
     "refl": REFL(server_lr=RATE),
     "gsgm-no-momentum": GSGM(server_lr=RATE, momentum=0),
     "fedbuff": FedBuff(server_lr=RATE),
+    "fedstaleweight": FedStaleWeight(server_lr=RATE),
+    "ca2fl": CA2FL(server_lr=RATE),
+    "ace": ACE(server_lr=RATE),
     "wkafl-all-off": WKAFL(server_lr=RATE, **PLAIN_WKAFL),
     "fedhist-no-utility": FedHist(server_lr=RATE, egs=False, ina=False, utility_weight=0),
     "fedhist-no-haa": FedHist(server_lr=RATE, egs=False, ina=False, haa=False),
@@ -169,3 +179,101 @@ def test_fedhist_without_its_three_parts_is_twafl() -> None:
     fedhist = FedHist(server_lr=RATE, egs=False, haa=False, ina=False)
     expected = TWAFL(server_lr=RATE).aggregate(model, updates)
     assert fedhist.aggregate(model, updates).tobytes() == expected.tobytes()
+
+
+# -- memories of clients --------------------------------------------------------------------------
+
+POPULATION, SIZE, TRAINED = 6, 7, 5
+
+
+def course(strategy: AsyncStrategy, *, warm: bool = False, num_versions: int = 25) -> list[Vector]:
+    """The models of versions made of random updates; some buffers hold a client twice.
+
+    `warm`: everybody is heard with the first version, which is left out.
+    """
+    rng = np.random.default_rng(2)
+    params, models = rng.standard_normal(SIZE).astype(np.float32), []
+    for version in range(num_versions):
+        first = warm and version == 0
+        clients = range(POPULATION) if first else rng.choice(POPULATION, 3)
+        updates = [
+            Update(
+                int(client),
+                max(0, version - int(rng.integers(6))),
+                rng.standard_normal(SIZE).astype(np.float32),
+                "gradient",
+                10,
+                1.0,
+            )
+            for client in clients
+        ]
+        params = strategy.aggregate(GlobalModel(params, version, num_trainable=TRAINED), updates)
+        models.append(params)
+    return models[warm:]
+
+
+def same_course(one: AsyncStrategy, other: AsyncStrategy, *, warm: bool = False) -> None:
+    pairs = zip(course(one, warm=warm), course(other, warm=warm), strict=True)
+    for mine, others in pairs:
+        np.testing.assert_allclose(mine, others, rtol=2e-5, atol=2e-5)
+
+
+KNOWN = {"server_lr": RATE, "num_clients": POPULATION}
+
+
+def test_fedstale_with_0_is_the_mean_and_with_1_ca2fl() -> None:
+    same_course(CA2FL(calibration=0, **KNOWN), FedAvgK(server_lr=RATE))
+    one = course(CA2FL(calibration=1, **KNOWN))
+    assert [m.tobytes() for m in one] == [m.tobytes() for m in course(CA2FL(**KNOWN))]
+    assert not np.allclose(one[-1], course(CA2FL(calibration=0.5, **KNOWN))[-1], atol=1e-3)
+
+
+def test_ca2fl_is_its_equation_literally() -> None:
+    """With a dictionary of vectors in float64 instead of an array and a running mean."""
+
+    class Literal(FedAvgK):
+        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+            kept = self.state.setdefault("kept", {})
+            zero = np.zeros(SIZE)
+            total = sum(kept.values(), zero) / POPULATION
+            own = [kept.get(u.client_id, zero) for u in updates]
+            v = total + np.mean([u.vector - h for u, h in zip(updates, own, strict=True)], axis=0)
+            v[TRAINED:] = np.mean([u.vector for u in updates], axis=0)[TRAINED:]
+            kept |= {u.client_id: u.vector.astype(np.float64) for u in updates}
+            return model.step(v.astype(np.float32), self.server_lr)
+
+    same_course(CA2FL(**KNOWN), Literal(server_lr=RATE))
+
+
+def test_aced_with_an_infinite_age_is_ace() -> None:
+    same_course(ACE(max_age=1e9, **KNOWN), ACE(**KNOWN))
+    aced = ACE(max_age=1, **KNOWN)
+    assert not np.allclose(course(aced)[-1], course(ACE(**KNOWN))[-1], atol=1e-3)
+
+
+def test_fedstaleasync_without_ages_and_with_equal_participation_is_ca2fl() -> None:
+    plain: Any = {"upload_exponent": 0, "memory_exponent": 0, "participation_rate": 0}
+    same_course(FedStaleAsync(**plain, **KNOWN), CA2FL(**KNOWN))
+    other = FedStaleAsync(**(plain | {"memory_exponent": 1}), **KNOWN)
+    assert not np.allclose(course(other)[-1], course(CA2FL(**KNOWN))[-1], atol=1e-3)
+
+
+def test_cana_without_memories_is_dynsgd_or_the_mean() -> None:
+    dynsgd = DynSGD(server_lr=RATE)
+    same_course(CANA(exponent=1, calibration=0, **KNOWN), dynsgd)
+    same_course(CANA(exponent=0, calibration=0, **KNOWN), FedAvgK(server_lr=RATE))
+
+
+def test_cana_without_ages_is_ca2fl_once_everybody_was_heard() -> None:
+    every: Any = {"exponent": 0, "calibration": 1, "memory_span": None}
+    same_course(CANA(**every, **KNOWN), CA2FL(**KNOWN), warm=True)
+    cold = CANA(**every, **KNOWN), CA2FL(**KNOWN)
+    assert not np.allclose(*(course(each)[3] for each in cold), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", [CA2FL, ACE, FedStaleAsync, CANA])
+def test_float16_memories_change_little(kind: type[RemembersClients]) -> None:
+    half = course(kind(memory_dtype="float16", **KNOWN))
+    for one, other in zip(half, course(kind(**KNOWN)), strict=True):
+        np.testing.assert_allclose(one, other, atol=0.02)
+    assert half[-1].tobytes() != other.tobytes()

@@ -3,6 +3,8 @@
 w_t = [1, 1], eta = 2, K = 2, displacements as gradients [2, 0] of age 1 and [0, 4] of age 3:
 
     p = [1/2, 1/4] / (3/4) = [2/3, 1/3]:    [1 - 2 2/3 2, 1 - 2 1/3 4] = [-5/3, -5/3]
+    exponent 1/2: p = [2^-.5, 4^-.5] / (2^-.5 + 4^-.5) = [0.5857864, 0.4142136]
+        [1 - 2 0.5857864 2, 1 - 2 0.4142136 4] = [-1.3431458, -2.3137085]
     original: p = [1 / (2 2), 1 / (2 4)] = [1/4, 1/8]:    [1 - 2 1/4 2, 1 - 2 1/8 4] = [0, 0]
 """
 
@@ -25,6 +27,23 @@ UPDATES = [
 def test_weights_are_inverse_to_staleness(normalise, expected):
     strategy = DynSGD(server_lr=2, normalise=normalise)
     np.testing.assert_allclose(strategy.aggregate(MODEL, UPDATES), expected, atol=1e-6)
+
+
+def test_the_exponent_says_how_fast_weights_fall():
+    strategy = DynSGD(server_lr=2, exponent=0.5)
+    expected = [-1.3431458, -2.3137085]
+    np.testing.assert_allclose(strategy.aggregate(MODEL, UPDATES), expected, rtol=1e-6)
+
+
+def test_with_exponent_0_all_weights_are_equal():
+    strategy = DynSGD(exponent=0)
+    strategy.aggregate(MODEL, UPDATES)
+    assert strategy.report["weight"] == [0.5, 0.5]
+
+
+def test_weights_may_not_grow_with_staleness():
+    with pytest.raises(ValueError, match=r"strategy\.exponent=-1 must be a finite number >= 0"):
+        DynSGD(exponent=-1)
 
 
 def test_the_original_is_sasgd_to_the_bit():

@@ -1,0 +1,114 @@
+"""ACE and ACED: every arrival makes a step along the mean of all clients' last gradients.
+
+Chang, Yao, Krishnamurthy, Shelton, Chakraborty, Swami, Oymak, Roy-Chowdhury: "Mitigating
+Participation Imbalance Bias in Asynchronous Federated Learning", arXiv:2511.19066. In rounds it is
+MIFA: Gu, Huang, Zhang, Huang, NeurIPS 2021, arXiv:2106.04159.
+
+Server, on every arrival g of client c, computed on version o:
+
+    h_c <- g,  s_c <- o
+    v = (1/N') sum_{c in M} h_c,    w_{t+1} = w_t - eta v
+    M = all clients heard                                     ACE
+    M = the clients heard with t - s_c <= max_age             ACED
+
+Client: g = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient of
+one mini-batch at w_o.
+
+Symbols: eta server_lr, N' the number of clients in M.
+
+Deviations: the paper first lets every client send a gradient of w_0, and divides by N. Here the
+model moves from the first arrival on, and N' counts the clients in M; with ``over="all"`` it is N.
+An arrival that is itself older than max_age is kept and does not count. While nobody counts, it is
+refused: so no version is made. Several updates at once (another schedule) are kept first, and then
+make one step; should none of them count by then, as in a schedule that holds updates back over
+versions, the version repeats its predecessor. Buffers such as BatchNorm's are not remembered: they
+take the mean of the uploads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fl_app.core.hyper import at_least, bounded, one_of, or_none
+from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.vector import norm
+from fl_app.schedule import Schedule, fully_async
+from fl_app.strategy.memories import RemembersClients
+
+
+@dataclass(kw_only=True)
+class ACE(RemembersClients):
+    """One step along the mean of the last gradients of all clients, or of all that are recent.
+
+    The server keeps the last gradient of every client: 4 N d bytes, or 2 N d.
+
+    Args:
+        server_lr: eta, the server's rate.
+        max_age: ACED's bound, versions; None = any age, which is ACE. 2 N / K is a start.
+        over: N' counts the clients ``"heard"`` that count, or ``"all"`` N.
+        num_clients: N; None = the clients that have reported so far.
+        memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
+
+    Examples:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> first = Update(1, 3, np.array([2, 0], np.float32), "pseudo", 10, 0.5)
+        >>> second = Update(2, 3, np.array([0, 4], np.float32), "pseudo", 10, 0.5)
+        >>> strategy = ACE()
+        >>> strategy.aggregate(model, [first]).tolist()
+        [-2.0, 0.0]
+        >>> strategy.aggregate(model, [second]).tolist()
+        [-1.0, -2.0]
+    """
+
+    schedule: ClassVar[Schedule] = fully_async(10)
+
+    max_age: float | None = bounded(
+        None, or_none(at_least(0)), "no gradient would count, not even a fresh one"
+    )
+    over: str = bounded("heard", one_of("heard", "all"), "no other mean is known")
+
+    @property
+    def grouped(self) -> bool:
+        return self.max_age is not None
+
+    def admit(self, model: GlobalModel, update: Update) -> str | None:
+        if self.max_age is None or model.age(update) <= self.max_age:
+            return None
+        since = model.version - self.max_age
+        if any(version >= since for version in self.memory.versions.values()):
+            return None
+        return (
+            f"age={model.age(update)} is above strategy.max_age={self.max_age:g}, and no client "
+            "has a younger gradient"
+        )
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        memory, size = self.memory, model.num_trainable
+        gradients = self.gradients(model, updates)
+        self.remember(updates, gradients, size)
+        if self.max_age is None:
+            total, counted = memory.total, float(len(memory))
+        else:
+            memory.forget_before(model.version - self.max_age)
+            total, counted = memory.weighted(lambda version: 1.0)
+        self.report["counted"] = int(counted)
+        if not counted:
+            self.report["weight"] = [0.0] * len(updates)
+            return model.params.copy()
+        population = counted if self.over == "heard" else self.population(updates)
+        mean = (total / population).astype(np.float32)
+        latest = {update.client_id: place for place, update in enumerate(updates)}
+        weights = [
+            1 / population
+            if memory.counts(update.client_id) and latest[update.client_id] == place
+            else 0.0
+            for place, update in enumerate(updates)
+        ]
+        self.describe(weights, [norm(g[:size]) for g in gradients], norm(mean))
+        share = np.full(len(updates), 1 / len(updates))
+        direction = self.complete(model, mean, share, gradients)
+        return self.step(model, direction, self.server_lr)

@@ -1,0 +1,191 @@
+"""CANA: gradients weighted by age, and calibrated by memories of clients as far as these help.
+
+Calibrated by age, normalised. An algorithm of this project. It puts together the freshness mean
+(`fl_app.algorithms.dynsgd` with another exponent), the control variate of CA2FL
+(`fl_app.algorithms.ca2fl`) with a coefficient that is measured, and, on demand, FedHist's fusion
+(`fl_app.algorithms.fedhist`).
+
+Server, once K uploads have arrived, with s_c the version that h_c was computed on:
+
+    a_i = (1 + tau_i)^(-p) / sum_j (1 + tau_j)^(-p)
+    M   = {c : heard, t - s_c <= A},   b_c = (1 + t - s_c)^(-p) / sum_{c in M} ...
+    H   = sum_{c in M} b_c h_c,        R = {i : c(i) in M}
+    b^  = clip( sum_R <g_i - gbar, h_c(i) - hbar> / sum_R ||h_c(i) - hbar||^2, 0, 1 )
+    beta <- (1 - rho) beta + rho b^            beta = b^ at first
+    v   = sum_i a_i g_i - beta sum_R a_i h_c(i) + beta (sum_R a_i) H
+    w_{t+1} = w_t - eta v,    h_c(i) <- g_i,   s_c(i) <- o_i
+
+gbar and hbar are means over R. b^ is the least-squares coefficient of the gradients on the
+memories. There is none if R has fewer than two uploads or all their memories are equal; beta is 0
+until there was one.
+
+With fusion alpha > 0 each g_i in v is g_i + alpha V_k, where V_k is that of the last L steps v
+whose cosine with g_i is smallest, once there are L.
+
+Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient
+of one mini-batch at w_o.
+
+Symbols: eta server_lr, tau_i = t - o the age, p exponent, A = memory_span N / K, N num_clients,
+c(i) the client of upload i, beta calibration, rho calibration_rate, alpha fusion, L fusion_length.
+
+Deviations: none, there is no paper. Limits: p = 0 and beta = 0 is the mean of K gradients; p = 1
+and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL over the clients heard. Both uploads of
+a client that is in a buffer twice are compared with the memory from before. Buffers such as
+BatchNorm's are not remembered: they take the weighted mean of the uploads.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
+from fl_app.core.staleness import polynomial
+from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.vector import combine, cosines, norm
+from fl_app.strategy.memories import RemembersClients
+
+
+@dataclass(kw_only=True)
+class CANA(RemembersClients):
+    """One step along the age-weighted mean of K gradients, calibrated by clients' memories.
+
+    The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and their sums by
+    version: 8 d bytes for each of at most A + 1 versions.
+
+    Args:
+        server_lr: eta, the server's rate.
+        exponent: p, how fast weights fall with age; 0 = they do not.
+        memory_span: A K / N, the greatest age of a memory that counts; None = any age.
+        calibration: beta; None = it is measured.
+        calibration_rate: rho, of the running mean of the measured coefficients.
+        age_from: a memory's age in A counts from the version that it was computed on,
+            ``"computed"``, or from the version at which it arrived, ``"arrived"``.
+        fusion: alpha; 0 = past steps are not added.
+        fusion_length: L, number of past steps.
+        num_clients: N; None = the clients that have reported so far.
+        memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
+
+    Examples:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> fresh = Update(1, 3, np.array([3, 0], np.float32), "pseudo", 10, 0.5)
+        >>> stale = Update(2, 0, np.array([0, 3], np.float32), "pseudo", 30, 0.5)
+        >>> CANA().aggregate(model, [fresh, stale]).tolist()  # weights 1 / 1.5 and 0.5 / 1.5
+        [-2.0, -1.0]
+    """
+
+    exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
+    memory_span: float | None = bounded(3.0, or_none(POSITIVE), "no memory would count")
+    calibration: float | None = bounded(
+        None, or_none(within("[0, 1]")), "it is the share of the memories that is used"
+    )
+    calibration_rate: float = bounded(0.1, within("(0, 1]"), "it is a share")
+    age_from: str = bounded(
+        "computed", one_of("computed", "arrived"), "ages count from no other version"
+    )
+    fusion: float = bounded(0.0, at_least(0), "history would be subtracted")
+    fusion_length: int = bounded(10, count(), "it is a number of steps")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.state |= {"measured": None, "arrived": {}, "num_past": 0}
+
+    @property
+    def grouped(self) -> bool:
+        return True
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        memory, split = self.memory, model.num_trainable
+        uploads = self.gradients(model, updates)
+        gradients = [upload[:split] for upload in uploads]
+        weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
+        weights /= weights.sum()
+        direction = self._fused(weights, gradients)
+        matched = self._matched(model, updates)
+        own = {place: memory.row(updates[place].client_id) for place in matched}
+        beta = self._coefficient(gradients, own)
+        self.report["calibration"], self.report["matched"] = beta, len(matched)
+        if beta > 0 and matched:
+            direction += self._calibration(model, weights, own, beta)
+        self.remember(updates, uploads, split)
+        self.state["arrived"] |= {update.client_id: model.version for update in updates}
+        if self.fusion > 0:
+            self._keep_step(direction)
+        return self.step(model, self.complete(model, direction, weights, uploads), self.server_lr)
+
+    # -- calibration ------------------------------------------------------------------------------
+
+    def _matched(self, model: GlobalModel, updates: Sequence[Update]) -> list[int]:
+        """Places of the updates whose clients are in M; memories that are too old leave it."""
+        memory = self.memory
+        if self.memory_span is not None:
+            since = model.version - self.memory_span * self.population(updates) / len(updates)
+            if self.age_from == "computed":
+                memory.forget_before(since)
+            else:
+                memory.forget([c for c, at in self.state["arrived"].items() if at < since])
+        return [i for i, update in enumerate(updates) if memory.counts(update.client_id)]
+
+    def _coefficient(self, gradients: Sequence[Vector], own: dict[int, Vector]) -> float:
+        """beta, with b^ of this aggregation if there is one."""
+        if self.calibration is not None:
+            return self.calibration
+        measured: float | None = self.state["measured"]
+        if len(own) >= 2:
+            g = np.stack([gradients[place] for place in own])
+            h = np.stack(list(own.values()))
+            g -= g.mean(0)
+            h -= h.mean(0)
+            length = float(np.vecdot(h, h).sum(dtype=np.float64))
+            if length > 0:
+                product = float(np.vecdot(g, h).sum(dtype=np.float64))
+                fit, rate = min(max(product / length, 0.0), 1.0), self.calibration_rate
+                measured = fit if measured is None else (1 - rate) * measured + rate * fit
+                self.state["measured"] = measured
+        return measured or 0.0
+
+    def _calibration(
+        self,
+        model: GlobalModel,
+        weights: NDArray[np.float64],
+        own: dict[int, Vector],
+        beta: float,
+    ) -> Vector:
+        """beta (sum_R a_i) H - beta sum_R a_i h_c(i), shape ``(num_trainable,)``."""
+        total, mass = self.memory.weighted(
+            lambda version: polynomial(model.version - version, self.exponent)
+        )
+        share = float(sum(weights[place] for place in own))
+        total *= share / mass
+        for place, row in own.items():
+            total -= weights[place] * row.astype(np.float64)
+        total *= beta
+        return total.astype(np.float32)
+
+    # -- fusion -----------------------------------------------------------------------------------
+
+    def _fused(self, weights: NDArray[np.float64], gradients: Sequence[Vector]) -> Vector:
+        """sum_i a_i g_i, where each g_i has the most opposite past step added."""
+        length = self.fusion_length
+        if self.fusion == 0 or self.state["num_past"] < length:
+            direction, lengths, _ = combine(weights, gradients)
+        else:
+            past = self.state["past"]
+            direction, lengths, products = combine(weights, gradients, past)
+            oldest_first = (self.state["num_past"] + np.arange(length)) % length
+            cosine = cosines(products, lengths, [norm(row) for row in past])
+            chosen = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
+            shares = self.fusion * np.bincount(chosen, weights, minlength=length)
+            direction += shares.astype(np.float32) @ past
+        self.describe(weights, lengths, norm(direction))
+        return direction
+
+    def _keep_step(self, direction: Vector) -> None:
+        """Put v in place of the oldest of the past steps."""
+        if "past" not in self.state:
+            self.state["past"] = np.zeros((self.fusion_length, direction.size), np.float32)
+        self.state["past"][self.state["num_past"] % self.fusion_length] = direction
+        self.state["num_past"] += 1

@@ -1,0 +1,91 @@
+"""Ringmaster ASGD: asynchronous SGD that drops gradients older than a bound.
+
+Maranjyan, Tyurin, Richtarik: "Ringmaster ASGD: The First Asynchronous SGD with Optimal Time
+Complexity", ICML 2025, arXiv:2501.16168, Algorithm 4.
+
+Server, on every arrival g of age tau:
+
+    w_{t+1} = w_t - eta g     if tau < R
+    nothing                   otherwise; the client starts anew from w_t
+
+    R given, or R = max(1, ceil(sigma^2 / epsilon))
+
+Client: g = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient of
+one mini-batch at w_o.
+
+Symbols: eta server_lr, tau = t - o the age, R delay_threshold, sigma^2 noise (the variance of a
+gradient), epsilon target (the squared norm of the gradient that is aimed at).
+
+Deviations: the default R = 50 is ours [A]. In the paper all clients are at work; here as many as
+the schedule says. The paper's second form, which stops a computation as soon as it is too old, is
+left out. Several updates at once (another schedule) make one step along their sum.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
+from fl_app.core.types import GlobalModel, Update
+from fl_app.schedule import Schedule, fully_async
+from fl_app.strategy.weighted import WeightedGradients
+
+
+@dataclass(kw_only=True)
+class Ringmaster(WeightedGradients):
+    """A step along each gradient that is young enough; older ones are refused.
+
+    Args:
+        server_lr: eta, the server's rate.
+        delay_threshold: R, versions; None = by `noise` and `target`.
+        noise: sigma^2.
+        target: epsilon.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
+
+    Attributes:
+        threshold: R.
+
+    Examples:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
+        >>> young = Update(1, 2, np.array([2, 0], np.float32), "pseudo", 10, 0.5)
+        >>> strategy = Ringmaster(delay_threshold=2)
+        >>> strategy.aggregate(model, [young]).tolist()
+        [-2.0, 0.0]
+        >>> strategy.admit(model, Update(2, 1, np.zeros(2, np.float32), "pseudo", 10, 0.5))
+        'age=2 is not below strategy.delay_threshold=2'
+    """
+
+    schedule: ClassVar[Schedule] = fully_async(10)
+
+    delay_threshold: int | None = bounded(50, or_none(count()), "every gradient would be refused")
+    noise: float | None = bounded(None, or_none(at_least(0)), "it is a variance")
+    target: float | None = bounded(None, or_none(POSITIVE), "the threshold is divided by it")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = self.noise is not None and self.target is not None
+        require(
+            self.delay_threshold is not None or known,
+            "strategy.delay_threshold",
+            self.delay_threshold,
+            "an integer >= 1, or strategy.noise and strategy.target be set",
+            "it follows from nothing else",
+        )
+        self.threshold: int = self.delay_threshold or max(
+            1, math.ceil((self.noise or 0.0) / (self.target or 1.0))
+        )
+
+    def admit(self, model: GlobalModel, update: Update) -> str | None:
+        age = model.age(update)
+        if age < self.threshold:
+            return None
+        return f"age={age} is not below strategy.delay_threshold={self.threshold}"
+
+    def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+        return np.ones(len(updates))

@@ -1,0 +1,304 @@
+"""What a server remembers of every client: its last gradient, as a row of one array."""
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.core.algorithm import Algorithm
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, bounded, count, one_of, or_none
+from fl_app.core.rates import LinearDecay
+from fl_app.core.types import Update, Vector
+from fl_app.schedule import Schedule, k_async
+from fl_app.strategy.strategy import AsyncStrategy
+
+FEW = 8  # rows that are reserved if nobody says how many clients there are
+
+Sum = NDArray[np.float64]
+
+
+def memory_cost(strategy: Algorithm, size: int, num_clients: int) -> str:
+    """What a strategy keeps of its clients, in one sentence; "" if nothing.
+
+    Args:
+        strategy: of the run.
+        size: number of trainable entries.
+        num_clients: of the federation.
+
+    Raises:
+        ValueError: this machine has less memory than that.
+    """
+    needed, available = strategy.memory_bytes(size, num_clients), _physical_memory()
+    if not needed:
+        return ""
+    name = type(strategy).__name__
+    require(
+        available is None or needed <= available,
+        "algorithm.strategy.memory_dtype",
+        getattr(strategy, "memory_dtype", "float32"),
+        f"a type with which {num_clients} clients' gradients of {size} numbers fit into the "
+        f"{available or 0} bytes of this machine's memory",
+        f"{name} keeps up to {needed} bytes; take float16, fewer clients or a smaller model",
+    )
+    return f"{name} keeps up to {needed / 1e6:,.1f} MB of {num_clients} clients' gradients"
+
+
+def _physical_memory() -> int | None:
+    """Bytes of this machine's memory; None = not known."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+class Memories:
+    """The last gradient of every client, one row of an array of shape ``(slots, d)`` each.
+
+    With ``"float16"`` a row is divided by a power of two, its scale, before it is rounded, so that
+    a small gradient does not vanish. Sums are those of the rounded rows, in float64.
+
+    Args:
+        dtype: of a row's entries, ``"float32"`` or ``"float16"``.
+        reserve: rows of the first array; more are added when they are needed.
+        grouped: whether sums by version are kept, too, which `weighted` needs.
+
+    Attributes:
+        versions: client -> version that its gradient was computed on.
+        oldest: gradients computed on earlier versions count no more (`counts`).
+    """
+
+    def __init__(
+        self, dtype: str = "float32", reserve: int | None = None, grouped: bool = False
+    ) -> None:
+        self.versions: dict[int, int] = {}
+        self.oldest = 0
+        self._dtype = np.dtype(dtype)
+        self._reserve = reserve or FEW
+        self._grouped = grouped
+        self._slots: dict[int, int] = {}
+        self._rows: NDArray[Any] = np.empty((0, 0), self._dtype)
+        self._scales = np.empty(0, np.float32)
+        self._total: Sum = np.zeros(0)
+        self._groups: dict[int, Sum] = {}  # version -> sum of the gradients computed on it
+        self._sizes: dict[int, int] = {}  # version -> how many they are
+        self._forgotten: set[int] = set()  # clients whose gradient counts no more
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, client_id: int) -> bool:
+        return client_id in self._slots
+
+    @property
+    def total(self) -> Sum:
+        """The sum of all rows, shape ``(d,)``; read it only."""
+        return self._total
+
+    def row(self, client_id: int) -> Vector:
+        """A client's gradient as it was kept, shape ``(d,)``; KeyError if it has none."""
+        slot = self._slots[client_id]
+        row: Vector = self._rows[slot].astype(np.float32, copy=False)
+        return row if self._dtype == np.float32 else row * self._scales[slot]
+
+    def counts(self, client_id: int) -> bool:
+        """Whether the client has a gradient that was not forgotten."""
+        fresh = self.versions.get(client_id, -1) >= self.oldest
+        return fresh and client_id not in self._forgotten
+
+    def forget_before(self, version: float) -> None:
+        """Leave gradients that were computed before `version` out of all sums, for good."""
+        if version > self.oldest:
+            self.oldest = math.ceil(version)
+        for old in [each for each in self._groups if each < self.oldest]:
+            del self._groups[old], self._sizes[old]
+
+    def forget(self, clients: Iterable[int]) -> None:
+        """Leave the gradients of these clients out of all sums, until they have another."""
+        for client_id in clients:
+            if self.counts(client_id):
+                self._leave_group(self.versions[client_id], self.row(client_id))
+                self._forgotten.add(client_id)
+
+    def weighted(self, weight: Callable[[int], float]) -> tuple[Sum, float]:
+        """Weighted sum of the gradients that count, and the sum of their weights.
+
+        Args:
+            weight: of a gradient that was computed on this version.
+
+        Returns:
+            sum_c weight_c h_c, shape ``(d,)``, and sum_c weight_c; zeros if there is none.
+        """
+        total, weights = np.zeros_like(self._total), 0.0
+        for version, group in self._groups.items():
+            factor = weight(version)
+            total += factor * group
+            weights += factor * self._sizes[version]
+        return total, weights
+
+    def put(self, client_id: int, gradient: Vector, version: int) -> None:
+        """Remember a client's gradient ``(d,)``, computed on `version`, in place of its last."""
+        slot = self._slots.get(client_id)
+        if slot is None:
+            slot = self._add(client_id, gradient.size)
+        else:
+            before = self.row(client_id)
+            self._total -= before
+            if self.counts(client_id):
+                self._leave_group(self.versions[client_id], before)
+            self._forgotten.discard(client_id)
+        scale = np.float32(1)
+        if self._dtype != np.float32:
+            scale = _power_of_two(gradient)
+            gradient = gradient / scale
+        self._rows[slot] = gradient
+        self._scales[slot] = scale
+        self.versions[client_id] = version
+        kept = self.row(client_id)
+        self._total += kept
+        if self._grouped and version >= self.oldest:
+            if version not in self._groups:
+                self._groups[version], self._sizes[version] = np.zeros_like(self._total), 0
+            self._groups[version] += kept
+            self._sizes[version] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything, for a checkpoint."""
+        used = len(self._slots)
+        return {
+            "versions": self.versions,
+            "oldest": self.oldest,
+            "slots": self._slots,
+            "rows": self._rows[:used],
+            "scales": self._scales[:used],
+            "total": self._total,
+            "groups": self._groups,
+            "sizes": self._sizes,
+            "forgotten": self._forgotten,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore everything.
+
+        Raises:
+            ValueError: the rows have another type than this object's.
+        """
+        if state["rows"].dtype != self._dtype:
+            raise ValueError(
+                f"strategy.memory_dtype={self._dtype} must be {state['rows'].dtype}, as in the "
+                "checkpoint: memories would be rounded anew"
+            )
+        self.versions, self.oldest = dict(state["versions"]), state["oldest"]
+        self._slots = dict(state["slots"])
+        self._rows, self._scales = state["rows"].copy(), state["scales"].copy()
+        self._total = state["total"].copy()
+        self._groups = {version: group.copy() for version, group in state["groups"].items()}
+        self._sizes = dict(state["sizes"])
+        self._forgotten = set(state["forgotten"])
+
+    def num_bytes(self, size: int, num_clients: int) -> int:
+        """Bytes of all rows and sums of so many clients with gradients of shape ``(size,)``.
+
+        There are at most as many groups as clients; mostly there are fewer.
+        """
+        sums = 1 + (num_clients if self._grouped else 0)
+        return num_clients * size * self._dtype.itemsize + 8 * size * sums
+
+    def _add(self, client_id: int, size: int) -> int:
+        """The row of a client that was not heard before."""
+        slot = self._slots[client_id] = len(self._slots)
+        if slot == 0:
+            self._total = np.zeros(size)
+        if slot >= len(self._rows):
+            # Reserved memory that nobody has written to takes no room yet.
+            rows = np.zeros((max(self._reserve, 2 * slot), size), self._dtype)
+            rows[:slot] = self._rows[:slot].reshape(slot, size)
+            scales = np.ones(len(rows), np.float32)
+            scales[:slot] = self._scales[:slot]
+            self._rows, self._scales = rows, scales
+        return slot
+
+    def _leave_group(self, version: int, gradient: Vector) -> None:
+        if version not in self._groups:
+            return
+        self._sizes[version] -= 1
+        if self._sizes[version] == 0:
+            del self._groups[version], self._sizes[version]
+        else:
+            self._groups[version] -= gradient
+
+
+def _power_of_two(gradient: Vector) -> np.float32:
+    """A power of two by which a gradient's largest entry becomes one in [1, 2); 1 of zeros."""
+    largest = float(np.abs(gradient).max(initial=0.0))
+    return np.float32(np.ldexp(1.0, int(np.frexp(largest)[1]) - 1)) if largest else np.float32(1)
+
+
+@dataclass(kw_only=True)
+class RemembersClients(AsyncStrategy):
+    """A server that keeps the last gradient of each of N clients: N d numbers.
+
+    A gradient is the trainable part of an upload as a descent direction, after the clip.
+
+    Args:
+        server_lr: eta, the server's rate.
+        num_clients: N; None = the clients that have reported so far.
+        memory_dtype: type of the numbers, ``"float32"`` or ``"float16"``.
+        clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
+        lr_schedule: how eta falls; None = constant.
+    """
+
+    schedule: ClassVar[Schedule] = k_async(10)
+
+    server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
+    num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
+    memory_dtype: str = bounded(
+        "float32", one_of("float32", "float16"), "gradients are kept in no other type"
+    )
+    clip_norm: float | None = None
+    lr_schedule: LinearDecay | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.state = {"memory": Memories(self.memory_dtype, self.num_clients, self.grouped)}
+
+    @property
+    def grouped(self) -> bool:
+        """Whether its memories are weighed by the versions that they were computed on."""
+        return False
+
+    @property
+    def memory(self) -> Memories:
+        """What is remembered."""
+        memory: Memories = self.state["memory"]
+        return memory
+
+    def population(self, updates: Iterable[Update]) -> int:
+        """N: `num_clients`, or the clients heard with these updates if they are more."""
+        heard = {*self.memory.versions, *(update.client_id for update in updates)}
+        return max(self.num_clients or 0, len(heard))
+
+    def remember(self, updates: Iterable[Update], gradients: Iterable[Vector], size: int) -> None:
+        """Keep gradients; of two gradients of one client the later one.
+
+        Args:
+            updates: K updates.
+            gradients: theirs, shape ``(d,)``.
+            size: number of trainable entries.
+        """
+        for update, gradient in zip(updates, gradients, strict=True):
+            self.memory.put(update.client_id, gradient[:size], update.base_version)
+
+    def memory_bytes(self, size: int, num_clients: int) -> int:
+        return self.memory.num_bytes(size, max(self.num_clients or 0, num_clients))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.state, "memory": self.memory.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.memory.load_state_dict(state["memory"])
+        self.state = {**state, "memory": self.memory}
