@@ -71,10 +71,9 @@ def test_every_cell_of_an_experiment_is_accepted(name):
 
 
 def runs() -> list[object]:
-    """Experiments; those of models that take seconds even for two versions are slow."""
-    large = ("alexnet", "resnet", "textcnn", "transformer", "vgg")
-    slow = {name for name in NAMES if any(model in name for model in large)}
-    return [pytest.param(name, marks=pytest.mark.slow) if name in slow else name for name in NAMES]
+    """Experiments; all but one of each family are slow."""
+    quick = ("quickstart", "mnist_eafl", "fmnist_n100", "fmnist_asmu", "overlap")
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 
 
 @pytest.mark.parametrize("name", runs())
