@@ -5,14 +5,14 @@ import json
 import multiprocessing
 from concurrent.futures import ProcessPoolExecutor
 
-from bench import batches, exchange, memory, server_step, throughput
+from bench import batches, cluster, exchange, memory, server_step, throughput
 from bench.workloads import CROWD, WORKLOADS
 
 
 def main() -> None:
     """Measure one workload after the other, each in processes of its own."""
     names = [workload.work for workload in (*WORKLOADS, *batches.WORKLOADS, CROWD)]
-    names += [exchange.WORK, server_step.WORK]
+    names += [exchange.WORK, server_step.WORK, *cluster.WORKS]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
     parser.add_argument("--repeats", type=int, default=5, help="paired measurements")
@@ -59,6 +59,10 @@ def main() -> None:
         if server_step.WORK in options.only:
             job = fresh.submit(server_step.measure, 4 * options.repeats)
             print(json.dumps(job.result()), flush=True)
+        for work in cluster.WORKS:
+            if work in options.only:
+                job = fresh.submit(cluster.measure, work, options.repeats, options.seconds)
+                print(json.dumps(job.result()), flush=True)
 
 
 if __name__ == "__main__":

@@ -128,8 +128,8 @@ def _turn(side: Side, tally: Tally) -> None:
     tally.cpu += cpu_seconds(pids) - before[2]
 
 
-def _race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> list[list[Tally]]:
-    """Tallies of all sides for each repeat."""
+def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> list[list[Tally]]:
+    """Tallies of all sides for each repeat; in a turn of one side, the others are frozen."""
     for side in sides:
         while side.updates() < warm_up:
             time.sleep(0.05)
@@ -167,7 +167,7 @@ def measure(
         sides.append(Simulation(config, task, size))
         sides.append(Simulation(config, task, 1))
         sides.append(Limit(workload, task, cores))
-        results = _race(sides, workload.warm_up, repeats, seconds)
+        results = race(sides, workload.warm_up, repeats, seconds)
         memory = [pss_mb(side.pids)["Pss"] for side in sides]
     finally:
         for side in sides:

@@ -6,9 +6,9 @@ from typing import Any
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.client import LocalTrainer, initial_vector
 from fl_app.devices import Fleet, UniformRatio
+from fl_app.engine.clock import Mailbox
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
-from fl_app.engine.workers import Workers
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks.partition import Iid
@@ -70,7 +70,7 @@ class Workload:
 
     def engine(
         self,
-        workers: Workers,
+        workers: Mailbox,
         task: Task,
         *,
         strategy: AsyncStrategy | None = None,

@@ -23,7 +23,8 @@ LINKS = {
     "experiment": "Tables of the papers: [experiments.md](experiments.md). "
     "What came out: [results.md](results.md).",
     "partition": "More: [data.md](data.md#partitions).",
-    "runtime": "Flower: [flower.md](flower.md). Real nodes: [edge.md](edge.md).",
+    "runtime": "Several machines: [cluster.md](cluster.md). Flower: [flower.md](flower.md). "
+    "Real nodes: [edge.md](edge.md).",
     "task": "Where data come from: [data.md](data.md).",
 }
 INTRODUCTION = """\

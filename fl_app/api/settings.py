@@ -82,11 +82,11 @@ def plan_of(
         config = compose([f"algorithm={_option(strategy) or BASE}", *overrides])
         _suit(config.algorithm.client, strategy, overrides)
     given = Given(task=task, **objects)
-    if config.runtime.name != "inprocess":
+    if config.runtime.name not in ("inprocess", "ray"):
         raise ValueError(
-            f"runtime={config.runtime.name} must be inprocess here: its nodes build everything "
-            "from a configuration, and no object reaches them; name task and algorithm in the "
-            "overrides of `flwr run` or `python -m fl_app`"
+            f"runtime={config.runtime.name} must be inprocess or ray here: its nodes build "
+            "everything from a configuration, and no object reaches them; name task and algorithm "
+            "in the overrides of `flwr run` or `python -m fl_app`"
         )
     describe(config, given)
     validate_config(config, given)

@@ -127,6 +127,8 @@ def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
     small = {**SMOKE, "num_clients": min(cell.num_clients or SMOKE_CLIENTS, SMOKE_CLIENTS)}
     if "slot" in cell.algorithm.client:
         small |= SMOKE_SLOTS
+    if cell.runtime.name == "ray":
+        small["runtime.workers"] = 1
     for key, value in small.items():
         node, _, leaf = key.rpartition(".")
         if key not in given and leaf in (OmegaConf.select(cell, node) if node else cell):

@@ -80,6 +80,7 @@ class Components:
         devices: of all clients; None where the schedule or real nodes decide how long orders take.
         initial: w_0.
         sizes: of messages.
+        given: objects in place of parts of the configuration.
     """
 
     config: DictConfig
@@ -89,6 +90,7 @@ class Components:
     devices: Fleet | Overlapping | None
     initial: Vector
     sizes: Sizes
+    given: Given = NOTHING
 
 
 def build_components(
@@ -121,7 +123,7 @@ def build_components(
         trainer = build_trainer(config, task, given.trainer)
     if sizes.fixed:
         trainer.model.load_fixed(first.fixed_bytes())
-    return Components(config, trainer, strategy, schedule, devices, first.read(), sizes)
+    return Components(config, trainer, strategy, schedule, devices, first.read(), sizes, given)
 
 
 def build_sizes(
@@ -306,6 +308,10 @@ def _mailbox(
     if grid is not None and runtime.name == "flower":
         fixed = trainer.model.fixed_bytes()
         return AnyNode(grid, layout, train_config=settings, fixed=fixed)
+    if runtime.name == "ray":
+        from fl_app.runner.on_cluster import build_cluster_mailbox  # Ray, which not all have
+
+        return build_cluster_mailbox(components)
     workers = _num_workers(components)
     together = None
     if batch > 1:

@@ -4,6 +4,7 @@ A bad value is refused before torch is imported, which takes seconds.
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from inspect import Parameter
@@ -295,8 +296,34 @@ def _check_runtime(runtime: DictConfig) -> None:
             "auto or an integer >= 1",
             "it is the number of clients that are trained in one operation",
         )
+    if runtime.name == "ray":
+        _check_cluster(runtime)
     if runtime.device not in ("auto", "cpu"):
         _check_device(runtime.device)
+
+
+def _check_cluster(runtime: DictConfig) -> None:
+    address, workers, gpus = runtime.address, runtime.workers, runtime.gpus_per_worker
+    require(
+        address in (None, "auto") or re.fullmatch(r"[^/\s]+:\d+", str(address)) is not None,
+        "runtime.address",
+        address,
+        "HOST:PORT, auto or null",
+        "it is the address that `ray start --head` prints (a Ray Client, ray://, copies every "
+        "model through one more process)",
+    )
+    if workers != "auto":
+        require_count("runtime.workers", workers, "nobody would train; auto = as many as fit")
+    require_positive("runtime.cpus_per_worker", runtime.cpus_per_worker, "nothing would train")
+    require_at_least("runtime.gpus_per_worker", gpus, 0, "it is a number of GPUs")
+    require(
+        not gpus or runtime.device != "cpu",
+        "runtime.device",
+        runtime.device,
+        f"cuda or auto with runtime.gpus_per_worker={gpus}",
+        "the workers would reserve GPUs and not use them",
+    )
+    require_positive("runtime.patience", runtime.patience, "every worker would be replaced")
 
 
 def _check_device(device: Any) -> None:

@@ -1,0 +1,1 @@
+"""Training in worker processes on the machines of a Ray cluster: ``runtime=ray``."""

@@ -1,0 +1,305 @@
+"""`runtime=ray` on Ray clusters of several machines, all of them raylets on this one."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+import fl_app
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.federation,
+    pytest.mark.timeout(600),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),  # ray.cluster_utils leaves files open
+    pytest.mark.xdist_group("federation"),
+]
+
+STORE = 100 << 20  # bytes of each machine's object store
+SMALL = ("devices=uniform_110x", "seed=7", "num_clients=20", "tensorboard=false")
+# States, extra vectors, pauses, recalls, evaluations on clients, holdouts.
+ALGORITHMS = {
+    "fedbuff": ("client_eval_every=2", "task.holdout=0.2"),
+    "scaffold": (),
+    "feddyn": (),
+    "moon": (),
+    "fedasmu": (),
+    "port": (),
+    "overlap_fedavg": ("deadline=50",),
+}
+
+
+@pytest.fixture(scope="module")
+def start() -> Iterator[Callable[..., Any]]:
+    """Starts clusters; `machines` are their processors, the first of the head."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    from ray.cluster_utils import Cluster
+
+    clusters: list[Any] = []
+
+    def start_one(*machines: int, **more: Any) -> Any:
+        cluster = Cluster()
+        clusters.append(cluster)
+        for cpus in machines:
+            cluster.add_node(num_cpus=cpus, object_store_memory=STORE, **more)
+        return cluster
+
+    yield start_one
+    for cluster in clusters:
+        cluster.shutdown()
+    left = psutil.Process().children(recursive=True)
+    _, alive = psutil.wait_procs(left, timeout=20)
+    assert [process.cmdline() for process in alive] == []
+
+
+@pytest.fixture(scope="module")
+def cluster(start: Callable[..., Any]) -> Any:
+    """Three machines with a processor each."""
+    return start(1, 1, 1)
+
+
+def words(cluster: Any, folder: Path, settings: Sequence[str]) -> list[str]:
+    return [
+        *(sys.executable, "-m", "fl_app", f"hydra.run.dir={folder}", *SMALL, *settings),
+        *("runtime=ray", f"runtime.address={cluster.address}"),
+    ]
+
+
+@contextmanager
+def started(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        command,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def output_of(command: Sequence[str], status: int = 0) -> str:
+    with started(command) as process:
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == status, output
+    return output
+
+
+def here(folder: Path, *settings: str) -> None:
+    fl_app.run(*SMALL, *settings, "runtime.workers=0", output=folder, progress=False)
+
+
+def assert_same(one: Path, other: Path) -> None:
+    for name in ("events.jsonl", "model.npz", "metrics.csv"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def versions(folder: Path) -> int:
+    path = folder / "metrics.csv"
+    rows = path.read_text().splitlines()[1:] if path.exists() else []
+    return int(rows[-1].partition(",")[0]) if rows else -1
+
+
+def wait_for_version(process: "subprocess.Popen[str]", folder: Path, version: int) -> None:
+    while versions(folder) < version:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.02)
+
+
+def workers() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [each for each in found if "ray::ClusterWorker" in " ".join(each.cmdline())]
+
+
+SEVERAL = """
+import sys
+
+import fl_app
+
+_, folder, address, *runs = sys.argv
+for run in runs:
+    name, *settings = run.split()
+    settings = [f"algorithm={name}", *settings, "runtime=ray", f"runtime.address={address}"]
+    fl_app.run(*settings, output=f"{folder}/{name}", progress=False)
+"""
+
+
+def test_the_same_files_as_inprocess(cluster: Any, tmp_path: Path) -> None:
+    common = [*SMALL, "num_versions=6"]
+    runs = [" ".join([name, *common, *more]) for name, more in ALGORITHMS.items()]
+    there = tmp_path / "there"
+    output_of([sys.executable, "-c", SEVERAL, str(there), cluster.address, *runs])
+    for name, more in ALGORITHMS.items():
+        here(tmp_path / "here" / name, f"algorithm={name}", "num_versions=6", *more)
+        assert_same(tmp_path / "here" / name, there / name)
+
+
+def test_a_machine_lost_at_ten_moments_takes_nothing_along(cluster: Any, tmp_path: Path) -> None:
+    """Each time another one joins."""
+    settings = ["num_versions=220", "eval_every=1", "algorithm.client.local_epochs=8"]
+    here(tmp_path / "here", *settings)
+    rng = random.Random(3)
+    with started(words(cluster, tmp_path / "there", settings)) as process:
+        for moment in range(10):
+            wait_for_version(process, tmp_path / "there", 20 * moment + rng.randrange(20))
+            time.sleep(rng.random() / 10)
+            machine = rng.choice(sorted(cluster.worker_nodes, key=lambda node: node.node_id))
+            cluster.remove_node(machine, allow_graceful=False)
+            cluster.add_node(num_cpus=1, object_store_memory=STORE)
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert_same(tmp_path / "here", tmp_path / "there")
+
+
+def test_killed_workers_are_replaced(cluster: Any, tmp_path: Path) -> None:
+    settings = ["num_versions=80", "eval_every=1", "algorithm.client.local_epochs=8"]
+    here(tmp_path / "here", *settings)
+    rng = random.Random(5)
+    with started(words(cluster, tmp_path / "there", settings)) as process:
+        for moment in range(6):
+            wait_for_version(process, tmp_path / "there", 12 * moment)
+            rng.choice(workers()).kill()
+        output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert output.count("a worker on") == 6
+    assert_same(tmp_path / "here", tmp_path / "there")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_goes_on(cluster: Any, tmp_path: Path, number: signal.Signals) -> None:
+    settings = ["algorithm=scaffold", "num_versions=60", "eval_every=1"]
+    here(tmp_path / "here", *settings)
+    command = words(cluster, tmp_path / "there", settings)
+    with started(command) as process:
+        wait_for_version(process, tmp_path / "there", 20)
+        os.killpg(process.pid, number)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + number, output
+    assert "Traceback" not in output
+    assert "goes on from version" in output_of([*command, "resume=auto"])
+    assert_same(tmp_path / "here", tmp_path / "there")
+
+
+SCRIPT = """
+import sys
+
+import numpy as np
+from torch import nn
+
+import fl_app
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(2000, 10)).astype(np.float32)
+y = x[:, 0] > 0
+mine = fl_app.Task.from_arrays(x, y, x, y, model=lambda: nn.Linear(10, 2), num_clients=10)
+
+
+class Own(fl_app.client.LocalTrainer):
+    def correct(self, grad, step):
+        return [0.5 * each for each in grad]
+
+
+for name, runtime in (("here", ["runtime.workers=0"]), ("there", sys.argv[2:])):
+    fl_app.run("num_versions=5", Own, *runtime, task=mine, output=f"{sys.argv[1]}/{name}")
+"""
+
+
+def test_objects_of_a_script_reach_the_machines(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    settings = ["runtime=ray", f"runtime.address={cluster.address}"]
+    output_of([sys.executable, str(tmp_path / "script.py"), str(tmp_path), *settings])
+    assert_same(tmp_path / "here", tmp_path / "there")
+
+
+def test_a_cluster_of_its_own_ends_with_the_run(tmp_path: Path) -> None:
+    settings = ["num_versions=3", "runtime=ray", "runtime.workers=2"]
+    here(tmp_path / "here", "num_versions=3")
+    command = [sys.executable, "-m", "fl_app", f"hydra.run.dir={tmp_path / 'there'}", *SMALL]
+    before = {each.pid for each in psutil.process_iter()}
+    output_of([*command, *settings])
+    assert_same(tmp_path / "here", tmp_path / "there")
+    after = [each for each in psutil.process_iter(["cmdline"]) if each.pid not in before]
+    assert not [p for p in after if "ray" in " ".join(p.info["cmdline"] or ())]
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+def refused(command: Sequence[str], seconds: float = 40.0) -> str:
+    """The last line of a command that fails in time; ten seconds are for its start."""
+    began = time.monotonic()
+    output = output_of(command, status=1)
+    assert time.monotonic() - began < seconds
+    return output.splitlines()[-1]
+
+
+def test_a_worker_larger_than_any_machine(cluster: Any, tmp_path: Path) -> None:
+    output = output_of(words(cluster, tmp_path, ["runtime.cpus_per_worker=9"]), status=2)
+    assert "cpus_per_worker" in output.splitlines()[-1]
+    assert "1 CPUs" in output.splitlines()[-1]
+
+
+def test_processors_that_another_run_holds(cluster: Any, tmp_path: Path) -> None:
+    long = ["num_versions=100000", "eval_every=1"]
+    with started(words(cluster, tmp_path / "long", long)) as process:
+        wait_for_version(process, tmp_path / "long", 1)
+        while len(workers()) < 3:
+            time.sleep(0.1)
+        told = refused(words(cluster, tmp_path / "short", []))
+        assert "no worker got a place within 25 s" in told
+        assert "ray status" in told
+    deadline = time.monotonic() + 60
+    while workers() and time.monotonic() < deadline:  # of the run that was killed
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("differs", ["ray_version", "python_version"])
+def test_a_cluster_of_another_ray(start: Callable[..., Any], tmp_path: Path, differs: str) -> None:
+    """As a head of another version has written it down."""
+    from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
+    from ray._raylet import GcsClient
+
+    other = start(1)
+    client = GcsClient(address=other.address)
+    place = b"CLUSTER_METADATA"
+    about = json.loads(client.internal_kv_get(place, KV_NAMESPACE_CLUSTER))
+    about[differs] = "3.1.4"
+    client.internal_kv_put(place, json.dumps(about).encode(), True, KV_NAMESPACE_CLUSTER)
+    told = refused(words(other, tmp_path, []))
+    assert "3.1.4" in told
+    assert about["python_version" if differs == "ray_version" else "ray_version"] in told
+    other.shutdown()
+
+
+def test_machines_without_memory(
+    start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray ends their workers at once; the run goes on where there is memory, or says what to do."""
+    with monkeypatch.context() as patched:
+        patched.setenv("RAY_memory_usage_threshold", "0.001")
+        patched.setenv("RAY_memory_monitor_refresh_ms", "100")
+        full = start(1)
+    told = refused(words(full, tmp_path / "none", []))
+    assert "no worker stays alive" in told
+    assert "memory" in told
+    full.add_node(num_cpus=1, object_store_memory=STORE)
+    here(tmp_path / "here", "num_versions=4")
+    output_of(words(full, tmp_path / "there", ["num_versions=4"]))
+    assert_same(tmp_path / "here", tmp_path / "there")
+    full.shutdown()
