@@ -16,7 +16,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -29,7 +28,7 @@ import psutil
 
 from bench.device import NODES, NOOP
 from fl_app.field.demo import APP, demo
-from fl_app.field.loopback import Federation
+from fl_app.field.loopback import federation_in
 from fl_app.record.history import History
 from fl_app.record.log import read_events
 
@@ -96,10 +95,8 @@ def crowd(nodes: int, seconds: float, pause: float, at_work: int) -> dict[str, A
         for path, text in texts.items():
             (folder / "app" / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / "app" / path).write_text(text)
-        federation = Federation(folder / "federation", limit=seconds + 1200)
         watch = Watch()
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the nodes end, too
-        try:
+        with federation_in(folder / "federation", limit=seconds + 1200) as federation:
             federation.start(nodes, supernode=NODES["warm"])
             watch.start()
             words = ["runtime=deployment", "algorithm=fedbuff", "task=synthetic"]
@@ -107,10 +104,6 @@ def crowd(nodes: int, seconds: float, pause: float, at_work: int) -> dict[str, A
             words += [f"algorithm.schedule.concurrency={at_work}", "eval_every=1000000"]
             words += ["num_versions=1000000", f"max_seconds={seconds}", "tensorboard=false"]
             summary = demo(federation, folder / "run", words, 1, folder / "app")
-        finally:
-            for disturbance in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(disturbance, signal.SIG_IGN)  # or processes would stay behind
-            federation.stop()
         history = History(keep_orders=True)
         for event in read_events(folder / "run" / "events.jsonl"):
             history.emit(event)

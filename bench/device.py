@@ -18,7 +18,6 @@ import argparse
 import contextlib
 import json
 import os
-import signal
 import statistics
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from faults.link import Link
 from fl_app.client import LocalTrainer
 from fl_app.core.types import Order
 from fl_app.field.demo import APP, demo
-from fl_app.field.loopback import Federation, FederationError
+from fl_app.field.loopback import federation_in
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.synthetic import synthetic
 
@@ -152,23 +151,12 @@ def federate(
         for path, text in NOOP.items():
             (folder / "app" / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / "app" / path).write_text(text)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the nodes end, too
-        federation = Federation(folder / "federation")
         link = (lambda port: Link(port, bandwidth).port) if bandwidth else None
-        try:
+        with federation_in(folder / "federation") as federation:
             supernode = NODES.get(name, ["flower-supernode"])
             federation.start(1, f"resident={str(resident).lower()}", link, supernode)
             words = [*overrides, f"num_versions={versions}"]
             demo(federation, folder / "run", words, versions, app)
-        except FederationError as error:
-            print(error.log.read_text()[-3000:])
-            raise
-        finally:
-            for disturbance in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(disturbance, signal.SIG_IGN)  # or processes would stay behind
-            federation.stop()
-            for disturbance in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(disturbance, signal.default_int_handler)
         return spans(folder / "stamps")
 
 

@@ -21,7 +21,6 @@ import json
 import os
 import re
 import secrets
-import signal
 import statistics
 import sys
 import tempfile
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.field.demo import APP, demo
-from fl_app.field.loopback import Federation, FederationError
+from fl_app.field.loopback import Federation, federation_in
 
 MARK = "BENCH_NODE_MEMORY"  # environment variable of the node's processes
 EVERY = 0.3  # seconds between two looks
@@ -191,21 +190,10 @@ def federation(command: Sequence[str], config: str) -> Iterator[tuple[Federation
         path = filter(None, [os.environ.get("PYTHONPATH"), str(APP)])
         os.environ |= {"PYTHONPATH": os.pathsep.join(path), "WARM": "1"}
         os.environ["FL_APP_STATE_DIR"] = str(folder / "state")
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the nodes end, too
-        running = Federation(folder / "federation")
-        try:
+        with federation_in(folder / "federation") as running:
             running.start(1, config, supernode=["/usr/bin/env", *command])
             yield running, folder
-        except FederationError as error:
-            print(error.log.read_text()[-3000:])
-            raise
-        finally:
-            for disturbance in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(disturbance, signal.SIG_IGN)  # or processes would stay behind
-            running.stop()
-            for disturbance in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(disturbance, signal.default_int_handler)
-            time.sleep(1.0)  # a resident ends with its SuperNode
+        time.sleep(1.0)  # a resident ends with its SuperNode
 
 
 def main() -> None:

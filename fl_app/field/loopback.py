@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ HOST = "127.0.0.1"
 COMMANDS = Path(sys.executable).parent
 LIMIT = 600.0  # seconds from start to end
 GRACE = 10.0  # seconds from SIGTERM to SIGKILL
+INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 
 
 class FederationError(Exception):
@@ -179,6 +180,38 @@ class Federation:
         ended, _, _ = select.select([self._gone], [], [], GRACE)
         os.close(self._gone)
         return bool(ended)
+
+
+@contextmanager
+def federation_in(folder: Path, limit: float = LIMIT) -> Iterator[Federation]:
+    """A federation whose processes end with the block, also after Ctrl-C or SIGTERM.
+
+    Both raise KeyboardInterrupt in the block, and are ignored while the processes end: a second one
+    would leave some of them. If a process fails, the end of its log is printed.
+
+    Args:
+        folder: as of `Federation`.
+        limit: likewise.
+
+    Raises:
+        FederationError: raised in the block, or a process did not end.
+    """
+    before = {number: signal.signal(number, signal.default_int_handler) for number in INTERRUPTIONS}
+    federation = Federation(folder, limit)
+    ended = False
+    try:
+        yield federation
+    except FederationError as error:
+        print(error.log.read_text(errors="replace")[-3000:])
+        raise
+    finally:
+        for number in INTERRUPTIONS:
+            signal.signal(number, signal.SIG_IGN)
+        ended = federation.stop()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if not ended:
+        raise FederationError("a process did not end", federation.log("superlink"))
 
 
 def free_ports(count: int) -> list[int]:
