@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.client.array_model import ArrayModel
+from fl_app.client.backend import refuse_weights
 from fl_app.core.errors import require
 from fl_app.core.types import Vector
 
@@ -50,13 +51,7 @@ class ArrayOperations:
     def build_model(
         self, task: Any, seed: int, private: Sequence[str], weights: str | None
     ) -> ArrayModel:
-        require(
-            weights is None,
-            "task.weights",
-            weights,
-            "null with runtime.backend=numpy",
-            "torch reads these files",
-        )
+        refuse_weights(weights)
         network = task.model()
         network.initialise(seed)
         return ArrayModel(network, private)

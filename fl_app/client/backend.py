@@ -1,6 +1,7 @@
 """What computes a model: torch, or NumPy on a machine without torch."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from fl_app.core.errors import require
 
@@ -11,6 +12,18 @@ BACKENDS = (AUTO, TORCH, NUMPY)
 def has_torch() -> bool:
     """Whether torch is installed; it is not imported."""
     return find_spec("torch") is not None
+
+
+def torch_build() -> str:
+    """What the installed torch was built for, ``"cuda"`` or ``"cpu"``; ``"none"`` without torch.
+
+    It is not imported.
+    """
+    found = find_spec("torch")
+    if found is None:
+        return "none"
+    folders = map(Path, found.submodule_search_locations or ())
+    return "cuda" if any((each / "lib/libtorch_cuda.so").exists() for each in folders) else "cpu"
 
 
 def backend_of(configured: str) -> str:
@@ -39,3 +52,21 @@ def backend_of(configured: str) -> str:
         "torch is not installed",
     )
     return configured
+
+
+def refuse_weights(weights: object) -> None:
+    """Refuse first weights of a file for a model that NumPy computes.
+
+    Args:
+        weights: ``task.weights``; None = random ones.
+
+    Raises:
+        ValueError: there are some.
+    """
+    require(
+        weights is None,
+        "task.weights",
+        weights,
+        "null with runtime.backend=numpy",
+        "torch reads these files",
+    )

@@ -18,17 +18,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from packaging.specifiers import SpecifierSet
 
-from fl_app.node.room import OFF, choose, setting
+from fl_app.node.room import MIB, OFF, choose, setting
 
 PYTHON = (3, 11)
 EXPIRES_SOON = timedelta(days=30)
 # Seconds that Flower adds to an order, mostly to start the ClientApp's process. Measured: 5 to 8 on
 # a desktop's core. Assumed: a board's core is four times slower.
 EXCHANGE = 30.0
-# GiB available. A SuperNode, its SuperExec and a ClientApp that trains LeNet take 0.9 GiB, measured
-# on x86-64 (docs/edge.md, "Memory and disk").
-MEMORY = 1.0
-MEMORY_WITHOUT_TORCH = 0.2
 DISK = 1.0  # GiB free after the installation, for data, Flower's files and those of runs [A]
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 
@@ -136,12 +132,16 @@ def without_torch(reason: str = "") -> Finding:
     return unknown("torch", "not installed: NumPy trains here", mend)
 
 
-def check_memory(available: float, has_torch: bool = True) -> Finding:
-    """Check the memory in GiB that is available to new processes."""
-    text = f"{available:.1f} GiB available"
-    least = MEMORY if has_torch else MEMORY_WITHOUT_TORCH
-    if available < least:
-        mend = f"free {least:g} GiB: end other programs and the desktop, or add swap (zram)"
+def check_memory(available: int, needed: int) -> Finding:
+    """Check the bytes of memory that are available to new processes.
+
+    Args:
+        available: to a node's processes, on the machine or below the limit of their container.
+        needed: to carry out orders.
+    """
+    text = f"{available // MIB} MiB available"
+    if available < needed:
+        mend = f"free {needed // MIB} MiB: end other programs and the desktop, or add swap (zram)"
         return wrong("memory", text, f"{mend}; else the system kills the app while it trains")
     return good("memory", text)
 

@@ -91,7 +91,7 @@ def of_machine(kit: Kit | None) -> Iterator[Finding]:
     else:
         yield checks.without_torch()
     free = room.free() + (_held(kit) if kit else 0)
-    yield checks.check_memory(free / GIB, has_torch())
+    yield checks.check_memory(free, room.least())
     where = kit.folder if kit else Path.cwd()
     yield checks.check_disk(shutil.disk_usage(where).free / GIB, where)
 
@@ -244,13 +244,14 @@ def order_time(run: Path, training_time: float | None) -> float | None:
 
 
 def _held(kit: Kit) -> int:
-    """Bytes that the processes of a running node hold, without the SuperNode itself."""
+    """Bytes that the processes of a running node hold; what n of them share counts 1/n each."""
     home, held = str(kit.folder / "flower"), 0
     for process in psutil.process_iter():
-        with suppress(psutil.Error):  # gone meanwhile, or somebody else's
-            own = process.environ().get("FLWR_HOME") == home
-            if own and "fl_app.field.supernode" not in process.cmdline():
-                held += process.memory_full_info().uss
+        with suppress(psutil.Error, OSError):  # gone meanwhile, or somebody else's
+            if process.environ().get("FLWR_HOME") == home:
+                text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+                lines = dict(line.split(":") for line in text.splitlines()[1:])
+                held += 1024 * int(lines["Pss_Anon"].split()[0])
     return held
 
 

@@ -2,7 +2,8 @@
 
 The fast way consists of a SuperNode that looks for orders often, an executor that forks instead of
 starting Python (`fl_app.node.warm`), and a training process that stays (`fl_app.node.resident`).
-The first costs no memory. ``WARM`` in the environment switches all three.
+Only the last needs memory of its own; the executor takes less than Flower's. ``WARM`` in the
+environment switches all three.
 """
 
 import os
@@ -12,16 +13,17 @@ from pathlib import Path, PurePosixPath
 
 import psutil
 
-from fl_app.client.backend import has_torch
+from fl_app.client.backend import torch_build
 from fl_app.core.errors import require
 
 VARIABLE = "WARM"
 AUTO, ON, OFF = "auto", "1", "0"
 MIB = 2**20
-# MiB, measured with LeNet on x86-64 by bench.node_memory: of their own, and half of the libraries'
-# files, which the kernel counts as free. Without the other half a process is slow and works.
-EXECUTOR = 130  # Flower's executor, its fork server and a ClientApp that passes an order on
-TRAINING = {True: 470, False: 80}  # a training process, with torch and without
+# MiB, measured with LeNet on x86-64 by bench.node_memory and in containers: of their own, and half
+# of the libraries' files, which the kernel counts as free. Without the other half a process is
+# slow and works.
+NODE = 160  # SuperNode, executor, fork server, and a ClientApp that passes an order on
+TRAINING = {"cuda": 470, "cpu": 230, "none": 50}  # a training process, by the build of torch
 # MiB that stay free for the rest of the device: below, the training process that stays ends. [A]
 SPARE = 64
 
@@ -31,14 +33,12 @@ class Way:
     """What a node does between two orders.
 
     Args:
-        looks_often: whether the SuperNode looks for orders and replies more often than Flower.
-        forks: whether the executor forks ClientApps.
+        fast: whether the SuperNode looks for orders often and its executor forks ClientApps.
         stays: whether a training process stays.
         why: one sentence for the log.
     """
 
-    looks_often: bool
-    forks: bool
+    fast: bool
     stays: bool
     why: str
 
@@ -65,24 +65,28 @@ def choose(value: str, free: int) -> Way:
 
     Args:
         value: of WARM.
-        free: bytes of memory that new processes can have.
+        free: bytes of memory that the node's processes can have, all together.
     """
     if value == OFF:
-        return Way(False, False, False, "WARM=0: the node waits as Flower does, and nothing stays")
+        return Way(False, False, "WARM=0: the node waits as Flower does, and nothing stays")
     if value == ON:
-        return Way(True, True, True, "WARM=1: the fast way is on, whatever memory is free")
+        return Way(True, True, "WARM=1: the fast way is on, whatever memory is free")
     told = f"WARM=auto: {free // MIB} MiB of memory are free"
-    if free >= (needed() + EXECUTOR * MIB):
-        return Way(True, True, True, f"{told}: the fast way is on")
-    what = f"{told}, and the fast way needs {needed() // MIB + EXECUTOR}"
-    if free >= (EXECUTOR + SPARE) * MIB:
-        return Way(True, True, False, f"{what}: no training process stays")
-    return Way(True, False, False, f"{what}: neither executor nor training process stay")
+    enough = needed() + NODE * MIB
+    if free >= enough:
+        return Way(True, True, f"{told}: the fast way is on")
+    # Executor and ClientApps go on forking: they take less memory than Flower's own.
+    return Way(True, False, f"{told}, and a training process that stays needs {enough // MIB}")
+
+
+def least() -> int:
+    """Bytes that a node's processes must have, or orders fail."""
+    return (TRAINING[torch_build()] + NODE) * MIB
 
 
 def needed() -> int:
     """Bytes that must be free before a training process is started that stays."""
-    return (TRAINING[has_torch()] + SPARE) * MIB
+    return (TRAINING[torch_build()] + SPARE) * MIB
 
 
 def free(root: Path = Path("/")) -> int:

@@ -242,9 +242,9 @@ def run_super_node(way: Way, only: str | None = None) -> None:
     log.info(way.why)
     if not way.stays:
         os.environ[room.VARIABLE] = room.OFF  # ClientApps decide whether a training process stays
-    if way.forks and only != "node" and known("starts"):
+    if way.fast and only != "node" and known("starts"):
         replace(NODE, "subprocess", Popen=_executor())
-    if way.looks_often and only != "executor" and known("waits"):
+    if way.fast and only != "executor" and known("waits"):
         replace(NODE, "time", sleep=Patience(Pace().sleep).sleep)
         pull_sooner()
     flower_supernode()

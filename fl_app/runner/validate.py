@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client.backend import NUMPY, has_torch
+from fl_app.client.backend import NUMPY, has_torch, refuse_weights
 from fl_app.client.bounds import check_training
 from fl_app.client.build import (
     check_type,
@@ -191,6 +191,7 @@ def _check_backend(config: DictConfig, given: Given) -> None:
         raise ValueError(
             f"{reason}, which runtime.backend={config.runtime.backend} leaves out: {how}"
         )
+    refuse_weights(config.task.get("weights"))
 
 
 def _check_task(task: DictConfig) -> None:

@@ -4,9 +4,11 @@ Every case trains two orders of one client with each backend, from the same mode
 examples give three batches an epoch, the last of two examples.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import own_files
 import pytest
 from configs import composed
 from helpers import order_for
@@ -18,7 +20,7 @@ from fl_app.algorithms.overlap_fedavg import OverlapTrainer
 from fl_app.algorithms.scaffold import CONTROL, SCAFFOLDTrainer
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task, build_trainer
-from fl_app.client.trainer import build_model, computable
+from fl_app.client.trainer import backend_of_task, build_model, computable
 from fl_app.core.types import KINDS, Upload
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.models.plain import PLANS
@@ -191,6 +193,25 @@ def test_private_and_frozen_parameters() -> None:
     np.testing.assert_allclose(numpys.state[name], torchs.state[name], rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("form", ["csv", "image_folder", "arrays"])
+def test_data_of_a_users_own(form: str, tmp_path: Path) -> None:
+    words = own_files.ALL[form](tmp_path)
+    both = []
+    for backend in ("torch", "numpy"):
+        clients = f"num_clients={own_files.CLIENTS}"
+        config = composed("algorithm=fedbuff", *words, clients, f"runtime.backend={backend}")
+        trainer = build_trainer(config)
+        assert backend_of_task(trainer.task) == backend
+        upload = trainer.sender.train(order_for(1, 0, trainer.model.read(), {}))
+        both.append((trainer.model.layout, trainer.task.test(trainer.model.module), upload))
+    (layout, tested, torchs), (layout2, tested2, numpys) = both
+    assert layout2 == layout
+    assert tested2 == pytest.approx(tested, rel=1e-4)
+    assert np.linalg.norm(torchs.vector) > 0
+    np.testing.assert_allclose(numpys.vector, torchs.vector, rtol=1e-3, atol=2e-5)
+    assert numpys.loss == pytest.approx(torchs.loss, rel=1e-4)
+
+
 @pytest.mark.parametrize("model", ["logistic", "cnn"])
 @pytest.mark.parametrize("scaling", ["unit", "raw255", "standardised"])
 def test_evaluations_agree(model: str, scaling: str) -> None:
@@ -220,6 +241,20 @@ def test_what_needs_torch_is_refused_by_its_key(overrides: list[str], named: str
     config = composed(*overrides, "runtime.backend=numpy")
     with pytest.raises(ValueError, match=named + ".* needs torch"):
         validate_config(config)
+
+
+def test_first_weights_of_a_file_are_refused(tmp_path: Path) -> None:
+    """torch reads these files; with another backend a run would begin from random weights."""
+    file = tmp_path / "a.pt"
+    file.write_bytes(b"never read")
+    config = composed("runtime.backend=numpy", f"task.weights={file}")
+    said = (
+        rf"task\.weights={file} must be null with runtime\.backend=numpy: torch reads these files"
+    )
+    with pytest.raises(ValueError, match=said):
+        validate_config(config)
+    with pytest.raises(ValueError, match=said):
+        build_model(task("numpy", "mlp"), SEED, weights=str(file))
 
 
 def test_an_unknown_backend_is_refused() -> None:

@@ -65,7 +65,7 @@ def test_the_fast_way():
     assert "WARM=0" in off.text
     short = checks.check_fast("auto", 200 * MIB, [])
     assert short.verdict is Verdict.UNKNOWN
-    assert "200 MiB of memory are free, and the fast way needs" in short.text
+    assert "200 MiB of memory are free, and a training process that stays needs" in short.text
     assert "free memory, or WARM=1" in short.mend
     other = checks.check_fast("auto", 4000 * MIB, ["run_superexec does not call time.sleep"])
     assert other.verdict is Verdict.UNKNOWN
@@ -94,8 +94,9 @@ def test_torch():
 
 
 def test_memory_and_disk():
-    assert is_good(checks.check_memory(1.0))
-    assert is_wrong(checks.check_memory(0.9), "0.9 GiB available", "free 1 GiB")
+    assert is_good(checks.check_memory(290 * 2**20, 290 * 2**20))
+    short = checks.check_memory(200 * 2**20, 290 * 2**20)
+    assert is_wrong(short, "200 MiB available", "free 290 MiB: end other programs")
     assert is_good(checks.check_disk(1.0, Path("/x")))
     assert is_wrong(checks.check_disk(0.5, Path("/x")), "0.5 GiB free at /x", "free 1 GiB")
 

@@ -8,11 +8,19 @@ from pathlib import Path
 import pytest
 from fake_superlink import superlink
 
-from fl_app.field import checks
+from fl_app.field import checks, doctor
 from fl_app.field.certificates import new_server
 from fl_app.field.checks import Finding, Verdict
 from fl_app.field.control import public_bytes
-from fl_app.field.doctor import of_files, of_network, of_settings, order_time, seconds_ahead, show
+from fl_app.field.doctor import (
+    of_files,
+    of_machine,
+    of_network,
+    of_settings,
+    order_time,
+    seconds_ahead,
+    show,
+)
 from fl_app.field.health import healthy
 from fl_app.field.kit import Kit, new_kit
 from fl_app.flower import private
@@ -143,6 +151,31 @@ def test_nothing_is_wrong_with_a_new_folder(out):
     for name in ("server", "node-0"):
         assert wrong(of_files(read(out / name))) == set()
         assert wrong(of_settings(read(out / name), training_time=20.0)) == set()
+
+
+def test_a_machine_without_torch(out, monkeypatch):
+    """NumPy trains there, but not what needs torch."""
+    monkeypatch.setattr(doctor, "has_torch", lambda: False)
+    found = {finding.subject: finding for finding in of_machine(None)}
+    assert found["torch"].verdict is Verdict.UNKNOWN
+    assert found["torch"].text == "not installed: NumPy trains here"
+    kit = read(out / "node-0")
+    assert wrong(of_settings(kit, None, ["algorithm=fedbuff"])) == set()
+    (needed,) = [f for f in of_settings(kit, None, ["algorithm=moon"]) if f.subject == "torch"]
+    assert needed.verdict is Verdict.WRONG
+    assert needed.text.startswith("not installed, and algorithm.client._target_=")
+    assert needed.mend == "install torch, or change the run: the server leaves this device out"
+
+
+def test_how_much_memory_a_machine_needs(monkeypatch):
+    """CUDA's libraries take most of it, and without torch little is needed."""
+    monkeypatch.setattr(room, "free", lambda: 400 * 2**20)
+    monkeypatch.setattr(doctor, "has_torch", lambda: False)  # or it would be imported
+    verdicts = {"cuda": Verdict.WRONG, "cpu": Verdict.GOOD, "none": Verdict.GOOD}
+    for build, verdict in verdicts.items():
+        monkeypatch.setattr(room, "torch_build", lambda build=build: build)
+        (memory,) = [finding for finding in of_machine(None) if finding.subject == "memory"]
+        assert memory.verdict is verdict
 
 
 def fast_way(kit: Kit) -> Finding | None:

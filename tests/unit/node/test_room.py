@@ -79,16 +79,28 @@ def test_what_cannot_be_read_limits_nothing(root: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "free", "expected", "why"), [
-    ("0", 9999, (False, False, False), "WARM=0: the node waits as Flower does"),
-    ("1", 0, (True, True, True), "WARM=1: the fast way is on, whatever memory is free"),
-    ("auto", 9999, (True, True, True), "9999 MiB of memory are free: the fast way is on"),
-    ("auto", 200, (True, True, False), "200 MiB .* the fast way needs .*: no training process"),
-    ("auto", 100, (True, False, False), "neither executor nor training process stay"),
+    ("0", 9999, (False, False), "WARM=0: the node waits as Flower does"),
+    ("1", 0, (True, True), "WARM=1: the fast way is on, whatever memory is free"),
+    ("auto", 454, (True, True), "454 MiB of memory are free: the fast way is on"),
+    ("auto", 453, (True, False), "453 MiB .*, and a training process that stays needs 454"),
 ])  # fmt: skip
-def test_what_a_node_chooses(value: str, free: int, expected: object, why: str) -> None:
+def test_what_a_node_chooses(
+    value: str, free: int, expected: object, why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "torch_build", lambda: "cpu")
     way = room.choose(value, free * MIB)
-    assert (way.looks_often, way.forks, way.stays) == expected
+    assert (way.fast, way.stays) == expected
     assert re.search(why, way.why)
+
+
+def test_what_training_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More for what stays than for one order, and less without torch."""
+    found = []
+    for build in ("cuda", "cpu", "none"):
+        monkeypatch.setattr(room, "torch_build", lambda build=build: build)
+        assert 0 < room.least() < room.needed() + room.NODE * MIB
+        found.append(room.needed())
+    assert found == sorted(found, reverse=True)
 
 
 def test_a_value_without_meaning_is_refused() -> None:

@@ -329,7 +329,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
 @pytest.mark.parametrize(("value", "megabytes", "forks", "waits", "left"), [
     ("auto", 8000, True, True, "auto"),
     ("auto", 200, True, True, "0"),
-    ("auto", 100, False, True, "0"),
+    ("auto", 100, True, True, "0"),  # Flower's own executor would take more
     ("1", 100, True, True, "1"),
     ("0", 8000, False, False, "0"),
 ])  # fmt: skip
