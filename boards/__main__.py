@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from boards import arm, compose, containers, systemd
+from boards import arm, compose, containers, quick, systemd, trouble
 from boards.podman import CACHE, Podman
 from boards.row import Impossible, Row, line, show
 
@@ -23,10 +23,11 @@ Part = Callable[[Path], Iterator[Row]]
 PARTS: Mapping[str, Part] = {
     "containers": containers.run,
     "systemd": systemd.run,
+    "trouble": trouble.run,
     "arm": arm.run,
     "compose": compose.run,
 }
-QUICK: Mapping[str, Part] = {"systemd": systemd.quick}
+QUICK: Mapping[str, Part] = {"quick": quick.run}
 
 
 def main() -> int:
@@ -87,6 +88,8 @@ def carry_out(parts: Mapping[str, Part], keep: bool) -> int:
             Podman().discard()
     (CACHE / "table.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
     show(rows)
+    if lacking := [f"{row.part}: {row.what}" for row in rows if row.verdict == "impossible"]:
+        print("NOT TRIED, as this machine lacks something (see above):", *lacking, sep="\n  ")
     return int(any(row.verdict == "failed" for row in rows))
 
 

@@ -22,12 +22,12 @@ from boards.arm_root import (
     UV,
     VENV,
     Root,
-    demand,
     finish,
+    output_of,
     require_emulation,
 )
 from boards.mixed import federate
-from boards.podman import CACHE
+from boards.podman import CACHE, PROJECT
 from boards.recording import Recording, as_runs, difference, record
 from boards.row import Disappointed, Row, attempt
 from fl_app.field.packages import AARCH64, TORCH
@@ -36,7 +36,6 @@ from fl_app.runner.backends import needs_torch
 
 PART = "arm"
 Steps = list[tuple[str, Callable[[], str]]]
-PROJECT = Path(__file__).resolve().parents[1]
 BASE = CACHE / "arm64"  # the root without Python packages, for other runs too
 SCRIPT, ORDERS, UPLOADS = (
     "/opt/replay.py",
@@ -169,7 +168,7 @@ def compare(board: Root, cpu: str, recordings: Mapping[str, Recording], *overrid
     """
     replay.save(board.at(ORDERS), as_runs(recordings))
     shutil.copy(replay.__file__, board.at(SCRIPT))
-    said = demand(
+    said = output_of(
         board.run(f"{VENV}/bin/python", SCRIPT, ORDERS, UPLOADS, *overrides, limit=REPLAY, cpu=cpu)
     )
     facts = json.loads(said.splitlines()[-1])

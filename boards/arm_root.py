@@ -88,12 +88,12 @@ def finish(command: Sequence[str], limit: float) -> str:
         Disappointed: it failed; with the end of what it said.
         TimeoutExpired: it did not end in time.
     """
-    return demand(
+    return output_of(
         subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=limit)
     )
 
 
-def demand(result: "subprocess.CompletedProcess[str]") -> str:
+def output_of(result: "subprocess.CompletedProcess[str]") -> str:
     """Return the output of a command that ended with 0.
 
     Raises:
@@ -201,7 +201,7 @@ class Root:
 
     def make_venv(self) -> None:
         """Make an empty virtual environment at `VENV`, in place of an earlier one."""
-        demand(self.run("python3", "-m", "venv", "--clear", "--without-pip", VENV, limit=600))
+        output_of(self.run("python3", "-m", "venv", "--clear", "--without-pip", VENV, limit=600))
 
     def install(self, *arguments: str, limit: float = 1800.0) -> None:
         """Install packages into the virtual environment from outside, with their bytecode.

@@ -1,42 +1,71 @@
 """Root file systems that need no registry of images: made from Debian's packages, and kept."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from boards.podman import NAME, Podman, ask
+from boards.commands import ask
+from boards.podman import NAME, Podman
 from boards.row import Disappointed, Impossible
 
 SUITE = "bookworm"  # with Python 3.11, as Raspberry Pi OS of 2023 and as the base of the Dockerfile
-# What the Dockerfile needs of its base.
-SLIM = ("python3", "python3-venv", "ca-certificates")
-# What Raspberry Pi OS Lite has of what the pages use.
-BOARD = (
-    *("systemd", "systemd-sysv", "dbus", "sudo", "python3", "ca-certificates"),
-    *("procps", "iproute2", "curl"),
-)
 USER = "pi"
-# As Raspberry Pi OS has them: a user who may use sudo without a password, and read the journal.
-HOOKS = (
-    f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo,adm {USER}',
-    f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" >"$1/etc/sudoers.d/010_{USER}"',
-)
 SECONDS = 900.0  # that making one may take
 
 
-def slim(podman: Podman) -> str:
-    """The image of a small Debian with Python, as a base of the Dockerfile."""
-    return _image(podman, "slim", SLIM)
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A root file system.
+
+    Attributes:
+        name: of its file and its image.
+        packages: beside the essential ones.
+        hooks: commands that change it, where ``$1`` is its folder.
+        architecture: Debian's name; "" = this machine's.
+        sources: of packages, as lines of apt; none = the suite's, with its security updates.
+    """
+
+    name: str
+    packages: Sequence[str]
+    hooks: Sequence[str] = ()
+    architecture: str = ""
+    sources: Sequence[str] = ()
 
 
-def board(podman: Podman) -> str:
-    """The image of a board's system: a service manager, and a user with sudo."""
-    return _image(podman, "board", BOARD, HOOKS)
+# What the Dockerfile needs of its base.
+SLIM = Base("slim", ("python3", "python3-venv", "ca-certificates"))
+# What Raspberry Pi OS Lite has of what the pages use, and a user as it has: sudo needs no password,
+# and the journal may be read.
+BOARD = Base(
+    "board",
+    (
+        *("systemd", "systemd-sysv", "dbus", "sudo", "python3", "ca-certificates"),
+        *("procps", "iproute2", "curl"),
+    ),
+    (
+        f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo,adm {USER}',
+        f'echo "{USER} ALL=(ALL) NOPASSWD: ALL" >"$1/etc/sudoers.d/010_{USER}"',
+    ),
+)
+# Programs of 32 bits on a kernel of 64, as on many a Raspberry Pi. Nothing is ever installed in it.
+NARROW = Base(
+    "narrow",
+    BOARD.packages,
+    BOARD.hooks,
+    "i386",
+    (f"deb http://deb.debian.org/debian {SUITE} main",),
+)
 
 
-def _image(podman: Podman, name: str, packages: Sequence[str], hooks: Sequence[str] = ()) -> str:
-    image = f"localhost/{NAME}-{name}:latest"
+def make(podman: Podman, base: Base) -> str:
+    """The image of a base; it is made only once.
+
+    Raises:
+        Impossible: this machine cannot make it, or starts no containers.
+    """
+    image = f"localhost/{NAME}-{base.name}:latest"
     if not podman.has(image):
-        podman.ask("import", _archive(podman.cache, name, packages, hooks), image, seconds=300)
+        podman.ask("import", _archive(podman.cache, base), image, seconds=300)
         try:
             podman.once(image, "true", options=[podman.network()])
         except Disappointed as error:
@@ -44,16 +73,18 @@ def _image(podman: Podman, name: str, packages: Sequence[str], hooks: Sequence[s
     return image
 
 
-def _archive(cache: Path, name: str, packages: Sequence[str], hooks: Sequence[str]) -> Path:
-    """The file of a root file system; it is made only once."""
-    path = cache / "bases" / f"{name}.tar"
+def _archive(cache: Path, base: Base) -> Path:
+    """The file of a root file system, which outlasts the images."""
+    path = cache / "bases" / f"{base.name}.tar"
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
-        draft = path.with_name(f".{name}.tar")
-        command = ["mmdebstrap", "--quiet", "--variant=minbase", f"--include={','.join(packages)}"]
-        command += [f"--customize-hook={hook}" for hook in hooks]
+        draft = path.with_name(f".{path.name}")
+        command = ["mmdebstrap", "--quiet", "--variant=minbase"]
+        command += [f"--include={','.join(base.packages)}"]
+        command += [f"--customize-hook={hook}" for hook in base.hooks]
+        command += [f"--architectures={base.architecture}"] if base.architecture else []
         try:
-            ask([*command, SUITE, str(draft)], seconds=SECONDS)
+            ask([*command, SUITE, str(draft), *base.sources], seconds=SECONDS)
         except Disappointed as error:
             raise Impossible(f"Debian's packages cannot be unpacked here: {error}") from None
         draft.rename(path)

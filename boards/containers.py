@@ -1,22 +1,20 @@
 """Part ``containers``: the kit's federation, with every process in a container of its own."""
 
-import json
 import shutil
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from boards import images
-from boards.podman import PROJECT, Container, Podman, ask
+from boards.kits import make_kit, own, told
+from boards.podman import Container, Podman
 from boards.row import Disappointed, Row, attempt, wait_for
-from fl_app.core.events import Arrived, Event
+from fl_app.core.events import Arrived
 from fl_app.record.log import read_events
 
 PART = "containers"
 NODES = 2
 SERVER = "superlink"  # a name that the server's certificate always has
-UID = 1000  # the images' user, who owns the folders
 RUN = [
     *("algorithm=fedbuff", "task=digits", "partition=iid", "runtime=deployment", "eval_every=5"),
     *(f"num_clients={NODES}", "deadline=300", "checkpoint_every=1", "num_versions=8"),
@@ -24,7 +22,20 @@ RUN = [
 ]
 TOGETHER = f"algorithm.schedule.concurrency={NODES}"
 IN_TURN = ["algorithm.schedule.concurrency=1", "seed=7"]
-LONG = ["num_versions=null", "max_seconds=240"]  # a node that died is missed for up to 75 s
+LONG = ["num_versions=null", "max_seconds=180"]  # a node that died is missed for up to 75 s
+LENET = ["task=synthetic", "task.model=lenet", "task.num_examples=400", "task.num_test=100"]
+NO_TORCH = {"node-1": images.SMALL}
+SHORT = 40  # MiB that are left free when memory runs short: less than a resident process accepts
+HELD = 90  # seconds for which they are
+# Takes the memory of its container, but for argv[1] MiB, for argv[2] seconds.
+HOG = """
+import sys, time
+from fl_app.node import room
+held = []
+while room.free() > int(sys.argv[1]) * room.MIB:
+    held.append(b"x" * (2 * room.MIB))
+time.sleep(float(sys.argv[2]))
+"""
 SECONDS = 900.0  # that a run may take
 BACK = 300.0  # seconds after its death in which a node must have trained again
 # A federation of processes: the same kit and the same commands, in one container.
@@ -68,7 +79,28 @@ def run(work: Path) -> Iterator[Row]:
             ],
         )
         yield from attempt(
-            PART, [("nodes in containers of 512 MiB", partial(field.federate, "512m"))]
+            PART,
+            [
+                ("docker/Dockerfile, TORCH=none", partial(images.build_small, podman)),
+                *(
+                    (
+                        f"LeNet in containers of {memory} MiB, node-1 without torch",
+                        partial(field.federate, f"{memory}m", NO_TORCH, LENET),
+                    )
+                    for memory in (400, 512)
+                ),
+                ("memory runs short while a node trains", field.shorten),
+            ],
+        )
+        yield from attempt(
+            PART,
+            [
+                (
+                    "docker/Dockerfile on a base with a torch",
+                    partial(images.build_on_torch, podman),
+                ),
+                ("the kit on it", partial(field.federate, "1g", {"node-0": images.ON_TORCH})),
+            ],
         )
 
 
@@ -86,34 +118,51 @@ class Field:
         self._processes = work / "processes"
         self._containers: dict[str, Container] = {}
 
-    def federate(self, memory: str) -> str:
+    def federate(
+        self, memory: str, others: Mapping[str, str] = {}, words: Sequence[str] = ()
+    ) -> str:
         """Start the federation and complete a run.
 
         Args:
             memory: of each node, as ``podman run --memory`` takes it. The server has 1 GiB.
+            others: images of nodes, by name, if not that of a device with torch.
+            words: of the run, beside `RUN`.
         """
-        self._start(memory)
-        run = self._complete(f"run-{memory}", [TOGETHER])
-        peaks = [f"{name} {each.peak():.0f} MiB" for name, each in self._containers.items()]
-        return f"{told(run)}; most memory, with caches: {', '.join(peaks)}"
+        self._start(memory, others)
+        run = self._complete(f"run-{memory}-{len(others)}", [TOGETHER, *words])
+        nodes = [
+            f"{name}: at most {each.peak():.0f} MiB with caches, {each.killed()} processes killed "
+            f"for memory, {way(each)}"
+            for name, each in self._containers.items()
+            if name != "server"
+        ]
+        return "; ".join([told(run), *nodes])
+
+    def shorten(self) -> str:
+        """Take a node's memory away in the middle of a run: the federation goes on from before."""
+        run, node = self._kit / "server" / "run-short", self._containers["node-0"]
+        self._begin(run, [*LENET, TOGETHER, *LONG])
+        wait_for(lambda: arrivals(run, 0) > 2, "node 0 has trained", SECONDS)
+        if "resident process" not in node.log():
+            raise Disappointed(f"no training process stays: {node.log()[-500:]}")
+        node.ask("python", "-c", HOG, SHORT, HELD, options=["--detach"])
+        short = wait_for(lambda: "memory ran short" in node.log(), "it notices", float(HELD))
+        before = arrivals(run, 0)
+        seconds = wait_for(lambda: arrivals(run, 0) > before, "node 0 has trained again", BACK)
+        wait_for((run / "summary.json").exists, "the run ends", SECONDS)
+        return (
+            f"noticed within {short:.0f} s, trained again {seconds:.0f} s later; {told(run)}; "
+            f"{node.killed()} processes killed for memory"
+        )
 
     def kill(self) -> str:
         """Kill a node in the middle of a run."""
         run = self._kit / "server" / "run-killed"
-        self._containers["server"].ask(
-            *("python", "-m", "fl_app.field", "run", "--output", f"/kit/{run.name}", "/kit"),
-            *(*RUN, TOGETHER, *LONG),
-            options=["--detach"],
-        )
-
-        def arrivals() -> int:
-            events = read_events(run / "events.jsonl")
-            return sum(isinstance(event, Arrived) and event.client == 1 for event in events)
-
-        wait_for(lambda: arrivals() > 0, "node 1 has trained", SECONDS)
+        self._begin(run, [TOGETHER, *LONG])
+        wait_for(lambda: arrivals(run, 1) > 0, "node 1 has trained", SECONDS)
         self._containers["node-1"].crash()
-        before = arrivals()
-        seconds = wait_for(lambda: arrivals() > before, "node 1 has trained again", BACK)
+        before = arrivals(run, 1)
+        seconds = wait_for(lambda: arrivals(run, 1) > before, "node 1 has trained again", BACK)
         wait_for((run / "summary.json").exists, "the run ends", SECONDS)
         return f"trained again {seconds:.0f} s after its death; {told(run)}"
 
@@ -133,10 +182,10 @@ class Field:
             raise Disappointed(f"{ours} differs from {theirs}")
         return f"{ours.stat().st_size} equal bytes"
 
-    def _start(self, memory: str) -> None:
+    def _start(self, memory: str, others: Mapping[str, str] = {}) -> None:
         """Start it anew, and wait until all nodes are online."""
         if not self._kit.exists():
-            make_kit(self._kit, SERVER)
+            make_kit(self._kit, SERVER, nodes=NODES)
             shutil.copytree(self._kit, self._processes)
             for folder in (self._kit, self._processes):
                 own(folder)
@@ -146,7 +195,7 @@ class Field:
             server = name == "server"
             self._containers[name] = self._podman.start(
                 name,
-                images.SUPERLINK if server else images.SUPERNODE,
+                images.SUPERLINK if server else others.get(name, images.SUPERNODE),
                 options=[
                     *("--init", "--restart=unless-stopped", network),
                     *("--memory", "1g" if server else memory),
@@ -160,53 +209,35 @@ class Field:
         said = self._containers["server"].ask("python", "-c", ONLINE, "/kit")
         return said.strip() == str(NODES)
 
+    def _begin(self, run: Path, words: Sequence[str]) -> None:
+        """Begin a run, whose folder is `run` on this machine."""
+        self._containers["server"].ask(*typed(run, words), options=["--detach"])
+
     def _complete(self, name: str, words: Sequence[str]) -> Path:
         """Complete a run; return its folder on this machine."""
-        self._containers["server"].ask(
-            *("python", "-m", "fl_app.field", "run", "--output", f"/kit/{name}", "/kit"),
-            *(*RUN, *words),
-            seconds=SECONDS,
-        )
-        return self._kit / "server" / name
+        run = self._kit / "server" / name
+        self._containers["server"].ask(*typed(run, words), seconds=SECONDS)
+        return run
 
 
-def make_kit(out: Path, host: str, *words: str, nodes: int = NODES) -> None:
-    """Write a kit with the project's command.
-
-    Args:
-        out: new folder.
-        host: name of the server.
-        words: further options of ``init``.
-        nodes: number of devices.
-    """
-    command = [sys.executable, "-m", "fl_app.field", "init", f"--nodes={nodes}"]
-    ask([*command, f"--host={host}", *words, str(out)], cwd=PROJECT, seconds=300)
+def typed(run: Path, words: Sequence[str]) -> list[str]:
+    """The command of a run."""
+    output = ["--output", f"/kit/{run.name}", "/kit"]
+    return ["python", "-m", "fl_app.field", "run", *output, *RUN, *words]
 
 
-def own(folder: Path) -> None:
-    """Give a folder to the images' user."""
-    ask(["chown", "-R", f"{UID}:{UID}", str(folder)])
+def arrivals(run: Path, client: int) -> int:
+    """How many updates of a client have arrived."""
+    events = read_events(run / "events.jsonl")
+    return sum(isinstance(event, Arrived) and event.client == client for event in events)
+
+
+def way(node: Container) -> str:
+    """What a node says of the memory that it found at its start."""
+    (*_, said) = [line for line in node.log().splitlines() if "WARM=" in line]
+    return said[said.index("WARM=") :]
 
 
 def mounted(folder: Path) -> list[str]:
     """Options for a container whose folder of the kit is `folder`."""
     return [f"--volume={folder}:/kit"]
-
-
-def told(run: Path) -> str:
-    """What a run came to.
-
-    Raises:
-        Disappointed: it did not end as it should.
-    """
-    summary = json.loads((run / "summary.json").read_text())
-    if summary["stopped"] not in ("num_versions", "max_seconds"):
-        raise Disappointed(f"{run} stopped with {summary['stopped']}")
-    events: list[Event] = list(read_events(run / "events.jsonl"))
-    arrived = [event for event in events if isinstance(event, Arrived)]
-    if not arrived:
-        raise Disappointed(f"no update arrived in {run}")
-    return (
-        f"{summary['num_versions']} versions from {len(arrived)} updates in "
-        f"{events[-1].t:.0f} s, {summary['failures']} failures"
-    )

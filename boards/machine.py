@@ -1,6 +1,7 @@
 """A machine with a service manager, in a container: somebody types commands on it."""
 
 import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +11,8 @@ from boards.row import Disappointed, wait_for
 
 BOOT = 90.0  # seconds that it may take until all services were started
 LIFE = 3000  # seconds after which Podman ends it
+# Without them, systemd in a container silently leaves out the protections of units.
+RIGHTS = ("--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined")
 HERE = "---- now in "  # begins the line that says in which folder a command ended
 
 
@@ -27,7 +30,8 @@ class Machine:
         self.name = name
         self.home = f"/home/{bases.USER}"
         self._cwd = self.home
-        words = ["--systemd", "always", "--timeout", str(LIFE), "--hostname", name, *options]
+        words = ["--systemd", "always", "--timeout", str(LIFE), "--hostname", name]
+        words += [*RIGHTS, *options]
         self.on = True
         self.container: Container = podman.start(name, image, "/sbin/init", options=words)
         self.wait()
@@ -69,6 +73,21 @@ class Machine:
         """Whether a service runs."""
         return self._state("is-active", unit) == "active"
 
+    def may_write(self, unit: str) -> list[str]:
+        """Where a service may write, of the places that hold its machine's files.
+
+        Raises:
+            Disappointed: it does not run.
+        """
+        pid = self.root("systemctl", "show", "--property=MainPID", "--value", unit).strip()
+        mounts = [line.split() for line in self.root("cat", f"/proc/{pid}/mounts").splitlines()]
+        (system, *_) = [kind for _, place, kind, *_ in mounts if place == "/"]
+        return [
+            place
+            for _, place, kind, options, *_ in mounts
+            if kind == system and options.split(",")[0] == "rw"
+        ]
+
     def switch_off(self) -> None:
         """Cut the power."""
         self.container.kill()
@@ -80,6 +99,13 @@ class Machine:
         self.on = True
         self._cwd = self.home
         self.wait()
+
+    def fetch(self, folder: str, into: Path) -> Path:
+        """Copy a folder of its files to this machine; return where it lies."""
+        copy = into / Path(folder).name
+        shutil.rmtree(copy, ignore_errors=True)
+        self.container.get(folder, into)
+        return copy
 
     def journal(self, unit: str, lines: int = 20) -> str:
         """The last lines of a service's log."""

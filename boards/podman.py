@@ -9,30 +9,31 @@ import resource
 import shutil
 import signal
 import subprocess
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from boards.commands import ANSWER, ask, require_programs
 from boards.row import Disappointed, Impossible, wait_for
 from boards.surroundings import volumes
 from fl_app.field.supervise import end
 
 PROJECT = Path(__file__).resolve().parents[1]
+ROOT = Path("/")  # of this machine's files
 CACHE = PROJECT / "outputs" / "boards"  # what outlasts a run
 NAME = "fl-boards"  # with which the names of containers, images and networks begin
-PACKAGES = "apt install podman buildah runc catatonit mmdebstrap fuse-overlayfs aardvark-dns"
+NETWORK = f"{NAME}-network"
 REMOVE = ("rm", "--all", "--force", "--time", "0", "--volumes")
 # Name, number and value. Podman's own are higher than a container engine in a container may set.
 LIMITS = (
     ("nofile", resource.RLIMIT_NOFILE, 8192),
     ("nproc", resource.RLIMIT_NPROC, 4096),
 )
+PACKAGES = "apt install podman buildah runc catatonit mmdebstrap fuse-overlayfs aardvark-dns"
+FILE = PROJECT / "docker" / "Dockerfile"
 BUILD = 1800.0  # seconds that a build may take
-ANSWER = 120.0  # seconds that any other command may take
-LAST = 4000  # characters of a failed command's output that are shown
 
 
 class Podman:
@@ -53,7 +54,7 @@ class Podman:
         Raises:
             Impossible: Podman is missing, or this process may not use it.
         """
-        demand(["podman", "runc", "mmdebstrap"])
+        require_programs(["podman", "runc", "mmdebstrap"], PACKAGES)
         if os.geteuid() != 0:
             raise Impossible("this user is not root, as the bases need it: sudo make boards")
         self.storage.mkdir(parents=True, exist_ok=True)
@@ -86,9 +87,8 @@ class Podman:
 
     def clear(self) -> None:
         """Remove all containers, volumes and networks of this storage."""
-        for _ in range(
-            2
-        ):  # Podman 4.3 may wait for itself for ever; what is ended gives its locks back
+        # Podman 4.3 may wait for itself for ever; what is ended gives its locks back.
+        for _ in range(2):
             with suppress(Disappointed, OSError):
                 self.ask(*REMOVE)
                 break
@@ -145,29 +145,28 @@ class Podman:
         return float(self.ask("image", "inspect", "--format", "{{.Size}}", image)) / 1e6
 
     def build(
-        self, image: str, context: Path, *, target: str, arguments: Iterable[str] = ()
+        self, image: str, *, file: Path = FILE, target: str = "", arguments: Iterable[str] = ()
     ) -> None:
-        """Build an image from ``docker/Dockerfile``.
+        """Build an image from this clone.
 
         Args:
             image: name of the image.
-            context: a clone of this project.
-            target: stage at which to stop.
+            file: that says how.
+            target: stage at which to stop; "" = the last.
             arguments: build arguments, as ``KEY=VALUE``.
         """
         words = ["build", "--network", "host", "--pull-never"]
         words += ["--format", "docker"]  # the other format has no health checks
         for argument in arguments:
             words += ["--build-arg", argument]
-        file = context / "docker" / "Dockerfile"
-        self.ask(*words, "--target", target, "--tag", image, "--file", file, context, seconds=BUILD)
+        words += ["--target", target] if target else []
+        self.ask(*words, "--tag", image, "--file", file, PROJECT, seconds=BUILD)
 
     def network(self) -> str:
         """Create a network in which containers know each other by name; return its option."""
-        name = f"{NAME}-network"
-        if name not in self.ask("network", "ls", "--format", "{{.Name}}").split():
-            self.ask("network", "create", name)
-        return f"--network={name}"
+        if NETWORK not in self.ask("network", "ls", "--format", "{{.Name}}").split():
+            self.ask("network", "create", NETWORK)
+        return f"--network={NETWORK}"
 
     def start(
         self, name: str, image: str, *command: object, options: Sequence[str] = ()
@@ -248,6 +247,18 @@ class Container:
         """Copy a file or a folder into it."""
         self._podman.ask("cp", source, f"{self.name}:{target}")
 
+    def get(self, source: str, target: Path) -> None:
+        """Copy a file or a folder out of it, into a folder."""
+        self._podman.ask("cp", f"{self.name}:{source}", target)
+
+    def disconnect(self) -> None:
+        """Take it off the network."""
+        self._podman.ask("network", "disconnect", NETWORK, self.name)
+
+    def connect(self) -> None:
+        """Connect it to the network again."""
+        self._podman.ask("network", "connect", NETWORK, self.name)
+
     def log(self) -> str:
         """What its process has printed."""
         return self._podman.ask("logs", self.name)
@@ -258,73 +269,28 @@ class Container:
         Raises:
             Disappointed: the kernel does not count it.
         """
-        lines = Path(f"/proc/{self.state('{{.State.Pid}}')}/cgroup").read_text().splitlines()
+        return int(self._counted("memory.peak", "memory.max_usage_in_bytes")) / 2**20
+
+    def killed(self) -> int:
+        """How many of its processes the kernel has killed for want of memory.
+
+        Raises:
+            Disappointed: the kernel does not count them.
+        """
+        lines = self._counted("memory.events", "memory.oom_control").splitlines()
+        return int(dict(line.split() for line in lines)["oom_kill"])
+
+    def _counted(self, name: str, old_name: str) -> str:
+        """A file of its control group, by its names in version 2 and in version 1."""
+        lines = (ROOT / f"proc/{self.state('{{.State.Pid}}')}/cgroup").read_text().splitlines()
         groups = dict(line.split(":", 2)[1:] for line in lines)
         for path in (
-            Path(f"/sys/fs/cgroup{groups.get('', '/-')}/memory.peak"),
-            Path(f"/sys/fs/cgroup/memory{groups.get('memory', '/-')}/memory.max_usage_in_bytes"),
+            ROOT / f"sys/fs/cgroup{groups.get('', '/-')}/{name}",
+            ROOT / f"sys/fs/cgroup/memory{groups.get('memory', '/-')}/{old_name}",
         ):
             if path.exists():
-                return int(path.read_text()) / 2**20
+                return path.read_text()
         raise Disappointed(f"the kernel counts no memory for {self.name}")
-
-
-def ask(
-    command: Sequence[str],
-    *,
-    environment: Mapping[str, str] | None = None,
-    seconds: float = ANSWER,
-    cwd: Path | None = None,
-    name: str | None = None,
-) -> str:
-    """Run a command; return what it printed. Nothing of it is left, also after Ctrl-C.
-
-    Args:
-        command: and its arguments.
-        environment: of the command; None = this process's.
-        seconds: that it may take.
-        cwd: folder in which it runs.
-        name: of the command in errors; None = all of its words.
-
-    Raises:
-        Disappointed: it failed, or did not end in time.
-    """
-    name = name or " ".join(command)
-    began = time.monotonic()
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        cwd=cwd,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        told, _ = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired:
-        raise Disappointed(f"not done within {seconds:g} s: {name}") from None
-    finally:
-        if process.poll() is None:
-            end(process, grace=10.0)
-    text = told.decode(errors="replace")
-    if process.returncode != 0:
-        passed = time.monotonic() - began
-        raise Disappointed(
-            f"{name} ended with {process.returncode} after {passed:.0f} s: {text.strip()[-LAST:]}"
-        )
-    return text
-
-
-def demand(commands: Iterable[str], how: str = PACKAGES) -> None:
-    """Check that commands exist.
-
-    Raises:
-        Impossible: some do not.
-    """
-    missing = [name for name in commands if shutil.which(name) is None]
-    if missing:
-        raise Impossible(f"{', '.join(missing)} is missing: {how}")
 
 
 def _settings(mounted: Sequence[str]) -> str:

@@ -14,6 +14,8 @@ from rich.table import Table
 from fl_app.core.errors import RunError
 
 Verdict = Literal["passed", "failed", "impossible"]
+# What install.sh, `packages.py` and uv say on a machine that reaches no packages.
+NO_NETWORK = ("no package index can be reached", "error sending request", "to a network, and run")
 COLOURS: dict[Verdict, str] = {"passed": "green", "failed": "red", "impossible": "yellow"}
 
 
@@ -61,7 +63,11 @@ def attempt(part: str, steps: Sequence[tuple[str, Callable[[], str]]]) -> Iterat
             detail = action()
         except Impossible as error:
             verdict, detail = "impossible", str(error)
-        except (Disappointed, RunError, subprocess.SubprocessError, OSError, ValueError) as error:
+        except Disappointed as error:
+            verdict, detail = "failed", str(error)
+            if any(sign in detail for sign in NO_NETWORK):
+                verdict = "impossible"
+        except (RunError, subprocess.SubprocessError, OSError, ValueError) as error:
             verdict, detail = "failed", str(error)
         yield Row(part, what, verdict, time.monotonic() - began, detail)
         if verdict != "passed":

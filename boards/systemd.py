@@ -4,7 +4,6 @@ Every command is typed as the page has it, by a user with sudo. Then the power i
 of a run, first of the device, then of the server, and nobody types anything any more.
 """
 
-import json
 import os
 import shlex
 import sys
@@ -12,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from boards import bases, images
-from boards.containers import make_kit
+from boards import bases
+from boards.commands import ask
+from boards.kits import told
 from boards.machine import Machine
-from boards.podman import PROJECT, Podman, ask
+from boards.podman import PROJECT, Podman
 from boards.row import Disappointed, Row, attempt, wait_for
 from boards.walk import Walk
 from fl_app.core.events import Arrived, Event
@@ -47,83 +47,7 @@ BY_HAND: Sequence[Stop] = [("2. Install", 0, MAKER), ("Step by step", 0, HAND)]
 OTHER_WORDS: Sequence[Stop] = [("3. Run", 1, SERVER)]
 # What this part does not type.
 ELSEWHERE = {"Jetson": "needs NVIDIA's image and board", "Docker": "is the part compose"}
-KITS, UNITS = ("server", "node-0"), ("fl-superlink", "fl-supernode")
-PYTHON = "/opt/fl-app/.venv/bin/python"
-
-
-def quick(work: Path) -> Iterator[Row]:
-    """Build an image, and install server and device on one machine, both without torch.
-
-    Args:
-        work: empty folder for the files of this run.
-    """
-    with Podman() as podman:
-        small = Small(podman, work)
-        image = [
-            ("a base made of Debian's packages", partial(images.make_base, podman)),
-            ("docker/Dockerfile, TORCH=none", partial(images.build_small, podman)),
-        ]
-        services: list[tuple[str, Callable[[], str]]] = [
-            ("a board's system made of Debian's packages", small.boot),
-            *(
-                (f"install.sh --torch none in {name}", partial(small.install, name))
-                for name in KITS
-            ),
-            ("the services run", small.run),
-            ("after a power failure they start by themselves", small.cut),
-        ]
-        yield from attempt(PART, image)
-        yield from attempt(PART, services)
-
-
-class Small:
-    """Server and device on one machine, without torch.
-
-    Args:
-        podman: that runs it.
-        work: folder for the kit.
-    """
-
-    def __init__(self, podman: Podman, work: Path) -> None:
-        self._podman = podman
-        self._kit = work / "out"
-
-    def boot(self) -> str:
-        """Make the system and boot it, with the kit in the user's home."""
-        make_kit(self._kit, "localhost", nodes=1)
-        image = bases.board(self._podman)
-        self._machine = Machine(self._podman, "both", image, [self._podman.network()])
-        for name in KITS:
-            self._machine.receive(self._kit / name)
-        return f"Debian's {bases.SUITE}, {self._podman.megabytes(image):,.0f} MB"
-
-    def install(self, folder: str) -> str:
-        """Run a folder's install.sh."""
-        self._machine.leave()
-        said = self._machine.type(f"cd {folder} && sudo sh install.sh --torch none", TYPING)
-        return said.splitlines()[-1]
-
-    def run(self) -> str:
-        """Wait until the services run, and the SuperLink answers."""
-        seconds = wait_for(self._answers, "the services answer", 240.0, every=2.0)
-        return f"{', '.join(UNITS)} are active and answer after {seconds:.0f} s"
-
-    def cut(self) -> str:
-        """Cut the power and boot it again."""
-        self._machine.switch_off()
-        self._machine.switch_on()
-        return self.run()
-
-    def _answers(self) -> bool:
-        if not all(map(self._machine.active, UNITS)):
-            return False
-        try:
-            for home in ("server", "node"):
-                command = (PYTHON, "-m", "fl_app.field", "healthy", f"/opt/fl-app/{home}")
-                self._machine.root(*command)
-        except Disappointed:
-            return False
-        return True
+UNIT = "fl-supernode"
 
 
 def run(work: Path) -> Iterator[Row]:
@@ -171,7 +95,7 @@ class Boards:
 
     def boot(self) -> str:
         """Make the system and boot both machines."""
-        image = bases.board(self._podman)
+        image = bases.make(self._podman, bases.BOARD)
         network = self._podman.network()
         self._image, self._network = image, network
         for name in (SERVER, DEVICE):
@@ -184,8 +108,8 @@ class Boards:
         self._machines[DEVICE].switch_off()
         self._boot(DEVICE, HAND)
         self.follow(BY_HAND)
-        seconds = wait_for(lambda: self._machines[HAND].active(UNITS[1]), "it runs", 120.0)
-        return f"{UNITS[1]} is active after {seconds:.0f} s"
+        seconds = wait_for(lambda: self._machines[HAND].active(UNIT), "it runs", 120.0)
+        return f"{UNIT} is active after {seconds:.0f} s"
 
     def other_words(self) -> str:
         """Begin a run with other words; press Ctrl-C once it is under way."""
@@ -237,7 +161,7 @@ class Boards:
     def end(self) -> str:
         """Wait for the end of the run."""
         wait_for(self._ended, "the run ends", END, every=5.0)
-        return ended(self._machines[SERVER], RUN)
+        return told(self._machines[SERVER].fetch(RUN, self._work))
 
     def _make(self, command: str) -> str:
         """Type a command on the machine that makes the kit: this one."""
@@ -280,15 +204,3 @@ class Boards:
         except Disappointed:
             return False
         return True
-
-
-def ended(machine: Machine, folder: str) -> str:
-    """What a run on a machine came to.
-
-    Raises:
-        Disappointed: it did not end as it should.
-    """
-    summary = json.loads(machine.root("cat", f"{folder}/summary.json"))
-    if summary["stopped"] != "num_versions":
-        raise Disappointed(f"the run stopped with {summary['stopped']}")
-    return f"{summary['num_versions']} versions, {summary['failures']} failures"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from boards.arm_root import ISOLATED, VENV, Root, demand, move_commands, qemu_version
+from boards.arm_root import ISOLATED, VENV, Root, move_commands, output_of, qemu_version
 from boards.row import Disappointed
 
 isolated = pytest.mark.skipif(
@@ -44,13 +44,13 @@ def _running(mark: str) -> list[str]:
 @isolated
 def test_a_command_in_a_root_sees_its_processor_and_its_own_processes():
     result = Root(Path("/")).run("sh", "-c", "echo $$ $QEMU_CPU", cpu="cortex-a53", limit=10)
-    assert demand(result).split() == ["1", "cortex-a53"]
+    assert output_of(result).split() == ["1", "cortex-a53"]
 
 
 def test_a_command_that_fails_says_why():
     result = subprocess.run(["sh", "-c", "echo no such thing >&2; exit 3"], **CAPTURED)
     with pytest.raises(Disappointed, match=r"status 3: no such thing"):
-        demand(result)
+        output_of(result)
 
 
 CAPTURED = {"capture_output": True, "text": True}

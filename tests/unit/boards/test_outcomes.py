@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from boards.compose import change
-from boards.containers import told
+from boards.kits import change, told
 from boards.row import Disappointed
 from fl_app.core.events import Arrived, to_json
 

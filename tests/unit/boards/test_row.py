@@ -20,6 +20,10 @@ def failing() -> str:
     raise Disappointed("it did not start")
 
 
+def isolated() -> str:
+    raise Disappointed("no package index can be reached: connect this machine to a network")
+
+
 def refused() -> str:
     raise RunError("the SuperLink did not start")
 
@@ -42,6 +46,7 @@ def test_every_step_is_a_row() -> None:
     [
         (lacking, "impossible", "podman is missing"),
         (failing, "failed", "it did not start"),
+        (isolated, "impossible", "connect this machine to a network"),
         (refused, "failed", "the SuperLink did not start"),
         (hanging, "failed", "timed out after 3 seconds"),
     ],
