@@ -75,6 +75,10 @@ bench: setup ## Measure speed against a bare training loop, and memory
 faults: setup ## Inject faults into real processes and links: half an hour, and a table
 	$(python) -m faults
 
+.PHONY: twin
+twin: setup ## Predict a federation of eight real nodes, and compare: a quarter of an hour, and a table
+	$(python) -m scripts.twin
+
 .PHONY: boards
 boards: setup ## Try containers, services and an emulated ARM board: half an hour, and a table
 	$(python) -m boards

@@ -31,6 +31,7 @@ from fl_app.core.types import (
 from fl_app.core.vector import weighted_sum
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.engine import Engine, Outcome, Stop
+from fl_app.engine.server import Server
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline, Trainer, Workers
 from fl_app.record.history import History
@@ -281,6 +282,7 @@ def run(
     seed: int = 0,
     sinks: Sequence[Sink] = (),
     batch: int = 1,
+    server: Server | None = None,
     **more: Any,
 ) -> Run:
     """Run a federation under virtual time; `workers` = 0 trains in this process.
@@ -328,6 +330,7 @@ def run(
             pauses=pauses,
             evaluation_share=evaluation_share,
             batch=batch if together else 1,
+            server=server,
         ),
         initial=initial,
         stop=Stop(num_versions, seconds, target_accuracy),

@@ -181,6 +181,8 @@ class Aggregated:
         client: whose updates it holds, oldest arrival first.
         order: the orders that these updates answer.
         age: versions between the model that each client started from and the one before this.
+        busy: seconds of the server's own work so far, by kind of work; None where it takes none
+            (`fl_app.engine.server`).
         report: what the strategy reported, such as ``weight``, one number per update.
     """
 
@@ -190,6 +192,7 @@ class Aggregated:
     client: Sequence[int]
     order: Sequence[int]
     age: Sequence[int]
+    busy: Mapping[str, float] | None = None
     report: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -335,11 +338,16 @@ KEYS = {cls: tuple(f.name for f in fields(cls) if f.name != OPEN.get(cls)) for c
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """The event as one flat JSON object, `kind` and `t` first; None is left out of `Rejected`."""
+    """The event as one flat JSON object, `kind` and `t` first.
+
+    None is left out of `Rejected`, and a `busy` that is None out of `Aggregated`.
+    """
     cls = type(event)
     flat: dict[str, Any] = {"kind": cls.kind}
     for key in KEYS[cls]:
         flat[key] = getattr(event, key)
+    if isinstance(event, Aggregated) and event.busy is None:
+        del flat["busy"]
     if cls in OPEN:
         flat.update(getattr(event, OPEN[cls]))
     elif cls is Rejected:

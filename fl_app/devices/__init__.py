@@ -5,6 +5,7 @@
 """
 
 from fl_app.devices.availability import Churn, Diurnal
+from fl_app.devices.boards import BoardLinks, Boards, MeasuredServer
 from fl_app.devices.compute import Exponential, LogNormal, MeanSeconds, TwoSpeed, UniformRatio
 from fl_app.devices.fleet import Compute, Energy, Fleet, Network
 from fl_app.devices.measured import MeasuredLinks, MeasuredPhones
@@ -14,6 +15,8 @@ from fl_app.devices.replay import Replay
 from fl_app.record.durations import Recorder
 
 __all__ = [
+    "BoardLinks",
+    "Boards",
     "Churn",
     "Compute",
     "Diurnal",
@@ -25,6 +28,7 @@ __all__ = [
     "MeanSeconds",
     "MeasuredLinks",
     "MeasuredPhones",
+    "MeasuredServer",
     "Network",
     "OverlapCompute",
     "OverlapNetwork",

@@ -58,6 +58,11 @@ class Agenda:
         """When the first order's moment comes, seconds; inf = never."""
         return self._entries[0].time if self._entries else math.inf
 
+    @property
+    def first_kind(self) -> Kind:
+        """What happens at the first moment, of which there must be one."""
+        return self._entries[0].kind
+
     def add(self, entry: Entry) -> None:
         """Enter a moment."""
         heapq.heappush(self._entries, entry)

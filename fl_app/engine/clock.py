@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from fl_app.core.types import Order, Reply, Vector
+from fl_app.engine.server import Work
 
 NO_VECTOR: Vector = np.empty(0, np.float32)
 VANISHED = "node vanished"
@@ -90,6 +91,15 @@ class Clock(Protocol):
 
     def share(self, vector: Vector) -> Vector:
         """The read-only form in which clients can receive a new model version."""
+        ...
+
+    def work(self, what: Work) -> None:
+        """Let the time pass that a piece of the server's own work takes, which comes now."""
+        ...
+
+    @property
+    def busy(self) -> Mapping[str, float] | None:
+        """Seconds of the server's own work so far, by kind of work; None if that is unknown."""
         ...
 
     def dispatch(self, order: Order) -> None:

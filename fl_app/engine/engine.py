@@ -439,6 +439,7 @@ class Engine:
             vector, config = self._strategy.dispatch(model, client_id)
             require_vector(self._strategy, "dispatch", vector, model.params.size)
             extra = order_extra(self._strategy, model, client_id)
+            self._clock.work("dispatch")
             order = Order(
                 number=self._orders,
                 client_id=client_id,
@@ -520,6 +521,7 @@ class Engine:
         model, now = self._versions.model, self._clock.now
         client_id, base_version = order.client_id, order.base_version
         self._emit(Paused(now, client_id, order.number, base_version, upload.progress))
+        self._clock.work("dispatch")
         vector, config, extra = NO_VECTOR, {**order.config, "continues": True}, NO_EXTRA
         if self.version > base_version:
             paused = Update.of(upload, client_id, base_version, order.number)
@@ -528,7 +530,7 @@ class Engine:
             config |= {**more, "fresh_version": self.version}
             extra = order_extra(self._strategy, model, client_id)
             sent = vector.nbytes * (1 + len(extra))
-            self._emit(Refreshed(now, client_id, order.number, self.version, sent))
+            self._emit(Refreshed(self._clock.now, client_id, order.number, self.version, sent))
         order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
         self._busy[client_id] = order
         self._clock.continue_order(order, upload.progress)
@@ -676,6 +678,7 @@ class Engine:
         self._versions.publish(self._clock.share(params))
         for update in updates:
             self._versions.release(update.base_version)
+        self._clock.work("aggregation")
         now = self._clock.now
         self._emit(
             Aggregated(
@@ -684,6 +687,7 @@ class Engine:
                 client=[update.client_id for update in updates],
                 order=[update.order for update in updates],
                 age=ages,
+                busy=self._clock.busy,
                 report=self._strategy.report,
             )
         )
@@ -707,6 +711,8 @@ class Engine:
             return
         metrics = self._evaluate_fn(self.version, self._strategy.to_evaluate(self._versions.model))
         self._evaluated = self.version
+        if not final:  # the last one comes after the run's end
+            self._clock.work("evaluation")
         self._emit(Evaluated(self._clock.now, self.version, metrics))
         if metrics.get("accuracy", -math.inf) >= self._stop.target_accuracy:
             # Another limit may have ended the run before this last evaluation.
@@ -727,8 +733,10 @@ class Engine:
 
     def _start_evaluations(self) -> None:
         """Give the free ones of the chosen clients their evaluate orders."""
-        version, now = self._on_clients.version, self._clock.now
+        version = self._on_clients.version
         for client_id in sorted(self._on_clients.ready):
+            self._clock.work("dispatch")
+            now = self._clock.now
             order = Order(
                 number=self._orders,
                 client_id=client_id,

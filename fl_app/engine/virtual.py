@@ -24,6 +24,9 @@ from fl_app.engine.clock import (
 )
 from fl_app.engine.lookahead import Lookahead
 from fl_app.engine.presence import Availability, Presence
+from fl_app.engine.server import Server, Work
+
+RECEIVED = (Kind.REPLY, Kind.LATE_REPLY)  # moments at which a message comes
 
 
 class VirtualClock:
@@ -49,6 +52,8 @@ class VirtualClock:
             None = evaluations take no time.
         batch: largest number of orders that are computed together (`Batches`), >= 1; above 1, the
             mailbox is a `BatchMailbox`, and no client may pause.
+        server: what the server's own work takes; None = no time, and every reply is used when it
+            arrives. Deadlines and stays concern arrivals, whenever the server gets to them.
     """
 
     def __init__(
@@ -65,8 +70,10 @@ class VirtualClock:
         pauses: bool = False,
         evaluation_share: Callable[[int], float] | None = None,
         batch: int = 1,
+        server: Server | None = None,
     ) -> None:
         self._now = 0.0
+        self._server = server
         self._mailbox = mailbox
         self._devices = devices
         self._num_clients = num_clients
@@ -100,13 +107,26 @@ class VirtualClock:
     def share(self, vector: Vector) -> Vector:
         return self._mailbox.share(vector)
 
+    def work(self, what: Work) -> None:
+        if self._server is not None:
+            self._now = max(self._now, self._server.work(what, self._now))
+
+    @property
+    def busy(self) -> Mapping[str, float] | None:
+        return None if self._server is None else dict(self._server.busy)
+
     def dispatch(self, order: Order) -> None:
         self._idle_alarm = False
         if order.evaluates:
             # Its tie comes after those of all training orders, whose draws stay as they are.
-            self._plan(order, self._now + self._seconds_of_evaluation(order), 1.0)
+            seconds = self._seconds_of_evaluation(order)
+            if self._server is not None:
+                seconds += self._server.dispatch_delay
+            self._plan(order, self._now + seconds, 1.0)
             return
         parts = self._devices.parts(order.client_id, order.sequence, self._now)
+        if self._server is not None:
+            parts = parts._replace(download=self._server.dispatch_delay + parts.download)
         seconds = parts.seconds
         if self._counts_epochs and "local_epochs" in order.config:
             share = int(order.config["local_epochs"]) / self._epochs
@@ -163,8 +183,11 @@ class VirtualClock:
         self._agenda.alarm = at
 
     def totals(self) -> Mapping[str, float]:
-        """The largest batch, and how many training orders were computed together and alone."""
-        return self._computed
+        """The largest batch, training orders computed together and alone, and the server's work."""
+        if self._server is None:
+            return self._computed
+        work = {f"server_seconds_{what}": seconds for what, seconds in self._server.busy.items()}
+        return {**self._computed, **work}
 
     def state_dict(self) -> dict[str, Any]:
         return {
@@ -178,6 +201,7 @@ class VirtualClock:
             "recalled": self._recalled,
             "computed": self._computed,
             "lookahead": self._lookahead.state_dict(),
+            **({} if self._server is None else {"server": self._server.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
@@ -187,6 +211,8 @@ class VirtualClock:
         self._recalled = dict(state["recalled"])
         if self._presence is not None:
             self._presence.load_state_dict(state["presence"])
+        if self._server is not None:
+            self._server.load_state_dict(state["server"])
         self._computed |= state.get("computed", {})
         computed = {*self._early, *self._lookahead.load_state_dict(state.get("lookahead", {}))}
         # What else was computed ahead of its time is computed again.
@@ -198,24 +224,33 @@ class VirtualClock:
     def next(self, until: float) -> ClockEvent | None:
         agenda, presence = self._agenda, self._presence
         while True:
-            first = agenda.first
+            if self._now > until:  # the server's own work took it there
+                return None
+            first = begins = due = agenda.first
+            if self._server is not None and math.isfinite(first):
+                begins, due = self._handling(self._server)
             change = presence.due if presence else math.inf
             if presence and change < first and change <= min(until, agenda.alarm):
                 return self._next_presence_change(presence)
-            if agenda.alarm < first and agenda.alarm <= until:
+            if agenda.alarm < begins and max(self._now, agenda.alarm) <= until:
                 if math.isinf(min(first, change)):
                     if self._idle_alarm:  # nothing came of the last one: the run has stalled
                         return None
                     self._idle_alarm = True
                 self._now = max(self._now, agenda.pop_alarm())
                 return Alarm()
-            if first > until or math.isinf(first):
+            if due > until or math.isinf(first):
                 # Time passes up to the limit of the run, unless nothing is to come at all.
                 if math.isfinite(until) and (math.isfinite(first) or presence):
                     self._now = max(self._now, until)
                 return None
             entry = agenda.pop()
-            self._now = entry.time
+            if self._server is None:
+                self._now = entry.time
+            elif entry.kind in RECEIVED:
+                self._now = max(self._now, self._server.receive(entry.time))
+            else:
+                self._now = max(self._now, entry.time)
             match entry.kind:
                 case Kind.DEADLINE:
                     return Expired(entry.order)
@@ -227,6 +262,14 @@ class VirtualClock:
 
     def close(self) -> None:
         self._mailbox.close()
+
+    def _handling(self, server: Server) -> tuple[float, float]:
+        """When the server begins and ends to handle the agenda's first moment."""
+        first = self._agenda.first
+        if self._agenda.first_kind in RECEIVED:
+            return server.begins(first), server.received(first)
+        at = max(self._now, first)
+        return at, at
 
     def _plan(self, order: Order, end: float, tie: float, pause: float = math.inf) -> None:
         """Put on the agenda how an order ends: by its reply, its deadline or its client's leaving.
@@ -287,11 +330,11 @@ class VirtualClock:
         share = 1.0
         if reply.upload is not None and not reply.upload.done:
             share, upload = reply.upload.progress, 0.0
-        at = max(order.sent_at + download + share * training + upload, self._now)
+        at = max(order.sent_at + download + share * training + upload, entry.time)
         self._agenda.add(entry._replace(time=at, kind=Kind.REPLY))
 
     def _next_presence_change(self, presence: Presence) -> Joined | Left:
-        self._now = presence.due
+        self._now = max(self._now, presence.due)
         client_id, comes = presence.change()
         if comes:
             return Joined(client_id)

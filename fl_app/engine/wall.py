@@ -19,6 +19,7 @@ from fl_app.engine.clock import (
     Returned,
     Stray,
 )
+from fl_app.engine.server import Work
 
 
 class WallClock:
@@ -54,6 +55,13 @@ class WallClock:
 
     def share(self, vector: Vector) -> Vector:
         return self._mailbox.share(vector)
+
+    def work(self, what: Work) -> None:
+        del what  # it takes the time that it takes
+
+    @property
+    def busy(self) -> None:
+        return None
 
     def dispatch(self, order: Order) -> None:
         self._orders[order.number] = order

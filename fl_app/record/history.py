@@ -204,6 +204,8 @@ class History:
         seconds_wasted: of orders whose work was wasted.
         orders_wasted: how many.
         sequences: client -> how many orders it was given.
+        server_seconds: kind of the server's own work -> seconds up to the last version; empty where
+            it takes none.
         reported: name -> mean of a number that the strategy reports of its aggregations.
         current: client -> its last order, until its update arrives.
         waiting: number -> order whose update is in the buffer.
@@ -229,6 +231,7 @@ class History:
         self.seconds_wasted = 0.0
         self.orders_wasted = 0
         self.sequences: Counter[int] = Counter()
+        self.server_seconds: dict[str, float] = {}
         self.reported: dict[str, Mean] = defaultdict(Mean)
         self.current: dict[int, OrderRecord] = {}
         self.waiting: dict[int, OrderRecord] = {}
@@ -357,6 +360,8 @@ class History:
 
     def _aggregate(self, event: Aggregated) -> None:
         self.version = event.version
+        if event.busy is not None:
+            self.server_seconds = dict(event.busy)
         self.ages.update(event.age)
         weights = event.report.get("weight") or [1.0] * len(event.order)
         orders = [self.waiting.pop(number, None) for number in event.order]

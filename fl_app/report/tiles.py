@@ -41,6 +41,10 @@ def tiles_of(cell: Cell, table: Table) -> list[Tile]:
     if row.mb_up is not None and row.mb_down is not None:
         both = f"{row.mb_up + row.mb_down:,.1f} MB"
         tiles.append(Tile("traffic", both, f"{row.mb_up:,.1f} MB up"))
+    if history.server_seconds and history.t > 0:
+        most, of = max((value, what) for what, value in history.server_seconds.items())
+        share = sum(history.server_seconds.values()) / history.t
+        tiles.append(Tile("server at work", f"{share:.0%}", f"{most / history.t:.0%} for {of}"))
     rejected = f"{history.rejected:,} replies rejected"
     tiles.append(Tile("failures", f"{history.failures:,}", rejected))
     return tiles

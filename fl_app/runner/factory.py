@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.client.build import build_task, build_trainer, instantiate
 from fl_app.client.trainer import build_model
+from fl_app.client.untrained import Untrained
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require
 from fl_app.core.events import Sink
@@ -241,7 +242,7 @@ def choose_batch(components: Components) -> int:
     depend on it.
     """
     runtime = components.config.runtime
-    if runtime.name != "inprocess" or runtime.get("batch", 1) == 1:
+    if runtime.name != "inprocess" or runtime.get("batch", 1) == 1 or not runtime.train:
         return 1
     from fl_app.runner.batch_size import batch_size  # which needs torch
 
@@ -280,7 +281,7 @@ def _clock(
             f"algorithm/schedule=random_k knows how long an order takes, and not its parts: "
             f"algorithm={config.algorithm.name} needs devices, and another schedule"
         )
-    availability = config.devices.get("availability")
+    availability, server = (config.devices.get(part) for part in ("availability", "server"))
     return VirtualClock(
         _mailbox(components, layout, grid, settings, batch),
         devices,
@@ -294,6 +295,7 @@ def _clock(
         # A schedule that decides how long orders take does not know their parts.
         evaluation_share=None if schedule.devices else trainer.evaluation_share,
         batch=batch,
+        server=server and instantiate(server),
     )
 
 
@@ -312,6 +314,8 @@ def _mailbox(
         from fl_app.runner.on_cluster import build_cluster_mailbox  # Ray, which not all have
 
         return build_cluster_mailbox(components)
+    if not runtime.get("train", True):
+        return Inline(Untrained(trainer, components.strategy.upload_extra))
     workers = _num_workers(components)
     together = None
     if batch > 1:
@@ -382,6 +386,15 @@ def _evaluation(trainer: LocalTrainer, config: DictConfig) -> Evaluate | None:
         if not on_clients:
             log.warning("%s, and client_eval_every=null: no version is evaluated", no_test_set)
         return None
+    if not config.runtime.get("train", True):
+        require(
+            not further and target is None,
+            "runtime.train",
+            "false",
+            "true with metrics or target_accuracy",
+            "nothing is trained, and so nothing is measured",
+        )
+        return lambda version, vector: {}
     test = PerClass(cast(ClassTask, task), further) if further else task.test
 
     def evaluate(version: int, vector: Any) -> dict[str, float]:

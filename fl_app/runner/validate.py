@@ -42,7 +42,7 @@ from fl_app.tasks import options
 from fl_app.tasks.image_sets import image_set
 from fl_app.tasks.schema import inline_schema
 
-PARTS = ("network", "availability", "energy")  # of the devices, each with its own target
+PARTS = ("network", "availability", "energy", "server")  # of the devices, each with its own target
 
 
 def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
@@ -280,6 +280,13 @@ def _check_client(client: DictConfig) -> None:
 
 def _check_runtime(runtime: DictConfig) -> None:
     if runtime.name == "inprocess":
+        require(
+            isinstance(runtime.train, bool),
+            "runtime.train",
+            runtime.train,
+            "true or false",
+            "it is a switch",
+        )
         workers = runtime.workers
         require(
             workers == "auto" or (isinstance(workers, int) and workers >= 0),

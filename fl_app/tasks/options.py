@@ -13,6 +13,7 @@ from fl_app.tasks.schema import KINDS, read_schema
 IMAGE_MODELS = (
     *("logistic", "mlp", "cnn", "lenet", "cnn_emnist", "cnn_celeba", "cnn_asmu", "mlp_overlap"),
     *("mnistnet", "cnn_cifar", "alexnet", "vgg11", "vgg_r", "resnet18", "resnet20", "resnet_r"),
+    "cnn_bn",
 )
 TEXT_MODELS = ("textcnn", "transformer")
 MODELS = IMAGE_MODELS + TEXT_MODELS

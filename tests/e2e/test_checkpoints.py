@@ -56,6 +56,10 @@ CASES = {
 ON_CLIENTS = ["client_eval_every=2", "client_eval_fraction=0.5"]
 CASES["fedbuff-on_clients"] = [*CASES["fedbuff"], *ON_CLIENTS, *CHURN]
 CASES["feddyn-on_clients"] = [*CASES["feddyn"], *ON_CLIENTS]
+SERVER = ["devices/server=measured", "devices.server.table=null", "devices.server.poll=0.3"]
+SERVER += [f"devices.server.{work}=0.4" for work in ("dispatch", "receipt", "evaluation")]
+CASES["fedbuff-server"] = [*CASES["fedbuff-on_clients"], *SERVER]
+CASES["fedasmu-server"] = [*CASES["fedasmu"], *SERVER, "devices.server.serial=false"]
 MORE = {
     "fedasync": ["algorithm.schedule.concurrency=6"],
     "fedsa": ["algorithm.strategy.num_versions=12"],  # that its stages are shares of

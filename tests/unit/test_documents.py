@@ -111,8 +111,9 @@ def test_commands_name_options_that_exist(page: Path) -> None:
         for command in commands:
             words = [word for word in command.replace("\\\n", " ").split() if "=" in word]
             single = [
-                word if "[" in word else word.split(",")[0]  # the first value of a sweep
-                for word in words
+                # The first value of a sweep.
+                word if "[" in word or "{" in word else word.split(",")[0]
+                for word in (word.strip('"') for word in words)
                 if not word.startswith("hydra")
             ]
             hydra.compose("config", overrides=single)

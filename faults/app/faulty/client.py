@@ -4,7 +4,7 @@
 ``faults`` of the next orders, of which every order takes one. What was done with an order is
 appended to the file of the same name and the suffix ``.done``.
 
-With ``resident=true`` the node is a real one.
+With ``resident=true`` the node is a real one, which waits for ``wait`` seconds in every order.
 """
 
 import json
@@ -42,6 +42,7 @@ def train(message: Message, context: Context) -> Message:
     if context.node_config.get("resident"):
         from fl_app.client_app import app as real
 
+        time.sleep(float(str(context.node_config.get("wait", 0.0))))
         return real(message, context)
     config = message.content.config_records["config"]
     path = Path(str(context.node_config["orders"]))

@@ -5,6 +5,7 @@ from functools import partial
 
 from torch import nn
 
+from fl_app.tasks.models.cnn_bn import cnn_bn
 from fl_app.tasks.models.foreign import imported, maker_of, torchvision_model
 from fl_app.tasks.models.plain import PLANS, Plan, cnn_cifar_quirk
 from fl_app.tasks.models.residual import resnet18, resnet20, resnet_r
@@ -23,6 +24,7 @@ def _of_torch(plan: Plan, shape: Shape, num_outputs: int) -> nn.Module:
 
 MODELS: dict[str, Model] = {
     **{name: partial(_of_torch, plan) for name, plan in PLANS.items()},
+    "cnn_bn": cnn_bn,
     "alexnet": alexnet,
     "vgg11": vgg11,
     "vgg_r": vgg_r,

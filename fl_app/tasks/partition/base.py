@@ -82,3 +82,25 @@ def make_partition(
 def classes_of(labels: Indices, rng: np.random.Generator) -> list[Indices]:
     """For each class in `labels`, an array of its indices in random order."""
     return [rng.permutation(np.flatnonzero(labels == c)) for c in np.unique(labels)]
+
+
+def check_max_size(max_size: int | None, min_size: int = 1) -> None:
+    """Refuse a largest number of examples per client that is below the least.
+
+    Raises:
+        ValueError: naming key, value and bound.
+    """
+    if max_size is not None:
+        require_at_least(
+            "partition.max_size", max_size, min_size, "clients would have too few examples"
+        )
+
+
+def capped(parts: list[Indices], max_size: int | None, rng: np.random.Generator) -> list[Indices]:
+    """The parts with at most `max_size` examples each, drawn at random; None = as they are."""
+    if max_size is None:
+        return parts
+    return [
+        part if part.size <= max_size else rng.choice(part, max_size, replace=False)
+        for part in parts
+    ]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.errors import require, require_at_least, require_positive
-from fl_app.tasks.partition.base import Indices, classes_of
+from fl_app.tasks.partition.base import Indices, capped, check_max_size, classes_of
 from fl_app.tasks.partition.iid import Iid
 
 MAX_TRIES = 100
@@ -31,13 +31,16 @@ class Dirichlet:
     Distribution"). Each client's mix of classes is Dir(alpha * their shares in the data). Sizes are
     equal up to one. A class without examples left leaves the mix.
 
-    In both modes every example goes to one client, and an infinite `alpha` is `Iid`.
+    In both modes every example goes to one client, unless `max_size` leaves it out. An infinite
+    `alpha` is `Iid`.
 
     Args:
         alpha: concentration > 0; the smaller it is, the fewer classes a client holds.
         min_size: least number of examples of a client, >= 1.
         balance: whether full clients get no more examples; without it sizes are skewed as well.
         mode: ``"by_class"`` or ``"by_client"``; the latter does not use `balance`.
+        max_size: most examples of a client, >= `min_size`; it keeps so many of its examples at
+            random. None = no limit.
 
     Raises:
         ValueError: a value is out of its bounds, or there are too few examples for `min_size`.
@@ -47,6 +50,7 @@ class Dirichlet:
     min_size: int = 10
     balance: bool = True
     mode: str = "by_class"
+    max_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.alpha != math.inf:
@@ -55,6 +59,7 @@ class Dirichlet:
         require(
             self.mode in MODES, "partition.mode", self.mode, f"one of {', '.join(MODES)}", "unknown"
         )
+        check_max_size(self.max_size, self.min_size)
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator
@@ -68,11 +73,10 @@ class Dirichlet:
             "there are not enough examples",
         )
         if self.alpha == math.inf:
-            return Iid()(labels, num_clients, rng)
+            return Iid(self.max_size)(labels, num_clients, rng)
         classes = classes_of(labels, rng)
-        if self.mode == "by_client":
-            return self._by_client(classes, num_clients, rng)
-        return self._by_class(classes, num_clients, rng)
+        by = self._by_client if self.mode == "by_client" else self._by_class
+        return capped(by(classes, num_clients, rng), self.max_size, rng)
 
     def _by_client(
         self, classes: list[Indices], num_clients: int, rng: np.random.Generator

@@ -5,17 +5,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.errors import require, require_at_least
-from fl_app.tasks.partition.base import Indices, classes_of
+from fl_app.tasks.partition.base import Indices, capped, check_max_size, classes_of
 
 
 @dataclass(frozen=True)
 class Iid:
-    """All examples are distributed at random; sizes are equal up to one."""
+    """All examples are distributed at random; sizes are equal up to one.
+
+    Args:
+        max_size: most examples of a client, >= 1, beyond which they are left out; None = no limit.
+
+    Raises:
+        ValueError: `max_size` is out of its bounds.
+    """
+
+    max_size: int | None = None
+
+    def __post_init__(self) -> None:
+        check_max_size(self.max_size)
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        return np.array_split(rng.permutation(labels.size), num_clients)
+        parts = np.array_split(rng.permutation(labels.size), num_clients)
+        return capped(parts, self.max_size, rng)
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ FACTS = {
     "download_share",
     "upload_share",
 }  # from the factory
+FOUR = ["devices.boards={rpi5:3,rpi4:1}"]
 
 
 def configuration(*overrides: str) -> DictConfig:
@@ -48,7 +49,7 @@ def test_keys_are_the_targets_keywords(path: Path) -> None:
 
 @pytest.mark.parametrize("name", [name for name in PROFILES if name not in ("overlap", "replay")])
 def test_every_profile_gives_times(name: str) -> None:
-    config = configuration(f"devices={name}")
+    config = configuration(f"devices={name}", *(FOUR if name == "boards" else []))
     fleet = build_components(config).devices
     assert isinstance(fleet, Fleet)
     assert all(0.0 < fleet.parts(client, 0, 0.0).seconds < 1e4 for client in range(4))
@@ -57,7 +58,8 @@ def test_every_profile_gives_times(name: str) -> None:
 @pytest.mark.parametrize("path", OPTIONS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_part_can_be_chosen_for_any_profile(path: Path) -> None:
     part, name = path.parent.name, path.stem
-    node = configuration(f"devices/{part}={name}").devices[part]
+    of_one = ["devices=boards", "devices.boards={rpi5:1}"] if name == "boards" else []
+    node = configuration(*of_one, f"devices/{part}={name}").devices[part]
     facts = dict.fromkeys(FACTS, 1) | {"mean_seconds": [1.0], "num_bytes": 4 * 199_210}
     assert instantiate(node, facts)
 

@@ -1,0 +1,153 @@
+"""Device files: what kinds of boards take for an order, and a server for its work.
+
+A device file is JSON (Flower leaves other tables out when it bundles the app for the nodes):
+
+    {
+      "about": "where the seconds come from",
+      "boards": {"rpi5": 10, "rpi4": 5},
+      "kinds": {
+        "rpi5": {"seconds": 30.0, "spread": 0.02, "first": 90.0, "examples": 2500,
+                 "network": {"down": 1.25e6, "up": 1.25e6, "latency": 0.01}},
+        ...
+      },
+      "server": {"dispatch": 0.1, "receipt": 0.2, "aggregation": 0.1, "evaluation": 9.0,
+                 "poll": 1.0, "serial": true}
+    }
+
+`boards`, `server`, and of a kind all but `seconds` may be missing. `seconds` may be a list, with a
+number for each of its boards in turn. Further keys, such as the ``interval`` of a fit, are for
+readers.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fl_app.core.errors import is_number, require
+
+SERVER = ("dispatch", "receipt", "aggregation", "evaluation", "poll", "serial")
+
+
+@dataclass(frozen=True)
+class Link:
+    """What joins a board to the server.
+
+    Attributes:
+        down: bytes per second to the board, > 0.
+        up: bytes per second from the board, > 0.
+        latency: seconds before the first byte of a transfer, >= 0.
+    """
+
+    down: float
+    up: float
+    latency: float = 0.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the orders of one kind of board take.
+
+    Attributes:
+        seconds: mean of an order on each of its boards in turn, > 0, without the transfers of
+            `network`. If there are more boards, it begins again with the first.
+        spread: standard deviation over mean, >= 0.
+        first: further seconds of a client's first order, in which the app starts, >= 0.
+        examples: number of training examples of such an order, > 0; the seconds of another client
+            are in proportion to its examples. None = they are the same for every client.
+        network: the board's link; None = transfers are part of `seconds`.
+    """
+
+    seconds: tuple[float, ...]
+    spread: float = 0.0
+    first: float = 0.0
+    examples: float | None = None
+    network: Link | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A device file.
+
+    Attributes:
+        boards: kind -> how many there were.
+        kinds: by name.
+        server: keywords of `fl_app.engine.server.Server`.
+    """
+
+    boards: Mapping[str, int]
+    kinds: Mapping[str, Kind]
+    server: Mapping[str, Any]
+
+
+def read_table(name: str, key: str = "devices.table") -> Table:
+    """Read a device file.
+
+    Args:
+        name: of a file in ``fl_app/devices/tables`` without its ending, or a path.
+        key: of the configuration, for messages.
+
+    Raises:
+        ValueError: there is no such file, or a value in it is missing or out of its bounds.
+    """
+    own = resources.files("fl_app.devices") / "tables" / f"{name}.json"
+    path = Path(name).expanduser()
+    is_own = "/" not in name and own.is_file()
+    require(
+        is_own or path.is_file(),
+        key,
+        name,
+        "a file, or the name of a table of fl_app/devices/tables",
+        "the boards' seconds are unknown",
+    )
+    try:
+        text = own.read_text(encoding="utf-8") if is_own else path.read_text(encoding="utf-8")
+        content = json.loads(text)
+        kinds = content["kinds"].items()
+        table = Table(
+            boards={str(kind): _count(count) for kind, count in content.get("boards", {}).items()},
+            kinds={str(kind): _kind(values) for kind, values in kinds},
+            server={k: v for k, v in content.get("server", {}).items() if k in SERVER},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{key}={name} is no device file ({type(error).__name__}: {error}); "
+            "python -m fl_app.devices.fit writes one"
+        ) from error
+    return table
+
+
+def _kind(values: Mapping[str, Any]) -> Kind:
+    link, examples, means = values.get("network"), values.get("examples"), values["seconds"]
+    if not isinstance(means, list):
+        means = [means]
+    if not means:
+        raise ValueError("seconds=[] must have a number for each board")
+    return Kind(
+        seconds=tuple(_number("seconds", each, above=0.0) for each in means),
+        spread=_number("spread", values.get("spread", 0.0)),
+        first=_number("first", values.get("first", 0.0)),
+        examples=None if examples is None else _number("examples", examples, above=0.0),
+        network=None
+        if link is None
+        else Link(
+            down=_number("network.down", link["down"], above=0.0),
+            up=_number("network.up", link["up"], above=0.0),
+            latency=_number("network.latency", link.get("latency", 0.0)),
+        ),
+    )
+
+
+def _number(key: str, value: Any, above: float | None = None) -> float:
+    good = is_number(value) and (value >= 0 if above is None else value > above)
+    if not good:
+        raise ValueError(f"{key}={value} must be a number {'>= 0' if above is None else '> 0'}")
+    return float(value)
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"boards: {value} must be an integer >= 1")
+    return value

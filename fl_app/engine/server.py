@@ -1,0 +1,102 @@
+"""The server's own work under the virtual clock: what it takes, and what has to wait for it."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, get_args
+
+from fl_app.core.errors import require_at_least
+
+Work: TypeAlias = Literal["dispatch", "receipt", "aggregation", "evaluation"]
+WORK: tuple[Work, ...] = get_args(Work)
+
+
+class Server:
+    """A server whose work takes seconds.
+
+    The server is one loop. It looks for replies, handles those that have come, sleeps for `poll`
+    seconds, and looks again. A reply that comes while the server works or sleeps waits for the next
+    look. Aggregations and evaluations stop the loop. So do the dispatch of an order and the receipt
+    of a reply if they are done one after another. Side by side, each of them has a thread of its
+    own: it delays its order, and nothing waits for it.
+
+    Every duration is constant. So what happens follows from the sequence of events alone.
+
+    Args:
+        dispatch: seconds until an order has left the server, >= 0.
+        receipt: seconds from the look that finds a reply until its update can be used, >= 0.
+        aggregation: seconds of an aggregation, >= 0.
+        evaluation: seconds of an evaluation on the server, >= 0.
+        poll: seconds between two looks of an idle server, >= 0; 0 = it is told of replies at once.
+        serial: whether orders are dispatched and replies received one after another.
+
+    Attributes:
+        busy: seconds of work so far, by kind of work. Side by side, they can exceed the run's.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        dispatch: float = 0.0,
+        receipt: float = 0.0,
+        aggregation: float = 0.0,
+        evaluation: float = 0.0,
+        poll: float = 0.0,
+        serial: bool = True,
+    ) -> None:
+        seconds = (dispatch, receipt, aggregation, evaluation)
+        for key, value in zip(WORK, seconds, strict=True):
+            require_at_least(
+                f"devices.server.{key}", value, 0, "the server would end before it began"
+            )
+        require_at_least("devices.server.poll", poll, 0, "time would run backwards")
+        self._seconds: dict[Work, float] = dict(zip(WORK, seconds, strict=True))
+        self._poll = poll
+        self._aside: tuple[Work, ...] = () if serial else ("dispatch", "receipt")
+        self._free = 0.0  # when the loop has done its work
+        self._looked = 0.0  # when it last looked for replies
+        self.busy: dict[str, float] = dict.fromkeys(WORK, 0.0)
+
+    @property
+    def dispatch_delay(self) -> float:
+        """Seconds by which an order leaves later than the loop goes on."""
+        return self._seconds["dispatch"] if "dispatch" in self._aside else 0.0
+
+    def work(self, what: Work, now: float) -> float:
+        """Do a piece of work at `now`, seconds; returns when the loop goes on."""
+        self.busy[what] += self._seconds[what]
+        if what in self._aside:
+            return now
+        self._free = max(self._free, now) + self._seconds[what]
+        return self._free
+
+    def begins(self, arrival: float) -> float:
+        """When the server begins to receive the reply that arrives next, seconds."""
+        if not self._poll or arrival <= self._looked:  # the last look found it
+            return max(self._free, arrival)
+        since = max(self._free, self._looked)
+        looks = max(1, math.ceil((arrival - since) / self._poll))
+        return max(since + looks * self._poll, arrival)
+
+    def received(self, arrival: float) -> float:
+        """When the reply that arrives next can be used, seconds."""
+        return self.begins(arrival) + self._seconds["receipt"]
+
+    def receive(self, arrival: float) -> float:
+        """Receive the reply that arrives next; returns when it can be used, seconds."""
+        begins = self.begins(arrival)
+        if arrival > self._looked:
+            self._looked = begins
+        done = self.work("receipt", begins)
+        return begins + self._seconds["receipt"] if "receipt" in self._aside else done
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the loop, and the work so far."""
+        return {"free": self._free, "looked": self._looked, "busy": self.busy}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a result of `state_dict`."""
+        self._free, self._looked = state["free"], state["looked"]
+        self.busy = dict(state["busy"])

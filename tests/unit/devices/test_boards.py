@@ -1,0 +1,116 @@
+"""Boards and a server with the seconds of a device file."""
+
+import json
+from pathlib import Path
+from statistics import fmean, pstdev
+from typing import Any
+
+import pytest
+
+from fl_app.devices import BoardLinks, Boards, MeasuredServer
+from fl_app.devices.table import read_table
+
+KINDS: dict[str, Any] = {
+    "fast": {
+        "seconds": 10.0,
+        "spread": 0.2,
+        "first": 30.0,
+        "examples": 100,
+        "network": {"down": 1000.0, "up": 500.0, "latency": 0.5},
+    },
+    "slow": {"seconds": [40.0, 50.0]},
+}
+
+
+def written(tmp_path: Path, **changes: Any) -> str:
+    path = tmp_path / "table.json"
+    path.write_text(json.dumps({"kinds": KINDS, "boards": {"fast": 1, "slow": 1}} | changes))
+    return str(path)
+
+
+def boards(table: str, counts: dict[str, int] | None, sizes: list[int]) -> Boards:
+    return Boards(num_clients=len(sizes), num_examples=sizes, table=table, boards=counts, seed=3)
+
+
+def test_clients_are_boards_in_the_order_of_the_kinds(tmp_path: Path) -> None:
+    made = boards(written(tmp_path), {"slow": 3, "fast": 2}, [100, 1, 7, 100, 50])
+    assert made.kinds == ["slow", "slow", "slow", "fast", "fast"]
+    assert made.mean_seconds == [40.0, 50.0, 40.0, 10.0, 5.0]
+    assert made.seconds(0, 0, 0.0) == made.seconds(0, 5, 9.0) == 40.0
+
+
+def test_orders_have_the_spread_and_first_ones_the_extra(tmp_path: Path) -> None:
+    made = boards(written(tmp_path), None, [100, 100])
+    seconds = [made.seconds(0, sequence, 0.0) for sequence in range(1, 3001)]
+    assert min(seconds) > 0
+    assert fmean(seconds) == pytest.approx(10.0, rel=0.01)
+    assert pstdev(seconds) == pytest.approx(2.0, rel=0.05)
+    assert 30 + 5 < made.seconds(0, 0, 0.0) < 30 + 20
+    assert made.seconds(0, 7, 1.0) == boards(written(tmp_path), None, [100, 9]).seconds(0, 7, 2.0)
+
+
+def test_a_kind_has_its_own_link(tmp_path: Path) -> None:
+    links = BoardLinks(
+        num_bytes=2000, num_clients=2, table=written(tmp_path), download_share=2.0, upload_share=0.5
+    )
+    assert (links.download(0, 1), links.upload(0, 1)) == (4.5, 2.5)
+    assert (links.download(1, 1), links.upload(1, 1)) == (0.0, 0.0)
+
+
+def test_a_servers_seconds_are_the_files_unless_they_are_given(tmp_path: Path) -> None:
+    table = written(tmp_path, server={"receipt": 2.0, "evaluation": 7.0, "orders": 3})
+    server = MeasuredServer(table=table, receipt=0.0, dispatch=1.0)
+    assert server.work("evaluation", 0.0) == 7.0
+    assert server.receive(9.0) == 9.0
+    assert server.work("dispatch", 9.0) == 10.0
+    assert MeasuredServer().receive(4.0) == 4.0
+
+
+def test_the_rack_of_the_project_is_complete() -> None:
+    table = read_table("pi_rack")
+    assert table.boards == {"rpi5": 10, "rpi4": 5}
+    assert min(table.kinds["rpi4"].seconds) > max(table.kinds["rpi5"].seconds)
+    assert table.server["evaluation"] > 0
+
+
+@pytest.mark.parametrize(
+    ("counts", "clients", "message"),
+    [
+        ({"fast": 2}, 3, r"devices\.boards=.*must be num_clients=3 boards"),
+        ({"rpi5": 3}, 3, r"devices\.boards=rpi5 must be of fast, slow"),
+        ({"fast": 2.5}, 3, r"devices\.boards\.fast=2\.5 must be an integer"),
+        ({"fast": -1, "slow": 3}, 3, r"devices\.boards\.fast=-1 must be an integer"),
+    ],
+)
+def test_bad_boards_are_refused(
+    tmp_path: Path, counts: dict[str, Any], clients: int, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        boards(written(tmp_path), counts, [1] * clients)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[1, 2]",
+        "{}",
+        '{"kinds": {"a": {}}}',
+        '{"kinds": {"a": {"seconds": 0}}}',
+        '{"kinds": {"a": {"seconds": []}}}',
+        '{"kinds": {"a": {"seconds": NaN}}}',
+        '{"kinds": {"a": {"seconds": 1, "spread": -1}}}',
+        '{"kinds": {"a": {"seconds": 1, "network": {"down": 5}}}}',
+        '{"kinds": {"a": {"seconds": 1}}, "boards": {"a": 0}}',
+    ],
+)
+def test_bad_files_are_refused_by_name(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"^devices\.table=.*bad\.json is no device file"):
+        read_table(str(path))
+
+
+def test_a_file_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^devices\.table=nowhere\.json must be a file"):
+        read_table("nowhere.json")

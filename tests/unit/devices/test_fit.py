@@ -1,0 +1,127 @@
+"""Measured seconds become a device file, with which the simulator comes to the same seconds."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import run
+
+from fl_app.devices import Boards, Fleet
+from fl_app.devices.fit import main, parse_kinds
+from fl_app.devices.table import read_table
+from fl_app.engine.server import Server
+from fl_app.schedule import Buffered
+
+TRUE = {
+    "kinds": {
+        "quick": {"seconds": 2.0, "spread": 0.1, "first": 5.0},
+        "late": {"seconds": 9.0, "spread": 0.3},
+    },
+    "boards": {"quick": 3, "late": 2},
+}
+
+
+def recorded(tmp_path: Path) -> Path:
+    """The log of a run on boards that are known."""
+    table = tmp_path / "true.json"
+    table.write_text(json.dumps(TRUE))
+    compute = Boards(num_clients=5, num_examples=[1] * 5, table=str(table))
+    result = run(
+        Buffered(5, 3),
+        num_clients=5,
+        num_versions=400,
+        devices=Fleet(compute),
+        server=Server(dispatch=0.01, aggregation=0.05, evaluation=0.2, serial=False),
+        evaluate=lambda version, vector: {"accuracy": 0.5},
+    )
+    log = tmp_path / "events.jsonl"
+    log.write_text("".join(json.dumps(event) + "\n" for event in result.events))
+    return log
+
+
+def fitted(capsys: pytest.CaptureFixture[str], *arguments: Any) -> dict[str, Any]:
+    assert main([str(each) for each in arguments]) == 0
+    table: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return table
+
+
+def test_a_log_gives_back_the_boards_and_the_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = fitted(capsys, recorded(tmp_path), "--kinds", "quick=0-2", "late=3,4")
+    quick, late = table["kinds"]["quick"], table["kinds"]["late"]
+    assert table["boards"] == {"quick": 3, "late": 2}
+    assert quick["seconds"] == pytest.approx(2.0, rel=0.05)  # with what waits for evaluations
+    assert late["seconds"] == pytest.approx(9.0, rel=0.08)
+    assert late["interval"][0] < late["seconds"] < late["interval"][1]
+    assert quick["first"] == pytest.approx(5.0, rel=0.15)
+    assert table["server"] == pytest.approx(
+        {"dispatch": 0.0, "aggregation": 0.05, "evaluation": 0.2}, abs=1e-6
+    )
+
+
+def test_what_is_fitted_can_be_simulated(tmp_path: Path) -> None:
+    path = tmp_path / "mine.json"
+    assert main([str(recorded(tmp_path)), "--until", "300", "--output", str(path)]) == 0
+    table = read_table(str(path))
+    assert table.boards == {f"client-{client}": 1 for client in range(5)}
+    compute = Boards(num_clients=5, num_examples=[1] * 5, table=str(path))
+    assert compute.mean_seconds[0] == pytest.approx(2.0, rel=0.1)
+
+
+def test_a_window_leaves_out_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = recorded(tmp_path)
+    whole = fitted(capsys, log)["kinds"]["client-0"]
+    half = fitted(capsys, log, "--since", 100, "--until", 200)["kinds"]["client-0"]
+    assert half["orders"] < whole["orders"] / 2
+    assert half["first"] == 0.0
+
+
+def test_recorded_durations_and_tables_of_seconds(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    durations, table = tmp_path / "devices.csv", tmp_path / "seconds.csv"
+    durations.write_text(
+        "client,order,start,seconds,bytes_down,bytes_up\n7,0,0,9,8,8\n7,1,9,2,8,8\n7,2,11,4,8,8\n"
+    )
+    table.write_text("kind,seconds,first\njetson,3,0\njetson,5,0\njetson,10,1\n")
+    kinds = fitted(capsys, durations, table)["kinds"]
+    assert (kinds["client-7"]["seconds"], kinds["client-7"]["first"]) == (3.0, 6.0)
+    assert (kinds["jetson"]["seconds"], kinds["jetson"]["first"]) == (4.0, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n", "has the columns a, b, and must have kind and seconds"),
+        ("kind,seconds\nx,0\n", "line 2: seconds=0 must be a number > 0"),
+        ("kind,seconds\nx,fast\n", "line 2: could not convert"),
+        ("kind,seconds\nx,nan\n", "line 2: seconds=nan must be"),
+        ("kind,seconds,first\nx,3,1\n", "kind x has no order but its clients' first ones"),
+        ("kind,seconds\n", "the logs hold no order"),
+    ],
+)
+def test_bad_logs_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    assert main([str(path), "--output", str(tmp_path / "out.json")]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_a_missing_log_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nowhere.jsonl"]) == 2
+    assert "nowhere.jsonl must be a file" in capsys.readouterr().err
+
+
+def test_kinds() -> None:
+    assert parse_kinds(["a=0-2,5", "b=3"]) == {0: "a", 1: "a", 2: "a", 5: "a", 3: "b"}
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a=", "a=x", "a=3-1", "a=0-2,1"])
+def test_bad_kinds_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^--kinds "):
+        parse_kinds([text])

@@ -1,0 +1,271 @@
+"""The server's own work: what waits for it, and that it follows from the events alone."""
+
+import math
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import (
+    HeadedQuadratic,
+    MeanDelta,
+    Recorder,
+    Run,
+    Scripted,
+    Stays,
+    Times,
+    run,
+    toward_own_number,
+)
+
+from fl_app.client import LocalTrainer
+from fl_app.core.events import Aggregated, from_json, to_json
+from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.server import WORK, Server
+from fl_app.engine.virtual import VirtualClock
+from fl_app.engine.workers import Inline
+from fl_app.schedule import Buffered, Schedule, synchronous
+
+BUSY: dict[str, Any] = {
+    "dispatch": 0.2,
+    "receipt": 0.3,
+    "aggregation": 0.1,
+    "evaluation": 2.0,
+    "poll": 0.7,
+}
+
+
+def evaluated(version: int, vector: Any) -> dict[str, float]:
+    return {"accuracy": 0.5, "loss": 1.0}
+
+
+def at_work(schedule: Schedule | None = None, **more: Any) -> Run:
+    return run(
+        schedule or Buffered(4, 2), **{"server": Server(**BUSY), "evaluate": evaluated, **more}
+    )
+
+
+def times(result: Run, kind: str) -> list[float]:
+    return [event["t"] for event in result.kind(kind)]
+
+
+# -- one server -----------------------------------------------------------------------------------
+
+
+def test_work_is_done_one_after_the_other() -> None:
+    server = Server(dispatch=2.0, receipt=1.0, evaluation=5.0)
+    assert server.work("dispatch", 0.0) == 2.0
+    assert server.work("dispatch", 0.5) == 4.0
+    assert server.receive(3.0) == 5.0
+    assert server.receive(9.0) == 10.0
+    assert server.work("evaluation", 10.0) == 15.0
+    assert server.busy == {"dispatch": 4.0, "receipt": 2.0, "aggregation": 0.0, "evaluation": 5.0}
+
+
+def test_side_by_side_orders_and_replies_hold_nothing_up() -> None:
+    server = Server(dispatch=2.0, receipt=1.0, evaluation=5.0, serial=False)
+    assert server.dispatch_delay == 2.0
+    assert server.work("dispatch", 0.0) == 0.0
+    assert [server.receive(3.0), server.receive(3.0), server.receive(3.5)] == [4.0, 4.0, 4.5]
+    assert server.work("evaluation", 4.5) == 9.5
+    assert server.receive(5.0) == 10.5  # found when the loop goes on
+    assert server.busy["receipt"] == 4.0
+
+
+def test_an_idle_server_looks_every_poll_seconds() -> None:
+    server = Server(poll=1.0, receipt=0.25)
+    assert server.begins(0.1) == 1.0
+    assert server.receive(0.1) == 1.25
+    assert server.receive(0.9) == 1.5  # found by the same look
+    assert server.receive(1.1) == 2.75  # a look a second after the work
+    assert server.receive(7.0) == 8.0  # 2.75 + 5 looks = 7.75
+
+
+def test_a_look_that_was_only_asked_for_changes_nothing() -> None:
+    server = Server(**BUSY)
+    before = deepcopy(server.state_dict())
+    assert server.received(5.0) == server.begins(5.0) + 0.3
+    assert server.state_dict() == before
+
+
+@pytest.mark.parametrize("key", [*WORK, "poll"])
+def test_negative_seconds_are_refused(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"^devices\.server\.{key}=-1 must be "):
+        Server(**{key: -1})
+
+
+# -- a run ----------------------------------------------------------------------------------------
+
+
+def test_a_round_takes_what_its_pieces_add_up_to() -> None:
+    """Three orders leave after 0.5, 1 and 1.5 s and take 10 s each.
+
+    Replies come at 10.5, 11 and 11.5 and are received until 11.25, 12 and 12.75 at 0.75 s each.
+    The aggregation ends at 13.75 and the evaluation at 17.75. The first version's evaluation delays
+    all of it by 4 s.
+    """
+    server = Server(dispatch=0.5, receipt=0.75, aggregation=1.0, evaluation=4.0)
+    result = run(
+        synchronous(3),
+        devices=Times(lambda client, order: 10.0),
+        num_clients=3,
+        num_versions=2,
+        server=server,
+        evaluate=evaluated,
+    )
+    assert times(result, "dispatch")[:3] == [4.5, 5.0, 5.5]
+    assert times(result, "arrival")[:3] == [15.25, 16.0, 16.75]
+    assert times(result, "aggregate") == [17.75, 35.5]
+    assert times(result, "evaluate") == [4.0, 21.75, 39.5]
+
+
+def test_a_server_without_a_cost_changes_no_event_but_for_its_own_field() -> None:
+    free, none = at_work(server=Server()), at_work(server=None)
+    for event in free.kind("aggregate"):
+        assert set(event.pop("busy").values()) == {0.0}
+    assert free.events == none.events
+    assert free.final == none.final
+
+
+def test_without_a_server_events_have_no_busy_time() -> None:
+    result = at_work(server=None)
+    assert not any("busy" in event for event in result.events)
+    assert result.history.server_seconds == {}
+    assert not [key for key in result.outcome.totals if key.startswith("server")]
+
+
+def test_busy_time_adds_up_and_is_read_from_the_log() -> None:
+    result = at_work(num_versions=6)
+    last = result.kind("aggregate")[-1]
+    counts = {
+        "dispatch": len(result.kind("dispatch")),
+        "receipt": len(result.kind("arrival")),
+        "aggregation": 6,
+        "evaluation": 6,  # the one of version 6 follows
+    }
+    assert last["busy"] == pytest.approx({what: n * BUSY[what] for what, n in counts.items()})
+    assert result.history.server_seconds == last["busy"]
+    assert result.outcome.totals["server_seconds_evaluation"] == pytest.approx(7 * 2.0)
+    event = from_json(last)
+    assert isinstance(event, Aggregated)
+    assert event.busy == last["busy"]
+    assert "busy" not in event.report
+    assert to_json(event) == last
+
+
+@pytest.mark.parametrize("serial", [True, False])
+def test_time_never_runs_backwards(serial: bool) -> None:
+    result = at_work(
+        Buffered(6, 3),
+        server=Server(**BUSY, serial=serial),
+        availability=Stays({client: [7.0 + client, 3.0] for client in range(5)}),
+        deadline=6.0,
+        num_versions=15,
+    )
+    assert result.kind("failure")
+    course = [event["t"] for event in result.events]
+    assert course == sorted(course)
+
+
+def test_a_slow_server_makes_updates_rarer() -> None:
+    fast, slow = (at_work(server=Server(receipt=seconds)) for seconds in (0.0, 3.0))
+    assert slow.outcome.seconds >= 3.0 * len(slow.kind("arrival")) > fast.outcome.seconds
+
+
+def test_a_reply_that_came_by_its_deadline_counts_though_it_is_received_later() -> None:
+    result = run(
+        synchronous(3),
+        devices=Times(lambda client, order: 5.0),
+        num_clients=3,
+        num_versions=1,
+        deadline=5.5,
+        server=Server(receipt=2.0),
+    )
+    assert times(result, "arrival") == [7.0, 9.0, 11.0]
+
+
+# -- it follows from the events alone -------------------------------------------------------------
+
+
+class Unequal(HeadedQuadratic):
+    def train_indices(self, client_id: int) -> Any:
+        return super().train_indices(client_id)[: 1 + client_id % 4]
+
+
+def trained(**more: Any) -> Run:
+    trainer = LocalTrainer(Unequal.scattered(10), upload="delta", batch_size=3)
+    return at_work(Buffered(6, 3), trainer=trainer, num_versions=10, **more)
+
+
+def test_workers_change_nothing() -> None:
+    one, two = trained(), trained(workers=2)
+    assert one.events == two.events
+    assert one.final == two.final
+
+
+def test_batches_change_no_time() -> None:
+    """Losses differ in their last bits."""
+    one, together = trained(), trained(batch=4)
+    assert together.outcome.totals["batched_orders"] > 0
+
+    def course(result: Run) -> list[Any]:
+        return [(e["kind"], e["t"], e.get("client"), e.get("busy")) for e in result.events]
+
+    assert course(one) == course(together)
+
+
+def engine(recorder: Recorder, stop: Stop, checkpoints: list[Any] | None = None) -> Engine:
+    made: Engine
+
+    def keep(version: int) -> None:
+        if checkpoints is not None:
+            checkpoints.append((len(recorder.events), deepcopy(made.state_dict())))
+
+    made = Engine(
+        strategy=MeanDelta(),
+        schedule=Buffered(6, 3),
+        clock=VirtualClock(
+            Inline(Scripted(toward_own_number)),
+            Times(lambda client, order: 1.0 + client % 3 + 0.25 * order % 2),
+            10,
+            server=Server(**BUSY),
+        ),
+        initial=np.zeros(2, np.float32),
+        stop=stop,
+        evaluate=evaluated,
+        checkpoint=keep,
+        checkpoint_every=2,
+        checkpoint_final=True,
+        sinks=[recorder],
+    )
+    return made
+
+
+def test_a_checkpoint_holds_the_servers_work() -> None:
+    whole, states = Recorder(), []
+    engine(whole, Stop(num_versions=10), states).run()
+    assert len(states) > 3
+    for written, state in states[:-1]:
+        rest = Recorder()
+        again = engine(rest, Stop(num_versions=10))
+        again.load_state_dict(state)
+        again.run()
+        assert whole.events[written:] == rest.events
+
+
+@pytest.mark.parametrize("seconds", np.arange(3.1, 12.0, 0.37))
+def test_a_run_that_ended_by_its_seconds_can_go_on(seconds: float) -> None:
+    """At whatever the server was at work."""
+    whole = Recorder()
+    engine(whole, Stop(seconds=30.0)).run()
+    first, states = Recorder(), []
+    ended = engine(first, Stop(seconds=seconds), states).run()
+    assert ended.stopped == "seconds"
+    assert ended.seconds >= seconds
+    written, state = states[-1]
+    rest = Recorder()
+    again = engine(rest, Stop(seconds=30.0))
+    again.load_state_dict(state)
+    again.run()
+    assert first.events[:written] + rest.events == whole.events
+    assert math.isclose(whole.events[-1]["t"], 30.0, abs_tol=3.0)
