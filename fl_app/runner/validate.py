@@ -147,6 +147,15 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     )
     build_client_evaluation(config)
     _check_runtime(config.runtime)
+    measures = ("target_accuracy", "client_eval_every", "metrics")
+    asked = [key for key in measures if config[key]]
+    require(
+        config.runtime.get("train", True) or not asked,
+        "runtime.train",
+        "false",
+        f"true with {', '.join(asked)}",
+        "nothing is trained, and so nothing is measured",
+    )
     if given.task is None:
         _check_task(config.task)
         _require_data(config)

@@ -113,7 +113,7 @@ def test_commands_name_options_that_exist(page: Path) -> None:
             single = [
                 # The first value of a sweep.
                 word if "[" in word or "{" in word else word.split(",")[0]
-                for word in (word.strip('"') for word in words)
+                for word in (word.replace('"', "") for word in words)
                 if not word.startswith("hydra")
             ]
             hydra.compose("config", overrides=single)
