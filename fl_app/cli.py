@@ -28,7 +28,11 @@ def _at_most(value: float, bound: float | None) -> float:
 OmegaConf.register_new_resolver("at_most", _at_most, replace=True)
 
 # Options of Hydra's plugins, and the extra of this project that installs each.
-PLUGINS = {"hydra/launcher=joblib": "server", "hydra/sweeper=optuna": "optuna"}
+PLUGINS = {
+    "hydra/launcher=joblib": "server",
+    "hydra/launcher=submitit_local": "slurm",
+    "hydra/launcher=submitit_slurm": "slurm",
+}
 
 _one_at_a_time = threading.Lock()  # Hydra's state belongs to the process
 

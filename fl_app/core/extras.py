@@ -17,6 +17,9 @@ EXTRAS = {
     "ray": "simulation",
     "datasets": "datasets",
     "flwr_datasets": "datasets",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
+    "optuna": "search",
     "peft": "llm",
     "transformers": "llm",
 }

@@ -128,7 +128,8 @@ def run_cell(
         stack.enter_context(closing(engine))
         if saved is not None:
             engine.load_state_dict(saved["engine"])
-            print(f"{label}: goes on from version {engine.version}")
+            if show:
+                print(f"{label}: goes on from version {engine.version}")
         with require_writable(folder):
             files.lock()  # before anything changes that a run of another process needs
         stack.callback(files.close)

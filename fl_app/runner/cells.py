@@ -1,7 +1,9 @@
 """The configurations of an experiment's cells."""
 
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
+import yaml
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
@@ -83,6 +85,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     if experiment.only:
         names = list(dict.fromkeys(n for word in experiment.only for n in _named(word, own)))
     seeds = experiment.seeds or [None]
+    tuned = _tuned(experiment.tuned, experiment.seeds or [config.seed])
     if experiment.scale == "smoke":
         seeds = seeds[:1]
     cells = {}
@@ -95,6 +98,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
                 overrides=[
                     *experiment.overrides,
                     *own[name],
+                    *tuned.get(name, []),
                     *mine,
                     *overrides,
                 ],
@@ -120,6 +124,32 @@ def _named(word: str, names: Collection[str]) -> list[str]:
             f"experiment.only names {word!r}, which is none of the cells {', '.join(names)}"
         )
     return found
+
+
+def _tuned(path: str | None, seeds: Collection[int]) -> dict[str, list[str]]:
+    """The overrides that a search has found for each cell.
+
+    Raises:
+        ValueError: the file is none of a search, or the search used one of the seeds.
+    """
+    if path is None:
+        return {}
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        cells, before = dict(found["cells"]), set(found["seeds"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"experiment.tuned={path} must be the file best.yaml of a search: {error}"
+        ) from None
+    both = sorted(before & {*seeds})
+    require(
+        not both,
+        "experiment.seeds",
+        list(seeds),
+        f"none of those of the search in {path}",
+        f"it has {both}, and a setting is not judged on what it was chosen by",
+    )
+    return cells
 
 
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:

@@ -20,7 +20,7 @@ STALE = (
     *("checkpoints/version-*", "tensorboard/events.out.tfevents.*"),
 )
 # A run may be resumed with other values of these.
-CARRYING_OUT = ("resume", "overwrite", "runtime", "tensorboard", "checkpoint_final")
+CARRYING_OUT = ("resume", "overwrite", "runtime", "tensorboard", "tracker", "checkpoint_final")
 LIMITS = ("num_versions", "max_seconds", "max_updates")  # and with larger values of these
 
 

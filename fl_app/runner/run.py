@@ -1,5 +1,6 @@
 """All runs of a configuration: one, or every cell of its experiment."""
 
+import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from omegaconf import DictConfig
 from fl_app import report
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
+from fl_app.record.folder import SUMMARY
+from fl_app.report.cells import ENDS
 from fl_app.runner import earlier
 from fl_app.runner.jobs import Job, Plan, carry_out
 from fl_app.runner.validate import checked_cells
@@ -157,7 +160,11 @@ def _run(
             problems[job.name] = ended.error
         if ended.summary is not None:
             summaries[job.name] = ended.summary
+            _track(job.plan, job.folder, folder, job.name)
         interrupted = interrupted or ended.interrupted
+    for name in done:  # of an earlier command that was killed before it could
+        if done[name] is not None:
+            _track(plans[name], folder / name, folder, name)
     if refused is not None and not summaries:
         raise refused
     # After Ctrl-C, the user does not wait for them.
@@ -166,3 +173,14 @@ def _run(
     summaries = {name: summaries[name] for name in plans if name in summaries}
     problems = {name: problems[name] for name in plans if name in problems}
     return Ran(table, figures, summaries, problems, interrupted)
+
+
+def _track(plan: Plan, folder: Path, store: Path, name: str) -> None:
+    """Hand a run that reached its end to the tracker, if one is asked for."""
+    if plan.config.tracker is None:
+        return
+    from fl_app.record.trackers import track
+
+    ended = json.loads((folder / SUMMARY).read_text())["stopped"] in ENDS
+    if ended:
+        track(plan.config.tracker, folder, store, name or plan.config.algorithm.name)

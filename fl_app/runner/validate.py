@@ -30,9 +30,11 @@ from fl_app.core.errors import (
     require_patterns,
     require_positive,
 )
+from fl_app.core.extras import require_installed
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
+from fl_app.record.trackers import TRACKERS
 from fl_app.runner.backends import needs_torch
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.given import NOTHING, Given
@@ -135,6 +137,15 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         "true, false or auto",
         "it decides whether TensorBoard files are written",
     )
+    require(
+        config.tracker is None or config.tracker in TRACKERS,
+        "tracker",
+        config.tracker,
+        f"null or one of {', '.join(TRACKERS)}",
+        "no other tracker is known",
+    )
+    if config.tracker is not None:
+        require_installed(config.tracker)
     for name in config.metrics:
         require(name in PER_CLASS, "metrics", name, f"one of {', '.join(PER_CLASS)}", "unknown")
     require(

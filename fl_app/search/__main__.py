@@ -1,0 +1,72 @@
+"""``python -m fl_app.search experiment=NAME search.trials=N [overrides]``."""
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from fl_app.runner import signals
+
+USAGE = """\
+Searches for the best setting of every cell of an experiment.
+
+  python -m fl_app.search experiment=quickstart search.trials=10 search.updates=1000 \\
+      'search.space=algorithm.client.local_lr=tag(log,interval(0.01,1))'
+
+Keys: """
+
+
+def main(words: Sequence[str]) -> int:
+    """Carry out a search; return the exit status, as of ``python -m fl_app``."""
+    signals.received = None
+    with signals.ending_at_once():  # the imports below take seconds
+        from fl_app.core.errors import Interrupted, RunError
+        from fl_app.core.extras import MissingExtra, told_if_missing
+
+        try:
+            with told_if_missing():
+                return _search(words)
+        except Interrupted:
+            print(f"interrupted; to go on: {_again(words)}", file=sys.stderr)
+            return signals.exit_status()
+        except RunError as error:
+            print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
+            return 1
+        except (ValueError, MissingExtra) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+
+
+_folder = Path()
+
+
+def _search(words: Sequence[str]) -> int:
+    global _folder
+    from fl_app.search.settings import Settings, split
+
+    if not words or {"-h", "--help"} & {*words}:
+        print(f"{USAGE}\n\n{(Settings.__doc__ or '').partition('Attributes:')[2].rstrip()}")
+        return 0
+    settings, others = split(words)
+    resume = "resume=auto" in others
+    others = [word for word in others if word != "resume=auto"]
+    for word in others:
+        if word.startswith(("resume=", "overwrite=", "hydra.")):
+            raise ValueError(f"{word} has no meaning here: use search.folder=... and resume=auto")
+    from fl_app.search.search import search
+
+    default = Path("outputs") / time.strftime("%Y-%m-%d/%H-%M-%S-search")
+    _folder = Path(settings.folder) if settings.folder else default
+    search(settings, others, _folder, resume)
+    return 0
+
+
+def _again(words: Sequence[str]) -> str:
+    kept = [word for word in words if not word.startswith(("search.folder=", "resume="))]
+    again = [*kept, f"search.folder={_folder}", "resume=auto"]
+    return shlex.join(["python", "-m", "fl_app.search", *again])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

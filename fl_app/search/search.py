@@ -1,0 +1,386 @@
+"""Carries out a search: trials of every cell, then their best settings on fresh seeds."""
+
+import json
+import shutil
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import hydra
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
+from optuna.trial import Trial
+
+from fl_app.cli import CONF, compose, nearest
+from fl_app.core.errors import Interrupted, require
+from fl_app.core.files import atomic_write, open_log
+from fl_app.record.progress import Board
+from fl_app.report import print_table
+from fl_app.runner import earlier
+from fl_app.runner.jobs import Ended, Job, Plan, carry_out
+from fl_app.runner.run import run_cells
+from fl_app.runner.validate import checked_cells
+from fl_app.search import results, space
+from fl_app.search.settings import Settings
+from fl_app.search.study import CellStudy, open_journal
+
+JOURNAL, SETTINGS, LOCK = "study.jsonl", "search.json", "search.lock"
+# What a search may be continued with other values of.
+CARRYING_OUT = ("parallel", "folder", "trials", "test_seeds")
+_UNKNOWN = object()
+HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files of a run that nobody reads after it
+
+
+def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
+    """Search, and write ``trials.csv``, ``best.yaml`` and ``search.html`` into a folder.
+
+    Args:
+        settings: of the search.
+        words: overrides that describe the experiment.
+        folder: for all files.
+        resume: whether to go on with the search that the folder holds, if it holds one.
+
+    Raises:
+        ValueError: a key is refused; nothing was run by this call, unless a trial's own values are.
+        RunError: a run on fresh seeds failed.
+        Interrupted: Ctrl-C; the same search goes on with ``resume=auto``.
+    """
+    config = compose(words)
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cells = _cells(settings, config, words, folder)
+        _enter(settings, words, folder, resume)
+        with open_log(folder / LOCK, None):
+            storage = open_journal(folder / JOURNAL)
+            for cell in cells:
+                cell.open(storage)
+            interrupted = _try_all(cells, settings)
+            found = [cell.found() for cell in cells]
+            results.write(found, settings, folder)
+            if interrupted:
+                raise Interrupted(f"interrupted; what was tried so far lies in {folder}")
+            results.tell(found, folder)
+            if settings.test_seeds:
+                _judge(settings, config, words, folder)
+
+
+def _enter(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
+    """Make the folder; of a search that it holds, compare the settings."""
+    own = {key: value for key, value in asdict(settings).items() if key not in CARRYING_OUT}
+    now = {"search": own, "words": list(words)}
+    path = folder / SETTINGS
+    if path.exists():
+        require(
+            resume,
+            "search.folder",
+            folder,
+            "a new folder, or one to go on with by resume=auto",
+            "it holds a search",
+        )
+        before = json.loads(path.read_text())
+        if before != now:
+            keys = [f"search.{k}" for k in own if before["search"].get(k) != own[k]]
+            raise ValueError(
+                f"resume=auto: {folder} holds a search with other words "
+                f"({', '.join(keys) or ' '.join(before['words'])}): give another folder"
+            )
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(path) as file:
+        file.write(json.dumps(now, indent=2).encode())
+
+
+def _try_all(cells: Sequence["SearchedCell"], settings: Settings) -> bool:
+    """Carry out all trials; return whether Ctrl-C ended them."""
+    jobs: deque[Job] = deque()
+    by_name = {}
+    for cell in cells:
+        for job in cell.todo():
+            by_name[job.name] = cell
+            jobs.append(job)
+    board = Board()
+    try:
+        for job, ended in carry_out(jobs, settings.parallel, show=False):
+            if ended.interrupted:
+                return True
+            cell = by_name.pop(job.name)
+            for follower in cell.take(job, ended):
+                by_name[follower.name] = cell
+                jobs.append(follower)
+            board.show("search", _share(cells), _status(cells))
+    finally:
+        board.close()
+    return False
+
+
+def _share(cells: Sequence["SearchedCell"]) -> float:
+    return sum(cell.ended for cell in cells) / sum(cell.settings.trials for cell in cells)
+
+
+def _status(cells: Sequence["SearchedCell"]) -> str:
+    ended, total = sum(c.ended for c in cells), sum(c.settings.trials for c in cells)
+    return f"{ended}/{total} trials of {len(cells)} cells"
+
+
+def _judge(settings: Settings, config: DictConfig, words: Sequence[str], folder: Path) -> None:
+    """Run the best setting of every cell on fresh seeds, and write the usual report."""
+    own = [
+        *words,
+        f"experiment.tuned={folder / results.BEST}",
+        f"experiment.seeds={list(settings.test_seeds)}",
+        f"experiment.parallel={settings.parallel}",
+        *_budget(settings),
+        "resume=auto",
+    ]
+    config = hydra.compose("config", overrides=own)
+    plans = {name: Plan(cell, own) for name, cell in checked_cells(config, own).items()}
+    target = config.experiment.report_accuracy
+    ran = run_cells(plans, folder / "test", target, parallel=settings.parallel)
+    print_table(ran.table)
+    print(f"The best settings on fresh seeds: {folder / 'test'}")
+    if ran.interrupted:
+        raise Interrupted(f"interrupted; what was done so far lies in {folder}")
+    if ran.problems:
+        raise list(ran.problems.values())[-1]
+
+
+def _budget(settings: Settings) -> list[str]:
+    words = {"max_updates": settings.updates, "max_seconds": settings.seconds}
+    return [f"{key}={value}" for key, value in words.items() if value is not None]
+
+
+def _cells(
+    settings: Settings, config: DictConfig, words: Sequence[str], folder: Path
+) -> list["SearchedCell"]:
+    """The cells of the experiment, each with its space and the same budget."""
+    experiment = config.experiment
+    require(
+        bool(experiment.cells),
+        "experiment",
+        "null",
+        "the name of an experiment, such as experiment=quickstart",
+        "there are no cells to search",
+    )
+    for key in ("seeds", "parallel", "tuned"):
+        given = any(word.startswith(f"experiment.{key}=") for word in words)
+        instead = {"seeds": "search.seeds", "parallel": "search.parallel"}.get(key, "nothing")
+        require(not given, f"experiment.{key}", "...", f"left out: use {instead}", "of no effect")
+    own = [*words, *_budget(settings), "experiment.seeds=null"]
+    config = hydra.compose("config", overrides=own)
+    cells = checked_cells(config, own)
+    common = space.words_of(settings.space) or list(experiment.space)
+    searched = []
+    for name, cell in cells.items():
+        more = [] if settings.space else list(experiment.spaces.get(name.partition("@")[0], []))
+        replaced = {_key(word) for word in more if word.endswith("=null")}
+        parsed = space.parse([word for word in [*common, *more] if _key(word) not in replaced])
+        require(
+            bool(parsed), "search.space", "''", f"given for cell {name}", "there is nothing to try"
+        )
+        for key in parsed:
+            if OmegaConf.select(cell, key, default=_UNKNOWN) is _UNKNOWN:
+                known = list(pd.json_normalize(OmegaConf.to_container(cell)).columns)
+                told = f"search.space: unknown key {key!r} of cell {name}{nearest(key, known)}"
+                raise ValueError(told)
+        searched.append(SearchedCell(name, cell, parsed, settings, own, folder / "runs" / name))
+    budgets = {cell.budget for cell in searched}
+    require(
+        len(budgets) == 1 and None not in next(iter(budgets)),
+        "search.updates",
+        settings.updates,
+        "given, or search.seconds, unless all cells have the same max_updates or max_seconds",
+        "cells would be compared that learn for different times",
+    )
+    key, limit = searched[0].budget_of_all
+    require(
+        all(rung < limit for rung in settings.rungs),
+        "search.rungs",
+        settings.rungs,
+        f"below {key}={limit}",
+        "a trial would have ended before",
+    )
+    return searched
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0]
+
+
+@dataclass
+class SearchedCell:
+    """The search in one cell, as far as it is.
+
+    Attributes:
+        name: of the cell.
+        config: of the cell, before a trial's values.
+        space: what is tried.
+        settings: of the search.
+        words: overrides that describe the experiment.
+        folder: of the cell's runs.
+    """
+
+    name: str
+    config: DictConfig
+    space: space.Space
+    settings: Settings
+    words: Sequence[str]
+    folder: Path
+    _study: CellStudy | None = None
+    _trial: Trial | None = None
+    _configs: dict[int, DictConfig] = field(default_factory=dict)
+    _rung: int = 0
+    _summaries: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _waiting: set[int] = field(default_factory=set)
+
+    @property
+    def budget(self) -> tuple[str, float | None]:
+        """Which limit ends a run, and its value."""
+        if self.settings.seconds is not None or self.config.max_updates is None:
+            return "max_seconds", self.config.max_seconds
+        return "max_updates", self.config.max_updates
+
+    @property
+    def study(self) -> CellStudy:
+        assert self._study is not None, "`open` comes first"
+        return self._study
+
+    @property
+    def ended(self) -> int:
+        """Trials that have ended."""
+        return len(self.study.trials) - (self._trial is not None)
+
+    def open(self, storage: Any) -> None:
+        """Begin or continue the study in a storage."""
+        configured = {key: OmegaConf.select(self.config, key) for key in self.space}
+        first = space.grid(self.space, self.settings.grid, configured) if self.settings.grid else []
+        self._study = CellStudy(
+            storage,
+            self.name,
+            self.space,
+            first,
+            self.settings.trials,
+            seed=self.settings.seed,
+            rungs=len(self.settings.rungs),
+        )
+        for trial in self.study.trials:
+            if trial.state.is_finished():
+                self._tidy(trial.number)
+
+    def todo(self) -> list[Job]:
+        """The runs that are needed next and have not ended; empty = all trials have ended."""
+        while True:
+            if self._trial is None and not self._next():
+                return []
+            assert self._trial is not None
+            jobs = []
+            for seed, config in self._configs.items():
+                key, _ = self.budget
+                config[key] = self._limit
+                folder = self._folder(seed)
+                summary = earlier.finished(config, folder)
+                if summary is not None:
+                    self._summaries[seed] = summary
+                else:
+                    name = f"{self.name}/{self._trial.number}/{seed}"
+                    jobs.append(Job(name, Plan(config, self.words), folder, name))
+                    self._waiting.add(seed)
+            if jobs:
+                return jobs
+            self._judge()
+
+    def take(self, job: Job, ended: Ended) -> list[Job]:
+        """Take in a run that ended; return the runs that follow."""
+        assert self._trial is not None
+        if ended.refused is not None:
+            raise ValueError(f"{job.name}: {ended.refused}")
+        seed = int(job.name.rpartition("/")[2])
+        self._waiting.remove(seed)
+        self._summaries[seed] = ended.summary or {"stopped": str(ended.error)}
+        if self._waiting:
+            return []
+        self._judge()
+        return self.todo()
+
+    def found(self) -> results.Found:
+        """What the search has come to in this cell."""
+        return results.Found(
+            self.name, self.config.algorithm.name, self.space, self.study, self.folder, self.budget
+        )
+
+    @property
+    def _limit(self) -> float:
+        """Where the runs of the present rung end."""
+        rungs = self.settings.rungs
+        _, limit = self.budget_of_all
+        if self._rung < len(rungs):
+            rung = rungs[self._rung]
+            return rung if self.budget[0] == "max_seconds" else int(rung)
+        return limit
+
+    @property
+    def budget_of_all(self) -> tuple[str, float]:
+        """As `budget`, once it is known that there is one."""
+        key, limit = self.budget
+        assert limit is not None
+        return key, limit
+
+    def _folder(self, seed: int) -> Path:
+        assert self._trial is not None
+        return self.folder / str(self._trial.number) / f"seed{seed}"
+
+    def _next(self) -> bool:
+        """Go to the trial that was interrupted or to a new one; False = all have ended."""
+        following = self.study.next()
+        if following is None:
+            return False
+        self._trial, values = following
+        self._rung, self._summaries = 0, {}
+        own = [*self.words, *(space.override(key, value) for key, value in values.items())]
+        own += [f"experiment.only=[{self.name}]", "resume=auto", "checkpoint_final=true"]
+        self._configs = {}
+        for seed in self.settings.seeds:
+            config = hydra.compose("config", overrides=[*own, f"experiment.seeds=[{seed}]"])
+            (self._configs[seed],) = checked_cells(config, [*own, f"seed={seed}"]).values()
+        return True
+
+    def _judge(self) -> None:
+        """Record the scores of a rung, and go to the next rung or trial."""
+        assert self._trial is not None
+        last = self._rung == len(self.settings.rungs)
+        key, limit = self.budget_of_all
+        scores = {}
+        for seed in self.settings.seeds:
+            summary = self._summaries[seed]
+            score = results.score_of(summary, self.settings.measure)
+            if score is None or summary["stopped"] not in ("updates", "seconds", "num_versions"):
+                self.study.fail(self._trial, f"seed {seed}: {summary['stopped']}")
+                self._leave()
+                return
+            reached = summary["client_updates" if key == "max_updates" else "virtual_seconds"]
+            require(
+                not last or reached >= limit or summary["stopped"] != "num_versions",
+                "num_versions",
+                summary["num_versions"],
+                f"larger, for cell {self.name}: it ended the run before {key}={limit}",
+                "cells would be compared that learn for different times",
+            )
+            scores[seed] = score
+        self._trial.set_user_attr(
+            "spent", sum(s["client_updates"] for s in self._summaries.values())
+        )
+        if self.study.judge(self._trial, self._rung, scores, last):
+            self._rung, self._summaries = self._rung + 1, {}
+        else:
+            self._leave()
+
+    def _leave(self) -> None:
+        assert self._trial is not None
+        self._tidy(self._trial.number)
+        self._trial = None
+
+    def _tidy(self, number: int) -> None:
+        """Remove what nobody reads of the runs of a trial that has ended."""
+        for name in HEAVY:
+            for path in self.folder.glob(f"{number}/seed*/{name}"):
+                shutil.rmtree(path) if path.is_dir() else path.unlink()

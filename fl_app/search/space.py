@@ -1,0 +1,134 @@
+"""What a search tries: keys with the values that they may have."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    IntervalSweep,
+    Override,
+    QuotedString,
+    RangeSweep,
+)
+from hydra.errors import HydraException
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+
+from fl_app.core.errors import require
+
+Space: TypeAlias = dict[str, BaseDistribution]
+Values: TypeAlias = dict[str, Any]  # one for each key of a space
+
+
+def parse(words: Sequence[str]) -> Space:
+    """The space that words describe, in their order; a later word replaces an earlier one.
+
+    ``choice(a,b)`` is one of some values, ``interval(a,b)`` a number between two, ``range(a,b)`` a
+    number of steps of 1. ``tag(log,interval(a,b))`` is drawn evenly on a logarithmic scale, and
+    ``int(interval(a,b))`` is an integer.
+
+    Raises:
+        ValueError: a word says nothing of the kind.
+    """
+    space: Space = {}
+    for word in words:
+        try:
+            override = OverridesParser.create().parse_override(word)
+        except HydraException as error:
+            raise ValueError(f"search.space: {word}: {error}") from None
+        space[override.key_or_group] = _distribution(override, word)
+    return space
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, as a shell splits them."""
+    return shlex.split(text)
+
+
+def _distribution(override: Override, word: str) -> BaseDistribution:
+    sweep = override.value()
+    if isinstance(sweep, ChoiceSweep) and not sweep.shuffle:
+        return CategoricalDistribution([_plain(value) for value in sweep.list])
+    if isinstance(sweep, IntervalSweep):
+        low, high, log = sweep.start, sweep.end, "log" in sweep.tags
+        assert low is not None
+        assert high is not None
+        require(low < high, "search.space", word, "an interval with its lower end first", "empty")
+        require(low > 0 or not log, "search.space", word, "above 0 on a logarithmic scale", "empty")
+        if isinstance(low, int) and isinstance(high, int):
+            return IntDistribution(low, high, log=log)
+        return FloatDistribution(float(low), float(high), log=log)
+    if isinstance(sweep, RangeSweep) and isinstance(sweep.step, int) and sweep.stop is not None:
+        low, high, step = int(sweep.start or 0), int(sweep.stop), sweep.step
+        require(step > 0 and low < high, "search.space", word, "an ascending range", "empty")
+        return IntDistribution(low, low + (high - 1 - low) // step * step, step=step)
+    raise ValueError(
+        f"search.space: {word} must be KEY=choice(...), KEY=interval(...), KEY=range(...) or "
+        "KEY=tag(log,interval(...)): there is nothing to choose from"
+    )
+
+
+def _plain(value: Any) -> Any:
+    return value.text if isinstance(value, QuotedString) else value
+
+
+def grid(
+    space: Mapping[str, BaseDistribution], points: int, configured: Mapping[str, Any]
+) -> list[Values]:
+    """The first trials: values of the first key, evenly spread over its range, ends included.
+
+    Args:
+        space: of a cell, not empty.
+        points: values at most.
+        configured: values of the cell's configuration. Other keys than the first have these, where
+            they lie in their range.
+    """
+    key, first = next(iter(space.items()))
+    others = {
+        other: value
+        for other, value in configured.items()
+        if other != key and _holds(space[other], value)
+    }
+    return [{key: value, **others} for value in dict.fromkeys(_spread(first, points))]
+
+
+def _holds(distribution: BaseDistribution, value: Any) -> bool:
+    if isinstance(distribution, CategoricalDistribution):
+        return value in distribution.choices
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and distribution._contains(value)
+
+
+def _spread(first: BaseDistribution, points: int) -> list[Any]:
+    if isinstance(first, CategoricalDistribution):
+        return list(first.choices[:points])
+    assert isinstance(first, FloatDistribution | IntDistribution)
+    low, high = first.low, first.high
+    shares = [0.5] if points == 1 else [i / (points - 1) for i in range(points)]
+    values = [
+        low * (high / low) ** share if first.log else low + (high - low) * share for share in shares
+    ]
+    if isinstance(first, IntDistribution):
+        return [low + round((value - low) / first.step) * first.step for value in values]
+    # As a person would write them, and within the range.
+    return [min(max(float(f"{value:.4g}"), low), high) for value in values]
+
+
+def at_edge(distribution: BaseDistribution, value: Any) -> bool:
+    """Whether a value is an end of its range: a better one may lie beyond."""
+    if isinstance(distribution, FloatDistribution | IntDistribution):
+        return value in (distribution.low, distribution.high)
+    return False
+
+
+def override(key: str, value: Any) -> str:
+    """The word that sets a key."""
+    if value is None or isinstance(value, bool):
+        return f"{key}={str(value).lower().replace('none', 'null')}"
+    return f"{key}={value!r}" if isinstance(value, str) and " " in value else f"{key}={value}"

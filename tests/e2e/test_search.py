@@ -1,0 +1,187 @@
+"""`python -m fl_app.search`, killed at random moments, continued, and side by side."""
+
+import csv
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from fl_app.search.__main__ import main
+
+SPACE = (
+    "algorithm.client.local_lr=tag(log,interval(0.01,1)) algorithm.client.local_steps=choice(5,10)"
+)
+WORDS = [
+    "experiment=quickstart",
+    "experiment.only=[fedbuff,fedasync]",
+    "runtime.workers=0",
+    "search.trials=4",
+    "search.grid=3",
+    "search.updates=60",
+    "search.rungs=[20]",
+    "search.seeds=[0,1]",
+    f"search.space={SPACE}",
+]
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "fl_app.search", *WORDS, f"search.folder={folder}", *more]
+
+
+def rows(folder: Path) -> list[dict[str, str]]:
+    with (folder / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("searched")
+    done = subprocess.run(
+        command(folder, "search.test_seeds=[5]"), capture_output=True, text=True, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert "The best settings on fresh seeds: " in done.stdout
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_every_cell_gets_the_same_trials_and_updates(searched: Path) -> None:
+    trials = rows(searched)
+    assert [row["cell"] for row in trials] == ["fedbuff"] * 4 + ["fedasync"] * 4
+    assert {row["client_updates"] for row in trials if row["state"] == "complete"} == {"120"}
+    rates = [float(row["algorithm.client.local_lr"]) for row in trials]
+    assert rates[:3] == rates[4:7] == [0.01, 0.1, 1.0]
+    for row in trials:
+        if row["state"] == "complete":
+            of_seeds = [float(row["score_seed0"]), float(row["score_seed1"])]
+            assert float(row["score"]) == pytest.approx(sum(of_seeds) / 2)
+    assert not [*searched.glob("runs/*/*/*/events.jsonl")]  # removed when a trial ended
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_best_setting_is_run_on_fresh_seeds(searched: Path) -> None:
+    best = OmegaConf.load(searched / "best.yaml")
+    assert best.seeds == [0, 1]
+    for cell in ("fedbuff", "fedasync"):
+        mine = [r for r in rows(searched) if r["cell"] == cell and r["state"] == "complete"]
+        top = max(mine, key=lambda row: float(row["score"]))
+        key = "algorithm.client.local_lr"
+        config = OmegaConf.load(searched / "test" / cell / "config.yaml")
+        assert config.algorithm.client.local_lr == float(top[key])
+        assert f"{key}={top[key]}" in best.cells[cell]
+        assert config.seed == 5
+        assert config.max_updates == 60
+    assert (searched / "test" / "report.html").is_file()
+    page = (searched / "search.html").read_text()
+    assert "The best settings" in page
+    assert "Course of the search" in page
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_search_that_is_killed_at_random_moments_is_the_same(
+    searched: Path, tmp_path: Path
+) -> None:
+    draw = random.Random(0)
+    kills = 0
+    for _ in range(12):
+        with subprocess.Popen(
+            command(tmp_path, "resume=auto"),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                _, err = process.communicate(timeout=draw.uniform(2, 9) if kills < 4 else 200)
+            except subprocess.TimeoutExpired:
+                kills += 1
+                os.killpg(process.pid, signal.SIGKILL)
+                continue
+        assert process.returncode == 0, err
+        break
+    assert kills >= 2
+    assert rows(tmp_path) == rows(searched)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_search_side_by_side_is_the_same(searched: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        command(tmp_path, "search.parallel=2"), capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    assert rows(tmp_path) == rows(searched)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_ctrl_c_tells_how_to_go_on(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        command(tmp_path, "search.trials=500"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        while not any(tmp_path.glob("runs/*/*/*/metrics.csv")):
+            assert process.poll() is None, process.communicate()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert re.match(r"interrupted; to go on: python -m fl_app\.search .*resume=auto$", err)
+    if (tmp_path / "trials.csv").exists():  # else Ctrl-C came between two runs
+        assert rows(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["search.updates=10"], "search.space='' must be given for cell fedavg"),
+        (["search.space=a.b=interval(0,1)", "search.updates=10"], "unknown key 'a.b'"),
+        (["search.space=seed=interval(0,1)"], "search.updates=None must be given"),
+        (
+            ["search.space=seed=interval(0,1)", "search.updates=10", "search.rungs=[10]"],
+            "search.rungs=[10.0] must be below max_updates=10",
+        ),
+        (["experiment.seeds=[1]"], "experiment.seeds=... must be left out: use search.seeds"),
+        (["overwrite=true"], "overwrite=true has no meaning here"),
+        (["search.seeds=[0]", "search.test_seeds=[0]"], "search.seeds has [0], too"),
+    ],
+)
+def test_searches_that_mean_nothing_are_refused(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["experiment=quickstart", "experiment.only=[fedavg]", f"search.folder={tmp_path}/s"]
+    assert main([*more, *words]) == 2
+    assert told in capsys.readouterr().err
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_search_needs_an_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["algorithm=fedbuff", "search.updates=10"]) == 2
+    assert "error: experiment=null must be the name of an experiment" in capsys.readouterr().err
+
+
+def test_a_folder_that_holds_a_search_is_continued_on_demand_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "search.json").write_text('{"search": {"seed": 1}, "words": []}')
+    words = [f"search.folder={tmp_path}", *WORDS]
+    assert main(words) == 2
+    assert "must be a new folder, or one to go on with by resume=auto" in capsys.readouterr().err
+    assert main([*words, "resume=auto"]) == 2
+    assert "holds a search with other words (search.space, " in capsys.readouterr().err
+
+
+def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    assert "test_seeds: " in capsys.readouterr().out

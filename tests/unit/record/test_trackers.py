@@ -1,0 +1,155 @@
+"""What trackers receive of a run; the trackers are fakes where their packages are not installed."""
+
+import json
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+from configs import composed
+
+from fl_app.record.trackers import track
+from fl_app.runner.validate import validate_config
+
+CONFIG = """\
+seed: 3
+algorithm: {name: fedbuff, client: {local_lr: 0.1}}
+experiment: {name: mine, scale: full, cells: {a: [algorithm=fedbuff]}}
+"""
+SUMMARY = {
+    **{"seed": 3, "commit": "abc", "version": "1", "stopped": "updates", "data": None},
+    **{"final_accuracy": 0.9, "failures": 0, "score": "accuracy", "higher_is_better": True},
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "config.yaml").write_text(CONFIG)
+    (folder / "summary.json").write_text(json.dumps(SUMMARY))
+    rows = "version,t,accuracy,loss\n0,0.0,0.1,nan\n5,2.5,0.9,\n"
+    (folder / "metrics.csv").write_text(rows)
+    return folder
+
+
+def test_mlflow_receives_a_run_once(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, Any]] = []
+
+    class Client:
+        def __init__(self, tracking_uri: str) -> None:
+            calls.append(("uri", tracking_uri))
+
+        def get_experiment_by_name(self, name: str) -> None:
+            calls.append(("experiment", name))
+
+        def create_experiment(self, name: str) -> str:
+            return f"id of {name}"
+
+        def create_run(self, experiment: str, run_name: str, tags: dict[str, str]) -> object:
+            calls.append(("run", (experiment, run_name, tags["commit"])))
+            return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
+
+        def log_batch(self, run: str, **values: Any) -> None:
+            calls.extend((kind, each) for kind, some in values.items() for each in some)
+
+        def log_artifact(self, run: str, path: str) -> None:
+            calls.append(("file", Path(path).name))
+
+        def set_terminated(self, run: str) -> None:
+            calls.append(("end", run))
+
+    entities = ModuleType("mlflow.entities")
+    for name in ("Metric", "Param", "RunTag"):
+        setattr(entities, name, lambda *values: values)
+    tracking = ModuleType("mlflow.tracking")
+    tracking.MlflowClient = Client  # type: ignore[attr-defined]
+    for module in (ModuleType("mlflow"), entities, tracking):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    track("mlflow", run, tmp_path, "a")
+    track("mlflow", run, tmp_path, "a")
+    assert calls[0] == ("uri", (tmp_path / "mlruns").as_uri())
+    assert [c for c in calls if c[0] == "run"] == [("run", ("id of mine", "a", "abc"))]
+    assert ("params", ("algorithm.client.local_lr", "0.1")) in calls
+    assert not [value for kind, value in calls if kind == "params" and "cells" in value[0]]
+    measured = [(m[0], m[1], m[3]) for kind, m in calls if kind == "metrics"]
+    assert ("accuracy", 0.9, 5) in measured
+    assert ("summary.final_accuracy", 0.9, 0) in measured
+    assert not [m for m in measured if m[0] == "loss"]
+    assert ("tags", ("seed", "3")) in calls
+    assert calls[-1] == ("end", "r1")
+
+
+def test_wandb_receives_a_run_offline(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: dict[str, Any] = {}
+    logged: list[Any] = []
+    ended: list[bool] = []
+    offline = SimpleNamespace(
+        id="w1",
+        log=lambda *values: logged.append(values),
+        summary={},
+        finish=lambda: ended.append(True),
+    )
+    wandb = ModuleType("wandb")
+    wandb.init = lambda **values: begun.update(values) or offline  # type: ignore[attr-defined]
+    wandb.Settings = wandb.Table = lambda **values: values  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    track("wandb", run, tmp_path, "a")
+    assert (begun["mode"], begun["project"], begun["name"]) == ("offline", "mine", "a")
+    assert begun["config"]["algorithm.client.local_lr"] == 0.1
+    assert begun["tags"] == ["commit abc"]
+    assert logged[1] == ({"t": 2.5, "accuracy": 0.9}, 5)
+    table = logged[2][0]["evaluations"]
+    assert table == {
+        "columns": ["version", "t", "accuracy"],
+        "data": [[0.0, 0.0, 0.1], [5.0, 2.5, 0.9]],
+    }
+    assert offline.summary["final_accuracy"] == 0.9
+    assert ended == [True]
+    assert json.loads((run / "tracked.json").read_text()) == {"tracker": "wandb", "run": "w1"}
+
+
+@pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")
+def test_mlflow_reads_what_was_tracked(run: Path, tmp_path: Path) -> None:
+    track("mlflow", run, tmp_path, "a")
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("mine")
+    (found,) = client.search_runs([experiment.experiment_id])
+    assert found.data.params["algorithm.client.local_lr"] == "0.1"
+    assert found.data.metrics["accuracy"] == 0.9
+    assert found.data.tags["commit"] == "abc"
+    assert {file.path for file in client.list_artifacts(found.info.run_id)} >= {"summary.json"}
+
+
+@pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb")
+def test_wandb_writes_a_run_without_a_network(run: Path, tmp_path: Path) -> None:
+    track("wandb", run, tmp_path, "a")
+    assert [*tmp_path.glob("wandb/offline-run-*/run-*.wandb")]
+
+
+def test_no_tracker_is_imported_unless_it_is_asked_for() -> None:
+    code = "import sys, fl_app.runner.run, fl_app.record.trackers;"
+    code += "sys.exit(bool({'mlflow', 'wandb', 'optuna'} & sys.modules.keys()))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_other_trackers_are_refused() -> None:
+    with pytest.raises(ValueError, match="tracker=neptune must be null or one of mlflow, wandb"):
+        validate_config(composed("tracker=neptune"))
+
+
+@pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed")
+def test_a_tracker_that_is_not_installed_names_its_extra() -> None:
+    with pytest.raises(
+        ValueError, match=r"mlflow is not installed: pip install 'fl-app\[mlflow\]'"
+    ):
+        validate_config(composed("tracker=mlflow"))
