@@ -3,18 +3,23 @@
 import argparse
 import json
 import multiprocessing
+import os
 from concurrent.futures import ProcessPoolExecutor
 
-from bench import batches, cluster, exchange, memory, server_step, throughput
+from bench import batches, cluster, exchange, gpu, memory, server_step, throughput
 from bench.workloads import CROWD, WORKLOADS
+from fl_app.client.gpus import gpus_of
 
 
 def main() -> None:
     """Measure one workload after the other, each in processes of its own."""
     names = [workload.work for workload in (*WORKLOADS, *batches.WORKLOADS, CROWD)]
     names += [exchange.WORK, server_step.WORK, *cluster.WORKS]
+    on_device = [workload.work for workload in gpu.WORKLOADS]
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
+    parser.add_argument(
+        "--only", nargs="+", choices=[*dict.fromkeys(names + on_device)], metavar="W"
+    )
     parser.add_argument("--repeats", type=int, default=5, help="paired measurements")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each side in one of them")
     parser.add_argument("--batch", default="auto", help="runtime.batch of B1 to B4")
@@ -24,10 +29,22 @@ def main() -> None:
     parser.add_argument(
         "--same-allocator", action="store_true", help="tune the limit's allocator like ours"
     )
+    parser.add_argument(
+        "--device",
+        metavar="cuda",
+        help="compare ways to train on this device alone: B1 to B4, and R, ResNet-18 with "
+        "GroupNorm; cuda is the first visible GPU, cuda:1 the second",
+    )
     parser.add_argument("--quick", action="store_true", help="2 repeats of 2 s, 240 versions")
     options = parser.parse_args()
     if options.quick:
         options.repeats, options.seconds, options.versions = 2, 2.0, 240
+    if options.device is not None:
+        _on_device(parser, options)
+        return
+    options.only = options.only or names
+    if alone := set(options.only) - set(names):
+        parser.error(f"--only {' '.join(alone)}: measured with --device alone")
     # Spawned: memory and allocator start from nothing, whatever was measured before.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as fresh:
@@ -63,6 +80,24 @@ def main() -> None:
             if work in options.only:
                 job = fresh.submit(cluster.measure, work, options.repeats, options.seconds)
                 print(json.dumps(job.result()), flush=True)
+
+
+def _on_device(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    """Compare the ways to train on a device."""
+    try:
+        device = next(iter(gpus_of(options.device)), options.device)
+    except ValueError:
+        parser.error(
+            f"--device {options.device}: torch sees no such GPU (with CUDA_VISIBLE_DEVICES="
+            f"{os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}); nothing was measured"
+        )
+    if not device.startswith(("cuda:", "cpu")):
+        parser.error(f"--device {options.device}: give cuda, a GPU such as cuda:1, or cpu")
+    together = gpu.CLIENTS if options.batch == "auto" else int(options.batch)
+    for workload in gpu.WORKLOADS:
+        if options.only is None or workload.work in options.only:
+            for line in gpu.measure(workload, device, together, options.repeats, options.seconds):
+                print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ Random draws are those of each client alone. Results differ from those of the lo
 because sums are taken in another order.
 """
 
+import math
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -24,11 +25,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_app.client.bounds import GROUPED
 from fl_app.client.compression import Compressed
 from fl_app.client.flat import FlatModel
 from fl_app.client.mini_batches import MiniBatches, mini_batches
 from fl_app.client.private import PRIVATE, private_of
 from fl_app.client.stacked import Forward, stacked_forward
+from fl_app.client.tensors import TensorOperations
 from fl_app.client.trainer import LocalTrainer
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, State, Upload, Vector
@@ -37,14 +40,22 @@ from fl_app.core.types import Order, State, Upload, Vector
 class BatchTrainer:
     """Carries out several training orders at once.
 
+    A batch for which the device has not enough memory is halved, and so are all larger ones from
+    then on. Each half is computed as a batch of its own, so results differ in their last bits.
+
     Args:
         trainer: of one client; `fl_app.client.batchable.obstacle` knows nothing against it.
+        convolution: form of the clients' convolutions, see `fl_app.client.stacked`.
     """
 
-    def __init__(self, trainer: LocalTrainer) -> None:
+    def __init__(self, trainer: LocalTrainer, convolution: str = GROUPED) -> None:
         self._trainer = trainer
         self._model = trainer.model
-        self._forward: Forward = stacked_forward(trainer.model.module, trainer.model.trained)
+        self._forward: Forward = stacked_forward(
+            trainer.model.module, trainer.model.trained, convolution
+        )
+        self._most = math.inf  # orders that the device has had memory for
+        self._notice = ""
         self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.device)
         self._models: list[_OfRow] = []
 
@@ -58,6 +69,40 @@ class BatchTrainer:
         Returns:
             The uploads; None of an order that its client cannot carry out.
         """
+        if len(orders) <= self._most:
+            try:
+                return self._train(orders, outs)
+            except torch.OutOfMemoryError:
+                pass  # the error refers to tensors, which are free behind this block
+            if len(orders) == 1:
+                return [None]
+            self._shrink(len(orders))
+        half = -(-len(orders) // 2)
+        return [
+            *self.train(orders[:half], outs[:half]),
+            *self.train(orders[half:], outs[half:]),
+        ]
+
+    def notice(self) -> str:
+        """What there is to tell since the last call; "" = nothing."""
+        told, self._notice = self._notice, ""
+        return told
+
+    def _shrink(self, count: int) -> None:
+        """Give memory back, after it was not enough for a batch of `count`."""
+        self._most = -(-count // 2)
+        device = self._rows.device
+        self._rows, self._models = self._rows[:0].clone(), []
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        self._notice = (
+            f"{device} has not enough memory to train {count} clients in one operation: from now "
+            f"on they are at most {self._most}. Last bits of results depend on it: to repeat this "
+            f"run, give runtime.batch={self._most}"
+        )
+
+    def _train(self, orders: Sequence[Order], outs: Sequence[Vector | None]) -> list[Upload | None]:
+        """See `train`; all orders in one operation."""
         clients: list[_Client] = []
         for place, order in enumerate(orders):
             try:
@@ -112,12 +157,12 @@ class BatchTrainer:
             [(client.indices, client.rng, client.steps) for client in clients],
             self._trainer.batch_size,
         )
-        steps = _Steps(self._trainer, self._forward, clients, rows, private)
+        steps = _Steps(self._trainer, self._forward, clients, rows, private, batches)
         if self._trainer.upload == "gradient":
-            losses, gradient = steps.gradient(batches)
+            losses, gradient = steps.gradient()
             ends = gradient.cpu().numpy()
         else:
-            losses = steps.descend(batches)
+            losses = steps.descend()
             ends = rows.cpu().numpy()
         means = (losses.sum(0).cpu().numpy() / [client.steps for client in clients]).tolist()
         return [
@@ -243,6 +288,7 @@ class _Steps:
         clients: those with more steps first.
         rows: of the models, shape ``(B, d)``; they are changed.
         private: stacked private parameters by name; they are changed.
+        batches: the mini-batches.
     """
 
     def __init__(
@@ -252,6 +298,7 @@ class _Steps:
         clients: Sequence[_Client],
         rows: Tensor,
         private: dict[str, Tensor],
+        batches: MiniBatches,
     ) -> None:
         self._trainer = trainer
         self._forward = forward
@@ -259,27 +306,31 @@ class _Steps:
         self._rows = rows
         self._private = [*private.values()]
         self._corrected = type(trainer).correct is not LocalTrainer.correct
+        self._batches = batches
+        # Copied to the device once, for all steps.
+        self._indices: NDArray[np.int64] | Tensor = trainer.operations.places(batches.indices)
+        self._weights = torch.from_numpy(batches.weights).to(rows.device)
         self._rates = _PerClient([client.rate for client in clients], rows)
         self._pulls = _PerClient([client.proximal for client in clients], rows)
         self._params: list[Tensor] = []
         self._anchor: list[Tensor] = []
         self._velocity: list[Tensor] = []
 
-    def gradient(self, batches: MiniBatches) -> tuple[Tensor, Tensor]:
+    def gradient(self) -> tuple[Tensor, Tensor]:
         """The losses of one mini-batch each, shape ``(1, B)``, and gradients, ``(B, d)``."""
         self._keep(len(self._clients))
-        loss, grad = self._loss_and_grad(batches, 0)
+        loss, grad = self._loss_and_grad(0)
         return loss[None], torch.cat([part.reshape(len(part), -1) for part in grad], 1)
 
-    def descend(self, batches: MiniBatches) -> Tensor:
+    def descend(self) -> Tensor:
         """Take all steps; returns the losses, shape ``(S, B)``, 0 where a client has ended."""
-        trainer = self._trainer
+        trainer, batches = self._trainer, self._batches
         losses = self._rows.new_zeros(len(batches), len(self._clients))
         for step in range(len(batches)):
             active = int(batches.active[step])
             if not self._params or active < len(self._params[0]):
                 self._keep(active)
-            loss, grad = self._loss_and_grad(batches, step)
+            loss, grad = self._loss_and_grad(step)
             losses[step, :active] = loss
             with torch.no_grad():
                 if trainer.momentum:
@@ -302,12 +353,12 @@ class _Steps:
         self._anchor = [part[:active] for part in self._anchor]
         self._velocity = [part[:active] for part in self._velocity]
 
-    def _loss_and_grad(self, batches: MiniBatches, step: int) -> tuple[Tensor, list[Tensor]]:
+    def _loss_and_grad(self, step: int) -> tuple[Tensor, list[Tensor]]:
         """The clients' losses, and their gradients with all terms, as `LocalTrainer` has them."""
         trainer, params = self._trainer, self._params
-        active, width = int(batches.active[step]), int(batches.widths[step])
-        chosen = batches.indices[step, :active, :width]
-        weights = torch.from_numpy(batches.weights[step, :active, :width]).to(self._rows.device)
+        active, width = int(self._batches.active[step]), int(self._batches.widths[step])
+        chosen = self._indices[step, :active, :width]
+        weights = self._weights[step, :active, :width]
         losses = example_losses(trainer, self._forward, params, chosen)
         grad = list(torch.autograd.grad(losses, params, weights))
         shared = len(params) - len(self._private)
@@ -360,7 +411,10 @@ class _PerClient:
 
 
 def example_losses(
-    trainer: LocalTrainer, forward: Forward, params: Sequence[Tensor], chosen: NDArray[np.int64]
+    trainer: LocalTrainer,
+    forward: Forward,
+    params: Sequence[Tensor],
+    chosen: NDArray[np.int64] | Tensor,
 ) -> Tensor:
     """The loss of every example of the clients' mini-batches, shape ``(B, m)``.
 
@@ -368,7 +422,7 @@ def example_losses(
         trainer: has the task.
         forward: through stacked models.
         params: stacked.
-        chosen: training examples, shape ``(B, m)``.
+        chosen: training examples, shape ``(B, m)``; an array, or a tensor of `Operations.places`.
 
     Raises:
         NotImplementedError: the task knows no loss of each example.
@@ -376,9 +430,9 @@ def example_losses(
     losses = getattr(trainer.task, "losses", None)
     if losses is None:
         raise NotImplementedError("the task has no loss of each example")
-    inputs, target = trainer.task.batch(chosen.reshape(-1))
-    if trainer.device.type != "cpu":
-        inputs, target = inputs.to(trainer.device), target.to(trainer.device)
+    operations = trainer.operations
+    assert isinstance(operations, TensorOperations)
+    inputs, target = operations.examples(trainer.task, chosen.reshape(-1))
     output = forward(params, inputs.view(*chosen.shape, *inputs.shape[1:]))
     each: Tensor = losses(output.flatten(0, 1), target)
     return each.view(chosen.shape)

@@ -12,6 +12,10 @@ from fl_app.core.errors import (
 )
 from fl_app.core.types import KINDS
 
+# Forms of the convolutions of clients that are trained in one operation.
+GROUPED, UNFOLD = "grouped", "unfold"
+CONVOLUTIONS = (GROUPED, UNFOLD)
+
 
 def check_training(
     *,

@@ -133,6 +133,7 @@ def build_trainer(
     config: DictConfig,
     task: "TrainingTask | None" = None,
     make: "Callable[..., LocalTrainer] | None" = None,
+    device: str | None = None,
 ) -> "LocalTrainer":
     """The client half of the configured algorithm.
 
@@ -140,13 +141,14 @@ def build_trainer(
         config: of the run.
         task: as `build_task` gives it; None = build it.
         make: in place of the configured class.
+        device: in place of ``runtime.device``.
     """
     trainer: LocalTrainer = instantiate(
         config.algorithm.client,
         make=make,
         task=build_task(config) if task is None else task,
         seed=config.seed,
-        device=config.runtime.device,
+        device=config.runtime.device if device is None else device,
     )
     return trainer
 

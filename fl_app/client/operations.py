@@ -21,6 +21,14 @@ class Operations(Protocol):
         """Where models are; its ``type`` is ``"cpu"``, ``"cuda"``, ..."""
         ...
 
+    def placed(self, task: Any) -> Any:
+        """The task, with its data on the device if they fit there."""
+        ...
+
+    def places(self, indices: NDArray[np.int64]) -> Any:
+        """Indices of examples in the form in which `loss` takes them at once."""
+        ...
+
     def build_model(self, task: Any, seed: int, private: Sequence[str], weights: str | None) -> Any:
         """See `fl_app.client.trainer.build_model`."""
         ...
@@ -37,15 +45,15 @@ class Operations(Protocol):
         """A context in which operations are not recorded."""
         ...
 
-    def loss(self, model: Any, task: Any, chosen: NDArray[np.int64]) -> Any:
-        """A batch's loss, a scalar."""
+    def loss(self, model: Any, task: Any, chosen: Any) -> Any:
+        """A batch's loss, a scalar; of examples as an array of NumPy, or of `places`."""
         ...
 
     def gradient(
         self,
         model: Any,
         task: Any,
-        chosen: NDArray[np.int64],
+        chosen: Any,
         penalty: Callable[[], Any] | None,
     ) -> tuple[Any, Arrays]:
         """A batch's loss, and the gradient of loss plus penalty."""

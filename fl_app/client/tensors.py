@@ -1,5 +1,6 @@
 """Arithmetic on tensors of torch."""
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,6 +14,8 @@ from fl_app.client.flat import FlatModel
 from fl_app.client.weights import load_weights
 from fl_app.core.types import Vector
 
+log = logging.getLogger(__name__)
+
 
 class TensorOperations:
     """See `fl_app.client.operations.Operations`.
@@ -25,6 +28,26 @@ class TensorOperations:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
+        self.holds_data = False  # whether a task's data are on the device, which is no processor
+
+    def placed(self, task: Any) -> Any:
+        """The task, with its data on the device if they fit there.
+
+        Else, or if the task does not know how (`fl_app.tasks.task.Task.on` does), they are copied
+        mini-batch by mini-batch.
+        """
+        if self.device.type == "cpu" or not hasattr(task, "on"):
+            return task
+        try:
+            there = task.on(self.device)
+        except torch.OutOfMemoryError:
+            log.warning("the data do not fit on %s: mini-batches are copied there", self.device)
+            return task
+        self.holds_data = True
+        return there
+
+    def places(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | Tensor:
+        return torch.from_numpy(indices).to(self.device) if self.holds_data else indices
 
     def build_model(
         self, task: Any, seed: int, private: Sequence[str], weights: str | None
@@ -53,10 +76,15 @@ class TensorOperations:
     def without_gradients(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
 
-    def loss(self, model: FlatModel, task: Any, chosen: NDArray[np.int64]) -> Tensor:
+    def examples(self, task: Any, chosen: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets on the device."""
         inputs, target = task.batch(chosen)
-        if self.device.type != "cpu":
+        if self.device.type != "cpu" and not self.holds_data:
             inputs, target = inputs.to(self.device), target.to(self.device)
+        return inputs, target
+
+    def loss(self, model: FlatModel, task: Any, chosen: NDArray[np.int64] | Tensor) -> Tensor:
+        inputs, target = self.examples(task, chosen)
         loss: Tensor = task.loss(model.module(inputs), target)
         return loss
 
@@ -64,7 +92,7 @@ class TensorOperations:
         self,
         model: FlatModel,
         task: Any,
-        chosen: NDArray[np.int64],
+        chosen: NDArray[np.int64] | Tensor,
         penalty: Callable[[], Tensor] | None,
     ) -> tuple[Tensor, list[Tensor]]:
         total = loss = self.loss(model, task, chosen)

@@ -69,7 +69,11 @@ class TrainingTask(Protocol):
         ...
 
     def batch(self, indices: NDArray[np.int64]) -> "tuple[Tensor, Tensor]":
-        """Inputs and targets of training examples."""
+        """Inputs and targets of training examples.
+
+        A task that can put its data on a GPU (`fl_app.tasks.task.Task.on`) also takes a tensor of
+        indices there.
+        """
         ...
 
     def loss(self, output: "Tensor", target: "Tensor") -> "Tensor":
@@ -185,7 +189,6 @@ class LocalTrainer(NumPyClient):
             top_k=top_k,
             private=private,
         )
-        self.task = task
         self.upload = upload
         self.local_lr = local_lr
         self.batch_size = batch_size
@@ -213,6 +216,7 @@ class LocalTrainer(NumPyClient):
         self.operations = operations(backend, device)
         self.device = self.operations.device
         self.model: FlatModel = self.operations.build_model(task, seed, private or (), None)
+        self.task: TrainingTask = self.operations.placed(task)
         self.sender: Sender = self
         if private:
             require(
@@ -493,13 +497,11 @@ class LocalTrainer(NumPyClient):
             return None
         return self.operations.copies(self.model.params)
 
-    def _loss(self, chosen: NDArray[np.int64]) -> Any:
+    def _loss(self, chosen: Any) -> Any:
         """A batch's loss, without penalty."""
         return self.operations.loss(self.model, self.task, chosen)
 
-    def _loss_and_grad(
-        self, chosen: NDArray[np.int64], anchor: Arrays | None, step: int
-    ) -> tuple[Any, Arrays]:
+    def _loss_and_grad(self, chosen: Any, anchor: Arrays | None, step: int) -> tuple[Any, Arrays]:
         """A batch's loss without penalty, and the gradient g with all its terms.
 
         The gradient has an entry for each of `FlatModel.trained`: first those in the vector, which
@@ -529,13 +531,13 @@ class LocalTrainer(NumPyClient):
 
     def _batches(
         self, indices: NDArray[np.int64], rng: np.random.Generator, first: int, steps: int
-    ) -> Iterator[NDArray[np.int64]]:
+    ) -> Iterator[Any]:
         """The mini-batches of steps `first` to `steps` - 1; every epoch permutes the data."""
         per_epoch = math.ceil(indices.size / self.batch_size)
         for step in range(first, steps):
             place = step % per_epoch * self.batch_size
             if place == 0:  # also for `first`: a pause is at the end of an epoch
-                permuted = rng.permutation(indices)
+                permuted = self.operations.places(rng.permutation(indices))
             yield permuted[place : place + self.batch_size]
 
     # -- evaluation -------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ import mmap
 import os
 import tempfile
 import weakref
+from multiprocessing import reduction
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +17,7 @@ ALIGNMENT = 64  # bytes; a cache line
 
 
 class Arena:
-    """Equal-sized float32 vectors on an anonymous file that forked processes inherit.
+    """Equal-sized float32 vectors on an anonymous file that worker processes inherit.
 
     Segments are sparse: a slot costs memory once it was written, and the most recently freed slot
     is used first, so memory follows the largest number of vectors held at a time. A slot is freed
@@ -23,18 +25,23 @@ class Arena:
 
     Args:
         size: d, entries of every vector.
+        file: of an arena that another process made, which alone may call `new`; None = a new one.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, file: int | None = None) -> None:
         self.size = size
         self._stride = -(-max(size, 1) * 4 // ALIGNMENT) * ALIGNMENT
         self._segment_bytes = -(-self._stride * SLOTS_PER_SEGMENT // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._file = _anonymous_file()
+        self._file = anonymous_file() if file is None else file
         weakref.finalize(self, os.close, self._file)
         self._segments: dict[int, mmap.mmap] = {}
         self._starts: dict[int, int] = {}  # address of a slot held here -> slot
         self._free: list[int] = []
         self._slots = 0
+
+    def __reduce__(self) -> Any:
+        """For a process that is spawned."""
+        return _received, (self.size, reduction.DupFd(self._file))
 
     def new(self) -> tuple[Vector, int]:
         """A vector with arbitrary contents and its slot; only one process may call this."""
@@ -86,7 +93,12 @@ class Arena:
         self._free.append(slot)
 
 
-def _anonymous_file() -> int:
+def _received(size: int, file: Any) -> Arena:
+    return Arena(size, file.detach())
+
+
+def anonymous_file() -> int:
+    """A descriptor of a new file without a name, in memory where the system can do that."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("fl_app")
     with tempfile.TemporaryFile() as file:

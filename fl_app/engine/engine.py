@@ -51,6 +51,7 @@ from fl_app.core.types import (
     Vector,
 )
 from fl_app.core.vector import all_finite
+from fl_app.engine.background import Background
 from fl_app.engine.checks import likely_cause, malformed, order_extra, overflow, require_vector
 from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
 from fl_app.engine.clock import (
@@ -66,6 +67,7 @@ from fl_app.engine.clock import (
     Stray,
 )
 from fl_app.engine.guard import Guard
+from fl_app.engine.outbox import Measurement, Outbox
 from fl_app.engine.unkept import UnkeptAttributes
 from fl_app.engine.versions import Versions
 from fl_app.schedule import Schedule
@@ -75,7 +77,7 @@ log = logging.getLogger(__name__)
 NO_STATE: State = {}
 LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
-Evaluate = Callable[[int, Vector], Mapping[str, float]]
+Evaluate = Callable[[int, Vector], Mapping[str, float] | Measurement]
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,8 @@ class Engine:
         initial: w_0, shape ``(d,)``, float32.
         stop: when the run ends.
         num_trainable: number of trainable entries, which lead the vector; default all.
-        evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them.
+        evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them; or to
+            a measurement that goes on beside the engine (`fl_app.engine.background.Background`).
         eval_every: versions between evaluations. The first and the last version are evaluated, too.
         client_evaluation: evaluations on clients; the last version is evaluated, too. Default none.
         guard: bounds on uploads, checked before the strategy is asked.
@@ -210,7 +213,7 @@ class Engine:
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
         self._checkpoint_final = checkpoint_final
-        self._sinks = sinks
+        self._outbox = Outbox(sinks)
         self._rng = np.random.default_rng((seed, 0x5C4E))
         self._learning_rates = learning_rates
         self._unkept = UnkeptAttributes(strategy, schedule)
@@ -273,18 +276,21 @@ class Engine:
                     )
             self._ended = outcome.stopped
             if self._checkpoint is not None and self._checkpoint_final:
-                self._checkpoint(self.version)
+                self._save(self._checkpoint)
             self._evaluate(final=True)
             ended = self._clock.now
             self._evaluate_last_on_clients()
+            self._outbox.settle()
         except KeyboardInterrupt:
             outcome.stopped = "interrupted"
         except RunError as error:
             outcome.stopped = f"{type(error).__name__}: {error}"
             outcome.error = error
         finally:
+            with suppress(RunError, KeyboardInterrupt):
+                self._outbox.settle()
             outcome.seconds = self._clock.now if ended is None else ended
-            self._clock.close()
+            self.close()
             outcome.version = self.version
             outcome.params = self._strategy.to_evaluate(self._versions.model)
             outcome.totals = {**self._strategy.totals(), **self._clock.totals()}
@@ -311,6 +317,8 @@ class Engine:
     def close(self) -> None:
         """End workers and threads. `run` calls it; call it yourself only without `run`."""
         self._clock.close()
+        if isinstance(self._evaluate_fn, Background):
+            self._evaluate_fn.close()
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -424,7 +432,11 @@ class Engine:
             self._checkpointed = self.version
             self._emit(Checkpointed(self._clock.now, self.version))
         if self._checkpoint is not None and (due or self._asked_to_stop):
-            self._checkpoint(self.version)
+            self._save(self._checkpoint)
+
+    def _save(self, checkpoint: Callable[[int], None]) -> None:
+        self._outbox.settle()  # a checkpoint knows how far the files have been written
+        checkpoint(self.version)
 
     # -- orders -----------------------------------------------------------------------------------
 
@@ -713,6 +725,11 @@ class Engine:
         self._evaluated = self.version
         if not final:  # the last one comes after the run's end
             self._clock.work("evaluation")
+        if not isinstance(metrics, Mapping):
+            if self._stop.target_accuracy == math.inf:
+                self._outbox.emit_later(self._clock.now, self.version, metrics)
+                return
+            metrics = metrics.result()  # which may end the run
         self._emit(Evaluated(self._clock.now, self.version, metrics))
         if metrics.get("accuracy", -math.inf) >= self._stop.target_accuracy:
             # Another limit may have ended the run before this last evaluation.
@@ -828,8 +845,7 @@ class Engine:
         self._end_evaluations()
 
     def _emit(self, event: Event) -> None:
-        for sink in self._sinks:
-            sink.emit(event)
+        self._outbox.emit(event)
 
 
 def check_complete(state: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
-"""Mailboxes without Flower: training in this process, or in forked ones that run ahead."""
+"""Mailboxes without Flower: training in this process, or in others that run ahead."""
 
+import logging
 import math
 import multiprocessing
 import os
@@ -21,11 +22,14 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from fl_app.core.errors import RunError
 from fl_app.core.layout import check_extra
 from fl_app.core.types import NO_EXTRA, Order, Reply, Scores, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
 from fl_app.engine.clock import NO_VECTOR
+
+log = logging.getLogger(__name__)
 
 # What travels through the pipe: every field of an Order and of an Upload but the vectors.
 BESIDE_ORDER, BESIDE_VECTOR = (
@@ -53,6 +57,27 @@ class BatchTrainer(Protocol):
     ) -> Sequence[Upload | None]:
         """Upload of every order; None = it is to be trained alone."""
         ...
+
+    def notice(self) -> str:
+        """What there is to tell the user since the last call; "" = nothing."""
+        ...
+
+
+Equipment: TypeAlias = tuple[Trainer, BatchTrainer | None]  # of a worker
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Sent by a worker: something that the user should know."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class _Unfit:
+    """Sent by a worker that cannot train, and has ended: the reason."""
+
+    reason: str
 
 
 class Inline:
@@ -85,6 +110,8 @@ class Inline:
             return []
         orders = self._batches.popleft()
         answers = _carry_out_all(self._trainer, self._batch_trainer, orders, [None] * len(orders))
+        if self._batch_trainer is not None and (told := self._batch_trainer.notice()):
+            log.warning(told)
         return [
             _reply(order.number, answer, together)
             for order, (answer, together) in zip(orders, answers, strict=True)
@@ -111,6 +138,8 @@ class _Given:
 
 @dataclass
 class _Worker:
+    place: int
+    """Among the workers; the one that replaces it has the same."""
     process: BaseProcess
     pipe: Connection
     orders: deque[list[_Given]] = field(default_factory=deque)
@@ -119,8 +148,10 @@ class _Worker:
     """When the oldest batch may have begun."""
 
 
-class Workers:
+class Processes:
     """Trains in worker processes, which get two orders each and read models from shared memory.
+
+    A subclass says how a process starts.
 
     Only small tuples travel through pipes. A worker that dies, or works on one order for longer
     than `patience`, is replaced: its current order fails, and the new worker gets the order that
@@ -128,38 +159,31 @@ class Workers:
     together count as one; if their worker is replaced, the new one gets them one by one.
 
     Args:
-        trainer: inherited by every worker, with its data, through fork.
-        num_workers: processes, >= 1; one per core is best, each on one torch thread.
+        num_workers: processes, >= 1.
         size: d, entries of a model vector.
         upload_extra: names of the extra vectors of an upload.
         patience: seconds of real time that one order may take.
         monotonic: tells real time.
-        together: trains several clients in one operation, inherited as `trainer` is; None = only
-            one at a time is trained.
     """
 
     def __init__(
         self,
-        trainer: Trainer,
         num_workers: int,
         size: int,
         *,
         upload_extra: Sequence[str] = (),
         patience: float = 600.0,
         monotonic: Callable[[], float] = time.monotonic,
-        together: BatchTrainer | None = None,
     ) -> None:
-        self._trainer = trainer
-        self._batch_trainer = together
         self._upload_extra = tuple(upload_extra)
         self._patience = patience
         self._monotonic = monotonic
         self._arena = Arena(size)
         self._selector = selectors.DefaultSelector()
-        self._context = multiprocessing.get_context("fork")
+        self._told: set[str] = set()
         self._workers: list[_Worker] = []
-        for _ in range(num_workers):
-            self._workers.append(self._spawn())
+        for place in range(num_workers):
+            self._workers.append(self._begin(place))
 
     def share(self, vector: Vector) -> Vector:
         return self._arena.share(vector)
@@ -193,23 +217,26 @@ class Workers:
         self._workers.clear()
         self._selector.close()
 
-    def _spawn(self) -> _Worker:
-        ours, theirs = self._context.Pipe()
-        inherited = [worker.pipe for worker in self._workers] + [ours]
-        process = self._context.Process(
-            target=_work,
-            args=(
-                *(theirs, inherited, self._arena),
-                *(self._trainer, self._batch_trainer, self._upload_extra),
-            ),
-            daemon=True,
-        )
+    def _begin(self, place: int) -> _Worker:
+        """A new worker."""
+        ours, theirs = multiprocessing.Pipe()
+        process = self._process(place, theirs, ours)
         process.start()
         theirs.close()
         _limit(ours, self._patience)
-        worker = _Worker(process, ours)
+        worker = _Worker(place, process, ours)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         return worker
+
+    def _process(self, place: int, theirs: Connection, ours: Connection) -> BaseProcess:
+        """The process of a new worker, which is to `work`; not yet started.
+
+        Args:
+            place: of the worker among all.
+            theirs: its end of the pipe.
+            ours: the other end.
+        """
+        raise NotImplementedError
 
     def _give(self, worker: _Worker, orders: Sequence[Order]) -> None:
         given, messages = zip(*map(self._placed, orders), strict=True)
@@ -240,7 +267,8 @@ class Workers:
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
-            answers: list[tuple[Answer | tuple[Any, ...], bool]] = worker.pipe.recv()
+            answers: list[tuple[Answer | tuple[Any, ...], bool]] | _Told | _Unfit
+            answers = worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join(1.0)
             code = worker.process.exitcode
@@ -250,6 +278,13 @@ class Workers:
                 self._renew(worker)
                 return []
             return self._replace(worker, f"worker process died (exit code {code})")
+        if isinstance(answers, _Unfit):
+            raise RunError(f"a worker process cannot train: {answers.reason}")
+        if isinstance(answers, _Told):
+            if answers.text not in self._told:
+                self._told.add(answers.text)
+                log.warning(answers.text)
+            return []
         batch = worker.orders.popleft()
         worker.since = self._monotonic()
         return [
@@ -306,10 +341,48 @@ class Workers:
         worker.process.join()
         worker.process.close()
         self._workers.remove(worker)
-        fresh = self._spawn()
+        fresh = self._begin(worker.place)
         self._workers.append(fresh)
         for batch in worker.orders:
             self._give(fresh, [given.order for given in batch])
+
+
+class Workers(Processes):
+    """Worker processes that are forked, and inherit their trainer with its data.
+
+    Args:
+        trainer: carries out orders.
+        num_workers: processes, >= 1; one per core is best, each on one torch thread.
+        size: d, entries of a model vector.
+        upload_extra: names of the extra vectors of an upload.
+        patience: seconds of real time that one order may take.
+        monotonic: tells real time.
+        together: trains several clients in one operation; None = only one at a time is trained.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        num_workers: int,
+        size: int,
+        *,
+        upload_extra: Sequence[str] = (),
+        patience: float = 600.0,
+        monotonic: Callable[[], float] = time.monotonic,
+        together: BatchTrainer | None = None,
+    ) -> None:
+        self._equipment: Equipment = trainer, together
+        super().__init__(
+            num_workers, size, upload_extra=upload_extra, patience=patience, monotonic=monotonic
+        )
+
+    def _process(self, place: int, theirs: Connection, ours: Connection) -> BaseProcess:
+        inherited = [worker.pipe for worker in self._workers] + [ours]
+        return multiprocessing.get_context("fork").Process(
+            target=work,
+            args=(theirs, inherited, self._arena, lambda: self._equipment, self._upload_extra),
+            daemon=True,
+        )
 
 
 def _carry_out_all(
@@ -359,15 +432,22 @@ def _reply(number: int, answer: Answer, together: bool = False) -> Reply:
     return Reply(number, answer, together=together)
 
 
-def _work(
+def work(
     pipe: Connection,
     inherited: Sequence[Connection],
     arena: Arena,
-    trainer: Trainer,
-    together: BatchTrainer | None,
+    equip: Callable[[], Equipment],
     upload_extra: Sequence[str],
 ) -> None:
-    """A worker's life: read orders, train, write the results into their slots, say so."""
+    """A worker's life: read orders, train, write the results into their slots, say so.
+
+    Args:
+        pipe: to the engine's process.
+        inherited: other ends of pipes, which a process that was forked has, too.
+        arena: has the vectors.
+        equip: makes what trains.
+        upload_extra: names of the extra vectors of an upload.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     for other in inherited:
@@ -376,6 +456,11 @@ def _work(
     # send the next order would wait for ever for a worker that waits to send its answer.
     messages: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, messages), daemon=True).start()
+    try:
+        trainer, together = equip()
+    except Exception as error:
+        _send(pipe, _Unfit(f"{type(error).__name__}: {error}"))
+        return
     while (batch := messages.get()) is not None:
         orders: list[Order] = []
         outs: list[Vector] = []
@@ -391,6 +476,8 @@ def _work(
             outs.append(out)
             further.append(dict(zip(upload_extra, results, strict=True)))
         answers = _carry_out_all(trainer, together, orders, outs)
+        if together is not None and (told := together.notice()):
+            _send(pipe, _Told(told))
         _send(
             pipe,
             [

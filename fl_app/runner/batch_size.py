@@ -2,18 +2,22 @@
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy, deepcopy
+from functools import partial
 from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer
 from fl_app.client.batchable import obstacle
+from fl_app.client.recipe import Recipe, convolution
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import GlobalModel, Order
 from fl_app.engine.checks import order_extra
+from fl_app.engine.spawned import in_spawned_process
 
 if TYPE_CHECKING:
     from fl_app.runner.factory import Components
@@ -28,14 +32,13 @@ GAIN = 1.5
 PIECE = 0.01  # seconds of training of an order in the measurement
 
 
-def batch_size(components: "Components", num_workers: int) -> int:
+def batch_size(components: "Components") -> int:
     """The largest number of orders that are computed together, with ``runtime.batch`` above 1.
 
     It says why if that is not what is asked for, and what ``auto`` has come to.
 
     Args:
         components: of the run.
-        num_workers: worker processes; 0 = inline.
     """
     asked: int | str = components.config.runtime.batch
     trainer = components.trainer
@@ -51,7 +54,14 @@ def batch_size(components: "Components", num_workers: int) -> int:
                 *(asked, at_work, at_work),
             )
         return asked
-    size, told = _measured(components, at_work, max(num_workers, 1))
+    orders = _orders(components, at_work)
+    placement = components.placement
+    if placement.gpus:
+        work = partial(_on_gpu, components.recipe(), placement.gpus, orders, at_work)
+        size, told = in_spawned_process(work)
+    else:
+        workers, form = max(placement.workers, 1), convolution(components.config)
+        size, told = _measured(components.trainer, orders, at_work, workers, form)
     log.warning("runtime.batch=auto: %s (%s)", size, told)
     return size
 
@@ -64,29 +74,43 @@ def _at_work(components: "Components") -> int:
     return min(num_clients, max(started, getattr(schedule, "concurrency", None) or 1))
 
 
-def _measured(components: "Components", at_work: int, num_workers: int) -> tuple[int, str]:
+def _on_gpu(
+    recipe: Recipe, gpus: Sequence[str], orders: Sequence[Order], at_work: int
+) -> tuple[int, str]:
+    """As `_measured`, in a process that may use a GPU; processes that share one count as one."""
+    form = convolution(recipe.config)
+    return _measured(recipe.trainer(gpus[0]), orders, at_work, len(gpus), form, time.perf_counter)
+
+
+def _measured(
+    trainer: LocalTrainer,
+    orders: Sequence[Order],
+    at_work: int,
+    num_workers: int,
+    form: str,
+    clock: Callable[[], float] = time.process_time,
+) -> tuple[int, str]:
     """The size with which most orders are computed in a second, and what was measured."""
     if at_work < 2:
         return 1, "one client is at work at a time"
-    trainer = copy(components.trainer)
+    trainer = copy(trainer)
     trainer.sender = trainer  # compression takes as long either way
-    orders = _orders(components, at_work)
     most = max(
         trainer._lengths(trainer.task.train_indices(o.client_id).size, o.config)[1] for o in orders
     )
     trainer.local_steps = 1
-    step = _seconds(lambda: trainer.train(orders[0]), SECONDS / 20)
+    step = _seconds(lambda: trainer.train(orders[0]), SECONDS / 20, clock)
     if step > LONG_STEP:
         return 1, f"a step of one client takes {1e3 * step:.0f} ms"
     trainer.local_steps = max(1, min(most, int(PIECE / step)))
-    alone = _seconds(lambda: trainer.train(orders[0]), SECONDS / 5)
+    alone = _seconds(lambda: trainer.train(orders[0]), SECONDS / 5, clock)
     best, rate = 1, min(num_workers, at_work) / alone
     gains = []
     sizes = sorted({ceil(at_work / parts) for parts in (1, 2, num_workers, 2 * num_workers)} - {1})
     for size in sizes:
         some = orders[:size]
-        batch = BatchTrainer(trainer)
-        together = _seconds(lambda: batch.train(some, [None] * size), SECONDS / 5)  # noqa: B023
+        batch = BatchTrainer(trainer, form)
+        together = _seconds(lambda: batch.train(some, [None] * size), SECONDS / 5, clock)  # noqa: B023
         workers = min(num_workers, max(1, at_work // size))
         gain = workers * size / together / (min(num_workers, at_work) / alone)
         gains.append(f"{size}: {gain:.1f}")
@@ -110,16 +134,16 @@ def _orders(components: "Components", count: int) -> list[Order]:
     return orders
 
 
-def _seconds(work: Callable[[], object], budget: float) -> float:
+def _seconds(work: Callable[[], object], budget: float, clock: Callable[[], float]) -> float:
     """The least time of some calls, after a first one.
 
-    It is processor time: that of other programs on the machine does not count.
+    On the processor the clock counts processor time: that of other programs does not count.
     """
     work()
     times: list[float] = []
     end = time.perf_counter() + budget
     while not times or time.perf_counter() < end:
-        began = time.process_time()
+        began = clock()
         work()
-        times.append(time.process_time() - began)
+        times.append(clock() - began)
     return min(times)

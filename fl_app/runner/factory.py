@@ -3,35 +3,37 @@
 A node needs `fl_app.client.build` alone.
 """
 
-import logging
 import math
-import os
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.client.build import build_task, build_trainer, instantiate
+from fl_app.client.gpus import prepare
+from fl_app.client.recipe import Recipe, convolution
 from fl_app.client.trainer import build_model
 from fl_app.client.untrained import Untrained
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.errors import require
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout
 from fl_app.core.types import Vector
 from fl_app.devices import Fleet, Overlapping
 from fl_app.engine.clock import Clock, Mailbox
-from fl_app.engine.engine import Engine, Evaluate, Stop
+from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.spawned import SpawnedWorkers
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.flower import names, private
 from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.runner.backends import needs_torch
+from fl_app.runner.evaluation import build_evaluation
 from fl_app.runner.given import NOTHING, Given
+from fl_app.runner.placement import Placement, placement
 from fl_app.runner.validate import (
     PARTS,
     build_client_evaluation,
@@ -41,14 +43,11 @@ from fl_app.runner.validate import (
 )
 from fl_app.schedule import Schedule
 from fl_app.strategy.memories import memory_cost
-from fl_app.tasks.per_class import ClassTask, PerClass
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from fl_app.client.flat import FlatModel
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,7 @@ class Components:
         devices: of all clients; None where the schedule or real nodes decide how long orders take.
         initial: w_0.
         sizes: of messages.
+        placement: of the processes that train.
         given: objects in place of parts of the configuration.
     """
 
@@ -91,7 +91,18 @@ class Components:
     devices: Fleet | Overlapping | None
     initial: Vector
     sizes: Sizes
+    placement: Placement
     given: Given = NOTHING
+
+    def recipe(self, batch: int = 1) -> Recipe:
+        """What a process that inherits nothing makes a trainer from.
+
+        Args:
+            batch: largest number of clients that are trained in one operation.
+        """
+        trainer = self.trainer
+        fixed = trainer.model.fixed_bytes() if self.sizes.fixed else None
+        return Recipe(self.config, trainer.task, self.given.trainer, fixed, batch)
 
 
 def build_components(
@@ -108,7 +119,9 @@ def build_components(
         ValueError: a value is refused.
     """
     task = build_task(config) if task is None else task
-    trainer = build_trainer(config, task, given.trainer)
+    placed = placement(config)
+    prepare(placed.device)
+    trainer = build_trainer(config, task, given.trainer, placed.device)
     first = build_model(
         task, config.seed, private=trainer.private, weights=config.task.get("weights")
     )
@@ -121,10 +134,12 @@ def build_components(
         # These devices know how many local epochs cover a transfer.
         config = deepcopy(config)
         config.algorithm.client.local_epochs = devices.local_epochs
-        trainer = build_trainer(config, task, given.trainer)
+        trainer = build_trainer(config, task, given.trainer, placed.device)
     if sizes.fixed:
         trainer.model.load_fixed(first.fixed_bytes())
-    return Components(config, trainer, strategy, schedule, devices, first.read(), sizes, given)
+    return Components(
+        config, trainer, strategy, schedule, devices, first.read(), sizes, placed, given
+    )
 
 
 def build_sizes(
@@ -215,7 +230,7 @@ def build_engine(
             target_accuracy=_unlimited(config.target_accuracy),
             updates=_unlimited(config.max_updates),
         ),
-        evaluate=_evaluation(trainer, config),
+        evaluate=build_evaluation(trainer, config, components.placement, components.recipe()),
         eval_every=config.eval_every,
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
@@ -246,7 +261,7 @@ def choose_batch(components: Components) -> int:
         return 1
     from fl_app.runner.batch_size import batch_size  # which needs torch
 
-    return batch_size(components, _num_workers(components))
+    return batch_size(components)
 
 
 def _clock(
@@ -316,12 +331,21 @@ def _mailbox(
         return build_cluster_mailbox(components)
     if not runtime.get("train", True):
         return Inline(Untrained(trainer, components.strategy.upload_extra))
-    workers = _num_workers(components)
+    workers, gpus = components.placement.workers, components.placement.gpus
+    if gpus:
+        return SpawnedWorkers(
+            components.recipe(batch),
+            gpus,
+            workers,
+            layout.size,
+            upload_extra=components.strategy.upload_extra,
+            patience=runtime.patience,
+        )
     together = None
     if batch > 1:
         from fl_app.client.batch import BatchTrainer  # which needs torch
 
-        together = BatchTrainer(trainer)
+        together = BatchTrainer(trainer, convolution(components.config))
     if workers == 0:
         return Inline(trainer.sender, together)
     return Workers(
@@ -332,71 +356,6 @@ def _mailbox(
         patience=runtime.patience,
         together=together,
     )
-
-
-def _num_workers(components: Components) -> int:
-    """Worker processes; 0 = inline.
-
-    Raises:
-        ValueError: ``runtime.workers`` is not possible here.
-    """
-    workers, device = components.config.runtime.workers, components.trainer.device
-    may_fork = hasattr(os, "fork") and device.type == "cpu"
-    if workers == "auto":
-        return len(os.sched_getaffinity(0)) if may_fork else 0
-    require(
-        may_fork or workers == 0,
-        "runtime.workers",
-        workers,
-        f"auto or 0 here, with runtime.device={device}",
-        "there are no forked processes, or they cannot use what their parent has begun to use",
-    )
-    return int(workers)
-
-
-def _evaluation(trainer: LocalTrainer, config: DictConfig) -> Evaluate | None:
-    """Evaluation on the server's test set; None if there is none.
-
-    Raises:
-        ValueError: a key asks for a metric that the task does not have.
-    """
-    task, further, target = trainer.task, list(config.metrics), config.target_accuracy
-    no_test_set = "" if task.has_test_set else f"task={task.name} has no test set"
-    require(
-        not (no_test_set and further),
-        "metrics",
-        further,
-        "[]",
-        f"{no_test_set}, on which they are measured",
-    )
-    on_clients = config.client_eval_every is not None
-    objective = getattr(task, "objective", None)  # of a task from elsewhere it is not known
-    if objective is not None and not objective.has_accuracy:
-        unknown = f"task={task.name} measures no accuracy but {objective.score}"
-    else:
-        unknown = "" if on_clients else no_test_set
-    require(
-        target is None or not unknown,
-        "target_accuracy",
-        target,
-        "null, with num_versions=, max_updates= or max_seconds= to end the run",
-        unknown,
-    )
-    if not task.has_test_set:
-        if not on_clients:
-            log.warning("%s, and client_eval_every=null: no version is evaluated", no_test_set)
-        return None
-    if not config.runtime.get("train", True):
-        return lambda version, vector: {}
-    test = PerClass(cast(ClassTask, task), further) if further else task.test
-
-    def evaluate(version: int, vector: Any) -> dict[str, float]:
-        del version
-        trainer.model.load(vector)
-        trainer.model.load_private({})  # a server has none of the clients'
-        return dict(test(trainer.model.module))
-
-    return evaluate
 
 
 def _unlimited(value: float | None) -> float:

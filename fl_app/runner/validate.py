@@ -14,7 +14,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.backend import NUMPY, has_torch, refuse_weights
-from fl_app.client.bounds import check_training
+from fl_app.client.bounds import CONVOLUTIONS, check_training
 from fl_app.client.build import (
     check_type,
     configured_backend,
@@ -22,6 +22,7 @@ from fl_app.client.build import (
     locate,
     signature_of,
 )
+from fl_app.client.gpus import gpus_of
 from fl_app.core.errors import (
     is_number,
     require,
@@ -324,6 +325,16 @@ def _check_runtime(runtime: DictConfig) -> None:
             "auto or an integer >= 1",
             "it is the number of clients that are trained in one operation",
         )
+        require_count(
+            "runtime.workers_per_gpu", runtime.workers_per_gpu, "nobody would train on the GPUs"
+        )
+        require(
+            runtime.convolution in CONVOLUTIONS,
+            "runtime.convolution",
+            runtime.convolution,
+            f"one of {', '.join(CONVOLUTIONS)}",
+            "it is how the convolutions of clients that are trained together are computed",
+        )
     if runtime.name == "ray":
         _check_cluster(runtime)
     if runtime.device not in ("auto", "cpu"):
@@ -355,6 +366,8 @@ def _check_cluster(runtime: DictConfig) -> None:
 
 
 def _check_device(device: Any) -> None:
+    if gpus_of(str(device)):
+        return
     import torch  # an import of seconds, which the CPU does not need
 
     try:

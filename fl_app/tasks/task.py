@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Required, TypedDict, Unpack
+from typing import Any, Required, Self, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -208,13 +208,41 @@ class Task(ClientExamples):
         """A new model, with initial weights from torch's global random state."""
         return self.architecture()
 
-    def batch(self, indices: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    def on(self, device: torch.device, *, training: bool = True) -> Self:
+        """This task with its data on a device, where `batch` and all measurements then take them.
+
+        A scaling of this project goes with them; another `prepare`, and `augment`, get tensors that
+        are on the device.
+
+        Args:
+            device: of the model.
+            training: whether training examples are put there, and not the test set alone.
+
+        Raises:
+            torch.OutOfMemoryError: they do not fit there.
+        """
+        scaling = self.prepare
+        if isinstance(scaling, Scaling):
+            scaling = scaling.on(device)
+        tests = self.test_inputs, self.test_targets
+        test_inputs, test_targets = (None if test is None else test.to(device) for test in tests)
+        task = replace(self, prepare=scaling, test_inputs=test_inputs, test_targets=test_targets)
+        if not training:
+            return task
+        return replace(task, inputs=self.inputs.to(device), targets=self.targets.to(device))
+
+    def batch(self, indices: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
         """Copies of inputs and targets of training examples, ready for the model."""
-        places = torch.from_numpy(indices)
+        places = self._places(indices)
         inputs = self.inputs.index_select(0, places)
         if self.augment is not None:
             inputs = self.augment(inputs)
         return self._ready(inputs), self.targets.index_select(0, places)
+
+    def _places(self, indices: NDArray[np.int64] | Tensor) -> Tensor:
+        """Indices where the data are."""
+        places = indices if isinstance(indices, Tensor) else torch.from_numpy(indices)
+        return places.to(self.inputs.device)
 
     def _ready(self, inputs: Tensor) -> Tensor:
         """Inputs ready for the model."""
@@ -294,12 +322,13 @@ class Task(ClientExamples):
         if objective.sequences:
             raise ValueError(f"task={self.name} has sequences: leave metrics= empty")
         if client_id is not None:
-            targets = self.targets[torch.from_numpy(self.partition[client_id])]
+            targets = self.targets[self._places(self.partition[client_id])]
         elif self.test_targets is not None:
             targets = self.test_targets
         else:
             raise ValueError(f"task={self.name} has no test set: leave metrics= empty")
-        counts: NDArray[np.int64] = torch.bincount(targets, minlength=objective.num_outputs).numpy()
+        labels = targets.cpu()
+        counts: NDArray[np.int64] = torch.bincount(labels, minlength=objective.num_outputs).numpy()
         return counts
 
     # -- measurements -----------------------------------------------------------------------------
@@ -336,7 +365,7 @@ class Task(ClientExamples):
         own = self.evaluation_indices(client_id)
         if own.size == 0:
             return {}, 0
-        places = torch.split(torch.from_numpy(own), self.test_chunk)
+        places = torch.split(self._places(own), self.test_chunk)
         chunks = (
             (self.inputs.index_select(0, part), self.targets.index_select(0, part))
             for part in places

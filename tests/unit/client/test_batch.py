@@ -11,9 +11,11 @@ from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer
 from fl_app.client.batchable import obstacle
 from fl_app.client.mini_batches import mini_batches
+from fl_app.client.stacked import _for_vmap, _Normalised, _Unfolded
 from fl_app.core.types import Order, Upload, Vector
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
+from fl_app.tasks.scaling import Scaling
 from fl_app.tasks.task import Task
 
 SIZES = (7, 1, 12, 4, 30, 5)  # examples of each client
@@ -306,3 +308,152 @@ def test_a_trainer_that_says_it_can_is_asked_for_each_client() -> None:
     together = BatchTrainer(trainer).train(given, [None] * len(given))
     for one, order in zip(together, given, strict=True):
         assert_equal(one, trainer.train(order))
+
+
+# -- convolutions as products of matrices ---------------------------------------------------------
+
+
+class Block(nn.Module):
+    """No chain of layers; two kinds of convolutions that are left as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 4, (3, 2), (2, 1), (1, 0))
+        self.grouped = nn.Conv2d(4, 4, 3, padding=1, groups=2)
+        self.dilated = nn.Conv2d(4, 2, 2, dilation=2, bias=False)
+        self.norm = nn.GroupNorm(2, 4)
+        self.head = nn.Linear(40, 3)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        hidden = self.norm(self.first(images)).relu()
+        hidden = self.dilated(hidden + self.grouped(hidden))
+        out: torch.Tensor = self.head(nn.functional.pad(hidden.flatten(1), (0, 20))[:, :40])
+        return out
+
+
+@pytest.mark.parametrize("model", ["cnn", Block])
+def test_both_forms_of_convolutions_train_alike(model: Any) -> None:
+    trainer = LocalTrainer(task(model), batch_size=5, local_epochs=2)
+    given = orders(trainer)
+    grouped, unfolded = (
+        BatchTrainer(trainer, form).train(given, [None] * len(given))
+        for form in ("grouped", "unfold")
+    )
+    for one, other, order in zip(grouped, unfolded, given, strict=True):
+        alone = trainer.train(order)
+        assert_equal(one, alone)
+        assert_equal(other, alone)
+
+
+def test_other_forms_of_layers_are_what_they_stand_for() -> None:
+    module = Block()
+    assert _for_vmap(module.first, "grouped") is module.first
+    rewritten = _for_vmap(module, "unfold")
+    forms = {
+        n: type(p) for n, p in rewritten.named_modules() if type(p) in (_Unfolded, _Normalised)
+    }
+    assert forms == {"first": _Unfolded, "norm": _Normalised}
+    assert [n for n, _ in rewritten.named_parameters()] == [n for n, _ in module.named_parameters()]
+    with torch.no_grad():
+        module.norm.weight.uniform_(-1, 1)
+        module.norm.bias.uniform_(-1, 1)
+    images = torch.randn(3, 1, 8, 8)
+    torch.testing.assert_close(rewritten(images), module(images))
+    assert type(module.first) is nn.Conv2d
+
+
+# -- a device without enough memory ---------------------------------------------------------------
+
+
+class Small(BatchTrainer):
+    """On a device that has memory for `room` clients; notes the batches that it was given."""
+
+    def __init__(self, trainer: LocalTrainer, room: int) -> None:
+        super().__init__(trainer)
+        self.tried: list[int] = []
+        forward = self._forward
+
+        def limited(params: Any, inputs: torch.Tensor) -> torch.Tensor:
+            self.tried.append(len(inputs))
+            if len(inputs) > room:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return forward(params, inputs)
+
+        self._forward = limited
+
+
+def test_a_batch_that_does_not_fit_is_halved_from_then_on_and_told_once() -> None:
+    class Together(Corrected):
+        batches = True
+
+    trainer = Together(task(), batch_size=5, top_k=0.2, upload="delta", local_steps=1)
+    given = orders(trainer)
+    alone = [trainer.sender.train(order) for order in given]
+    small = Small(trainer, 3)
+    for tried in ([6, 3, 3], [3, 3]):
+        outs = [np.empty_like(order.vector) for order in given]
+        small.tried.clear()
+        together = small.train(given, outs)
+        assert small.tried == tried
+        for one, other, out in zip(together, alone, outs, strict=True):
+            assert_equal(one, other)
+            assert one is not None
+            assert one.vector is out
+        told = small.notice()
+        assert (tried == [3, 3]) == (told == "")
+        if told:
+            assert told.startswith("cpu has not enough memory to train 6 clients in one operation")
+            assert told.endswith("give runtime.batch=3")
+
+
+def test_halves_are_those_of_the_halved_number() -> None:
+    """So the bytes are those of a run whose batches are of this size, where they are full."""
+    trainer = LocalTrainer(task(), local_steps=2)
+    given = orders(trainer)
+    halved = Small(trainer, 3).train(given, [None] * 6)
+    batch = BatchTrainer(trainer)
+    expected = [*batch.train(given[:3], [None] * 3), *batch.train(given[3:], [None] * 3)]
+    for one, other in zip(halved, expected, strict=True):
+        assert one is not None
+        assert other is not None
+        assert one.vector.tobytes() == other.vector.tobytes()
+
+
+def test_a_device_without_memory_for_two_leaves_clients_to_be_trained_alone() -> None:
+    trainer = LocalTrainer(task(), local_steps=2)
+    small = Small(trainer, 0)
+    assert small.train(orders(trainer), [None] * 6) == [None] * 6
+    assert "at most 1" in small.notice()
+
+
+# -- a device that is not the processor -----------------------------------------------------------
+
+
+def test_data_are_copied_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On "meta", which refuses to mix with the processor; what leaves it is made up."""
+    copied: list[tuple[int, ...]] = []
+    to, cpu = torch.Tensor.to, torch.Tensor.cpu
+
+    def counted(tensor: torch.Tensor, *args: Any, **more: Any) -> torch.Tensor:
+        moved = to(tensor, *args, **more)
+        if moved.is_meta and not tensor.is_meta:
+            copied.append(tuple(tensor.shape))
+        return moved
+
+    monkeypatch.setattr(torch.Tensor, "to", counted)
+    monkeypatch.setattr(
+        torch.Tensor, "cpu", lambda t: torch.zeros(t.shape, dtype=t.dtype) if t.is_meta else cpu(t)
+    )
+    scaling = Scaling(torch.tensor([0.5]), torch.tensor([0.1]))
+    trainer = LocalTrainer(task("cnn", prepare=scaling), batch_size=5, local_steps=8, device="meta")
+    assert trainer.task.inputs.is_meta  # type: ignore[attr-defined]
+    given = orders(trainer)
+    batch = BatchTrainer(trainer)
+    copied.clear()
+    assert None not in batch.train(given, [None] * 6)
+    # One table of indices, and one of weights.
+    assert copied == [(8, 6, 5), (8, 6, 5)]
+    copied.clear()
+    monkeypatch.setattr(torch.Tensor, "__float__", lambda tensor: 1.0)
+    trainer.train(given[4])  # 30 examples: six mini-batches an epoch
+    assert copied == [(30,), (30,)]

@@ -74,7 +74,7 @@ def test_auto_takes_what_is_faster_and_says_so(
 ) -> None:
     seconds = iter([0.001, 0.01])  # of a step, and of an order alone
 
-    def measured(work: Any, budget: float) -> float:
+    def measured(work: Any, budget: float, clock: Any) -> float:
         work()
         return next(seconds, together)
 
@@ -87,7 +87,7 @@ def test_auto_takes_what_is_faster_and_says_so(
 def test_auto_does_not_train_clients_of_long_steps_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(batch_size, "_seconds", lambda work, budget: 0.2)
+    monkeypatch.setattr(batch_size, "_seconds", lambda work, budget, clock: 0.2)
     assert choose_batch(components("runtime.batch=auto")) == 1
     assert caplog.messages == ["runtime.batch=auto: 1 (a step of one client takes 200 ms)"]
 

@@ -1,19 +1,15 @@
 """From configuration to objects: settings that are objects themselves, runs that are refused."""
 
 import csv
-import multiprocessing
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-import torch
 from configs import composed
 
 from fl_app.client.build import build_trainer
 from fl_app.core.rates import LinearDecay
-from fl_app.engine.engine import Engine
 from fl_app.runner.cell import run_cell
-from fl_app.runner.factory import Sizes, build_components, build_engine, build_sizes
+from fl_app.runner.factory import Sizes, build_components, build_sizes
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
@@ -51,21 +47,6 @@ def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
     validate_config(composed(*settings, "num_versions=100", "algorithm.strategy.norm_floor=0.2"))
     with pytest.raises(ValueError, match=r"norm_decay=0.01 must be below 1 / num_versions=0.01"):
         validate_config(composed(*settings, "num_versions=100"))
-
-
-def engine_on_a_gpu(workers: str) -> Engine:
-    """Of a trainer that says it is on one; nothing is trained."""
-    config = composed("algorithm=fedavg_k", "num_clients=10", f"runtime.workers={workers}")
-    components = build_components(config)
-    components.trainer.device = torch.device("cuda")
-    return build_engine(components, sinks=[])
-
-
-def test_processes_are_not_forked_where_the_parent_uses_a_gpu() -> None:
-    with closing(engine_on_a_gpu("auto")):
-        assert multiprocessing.active_children() == []
-    with pytest.raises(ValueError, match=r"^runtime\.workers=2 must be auto or 0 here, .*=cuda"):
-        engine_on_a_gpu("2")
 
 
 @pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])

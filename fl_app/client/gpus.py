@@ -1,0 +1,75 @@
+"""Which GPUs a run trains on, and how a process computes on one.
+
+Only `prepare` begins to use CUDA. A process that has done so takes hundreds of megabytes of a GPU's
+memory, and the processes that it forks cannot use a GPU.
+"""
+
+import os
+
+GPU = "cuda"
+AUTO = "auto"
+
+
+def gpus_of(device: str) -> list[str]:
+    """The GPUs that ``runtime.device`` stands for, as torch names them; [] = another device.
+
+    Args:
+        device: ``"cuda"``, all visible GPUs (environment variable CUDA_VISIBLE_DEVICES);
+            ``"cuda:1"``, the second visible one; ``"auto"``, all visible ones, if there are any; or
+            a device of another kind.
+
+    Raises:
+        ValueError: the GPU does not exist, or none does, with the reason.
+    """
+    kind, _, place = device.partition(":")
+    if kind != GPU and device != AUTO:
+        return []
+    import torch  # takes seconds, which the processor's runs need not wait for here
+
+    count = torch.cuda.device_count()  # without CUDA's initialisation
+    visible = [f"{GPU}:{number}" for number in range(count)]
+    if device == AUTO or (visible and not place):
+        return visible
+    if device not in visible:
+        raise ValueError(
+            f"runtime.device={device} must be cpu, a device that torch can use here, or auto, "
+            f"which takes a GPU if there is one: {_none_like_it(count)}"
+        )
+    return [device]
+
+
+def _none_like_it(count: int) -> str:
+    """Why there is no such GPU, of `count` that are visible."""
+    import torch
+
+    if count:
+        return f"the visible GPUs are {GPU}:0 to {GPU}:{count - 1}"
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"torch {torch.__version__} is a build without CUDA"
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if hidden is not None:
+        return f"no GPU is visible with CUDA_VISIBLE_DEVICES={hidden}"
+    return "there is no GPU, or no driver for it"
+
+
+def prepare(device: str) -> None:
+    """Let this process compute on a GPU, repeatably; nothing happens for another device.
+
+    Equal inputs then give equal bits on equal GPUs with equal software. torch warns of an operation
+    that has no such form. Products are computed in float32, not in TensorFloat-32.
+
+    Args:
+        device: such as ``"cuda:1"``.
+    """
+    if not device.startswith(f"{GPU}:"):
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it when it starts
+    import torch
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # It costs a kernel for every new tensor.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    torch.backends.cudnn.benchmark = False  # it would choose kernels by their time
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.cuda.set_device(device)

@@ -1,0 +1,62 @@
+"""What another process needs to train the clients of a run."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import DictConfig
+
+from fl_app.client.bounds import GROUPED
+from fl_app.client.build import build_trainer, configured_backend, prepare_process
+from fl_app.client.gpus import prepare
+
+if TYPE_CHECKING:
+    from fl_app.client.batch import BatchTrainer
+    from fl_app.client.compression import Trainer
+    from fl_app.client.trainer import LocalTrainer, TrainingTask
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Makes the trainer of a run in a process that inherits nothing; it can be pickled.
+
+    Called with a device, it prepares the process and returns what a worker trains with: the
+    trainer, and what trains several clients in one operation, or None.
+
+    Attributes:
+        config: of the run.
+        task: complete, with its data.
+        make: in place of the configured trainer; None = the configured one.
+        fixed: bytes of the model's fixed part by name; empty = as the trainer makes it.
+        batch: largest number of clients that are trained in one operation, >= 1.
+    """
+
+    config: DictConfig
+    task: "TrainingTask"
+    make: "Callable[..., LocalTrainer] | None" = None
+    fixed: "Mapping[str, NDArray[np.uint8]] | None" = None
+    batch: int = 1
+
+    def __call__(self, device: str) -> "tuple[Trainer, BatchTrainer | None]":
+        trainer = self.trainer(device)
+        if self.batch == 1:
+            return trainer.sender, None
+        from fl_app.client.batch import BatchTrainer  # which needs torch
+
+        return trainer.sender, BatchTrainer(trainer, convolution(self.config))
+
+    def trainer(self, device: str) -> "LocalTrainer":
+        """The trainer on a device, in a process that is prepared for it."""
+        prepare_process(configured_backend(self.config))
+        prepare(device)
+        trainer = build_trainer(self.config, self.task, self.make, device)
+        if self.fixed:
+            trainer.model.load_fixed(self.fixed)
+        return trainer
+
+
+def convolution(config: Any) -> str:
+    """Form of the convolutions of clients that are trained in one operation."""
+    return str(config.runtime.get("convolution", GROUPED))

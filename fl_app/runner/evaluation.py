@@ -1,0 +1,141 @@
+"""Evaluation of the global model on the server's test set."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from omegaconf import DictConfig
+
+from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.client.build import configured_backend, prepare_process
+from fl_app.client.gpus import prepare
+from fl_app.client.recipe import Recipe
+from fl_app.client.trainer import build_model
+from fl_app.core.errors import require
+from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.engine.background import Background
+from fl_app.engine.engine import Evaluate
+from fl_app.engine.spawned import SpawnedWorkers
+from fl_app.engine.workers import Equipment, Workers
+from fl_app.runner.placement import Placement
+from fl_app.tasks.per_class import ClassTask, PerClass
+
+log = logging.getLogger(__name__)
+
+
+class Tester:
+    """Measures versions of a model.
+
+    Args:
+        model: of the layout of the versions (`fl_app.client.flat.FlatModel`).
+        test: maps a module to metrics.
+    """
+
+    def __init__(self, model: Any, test: Callable[[Any], Mapping[str, float]]) -> None:
+        self._model = model
+        self._test = test
+
+    def measure(self, version: int, vector: Vector) -> dict[str, float]:
+        """The metrics of a version."""
+        del version
+        self._model.load(vector)
+        self._model.load_private({})  # a server has none of the clients'
+        return dict(self._test(self._model.module))
+
+    def score(self, order: Order) -> Scores:
+        """The metrics of an order's version; as a worker calls it."""
+        return Scores(self.measure(order.base_version, order.vector), 1)
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        """Nothing is trained."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class TesterRecipe:
+    """Makes a `Tester` in a process that inherits nothing; it can be pickled.
+
+    Attributes:
+        recipe: of the run.
+        metrics: as the key of the configuration.
+    """
+
+    recipe: Recipe
+    metrics: Sequence[str] = ()
+
+    def __call__(self, device: str) -> Equipment:
+        recipe = self.recipe
+        config, task = recipe.config, cast(Any, recipe.task)
+        prepare_process(configured_backend(config))
+        prepare(device)
+        model = build_model(
+            task, config.seed, device, private=config.algorithm.client.get("private")
+        )
+        if recipe.fixed:
+            model.load_fixed(recipe.fixed)
+        if hasattr(task, "on"):
+            task = task.on(model.flat.device, training=False)
+        return Tester(model, _test(task, self.metrics)), None
+
+
+def build_evaluation(
+    trainer: LocalTrainer, config: DictConfig, placement: Placement, recipe: Recipe
+) -> Evaluate | None:
+    """Evaluation on the server's test set; None if there is none.
+
+    Beside worker processes, one more evaluates, so that no worker waits for it.
+
+    Args:
+        trainer: of this process.
+        config: of the run.
+        placement: of its processes.
+        recipe: of its trainers.
+
+    Raises:
+        ValueError: a key asks for a metric that the task does not have.
+    """
+    task, metrics = trainer.task, list(config.metrics)
+    _check(task, config)
+    if not task.has_test_set:
+        return None
+    if not config.runtime.get("train", True):
+        return lambda version, vector: {}
+    if placement.gpus:
+        equip, size = TesterRecipe(recipe, metrics), trainer.model.layout.size
+        return Background(SpawnedWorkers(equip, placement.gpus[:1], 1, size), None)
+    tester = Tester(trainer.model, _test(task, metrics))
+    if placement.workers == 0:
+        return tester.measure
+    return Background(Workers(tester, 1, trainer.model.layout.size), tester.measure)
+
+
+def _test(task: TrainingTask, metrics: Sequence[str]) -> Callable[[Any], Mapping[str, float]]:
+    return PerClass(cast(ClassTask, task), metrics) if metrics else task.test
+
+
+def _check(task: TrainingTask, config: DictConfig) -> None:
+    further, target = list(config.metrics), config.target_accuracy
+    no_test_set = "" if task.has_test_set else f"task={task.name} has no test set"
+    require(
+        not (no_test_set and further),
+        "metrics",
+        further,
+        "[]",
+        f"{no_test_set}, on which they are measured",
+    )
+    on_clients = config.client_eval_every is not None
+    objective = getattr(task, "objective", None)  # of a task from elsewhere it is not known
+    if objective is not None and not objective.has_accuracy:
+        unknown = f"task={task.name} measures no accuracy but {objective.score}"
+    else:
+        unknown = "" if on_clients else no_test_set
+    require(
+        target is None or not unknown,
+        "target_accuracy",
+        target,
+        "null, with num_versions=, max_updates= or max_seconds= to end the run",
+        unknown,
+    )
+    if no_test_set and not on_clients:
+        log.warning("%s, and client_eval_every=null: no version is evaluated", no_test_set)

@@ -1,0 +1,62 @@
+"""What processes that inherit nothing import in tests; torch would take seconds."""
+
+import os
+import signal
+from dataclasses import dataclass, field
+
+from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.engine.workers import Equipment
+
+
+@dataclass
+class Named:
+    """A trainer that tells its device, and its process; orders of client 9 kill it."""
+
+    device: str
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        if order.client_id == 9:
+            os.kill(os.getpid(), signal.SIGKILL)
+        assert out is not None
+        out[:] = 2 * order.vector
+        metrics = {"process": float(os.getpid()), "device": float(self.device)}
+        return Upload(out, "delta", 1, 0.5, metrics=metrics)
+
+    def score(self, order: Order) -> Scores:
+        return Scores({"loss": float(order.vector.sum())}, 1)
+
+
+class Telling:
+    """Trains nothing together, and says so with every batch."""
+
+    def train(self, orders: object, outs: object) -> list[None]:
+        assert isinstance(orders, list)
+        return [None] * len(orders)
+
+    def notice(self) -> str:
+        return "nothing is trained together"
+
+
+@dataclass
+class Equips:
+    """Of a device, unless it is one of the broken."""
+
+    broken: list[str] = field(default_factory=list)
+    telling: bool = False
+
+    def __call__(self, device: str) -> Equipment:
+        if device in self.broken:
+            raise OSError(f"no GPU {device}")
+        return Named(device), Telling() if self.telling else None
+
+
+def answer() -> int:
+    return 42
+
+
+def refusal() -> int:
+    raise OSError("no GPU")
+
+
+def death() -> int:
+    os._exit(3)
