@@ -175,6 +175,7 @@ def _rates(
         device=device,
     )
     batch = None
+    work: Callable[[], int]
     if way.together > 1:
         if reason := obstacle(trainer):
             raise RunError(f"clients cannot be trained together: {reason}")
