@@ -3,6 +3,7 @@
 A node needs `fl_app.client.build` alone.
 """
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
     from fl_app.client.flat import FlatModel
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
