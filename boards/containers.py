@@ -23,7 +23,10 @@ RUN = [
 TOGETHER = f"algorithm.schedule.concurrency={NODES}"
 IN_TURN = ["algorithm.schedule.concurrency=1", "seed=7"]
 LONG = ["num_versions=null", "max_seconds=180"]  # a node that died is missed for up to 75 s
-LENET = ["task=synthetic", "task.model=lenet", "task.num_examples=400", "task.num_test=100"]
+LENET = [
+    *("task=synthetic", "task.model=lenet", "task.num_examples=400", "task.num_test=100"),
+    "num_versions=4",
+]
 NO_TORCH = {"node-1": images.SMALL}
 SHORT = 40  # MiB that are left free when memory runs short: less than a resident process accepts
 HELD = 90  # seconds for which they are
@@ -141,8 +144,8 @@ class Field:
     def shorten(self) -> str:
         """Take a node's memory away in the middle of a run: the federation goes on from before."""
         run, node = self._kit / "server" / "run-short", self._containers["node-0"]
-        self._begin(run, [*LENET, TOGETHER, *LONG])
-        wait_for(lambda: arrivals(run, 0) > 2, "node 0 has trained", SECONDS)
+        self._begin(run, [*LENET, TOGETHER, *LONG, "max_seconds=120"])
+        wait_for(lambda: arrivals(run, 0) > 1, "node 0 has trained", SECONDS)
         if "resident process" not in node.log():
             raise Disappointed(f"no training process stays: {node.log()[-500:]}")
         node.ask("python", "-c", HOG, SHORT, HELD, options=["--detach"])

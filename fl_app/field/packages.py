@@ -82,7 +82,7 @@ class Environment:
 
     def __init__(self, folder: Path, pins: Sequence[str], cache: Path | None) -> None:
         self.folder = folder
-        self.python = folder / "bin" / "python"
+        self.python, self.uv = folder / "bin" / "python", folder / "bin" / "uv"
         self.pins = pins
         self._cache = cache
         self._variables = uv_variables(os.environ)
@@ -103,6 +103,8 @@ class Environment:
             pins = _write(scratch, "pins", self.pins)
             pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
             words = ["--retries", "2", "install", "--constraint", pins, "uv"]
+            if not self.uv.exists():  # one beside the interpreter would be enough for pip
+                words.append("--ignore-installed")
             done = subprocess.run([*pip, *words], capture_output=True, text=True)
         if done.returncode != 0:
             raise InstallError(_explained(done.stderr))
@@ -161,8 +163,7 @@ class Environment:
 
     def _uv(self, command: str, *words: str) -> list[str]:
         cache = [] if self._cache is None else ["--cache-dir", str(self._cache)]
-        uv = [str(self.folder / "bin" / "uv"), *cache]
-        return [*uv, "pip", command, "--python", str(self.python), *words]
+        return [str(self.uv), *cache, "pip", command, "--python", str(self.python), *words]
 
 
 def uv_variables(given: Mapping[str, str]) -> dict[str, str]:

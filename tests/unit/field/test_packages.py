@@ -161,6 +161,17 @@ def test_a_machine_without_a_network_is_told_as_what_it_is(
     assert line.startswith("no package index can be reached: connect this machine to a network")
 
 
+def test_uv_is_in_the_environment_even_if_the_base_image_has_one(tmp_path: Path) -> None:
+    """pip takes a requirement for met that lies beside the interpreter."""
+    calls = tmp_path / "calls"
+    environment = python_that(tmp_path / "venv", f'echo "$@" >>{calls}')
+    environment.make(above=True)
+    assert calls.read_text().splitlines()[-1].endswith("uv --ignore-installed")
+    environment.uv.touch()
+    environment.make(above=True)
+    assert calls.read_text().splitlines()[-1].endswith("uv")
+
+
 def test_linked_files_count_once(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one").write_bytes(bytes(500_000))
