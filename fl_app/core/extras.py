@@ -7,6 +7,7 @@ from importlib.util import find_spec
 # Top-level modules. What a device needs is always there.
 EXTRAS = {
     "dp_accounting": "server",
+    "scipy": "server",
     "sklearn": "server",
     "tensorboard": "server",
     "torchmetrics": "server",

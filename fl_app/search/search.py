@@ -49,7 +49,7 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
     """
     config = compose(words)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cells = _cells(settings, config, words, folder)
+        cells = cells_to_search(settings, config, words, folder)
         _enter(settings, words, folder, resume)
         with open_log(folder / LOCK, None):
             storage = open_journal(folder / JOURNAL)
@@ -150,10 +150,20 @@ def _budget(settings: Settings) -> list[str]:
     return [f"{key}={value}" for key, value in words.items() if value is not None]
 
 
-def _cells(
+def cells_to_search(
     settings: Settings, config: DictConfig, words: Sequence[str], folder: Path
 ) -> list["SearchedCell"]:
-    """The cells of the experiment, each with its space and the same budget."""
+    """The cells of the experiment, each with its space and the same budget.
+
+    Args:
+        settings: of the search.
+        config: composed from `words`.
+        words: overrides that describe the experiment.
+        folder: of the search.
+
+    Raises:
+        ValueError: there is no experiment, a key is refused, or budgets differ.
+    """
     experiment = config.experiment
     require(
         bool(experiment.cells),

@@ -41,7 +41,11 @@ def composed(*overrides: str, last: bool = False) -> tuple[DictConfig, dict[str,
 
 @cache
 def cells_of(name: str) -> dict[str, DictConfig]:
-    return composed(f"experiment={name}", "experiment.seeds=[0]")[1]  # else all thrice
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        settings = compose("config", [f"experiment={name}"]).experiment.settings
+    # Else all thrice, and in every setting.
+    only = [f"experiment.only=['@{next(iter(settings))}']"] if settings else []
+    return composed(f"experiment={name}", "experiment.seeds=[0]", *only)[1]
 
 
 def quickest(name: str) -> str:
@@ -60,7 +64,11 @@ def run_small(cell: DictConfig, folder: Path) -> None:
     assert summary["failures"] == summary["rejected"] == 0
 
 
-@pytest.mark.parametrize("name", NAMES)
+LONG = ["benchmark"]  # whose cells take seconds to compose
+QUICK = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in NAMES]
+
+
+@pytest.mark.parametrize("name", QUICK)
 def test_every_cell_of_an_experiment_is_accepted(name):
     lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
     assert lines[:2] == ["# @package _global_", f"# python -m fl_app experiment={name}"]

@@ -10,9 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
+from fl_app.cli import CONF, compose
 from fl_app.search.__main__ import main
+from fl_app.search.search import cells_to_search
+from fl_app.search.settings import split
+from fl_app.search.space import grid
 
 SPACE = (
     "algorithm.client.local_lr=tag(log,interval(0.01,1)) algorithm.client.local_steps=choice(5,10)"
@@ -185,3 +190,27 @@ def test_a_folder_that_holds_a_search_is_continued_on_demand_only(
 def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     assert "test_seeds: " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_every_method_of_the_benchmark_has_the_budget_and_a_space(tmp_path: Path) -> None:
+    """In the last setting, whose clients are many."""
+    words = ["experiment=benchmark", "experiment.only=['@n100-slow']"]
+    settings, words = split([*words, "search.trials=12", "search.grid=6"])
+    config = compose(words)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        cells = cells_to_search(settings, config, words, tmp_path)
+    assert len(cells) == len(config.experiment.cells)
+    for cell in cells:
+        assert cell.budget == ("max_updates", 2000)
+        configured = {key: OmegaConf.select(cell.config, key) for key in cell.space}
+        first = grid(cell.space, 6, configured)
+        assert len(first) == 6
+        # The other keys begin with what the method is configured to.
+        assert all(values.keys() == cell.space.keys() for values in first), cell.name
+        rate, *_ = cell.space
+        rates = [values[rate] for values in first]
+        common = configured[rate]
+        wanted = [common / 27, common / 9, common / 3, common, common * 3, common * 9]
+        assert rates == pytest.approx(wanted, rel=0.02), cell.name

@@ -20,6 +20,7 @@ from fl_app.tasks.partition.iid import Iid, IidFraction
 from fl_app.tasks.partition.label_quantity import LabelQuantity
 from fl_app.tasks.partition.natural import Natural
 from fl_app.tasks.partition.shards import Shards
+from fl_app.tasks.partition.slow_labels import SlowLabels
 from fl_app.tasks.partition.tenth_class import TenthClass
 
 # By name, with their own defaults.
@@ -31,6 +32,7 @@ PARTITIONS: dict[str, type[Partitioner]] = {
     "shards": Shards,
     "natural": Natural,
     "tenth_class": TenthClass,
+    "slow_labels": SlowLabels,
 }
 
 __all__ = [
@@ -43,6 +45,7 @@ __all__ = [
     "Natural",
     "Partitioner",
     "Shards",
+    "SlowLabels",
     "TenthClass",
     "make_partition",
 ]

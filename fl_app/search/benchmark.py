@@ -1,0 +1,282 @@
+"""``python -m fl_app.search.benchmark FOLDER``: the page of a benchmark from its judged runs.
+
+FOLDER is that of a search with ``search.test_seeds``, of an experiment that crosses cells with
+settings. Every number comes from the runs with fresh seeds. Intervals are 95 % intervals of
+Student's t distribution over the seeds; methods are compared seed by seed, since a seed decides who
+has which data and which devices.
+"""
+
+import argparse
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+import yaml
+
+from fl_app.core.errors import require
+from fl_app.core.extras import require_installed
+
+if TYPE_CHECKING:
+    from fl_app.report.document import Part
+
+PAGE = "benchmark.html"
+LEVEL = 0.95
+MAX_TIED = 6  # methods that are named beside the best one
+
+
+class Interval(NamedTuple):
+    """A mean with its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def text(self, unit: float = 100, form: str = "{:+.1f}") -> str:
+        """Such as "-1.2 [-2.0, -0.4]"."""
+        return f"{form} [{form}, {form}]".format(*(unit * value for value in self))
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean of values, one per seed, with its interval.
+
+    Args:
+        values: at least two.
+    """
+    from scipy.stats import t  # part of the extra server
+
+    mean = fmean(values)
+    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Results of methods in settings.
+
+    Attributes:
+        scores: accuracy of every run, in [0, 1]; columns method, setting, seed, accuracy, recall
+            (mean over the slow labels; missing where there are none).
+        missing: runs that have no result, as method@setting.
+        failed: runs that ended early, by method@setting, with the reason.
+    """
+
+    scores: pd.DataFrame
+    missing: Sequence[str]
+    failed: Mapping[str, str]
+
+    @property
+    def settings(self) -> list[str]:
+        """In the order of the configuration."""
+        return list(dict.fromkeys(self.scores.setting))
+
+    def table(self, settings: Sequence[str], measure: str = "accuracy") -> pd.DataFrame:
+        """Mean of a measure over settings: a row for each seed, a column for each method.
+
+        Methods without a result in each setting and seed are left out.
+        """
+        chosen = self.scores[self.scores.setting.isin(settings)]
+        wide = chosen.pivot_table(index=["setting", "seed"], columns="method", values=measure)
+        return wide.dropna(axis=1).groupby("seed").mean()
+
+    def behind_best(
+        self, settings: Sequence[str], measure: str = "accuracy"
+    ) -> tuple[str, dict[str, Interval]]:
+        """The method of the highest mean, and how far the others are ahead of it, best first."""
+        table = self.table(settings, measure)
+        order = table.mean().sort_values(ascending=False).index
+        best = str(order[0])
+        return best, {str(m): interval(list(table[m] - table[best])) for m in order[1:]}
+
+    def ranks(self) -> dict[str, Interval]:
+        """The mean rank of each method over all settings, with its interval over the seeds."""
+        ranked = []
+        for setting in self.settings:
+            ranks = self.table([setting]).rank(axis=1, ascending=False)
+            ranked.append(ranks.assign(setting=setting).reset_index())
+        every = pd.concat(ranked).drop(columns="setting").groupby("seed").mean()
+        complete = self.table(self.settings).columns
+        found = {str(method): interval(list(every[method])) for method in complete}
+        return dict(sorted(found.items(), key=lambda item: item[1].mean))
+
+    def groups(self) -> dict[str, list[str]]:
+        """Settings that share a part of their name, such as all with ``n10``; and all of them."""
+        parts = dict.fromkeys(part for setting in self.settings for part in setting.split("-"))
+        own = {part: [s for s in self.settings if part in s.split("-")] for part in parts}
+        return {"all settings": self.settings, **own} if len(self.settings) > 1 else own
+
+
+def read(folder: Path) -> Benchmark:
+    """The results of the runs in a folder.
+
+    Raises:
+        ValueError: the folder holds no runs of cells in settings, or each has one seed only.
+    """
+    rows: list[dict[str, object]] = []
+    failed: dict[str, str] = {}
+    missing = []
+    for path in sorted(folder.glob("*@*")):
+        found = re.fullmatch(r"(.+)@(.+?)(?:-seed(\d+))?", path.name)
+        if found is None or not path.is_dir():
+            continue
+        file = path / "summary.json"
+        summary = json.loads(file.read_text()) if file.exists() else {}
+        accuracy = summary.get("last10_accuracy")
+        if accuracy is None:
+            missing.append(path.name)
+            continue
+        if not re.fullmatch(r"num_versions|updates|seconds", summary["stopped"]):
+            failed[path.name] = summary["stopped"]
+        labels = _slow_labels(path / "config.yaml")
+        recalls = [summary["recall"][label] for label in labels if "recall" in summary]
+        recall = fmean(recalls) if recalls and None not in recalls else None
+        seed = summary["seed"]
+        own = {"method": found[1], "setting": found[2], "seed": seed, "accuracy": accuracy}
+        rows.append({**own, "recall": recall})
+    require(bool(rows), "folder", folder, "the test folder of a search over settings", "no results")
+    scores = pd.DataFrame(rows)
+    scores["recall"] = scores["recall"].astype(float)
+    seeds = scores.groupby(["method", "setting"]).seed.nunique()
+    require(seeds.max() > 1, "folder", folder, "of several seeds", "there would be no intervals")
+    order = _order(folder)
+    scores["place"] = [order.index(s) if s in order else len(order) for s in scores.setting]
+    scores = scores.sort_values(["place", "method", "seed"]).drop(columns="place")
+    return Benchmark(scores.reset_index(drop=True), missing, failed)
+
+
+def _slow_labels(config: Path) -> list[int]:
+    """The labels of the slow clients; empty where the partition has none."""
+    text = config.read_text() if config.exists() else ""
+    if "SlowLabels" not in text:
+        return []
+    return list(yaml.safe_load(text)["partition"]["labels"])
+
+
+def _order(folder: Path) -> list[str]:
+    config = next(folder.glob("*@*/config.yaml"))
+    return list(yaml.safe_load(config.read_text())["experiment"]["settings"])
+
+
+def advice(found: Benchmark) -> list[list[str]]:
+    """What to choose when: a row for each group of settings, derived from the results."""
+    rows = []
+    for name, settings in found.groups().items():
+        best, others = found.behind_best(settings)
+        score = interval(list(found.table(settings)[best]))
+        tied = [f"{m} {d.text()}" for m, d in others.items() if d.high >= 0]
+        clear = [f"{m} {d.text()}" for m, d in others.items() if d.high < 0][:1]
+        more = f" and {len(tied) - MAX_TIED} more" if len(tied) > MAX_TIED else ""
+        rows.append(
+            [
+                name,
+                best,
+                score.text(form="{:.1f}"),
+                "; ".join(tied[:MAX_TIED]) + more or "none",
+                "; ".join(clear) or "none",
+            ]
+        )
+    return rows
+
+
+def write_page(found: Benchmark, path: Path) -> None:
+    """Write the page."""
+    require_installed("jinja2", "plotly")
+    from fl_app.report.charts import layout_of
+    from fl_app.report.document import Part, write_document
+    from fl_app.report.style import INK
+
+    seeds = sorted(set(found.scores.seed))
+    parts = [
+        Part(
+            "What to choose when",
+            [
+                "The method of the highest mean accuracy in each group of settings. Behind each "
+                "other method: points ahead of the best one, with the 95 % interval of the paired "
+                "differences. A method is tied if its interval reaches 0. Intervals are not "
+                "corrected for the number of comparisons.",
+            ],
+            ["settings", "best", "accuracy, %", "tied with it", "the first that is behind"],
+            advice(found),
+        )
+    ]
+    ranks = found.ranks()
+    if ranks:
+        names = list(ranks)[::-1]
+        bars = [ranks[name] for name in names]
+        error = {
+            "type": "data",
+            "symmetric": False,
+            "array": [each.high - each.mean for each in bars],
+            "arrayminus": [each.mean - each.low for each in bars],
+        }
+        layout = layout_of("mean rank, 1 = best", "", height=80 + 22 * len(names), legend=False)
+        figure = {
+            "data": [
+                {
+                    "type": "scatter",
+                    "mode": "markers",
+                    "x": [each.mean for each in bars],
+                    "y": names,
+                    "error_x": error,
+                    "marker": {"color": INK, "size": 8},
+                }
+            ],
+            "layout": layout,
+        }
+        text = f"Mean over {len(found.settings)} settings, of methods with results in each of them."
+        rows = [[name, each.text(1, "{:.1f}")] for name, each in ranks.items()]
+        parts.append(Part("Mean rank", [text], ["method", "mean rank"], rows, [figure], True))
+    parts += [_of_setting(found, setting) for setting in found.settings]
+    if found.failed or found.missing:
+        rows = [[name, reason] for name, reason in found.failed.items()]
+        rows += [[name, "no result"] for name in found.missing]
+        parts.append(Part("Runs that did not reach their end", [], ["run", "reason"], rows))
+    facts = [
+        ("methods", str(found.scores.method.nunique())),
+        ("settings", str(len(found.settings))),
+        ("seeds", ", ".join(map(str, seeds))),
+        ("measure", "mean accuracy of a run's last ten evaluations"),
+    ]
+    write_document(path, "Benchmark", facts, parts)
+
+
+def _of_setting(found: Benchmark, setting: str) -> "Part":
+    from fl_app.report.document import Part
+
+    table = found.table([setting])
+    best, others = found.behind_best([setting])
+    has_recall = not found.scores[found.scores.setting == setting].recall.isna().all()
+    recall = found.table([setting], "recall") if has_recall else None
+    header = ["method", "accuracy, %", "ahead of the best, points"]
+    header += ["recall of the slow labels, %"] * has_recall
+    rows = []
+    for method in [best, *others]:
+        row = [method, interval(list(table[method])).text(form="{:.1f}")]
+        row.append(others[method].text() if method in others else "-")
+        if recall is not None:
+            known = method in recall
+            row.append(interval(list(recall[method])).text(form="{:.1f}") if known else "-")
+        rows.append(row)
+    return Part(setting, [], header, rows)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Read the command line, and write the page."""
+    parser = argparse.ArgumentParser(prog="python -m fl_app.search.benchmark")
+    parser.add_argument("folder", type=Path, help="of the search, or of the runs to be judged")
+    folder: Path = parser.parse_args(words).folder
+    runs = folder / "test" if (folder / "test").is_dir() else folder
+    try:
+        write_page(read(runs), folder / PAGE)
+    except ValueError as error:
+        parser.error(str(error))
+    print(f"page: {folder / PAGE}")
+
+
+if __name__ == "__main__":
+    main()

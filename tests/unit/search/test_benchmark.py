@@ -1,0 +1,98 @@
+"""The page of a benchmark: ranks, paired differences, intervals, and what follows from them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fl_app.search.benchmark import PAGE, advice, interval, main, read
+
+CONFIG = """\
+partition: {{_target_: {partition}, labels: [1]}}
+experiment: {{settings: {{n10-iid: [], n10-slow: []}}}}
+"""
+# Accuracies of seeds 5, 6 and 7 in each setting.
+SCORES = {
+    "a@n10-iid": (0.80, 0.82, 0.84),
+    "b@n10-iid": (0.79, 0.82, 0.82),  # -1, 0, -2 points of a
+    "c@n10-iid": (0.60, 0.62, 0.64),
+    "a@n10-slow": (0.50, 0.55, 0.60),
+    "b@n10-slow": (0.70, 0.75, 0.80),
+    "c@n10-slow": (0.40, 0.45, 0.50),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name, accuracies in SCORES.items():
+        for seed, accuracy in zip((5, 6, 7), accuracies, strict=True):
+            run = tmp_path / "test" / f"{name}-seed{seed}"
+            run.mkdir(parents=True)
+            partition = "x.SlowLabels" if "slow" in name else "x.Iid"
+            (run / "config.yaml").write_text(CONFIG.format(partition=partition))
+            summary = {"last10_accuracy": accuracy, "seed": seed, "stopped": "updates"}
+            (run / "summary.json").write_text(json.dumps({**summary, "recall": [1.0, accuracy]}))
+    return tmp_path
+
+
+def test_intervals_are_those_of_student() -> None:
+    """Mean 2, deviation 1, three values: 2 +- 4.3027 / sqrt(3)."""
+    found = interval([1.0, 2.0, 3.0])
+    assert found == pytest.approx((2.0, 2 - 2.48414, 2 + 2.48414), abs=1e-4)
+    assert found.text(1, "{:.1f}") == "2.0 [-0.5, 4.5]"
+
+
+def test_differences_are_paired_by_seed(folder: Path) -> None:
+    """b is 1, 0 and 2 points behind a; c is 20 behind with every seed."""
+    best, others = read(folder / "test").behind_best(["n10-iid"])
+    assert best == "a"
+    assert list(others) == ["b", "c"]
+    assert others["b"] == pytest.approx((-0.01, -0.01 - 0.0248414, -0.01 + 0.0248414), abs=1e-6)
+    assert others["c"] == pytest.approx((-0.2, -0.2, -0.2))
+
+
+def test_ranks_are_means_over_settings(folder: Path) -> None:
+    """In n10-iid with seed 6, a and b share the first place."""
+    ranks = read(folder / "test").ranks()
+    assert list(ranks) == ["b", "a", "c"]
+    of_seeds = [(2 + 1) / 2, (1.5 + 1) / 2, (2 + 1) / 2]
+    assert ranks["b"] == pytest.approx(interval(of_seeds))
+    assert ranks["c"] == pytest.approx((3, 3, 3))
+
+
+def test_advice_follows_from_the_intervals(folder: Path) -> None:
+    rows = {row[0]: row for row in advice(read(folder / "test"))}
+    assert list(rows) == ["all settings", "n10", "iid", "slow"]
+    assert rows["iid"][1] == "a"
+    assert rows["iid"][3] == "b -1.0 [-3.5, +1.5]"
+    assert rows["iid"][4] == "c -20.0 [-20.0, -20.0]"
+    assert rows["slow"][1] == "b"
+    assert rows["slow"][3] == "none"
+    assert rows["slow"][4] == "a -20.0 [-20.0, -20.0]"
+
+
+def test_a_method_without_all_results_has_no_rank_and_is_told(folder: Path) -> None:
+    (folder / "test" / "a@n10-iid-seed6" / "summary.json").unlink()
+    found = read(folder / "test")
+    assert found.missing == ["a@n10-iid-seed6"]
+    assert list(found.ranks()) == ["b", "c"]
+    assert found.behind_best(["n10-iid"])[0] == "b"
+
+
+def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "test" / "c@n10-iid-seed5" / "summary.json"
+    summary = json.loads(path.read_text())
+    path.write_text(json.dumps({**summary, "stopped": "Diverged: not finite"}))
+    main([str(folder)])
+    assert capsys.readouterr().out == f"page: {folder / PAGE}\n"
+    page = (folder / PAGE).read_text()
+    for text in ("What to choose when", "Mean rank", "recall of the slow labels", "Diverged: not"):
+        assert text in page
+
+
+def test_folders_without_results_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([str(tmp_path)])
+    assert "must be the test folder of a search over settings" in capsys.readouterr().err
