@@ -152,6 +152,22 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class Benched:
+    """A client gets no order any more: its uploads were refused again and again.
+
+    Attributes:
+        uploads: refused in a row.
+        reason: why the last one was.
+    """
+
+    kind: ClassVar[str] = "bench"
+    t: float
+    client: int
+    uploads: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Clustered:
     """The strategy put the clients into clusters.
 
@@ -292,6 +308,7 @@ Event: TypeAlias = (
     | Arrived
     | Failed
     | Rejected
+    | Benched
     | Clustered
     | Aggregated
     | Evaluated
@@ -309,6 +326,7 @@ EVENTS: tuple[type[Event], ...] = (
     Arrived,
     Failed,
     Rejected,
+    Benched,
     Clustered,
     Aggregated,
     Evaluated,

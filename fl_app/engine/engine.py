@@ -22,6 +22,7 @@ from fl_app.core.errors import Diverged, RunError, Stalled, require, require_at_
 from fl_app.core.events import (
     Aggregated,
     Arrived,
+    Benched,
     Checkpointed,
     ClientEvaluated,
     ClientsEvaluated,
@@ -66,7 +67,7 @@ from fl_app.engine.clock import (
     Returned,
     Stray,
 )
-from fl_app.engine.guard import Guard
+from fl_app.engine.guard import MALFORMED, Guard
 from fl_app.engine.outbox import Measurement, Outbox
 from fl_app.engine.unkept import UnkeptAttributes
 from fl_app.engine.versions import Versions
@@ -270,9 +271,11 @@ class Engine:
                 elif self._clock.now >= self._stop.seconds:
                     outcome.stopped = "seconds"
                 else:
+                    benched = len(self._guard.benched)
                     raise Stalled(
                         "nothing is under way and the schedule starts no client: "
                         f"{len(self._idle)} idle, {len(self._buffer)} updates waiting"
+                        f"{f', {benched} clients benched' if benched else ''}"
                     )
             self._ended = outcome.stopped
             if self._checkpoint is not None and self._checkpoint_final:
@@ -514,7 +517,8 @@ class Engine:
             case Alarm():
                 pass  # the schedule is asked next
             case Joined(client_id):
-                self._idle.add(client_id)
+                if client_id not in self._guard.benched:
+                    self._idle.add(client_id)
             case Left(client_id, orders, reason):
                 self._idle.discard(client_id)
                 self._on_clients.leave(client_id)
@@ -525,6 +529,8 @@ class Engine:
                 self._end_evaluations()
 
     def _becomes_idle(self, client_id: int) -> None:
+        if client_id in self._guard.benched:
+            return
         self._idle.add(client_id)
         self._on_clients.free(client_id)
 
@@ -565,9 +571,11 @@ class Engine:
             self._versions.release(order.base_version)
             self._failures_in_a_row += 1
             self._reject(order, reason)
+            self._bench(order.client_id, reason)
             self._check_alive(reason + (likely_cause(self._learning_rates) if diverged else ""))
             return
         self._failures_in_a_row = 0
+        self._guard.count_accepted(order.client_id)
         self._versions.cite(base_version)
         self._versions.release(order.base_version)
         self._updates += 1
@@ -608,7 +616,16 @@ class Engine:
         self._emit(
             Failed(self._clock.now, order.client_id, order.number, order.base_version, reason)
         )
+        if reason.startswith(MALFORMED):
+            self._bench(order.client_id, reason)
         self._check_alive(reason)
+
+    def _bench(self, client_id: int, reason: str) -> None:
+        """Give a client no order any more, if its uploads were refused often enough."""
+        if uploads := self._guard.count_refused(client_id, reason):
+            self._idle.discard(client_id)
+            self._on_clients.leave(client_id)
+            self._emit(Benched(self._clock.now, client_id, uploads, reason))
 
     def _reject(self, order: Order | None, reason: str) -> None:
         now = self._clock.now

@@ -1,7 +1,7 @@
 """Refuses bad uploads with a reason, whatever the algorithm."""
 
 import statistics
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +12,8 @@ from fl_app.core.types import GlobalModel, Update
 from fl_app.core.vector import norm
 
 WINDOW = 100  # lengths of which the median is taken
+TOO_OLD = "age="  # how the reason begins
+MALFORMED = "malformed reply"  # how failures begin whose reply could not be read
 FEW = 10  # lengths needed before uploads are compared with their median
 
 
@@ -31,6 +33,12 @@ class Guard:
             clock, seconds, > 0. Otherwise a client that answers faster than any could train would
             outweigh the others.
         max_examples: largest number of examples a client may claim, >= 1: it may be its weight.
+        bench_after: uploads in a row that were refused or malformed, after which a client gets no
+            order any more in this run, >= 1. An update that is only too old does not count: its
+            client is slow, and an accepted one ends the row.
+
+    Attributes:
+        benched: the clients that get no order any more.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -44,6 +52,7 @@ class Guard:
         max_age: int | None = None,
         min_interval: float | None = None,
         max_examples: int | None = None,
+        bench_after: int | None = None,
     ) -> None:
         if max_norm is not None:
             require_positive("guard.max_norm", max_norm, "every upload would be refused")
@@ -62,6 +71,9 @@ class Guard:
             require_positive("guard.min_interval", min_interval, "it would refuse nothing")
         if max_examples is not None:
             require_count("guard.max_examples", max_examples, "every upload would be refused")
+        if bench_after is not None:
+            require_count("guard.bench_after", bench_after, "every client would be benched")
+        self.bench_after = bench_after
         self.max_norm = max_norm
         self.max_norm_ratio = max_norm_ratio
         self.max_age = max_age
@@ -69,6 +81,8 @@ class Guard:
         self.max_examples = max_examples
         self._lengths: dict[str, deque[float]] = {}  # by name of the vector, "" = the upload's own
         self._let_in: dict[int, float] = {}  # client -> when last
+        self._refused: Counter[int] = Counter()  # client -> uploads in a row
+        self.benched: set[int] = set()
 
     def refuse(self, model: GlobalModel, update: Update, now: float) -> str:
         """The reason to refuse a finite upload; "" if it may come in.
@@ -87,18 +101,42 @@ class Guard:
             self._let_in[update.client_id] = now
         return reason
 
+    def count_refused(self, client_id: int, reason: str) -> int:
+        """Count an upload that was refused; the uploads in a row if its client is benched now.
+
+        Args:
+            client_id: of the client.
+            reason: why the upload was refused.
+        """
+        if self.bench_after is None or reason.startswith(TOO_OLD) or client_id in self.benched:
+            return 0
+        self._refused[client_id] += 1
+        if self._refused[client_id] < self.bench_after:
+            return 0
+        self.benched.add(client_id)
+        return self._refused.pop(client_id)
+
+    def count_accepted(self, client_id: int) -> None:
+        """End the row of a client's refused uploads."""
+        self._refused.pop(client_id, None)
+
     def state_dict(self) -> dict[str, Any]:
-        """The lengths that the medians are of, and when each client was let in last."""
-        return {"lengths": self._lengths, "let_in": self._let_in}
+        """The lengths that the medians are of, when each client was let in last, and the bench."""
+        state: dict[str, Any] = {"lengths": self._lengths, "let_in": self._let_in}
+        if self.bench_after is not None:
+            state |= {"refused": self._refused, "benched": sorted(self.benched)}
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore lengths and times."""
+        """Restore lengths, times and the bench."""
         self._lengths, self._let_in = dict(state["lengths"]), dict(state["let_in"])
+        self._refused = Counter(state.get("refused", {}))
+        self.benched = set(state.get("benched", ()))
 
     def _too_much(self, model: GlobalModel, update: Update) -> str:
         age = model.age(update)
         if self.max_age is not None and age > self.max_age:
-            return f"age={age} is above guard.max_age={self.max_age}"
+            return f"{TOO_OLD}{age} is above guard.max_age={self.max_age}"
         if self.max_examples is not None and update.num_examples > self.max_examples:
             return (
                 f"num_examples={update.num_examples} is above guard.max_examples="

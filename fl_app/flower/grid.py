@@ -19,13 +19,14 @@ from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Reply, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.clock import VANISHED, Joined, Left
+from fl_app.engine.guard import MALFORMED
 from fl_app.flower import names, wire
+from fl_app.flower.private import TOO_LARGE
 from fl_app.flower.rests import FIRST, Rests
 
 log = logging.getLogger("flwr")
 
 INTRODUCTION_SECONDS = 60.0
-MALFORMED = "malformed reply"
 NO_NODES = (
     "no node connected within {:g} s: start some with `flower-supernode`, or set num-supernodes "
     "of the simulation's federation above 0"
@@ -196,6 +197,7 @@ class GridMailbox:
         self._heed_seconds = heed_seconds
         self._inbox: SimpleQueue[Reply | Joined | Left | RunError] = SimpleQueue()
         self._closed = threading.Event()
+        self._state_counts: dict[int, int] = {}  # client -> largest one that it told
         self._packs: set[int] = set()  # nodes that take models packed; known before they join
         # Guards the seven below, and the order of events in the inbox.
         self._lock = threading.Lock()
@@ -469,7 +471,12 @@ class GridMailbox:
             # meanwhile.
             message_id = _push(
                 self._grid,
-                self._packer.pack(order, packed=node in self._packs, fixed=supplies),
+                self._packer.pack(
+                    order,
+                    packed=node in self._packs,
+                    fixed=supplies,
+                    state_count=self._state_counts.get(order.client_id, 0),
+                ),
                 node,
                 _type(order),
                 self._ttl,
@@ -479,9 +486,24 @@ class GridMailbox:
             messages = self._await(message_id, lambda: order.number in self._awaited)
             if not any(map(wire.asks_for_fixed, messages)):
                 break
+        for message in messages:
+            self._note_state(order.client_id, message)
         supplied = self._packer.num_fixed_bytes if supplies else 0
         replies = [_reply(message, order, self._layout, self._needs) for message in messages]
         return [replace(reply, supplied=supplied) for reply in replies]
+
+    def _note_state(self, client_id: int, message: Message) -> None:
+        """Remember how often a client has saved its state: an older copy of it is to be noticed."""
+        count, older = wire.state_counts(message)
+        if older is not None:
+            log.warning(
+                "client %d had an old copy of its state, saved %d times, and begins anew: was its "
+                "device restored, or does another one have its folder?",
+                client_id,
+                older,
+            )
+        if count:
+            self._state_counts[client_id] = count
 
     def _await(self, message_id: str, wanted: Callable[[], bool]) -> list[Message]:
         """The replies to a message; none if they are no longer wanted."""
@@ -511,7 +533,9 @@ def _type(order: Order) -> str:
 
 def _reply(message: Message, order: Order, layout: Layout, needs: str = "") -> Reply:
     if message.has_error():
-        return Reply(order.number, error=wire.error_of(message))
+        text = wire.error_of(message)
+        malformed = f"{MALFORMED}: " if TOO_LARGE in text else ""
+        return Reply(order.number, error=f"{malformed}{text}")
     try:
         if order.evaluates:
             return Reply(order.number, scores=wire.unpack_scores(message))

@@ -7,10 +7,13 @@ understand them:
 |---|---|---|
 | order (`train`, `evaluate`) | ``arrays`` | the model by name |
 | | ``config`` | ``server-round`` (base version + 1), ``version``, ``client-id``, ``sequence`` |
-| | | and what the strategy and the user add; this project's also ``run``, ``fixed`` |
+| | | and what the strategy and the user add; this project's also ``run``, ``fixed``, |
+| | | ``state-count`` (the largest one that the client told) |
 | reply | ``arrays`` | the upload by name; not after `evaluate` |
 | | ``metrics`` | ``num-examples``; this project's also ``version``, ``loss``, ``rate-sum``; |
-| | | ``fixed`` alone asks for the order once more, with the fixed part |
+| | | ``fixed`` alone asks for the order once more, with the fixed part; from |
+| | | real nodes with client state ``state-count`` (how often it was saved), |
+| | | ``state-older`` (likewise, if it was given up because the server knew more) |
 | | ``config`` | this project's: ``kind``, ``trainer``, ``encoding`` |
 | both, where the algorithm exchanges more | ``extra`` | vectors beside the model, by name |
 | order, upon the reply that asks for it | ``fixed`` | the model's fixed part as bytes, by name |
@@ -55,6 +58,7 @@ RATE_SUM = "rate-sum"
 DONE = "done"  # 0: the client paused
 PROGRESS = "progress"
 BASE_VERSION = "base-version"  # of the model that the client trained from, if not its order's
+STATE_COUNT, STATE_OLDER = "state-count", "state-older"
 LOSS_NAMES = (LOSS, "train_loss", "train-loss")  # this project's, and those of Flower's examples
 
 PARTITION_ID = "partition-id"

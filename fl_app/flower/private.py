@@ -1,8 +1,11 @@
 """The private parts of Flower that this project replaces; the only file that names them.
 
-They are: how `start_client_internal` and `run_superexec` sleep, how the former and
+They are: how `start_client_internal` and `run_superexec` sleep, which order the former has under
+way, how the former and
 `subprocess_executor` start a command, how long the two functions of `inflatable_utils` wait that
-pull the parts of a message, and `install_from_fab` of `run_clientapp`.
+pull the parts of a message, and `install_from_fab` of `run_clientapp`. A SuperLink's gate needs
+`get_middleware` of its extensions and the one call of `uvicorn.run` in its command, and the bound
+on replies the one call of `pull_objects` in `http_grid`.
 
 What decides is what these modules contain, not Flower's version. Where they differ from what is
 described here, nothing is replaced.
@@ -13,8 +16,10 @@ import hashlib
 import inspect
 import logging
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import version
 from types import FrameType, ModuleType, SimpleNamespace
@@ -30,7 +35,13 @@ SUPEREXEC = "flwr.supercore.superexec.run_superexec"
 LAUNCHER = "flwr.supercore.superexec.executor.subprocess_executor"
 CLIENT_APP = "flwr.supernode.runtime.run_clientapp"
 INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
+HTTP_GRID = "flwr.superlink.grid.http_grid"
+TOO_LARGE = "the reply is larger than"
+COMMAND, SUPERLINK = "flwr.superlink.cli.flower_superlink", "flwr.superlink.main"
+EXTENSIONS = "flwr.superlink.extensions"
 PULLS = "pull_objects", "pull_and_inflate_object_from_tree"
+# Of `start_client_internal`: what it knows of the order under way.
+VARIABLES = frozenset({"state", "store", "run_id", "get_run"})
 # As many tries as fit into Flower's own limit of two hours: 500 would be over in 4 minutes.
 SOON = {"initial_backoff": LEAST, "backoff_cap": PULL_CAP, "max_tries_per_object": None}
 
@@ -51,8 +62,9 @@ def difference(part: str) -> str:
     """What keeps a part of Flower from being replaced; "" = nothing does.
 
     Args:
-        part: "waits" (of a SuperNode), "starts" (of its executor), "executor" (all that replaces
-            the executor's inside) or "pulls" (of messages, on the server, too).
+        part: "waits" (of a SuperNode), "orders" (that it has under way), "starts" (of its
+            executor), "executor" (all that replaces the executor's inside), "pulls" (of messages,
+            on the server, too), "replies" (on the server) or "gate" (of a SuperLink).
     """
     try:
         for check in _CHECKS[part]:
@@ -86,6 +98,132 @@ def awaited_part(frame: FrameType) -> str | None:
     return part if isinstance(part, str) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a SuperNode has in hand while it sleeps.
+
+    Args:
+        state: its messages and tasks.
+        store: the parts of its messages.
+        run_id: of the order under way; None = there is none.
+        get_run: asks the server for a run.
+    """
+
+    state: Any
+    store: Any
+    run_id: int | None
+    get_run: Callable[[int], object]
+
+    def clear(self) -> bool:
+        """Forget what other runs have left; without an order under way, all that is left.
+
+        Flower forgets it itself, but not if a run ends while the parts of its order are pulled.
+
+        Returns:
+            Whether a task was left.
+        """
+        others = [task for task in self._tasks() if task.run_id != self.run_id]
+        self._end_tasks(others, "the order was given up")
+        if self.run_id is None and len(self.store):
+            self.state.delete_messages(message_ids=None)
+            self.store.clear()
+        return bool(others)
+
+    def drop(self) -> None:
+        """Let an error be the reply to the order under way, and end its task."""
+        from flwr.app import Error
+        from flwr.common.constant import ErrorCode
+
+        assert self.run_id is not None
+        # What no ClientApp has taken yet gets no error: it counts as taken from now on.
+        self.state.get_messages_legacy(run_ids=[self.run_id], is_reply=False)
+        error = Error(code=ErrorCode.UNKNOWN, reason="the run has ended")
+        self.state._store_error_replies({self.run_id}, error)
+        self._end_tasks(self._tasks(), "the run has ended")
+
+    def _tasks(self) -> list[Any]:
+        return [task for task in self.state.get_tasks() if not task.finished_at]
+
+    def _end_tasks(self, tasks: list[Any], why: str) -> None:
+        from flwr.common.constant import SubStatus
+
+        for task in tasks:
+            self.state.finish_task(task.task_id, sub_status=SubStatus.FAILED, details=why)
+
+
+def waiting(frame: FrameType) -> Waiting | None:
+    """What a SuperNode waits for in a frame: an order or its reply; None = something else.
+
+    Args:
+        frame: of a function that sleeps.
+    """
+    name = frame.f_code.co_name
+    if name == "_push_messages":
+        outer = frame.f_back
+    elif name == "start_client_internal":
+        outer = frame
+    else:
+        return None
+    if outer is None or outer.f_code.co_name != "start_client_internal":
+        return None
+    found = outer.f_locals
+    try:
+        return Waiting(found["state"], found["store"], found["run_id"], found["get_run"])
+    except KeyError:
+        return None
+
+
+def has_ended(order: Waiting) -> bool:
+    """Whether the run of an order has ended, or the server has forgotten it.
+
+    A server that does not answer is waited for, as Flower does.
+    """
+    from flwr.supercore.run import RunNotRunningException
+    from httpx import HTTPStatusError
+
+    assert order.run_id is not None
+    try:
+        order.get_run(order.run_id)
+    except RunNotRunningException:
+        return True
+    except HTTPStatusError as error:
+        return error.response.is_client_error
+    except Exception as error:
+        log.debug("the server was asked for run %d: %r", order.run_id, error)
+    return False
+
+
+def bound_replies(most: int) -> None:
+    """Let this process refuse a reply before it holds more than `most` bytes of it.
+
+    A grid pulls a reply part by part. Without a bound a node could fill the server's memory.
+
+    Args:
+        most: bytes of the parts of one reply.
+    """
+    where = import_module(HTTP_GRID)
+    pull_all, refused = where.pull_objects, import_module(INFLATABLE).ObjectPullError
+
+    def pull_objects(
+        object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any
+    ) -> dict[str, bytes]:
+        lock, held = threading.Lock(), 0
+
+        def pull(object_id: str) -> bytes:
+            nonlocal held
+            content = pull_object_fn(object_id)
+            with lock:
+                held += len(content)
+                if held > most:
+                    raise refused(object_id, f"{TOO_LARGE} {most} bytes")
+            return content
+
+        found: dict[str, bytes] = pull_all(object_ids, pull, **options)
+        return found
+
+    where.pull_objects = pull_objects  # type: ignore[attr-defined]
+
+
 def install_once(fab: bytes, **options: Any) -> None:
     """Install an app that is not installed: Flower unpacks it every time, to find that it is.
 
@@ -116,6 +254,22 @@ def _sleeps(module: str) -> None:
     if getattr(where, "time", None) is not time:
         raise _Differs(f"{module} does not import time")
     _called_with_one_argument(where, "time.sleep")
+
+
+def _watched() -> None:
+    """A SuperNode has the order under way in variables that this project knows."""
+    where = import_module(NODE)
+    function = where.start_client_internal
+    names = {*function.__code__.co_varnames, *function.__code__.co_cellvars}
+    if missing := VARIABLES - names:
+        raise _Differs(f"{NODE}.start_client_internal has no {min(missing)}")
+    if not callable(getattr(where, "_push_messages", None)):
+        raise _Differs(f"{NODE} has no _push_messages")
+    from flwr.supernode.nodestate.in_memory_nodestate import InMemoryNodeState
+
+    for method in ("get_messages_legacy", "get_tasks", "finish_task", "_store_error_replies"):
+        if not hasattr(InMemoryNodeState, method):
+            raise _Differs(f"a SuperNode's state has no {method}")
 
 
 def _spawns(module: str) -> None:
@@ -162,6 +316,32 @@ def _pulls() -> list[Any]:
     return functions
 
 
+def _gated() -> None:
+    """A SuperLink has the middleware of its extensions, and serves its app with one call."""
+    command, main = import_module(COMMAND), import_module(SUPERLINK)
+    if getattr(main, "extensions", None) is not import_module(EXTENSIONS):
+        raise _Differs(f"{SUPERLINK} does not import its extensions")
+    if not list(_calls(ast.parse(inspect.getsource(main)), "extensions.get_middleware")):
+        raise _Differs(f"{SUPERLINK} does not call extensions.get_middleware")
+    calls = list(_calls(ast.parse(inspect.getsource(command)), "uvicorn.run"))
+    named = {keyword.arg for call in calls for keyword in call.keywords}
+    if len(calls) != 1 or calls[0].args or not {"app", "port"} <= named:
+        raise _Differs(f"{COMMAND} does not serve its app with one uvicorn.run(app=..., port=...)")
+
+
+def _replies() -> None:
+    """A grid pulls the parts of a reply with `pull_objects`, whose errors become a message."""
+    where = import_module(HTTP_GRID)
+    if getattr(where, "pull_objects", None) is not import_module(INFLATABLE).pull_objects:
+        raise _Differs(f"{HTTP_GRID} does not import pull_objects")
+    named = [
+        {keyword.arg for keyword in call.keywords}
+        for call in _calls(ast.parse(inspect.getsource(where)), "pull_objects")
+    ]
+    if named != [{"object_ids", "pull_object_fn"}]:
+        raise _Differs(f"{HTTP_GRID} calls pull_objects in another way")
+
+
 def _called_with_one_argument(module: ModuleType, function: str) -> None:
     """A module calls a function, each time with one positional argument, and ignores the result."""
     tree = ast.parse(inspect.getsource(module))
@@ -183,9 +363,12 @@ def _calls(tree: ast.AST, function: str) -> Iterator[ast.Call]:
 
 _CHECKS: dict[str, list[Callable[[], object]]] = {
     "waits": [lambda: _sleeps(NODE), _pulls],
+    "orders": [lambda: _sleeps(NODE), _watched],
     "starts": [lambda: _spawns(NODE)],
     "executor": [
         lambda: _sleeps(SUPEREXEC), lambda: _spawns(LAUNCHER), _forkable, _installs, _pulls
     ],
     "pulls": [_pulls],
+    "replies": [_replies],
+    "gate": [_gated],
 }  # fmt: skip

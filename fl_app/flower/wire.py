@@ -68,6 +68,8 @@ from fl_app.flower.names import (
     SEQUENCE,
     SERVER_ROUND,
     STATE,
+    STATE_COUNT,
+    STATE_OLDER,
     TOP_K,
     TRAINER,
     VERSION,
@@ -134,17 +136,21 @@ class OrderPacker:
         """Size of the fixed part."""
         return sum(array.nbytes for array in self._fixed.values())
 
-    def pack(self, order: Order, *, packed: bool = False, fixed: bool = False) -> RecordDict:
+    def pack(
+        self, order: Order, *, packed: bool = False, fixed: bool = False, state_count: int = 0
+    ) -> RecordDict:
         """Content of an order's message; its arrays are shared and must not be changed.
 
         Args:
             order: what to pack.
             packed: whether the client understands a model that is one array.
             fixed: whether to send the fixed part as well.
+            state_count: how often the client had saved its state, at least; 0 = unknown.
         """
         packed = packed and self._packable and order.vector.size > 0
         config = {
             **({PACKED: True} if packed else {}),
+            **({STATE_COUNT: state_count} if state_count else {}),
             **(self._evaluate_config if order.evaluates else self._config),
             **order.config,
             # The model of version t is that of Flower's round t; round t + 1 trains from it.
@@ -230,6 +236,8 @@ def unpack_reply(
         )
     done = bool(numbers.pop(DONE, 1))
     base_version = numbers.pop(BASE_VERSION, None)
+    for name in (STATE_COUNT, STATE_OLDER):  # of the node's client state, not of its training
+        numbers.pop(name, None)
     return Upload(
         vector=vector_of(arrays, layout, texts.get(ENCODING)) if done else np.empty(0, np.float32),
         kind="model" if kind is None else str(kind),
@@ -243,6 +251,23 @@ def unpack_reply(
         state=state_of(message),
         records=_records(content) if kind is None else {},
         extra=extra_of(message, layout),
+    )
+
+
+def state_counts(message: Message) -> tuple[int, int | None]:
+    """How often a client has saved its state, 0 if that is unknown; and what it gave up, if so.
+
+    Returns:
+        The count, and the smaller count of a state that was an old copy; None if it was not.
+    """
+    told: dict[str, object] = {}
+    if message.has_content():
+        for record in message.content.metric_records.values():
+            told.update(record)
+    count, older = told.get(STATE_COUNT), told.get(STATE_OLDER)
+    return (
+        count if isinstance(count, int) and count > 0 else 0,
+        older if isinstance(older, int) else None,
     )
 
 

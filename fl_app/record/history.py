@@ -15,6 +15,7 @@ from typing import Any
 from fl_app.core.events import (
     Aggregated,
     Arrived,
+    Benched,
     ClientEvaluated,
     ClientsEvaluated,
     Clustered,
@@ -196,6 +197,7 @@ class History:
         rejected: replies that were rejected.
         arrivals: client -> how many of its updates arrived.
         lost: client -> how many of its orders failed or were rejected.
+        benched: client -> why it gets no order any more.
         ages: age -> how many aggregated updates had it.
         participation: client -> how many of its updates were used.
         bytes_down: sent to clients.
@@ -223,6 +225,7 @@ class History:
         self.rejected = 0
         self.arrivals: Counter[int] = Counter()
         self.lost: Counter[int] = Counter()
+        self.benched: dict[int, str] = {}
         self.ages: Counter[int] = Counter()
         self.participation: Counter[int] = Counter()
         self.bytes_down = 0
@@ -270,6 +273,8 @@ class History:
                 self.rejected += 1
                 if event.client is not None:
                     self._lose(event, event.client)
+            case Benched():
+                self.benched[event.client] = event.reason
             case Evaluated():
                 self.version = event.version
                 self.server_evaluations.append(

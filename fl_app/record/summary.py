@@ -61,6 +61,7 @@ def of_outcome(
         "bytes_down": history.bytes_down,
         "failures": history.failures,
         "rejected": history.rejected,
+        **({"benched": sorted(history.benched)} if history.benched else {}),
         "stopped": outcome.stopped,
         **outcome.totals,
         **measures.of_run(history, num_clients, report_accuracy, name),

@@ -46,6 +46,9 @@ def tiles_of(cell: Cell, table: Table) -> list[Tile]:
         share = sum(history.server_seconds.values()) / history.t
         tiles.append(Tile("server at work", f"{share:.0%}", f"{most / history.t:.0%} for {of}"))
     rejected = f"{history.rejected:,} replies rejected"
+    if history.benched:
+        clients = ", ".join(map(str, sorted(history.benched)))
+        rejected += f"; benched: client {clients}"
     tiles.append(Tile("failures", f"{history.failures:,}", rejected))
     return tiles
 

@@ -253,6 +253,11 @@ def build_engine(
     )
 
 
+# Of a reply, in models: a sparse upload may have three, an encrypted one more. [A]
+REPLY_MODELS = 8
+REPLY_BESIDE = 4 * 2**20  # bytes of what is beside them
+
+
 def choose_batch(components: Components) -> int:
     """The largest number of orders that a run computes together, as ``runtime.batch`` says.
 
@@ -265,6 +270,12 @@ def choose_batch(components: Components) -> int:
     from fl_app.runner.batch_size import batch_size  # which needs torch
 
     return batch_size(components)
+
+
+def _largest_reply(components: Components) -> int:
+    """Bytes that a real node may send for one order; an honest one needs less by far."""
+    vectors = 1 + len(components.strategy.upload_extra)
+    return REPLY_MODELS * vectors * components.trainer.model.read().nbytes + REPLY_BESIDE
 
 
 def _clock(
@@ -281,6 +292,8 @@ def _clock(
         assert grid is not None
         if runtime.warm and private.known("pulls"):
             private.pull_sooner()
+        if private.known("replies"):
+            private.bound_replies(_largest_reply(components))
         if run:
             settings[names.RUN] = run
         mailbox = GridMailbox(
