@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 FAILING = (errno.EROFS, errno.EIO)
 SWEEP_ENDED = "sweep-ended"  # an empty file in a sweep's folder, written when all jobs have ended
 TAKEN = (errno.EACCES, errno.EAGAIN)
+FLOCK = "@hhqqi0q"  # `struct flock` of Linux on 64 bits: kind, whence, start, length, process
 
 
 RESUME = "resume=auto goes on from the last checkpoint, if there is one (checkpoint_every)"
@@ -134,6 +136,25 @@ def open_log(path: Path, keep: int | None) -> IO[str]:
     file.truncate(keep or 0)
     file.seek(0, os.SEEK_END)
     return file
+
+
+def writer_of(path: Path) -> int | None:
+    """The process that has opened a file with `open_log`; None if there is none.
+
+    Returns:
+        Its process id; 0 if it has none here, as a process of another container.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        found = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
+    finally:
+        os.close(descriptor)
+    kind, _, _, _, pid = struct.unpack(FLOCK, found)
+    return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
 
 def on_disk(file: IO[Any]) -> int:

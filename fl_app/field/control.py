@@ -23,7 +23,12 @@ from flwr.common.constant import (
     SYSTEM_TIME_TOLERANCE,
     TIMESTAMP_TOLERANCE,
 )
-from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest
+from flwr.proto.control_pb2 import (
+    ListNodesRequest,
+    ListRunsRequest,
+    RegisterNodeRequest,
+    StopRunRequest,
+)
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
@@ -177,6 +182,21 @@ class SuperLink:
                     return "finished:unknown", "the SuperLink has lost its database"
                 raise
         return ":".join(filter(None, (status.status, status.sub_status))), status.details
+
+    def stop(self, run_id: int) -> None:
+        """End a run; nothing happens if it has ended.
+
+        Raises:
+            Unreachable: the SuperLink does not answer.
+            RunError: the SuperLink refuses the request.
+        """
+        with self._client() as client:
+            try:
+                client.StopRun(StopRunRequest(run_id=run_id))
+            except httpx.HTTPStatusError as error:
+                if self.status(run_id)[0].startswith("finished"):
+                    return
+                raise error
 
     def _connection(self) -> str:
         """Return a ``config.toml`` for Flower's commands."""

@@ -1,17 +1,26 @@
 """Supervises a run: submits it, and resumes it if its ServerApp or its SuperLink fails."""
 
 import json
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
+import psutil
+
 from fl_app.core.errors import RunError, require
+from fl_app.core.files import writer_of
 from fl_app.field.control import Unreachable
 from fl_app.field.supervise import delays
 
-POLL = 5.0  # seconds
+POLL = 5.0  # seconds between two questions to the SuperLink
+LOOK = 1.0  # seconds between two looks at the ServerApp, which cost nothing
+DIED = "died"
+MIB = 2**20
+ROOM = 64 * MIB  # bytes for the log and the files of a run, beside two checkpoints [A]
+UNTIL_ROOM = 30.0  # seconds between two looks at a full disk
 ATTEMPTS = 3  # attempts in a row without progress, after which the supervisor gives up
 RESUME = "resume=auto"
 OVERWRITE = "overwrite=true"
@@ -36,6 +45,9 @@ class Link(Protocol):
     def status(self, run_id: int) -> tuple[str, str]:
         """Return a run's status, such as "running" or "finished:completed", and details."""
 
+    def stop(self, run_id: int) -> None:
+        """End a run."""
+
 
 class Supervisor:
     """Submits a run until it is complete.
@@ -44,6 +56,11 @@ class Supervisor:
         link: the SuperLink.
         pause: waits for a number of seconds.
         tell: reports progress to the user.
+        writer: the process that writes a file, as `writer_of` says. The ServerApp writes the event
+            log. Flower misses a ServerApp that was killed after a minute; its supervisor, which is
+            on the same machine, sees it at once.
+        alive: whether a process id is that of a process that has not ended.
+        room: bytes that are free on the disk of a folder.
     """
 
     def __init__(
@@ -52,10 +69,16 @@ class Supervisor:
         *,
         pause: Callable[[float], None] = time.sleep,
         tell: Callable[[str], None] = print,
+        writer: Callable[[Path], int | None] = writer_of,
+        alive: Callable[[int], bool] = lambda pid: _alive(pid),
+        room: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
     ) -> None:
         self._link = link
         self._pause = pause
         self._tell = tell
+        self._writer = writer
+        self._alive = alive
+        self._room = room
 
     def complete(self, overrides: Sequence[str], output: Path) -> None:
         """Submit a run until it is complete.
@@ -90,15 +113,17 @@ class Supervisor:
         )
         waits, fruitless, furthest = delays(), 0, _progress(output)
         while True:
+            status = ""
             try:
                 run_id = self._run(overrides, output)
             except RunError as error:  # the SuperLink may die after it answered `under_way`
                 reason = str(error)
             else:
-                status, details = self._outcome(run_id)
+                status, details = self._outcome(run_id, output)
                 if status == "finished:completed":
                     return
-                reason = f"run {run_id} is {status}{f': {details}' if details else ''}"
+                verb = "has" if status == DIED else "is"
+                reason = f"run {run_id} {verb} {status}{f': {details}' if details else ''}"
                 if status == "finished:stopped":
                     raise RunError(reason)
                 if ending := _reason_of_end(output):
@@ -111,12 +136,13 @@ class Supervisor:
             furthest = max(reached[0], furthest[0]), max(reached[1], furthest[1])
             if fruitless == ATTEMPTS:
                 raise RunError(f"{reason}; {ATTEMPTS} attempts in a row have made no progress")
-            wait = next(waits)
+            wait = 0.0 if status == DIED and not fruitless else next(waits)
             self._tell(f"{reason}; again in {wait:.0f} s")
             self._pause(wait)
 
     def _run(self, overrides: Sequence[str], output: Path) -> int:
         """Return the id of the unfinished run in `output`, or submit a new run."""
+        self._wait_for_room(output)
         self._wait_for_a_node()
         words = [*overrides]
         if (output / EVENTS).exists() and not any(map(_sets_resume, words)):
@@ -146,8 +172,9 @@ class Supervisor:
         self._tell(f"run {run_id} is under way in {output}: no other run is submitted")
         return run_id
 
-    def _outcome(self, run_id: int) -> tuple[str, str]:
-        last = ""
+    def _outcome(self, run_id: int, output: Path) -> tuple[str, str]:
+        """Wait for the end of a run; its last status, or `DIED`, and details."""
+        last, writer = "", 0
         while True:
             status, details = self._answer(partial(self._link.status, run_id))
             if status != last:
@@ -155,7 +182,43 @@ class Supervisor:
                 last = status
             if status.startswith("finished"):
                 return status, details
-            self._pause(POLL)
+            writer = self._writer(output / EVENTS) or writer
+            if not writer:  # none has begun to write
+                self._pause(POLL)
+            elif self._dies(output, writer):
+                status, details = self._answer(partial(self._link.status, run_id))
+                if status.startswith("finished"):
+                    continue
+                self._answer(partial(self._link.stop, run_id))
+                return DIED, "its ServerApp has ended without a word"
+
+    def _dies(self, output: Path, writer: int) -> bool:
+        """Whether the ServerApp dies while the SuperLink need not be asked.
+
+        Args:
+            output: of its run, whose event log it writes.
+            writer: its process id.
+        """
+        for _ in range(round(POLL / LOOK)):
+            if self._writer(output / EVENTS) is None and not self._alive(writer):
+                return _reason_of_end(output) is None
+            self._pause(LOOK)
+        return False
+
+    def _wait_for_room(self, output: Path) -> None:
+        """Wait for room on the disk: without it a run would end at once, again and again."""
+        folder = next(path for path in (output, *output.parents) if path.is_dir())
+        checkpoints = [path.stat().st_size for path in output.glob(CHECKPOINTS)]
+        needed = ROOM + 2 * max(checkpoints, default=0)
+        reported = False
+        while (free := self._room(folder)) < needed:
+            if not reported:
+                self._tell(
+                    f"waiting for room on the disk: {free // MIB} MiB are free at {folder}, and a "
+                    f"run needs {needed // MIB}"
+                )
+                reported = True
+            self._pause(UNTIL_ROOM)
 
     def _wait_for_a_node(self) -> None:
         """Wait for a node: a run gives up after a minute, and boards may boot for longer."""
@@ -177,6 +240,15 @@ class Supervisor:
                     self._tell(f"waiting for the SuperLink: {error}")
                     reported = True
                 self._pause(POLL)
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process has not ended; one that its parent has not asked about has."""
+    try:
+        ended: bool = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+    return not ended
 
 
 def _sets_resume(word: str) -> bool:

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 
 from fl_app.flower.private import awaited_part
 
@@ -20,6 +21,7 @@ class Patience:
         sleep: sleeps for a number of seconds.
         limit: seconds that one part of a reply may take.
         now: returns the seconds on a clock.
+        look: is given the frame of the function that sleeps, before it does.
     """
 
     def __init__(
@@ -27,8 +29,9 @@ class Patience:
         sleep: Callable[[float], None],
         limit: float = LIMIT,
         now: Callable[[], float] = time.monotonic,
+        look: Callable[[FrameType], None] = lambda frame: None,
     ) -> None:
-        self._sleep, self._limit, self._now = sleep, limit, now
+        self._sleep, self._limit, self._now, self._look = sleep, limit, now, look
         self._part: str | None = None
         self._since = 0.0
 
@@ -38,7 +41,9 @@ class Patience:
         Raises:
             TimeoutError: the caller has waited for the same part longer than `limit`.
         """
-        part = awaited_part(sys._getframe(1))
+        frame = sys._getframe(1)
+        self._look(frame)
+        part = awaited_part(frame)
         if part is None or part != self._part:
             self._part, self._since = part, self._now()
         elif self._now() - self._since > self._limit:

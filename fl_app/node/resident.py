@@ -28,7 +28,8 @@ import sys
 import tempfile
 import threading
 import time
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import FrameType
@@ -298,7 +299,9 @@ def serve(listener: socket.socket, handler: MessageHandler, idle: float) -> None
                     connection.send_bytes(b"welcome")
                     context = wire.context_from_bytes(connection.recv_bytes())
                     message = wire.from_bytes(connection.recv_bytes())
-                    connection.send_bytes(wire.to_bytes(handler.handle(message, context)))
+                    with _interrupted_by_end_of(connection):
+                        reply = wire.to_bytes(handler.handle(message, context))
+                    connection.send_bytes(reply)
                 forks.trim()
                 handler.work_ahead(somebody_waits)
             if room.free() < room.SPARE * room.MIB and not somebody_waits():
@@ -309,6 +312,51 @@ def serve(listener: socket.socket, handler: MessageHandler, idle: float) -> None
             if path.stat().st_ino == own:  # else ours was removed, and this is another's
                 path.unlink()  # before closing: a ClientApp replaces a closed socket
         listener.close()
+
+
+class Gone(ConnectionResetError):
+    """The ClientApp that waits for a reply has ended: nobody wants the order any more."""
+
+
+_interruptible = threading.Event()  # set while an order is carried out
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    del number, frame
+    if _interruptible.is_set():
+        _interruptible.clear()
+        raise Gone("its ClientApp has ended: the order is given up")
+
+
+@contextmanager
+def _interrupted_by_end_of(connection: Connection) -> Iterator[None]:
+    """Raise `Gone` in this thread if the other end of a connection closes meanwhile.
+
+    A ClientApp sends nothing while it waits, so its connection becomes readable when it ends. Only
+    the main thread can be interrupted; in another one, orders are carried out to their end.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    main = threading.get_ident()
+    told, done = socket.socketpair()
+
+    def look() -> None:
+        if done.fileno() not in select.select([connection.fileno(), done.fileno()], [], [])[0]:
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    watcher = threading.Thread(target=look, daemon=True)
+    before = signal.signal(signal.SIGUSR1, _interrupt)
+    watcher.start()
+    _interruptible.set()
+    try:
+        yield
+    finally:
+        _interruptible.clear()  # a signal that comes from now on changes nothing
+        told.close()
+        watcher.join()
+        done.close()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def main() -> None:

@@ -10,14 +10,15 @@ looks for work every second and then starts Python, which imports Flower. A warm
 - The executor imports Flower once, forks for every message and unpacks an app once.
 - Node and executor look again after a tenth of the time that they have waited already, and never
   later than Flower.
-- The node drops a reply whose content does not come, where Flower's waits for ever.
+- The node drops a reply whose content does not come, and an order whose run has ended, where
+  Flower's waits for ever. This also holds with ``WARM=0``.
 
 If a message is still being uploaded, Flower asks for it again after 1, 3, 7, ... s. A warm node
 asks sooner, and so does the server with ``runtime.warm=true``.
 
 ``WARM=auto`` of the environment, which is the default, lets the node decide from the memory that is
 free (`fl_app.node.room`) what stays between two orders. ``WARM=1`` turns all of it on, and
-``WARM=0`` makes this Flower's own SuperNode.
+``WARM=0`` lets it wait as Flower's own SuperNode does.
 
 It replaces private functions of Flower (`fl_app.flower.private`). Where Flower differs from what is
 known of it, it replaces nothing and warns.
@@ -53,6 +54,7 @@ from fl_app.flower.private import (
 from fl_app.node import forks, room
 from fl_app.node.patience import Patience
 from fl_app.node.room import Way
+from fl_app.node.watch import Watch, end_client_apps
 
 log = logging.getLogger("flwr")
 WARM = (sys.executable, "-m", "fl_app.node.warm")  # before the words of Flower's executor
@@ -175,6 +177,7 @@ def run_client_app(command: list[str]) -> NoReturn:
     from flwr.supernode.cli import flwr_clientapp
 
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    forks.rename(command)  # the node ends it by this name if its run has ended
     reserve = forks.Reserve(run_resident)  # as long as this process has no threads
     reserve.offer()
     forks.forget()
@@ -244,9 +247,14 @@ def run_super_node(way: Way, only: str | None = None) -> None:
         os.environ[room.VARIABLE] = room.OFF  # ClientApps decide whether a training process stays
     if way.fast and only != "node" and known("starts"):
         replace(NODE, "subprocess", Popen=_executor())
-    if way.fast and only != "executor" and known("waits"):
-        replace(NODE, "time", sleep=Patience(Pace().sleep).sleep)
+    often = way.fast and only != "executor" and known("waits")
+    if often:
         pull_sooner()
+    pause = Pace().sleep if often else time.sleep
+    if known("orders"):
+        replace(NODE, "time", sleep=Patience(pause, look=Watch(end_client_apps).look).sleep)
+    elif often:
+        replace(NODE, "time", sleep=Patience(pause).sleep)
     flower_supernode()
 
 

@@ -1,10 +1,14 @@
 import json
+import subprocess
+import sys
+import time
 
 import pytest
 
 from fl_app.core.errors import RunError
+from fl_app.core.files import writer_of
 from fl_app.field.control import Unreachable
-from fl_app.field.runs import Supervisor
+from fl_app.field.runs import Supervisor, _alive
 
 AWAY = "away"
 LOST = "lost"
@@ -25,6 +29,7 @@ class Scripted:
         self.submitted: list[list[str]] = []
         self.paused: list[float] = []
         self.told: list[str] = []
+        self.stopped: list[int] = []
         self._statuses: list[str] = []
         self.nodes_online = [1]  # now, later, and so on
 
@@ -64,8 +69,13 @@ class Scripted:
             raise Unreachable("nobody answers")
         return status, "the details" if status == "finished:failed" else ""
 
-    def complete(self, *overrides):
-        Supervisor(self, pause=self.paused.append, tell=self.told.append).complete(
+    def stop(self, run_id):
+        assert run_id == len(self.submitted)
+        self.stopped.append(run_id)
+        self._statuses = []
+
+    def complete(self, *overrides, **options):
+        Supervisor(self, pause=self.paused.append, tell=self.told.append, **options).complete(
             overrides, self.output
         )
         assert self._runs == []
@@ -288,3 +298,125 @@ def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
     assert link.told.count("waiting for a node to come online") == 1
     first, resumed = (i for i, told in enumerate(link.told) if "submitted: " in told)
     assert first < link.told.index("waiting for a node to come online") < resumed
+
+
+# -- a ServerApp that was killed ------------------------------------------------------------------
+
+
+class ServerApp:
+    """Writes the event log for a number of looks, and then is gone.
+
+    Args:
+        looks: as `writer_of` answers in turn; the last answer stands.
+        alive: whether the process is still there when it writes no more.
+    """
+
+    def __init__(self, looks, alive=False) -> None:
+        self.looks, self._alive = list(looks), alive
+
+    def writer(self, path):
+        assert path.name == "events.jsonl"
+        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+
+    def alive(self, pid):
+        assert pid == 42
+        return self._alive
+
+
+def test_a_server_app_that_was_killed_is_seen_at_once(tmp_path):
+    """Flower says for a minute that it is running."""
+    link = Scripted(tmp_path / "run", (log, *["running"] * 3), DONE)
+    app = ServerApp([42, 42, 42, None])
+    link.complete(writer=app.writer, alive=app.alive)
+    assert link.stopped == [1]
+    assert link.submitted == [[], ["resume=auto"]]
+    assert sum(link.paused[:3]) < 5.0
+    assert "run 1 has died: its ServerApp has ended without a word; again in 0 s" in link.told
+
+
+def test_a_server_app_that_is_killed_without_progress_is_not_submitted_for_ever(tmp_path):
+    killed = (nothing, *["running"] * 3)
+    link = Scripted(tmp_path / "run", *[killed] * 3)
+    with pytest.raises(RunError, match="3 attempts in a row have made no progress"):
+        link.complete(**vars_of(ServerApp([42, 42, None, 42, 42, None, 42, 42, None])))
+    assert link.paused.count(5.0) == 1  # as after other failures
+
+
+def vars_of(app):
+    return {"writer": app.writer, "alive": app.alive}
+
+
+@pytest.mark.parametrize("app", [
+    ServerApp([42, None], alive=True),  # it writes its report
+    ServerApp([None]),  # it has not begun
+], ids=["report", "begin"])  # fmt: skip
+def test_a_server_app_that_only_does_not_write_is_left_alone(tmp_path, app):
+    link = Scripted(tmp_path / "run", (log, "running", "running", "finished:completed"))
+    link.complete(**vars_of(app))
+    assert link.stopped == []
+
+
+def test_a_server_app_that_has_done_its_work_is_left_alone(tmp_path):
+    link = Scripted(tmp_path / "run", (ends("num_versions"), "running", "finished:completed"))
+    link.complete(**vars_of(ServerApp([42, None])))
+    assert link.stopped == []
+
+
+def test_a_run_that_ends_in_the_same_moment_is_not_stopped(tmp_path):
+    link = Scripted(tmp_path / "run", (log, "running", "finished:failed", "finished:failed"), DONE)
+    link.complete(**vars_of(ServerApp([42, None, None, None])))
+    assert link.stopped == []
+    assert link.submitted == [[], ["resume=auto"]]
+
+
+def test_the_writer_of_a_log_is_known_to_other_processes(tmp_path):
+    script = (
+        "import sys, pathlib; from fl_app.core.files import open_log\n"
+        "file = open_log(pathlib.Path(sys.argv[1]), None); print(flush=True); input()"
+    )
+    path = tmp_path / "events.jsonl"
+    assert writer_of(path) is None
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        assert writer_of(path) == process.pid
+        assert _alive(process.pid)
+        process.kill()
+        while _alive(process.pid):
+            time.sleep(0.01)
+        assert process.returncode is None  # nobody has asked: it still has its number
+        assert writer_of(path) is None
+
+
+# -- a full disk ----------------------------------------------------------------------------------
+
+
+def test_a_server_whose_disk_is_full_waits_and_says_so(tmp_path):
+    free = [10 * 2**20, 20 * 2**20, 80 * 2**20]
+    link = Scripted(tmp_path / "run", DONE)
+    link.complete(room=lambda folder: free.pop(0) if folder == tmp_path else 0)
+    assert link.submitted == [[]]
+    assert link.paused[:2] == [30.0, 30.0]
+    said = f"waiting for room on the disk: 10 MiB are free at {tmp_path}, and a run needs 64"
+    assert link.told.count(said) == 1
+
+
+def test_room_is_needed_for_two_more_checkpoints(tmp_path):
+    checkpoints = tmp_path / "checkpoints"
+    checkpoints.mkdir()
+    with (checkpoints / "version-3.safetensors").open("wb") as file:
+        file.truncate(100 * 2**20)
+    free = [263 * 2**20, 264 * 2**20]
+    link = Scripted(tmp_path, DONE)
+    link.complete(room=lambda folder: free.pop(0))
+    assert "are free at" in link.told[0]
+    assert link.told[0].endswith("and a run needs 264")
+
+
+def test_a_disk_that_fills_up_during_a_run_is_waited_for_before_the_next(tmp_path):
+    free = [100 * 2**20, 0, 100 * 2**20]
+    link = Scripted(tmp_path / "run", DIED, DONE)
+    link.complete(room=lambda folder: free.pop(0))
+    assert link.submitted == [[], ["resume=auto"]]
+    assert link.paused.count(30.0) == 1
