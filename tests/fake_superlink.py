@@ -14,6 +14,8 @@ from flwr.proto.control_pb2 import ListNodesResponse, ListRunsResponse
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run
 
+from fl_app.field.gate import NODE, REFUSED
+
 
 @contextmanager
 def superlink(
@@ -25,6 +27,7 @@ def superlink(
     late: float = 0.0,
     status: int = 200,
     proxied: bool = False,
+    gate: str | None = None,
 ) -> Iterator[int]:
     """Its port on loopback.
 
@@ -36,6 +39,7 @@ def superlink(
         late: seconds by which its clock is behind.
         status: of all answers.
         proxied: lets through what SuperNodes need, and no more.
+        gate: the status that a gate tells a device that asks; None = it has no gate.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -43,9 +47,22 @@ def superlink(
             return formatdate((timestamp or time()) - late, usegmt=True)
 
         def do_GET(self) -> None:
+            if gate is not None:
+                self.at_the_gate()
+                return
             self.answer(json.dumps({"info": {"version": version}}).encode())
 
+        def at_the_gate(self) -> None:
+            told = {"status": gate, "flower": version} if gate else {"detail": "fl-app: unknown"}
+            if self.path != NODE or "flwr-signature" not in self.headers:
+                self.answer(json.dumps({"detail": REFUSED}).encode(), 403)
+            else:
+                self.answer(json.dumps(told).encode(), 200 if gate else 404)
+
         def do_POST(self) -> None:
+            if gate is not None:
+                self.at_the_gate()
+                return
             if self.path.endswith("/list-runs"):
                 answer = ListRunsResponse(run_dict={run.run_id: run for run in runs})
                 self.answer(answer.SerializeToString())
@@ -53,8 +70,8 @@ def superlink(
             nodes = [NodeInfo(public_key=key, status="offline") for key in registered]
             self.answer(ListNodesResponse(nodes_info=nodes).SerializeToString())
 
-        def answer(self, body: bytes) -> None:
-            self.send_response(403 if proxied and self.path != "/health" else status)
+        def answer(self, body: bytes, code: int = status) -> None:
+            self.send_response(403 if proxied and self.path != "/health" else code)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

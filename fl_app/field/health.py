@@ -1,6 +1,7 @@
 """HTTP requests to a SuperLink or a SuperNode that do not need Flower's client."""
 
 import ssl
+from collections.abc import Mapping
 from http import HTTPStatus
 
 import httpx
@@ -8,6 +9,37 @@ import httpx
 from fl_app.field.kit import Kit
 
 PATIENCE = 5.0  # seconds
+
+
+def request(
+    address: str,
+    path: str,
+    context: ssl.SSLContext | None,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+) -> httpx.Response:
+    """Send a request without content and return the response, whatever its status.
+
+    Args:
+        address: host:port.
+        path: such as ``/health``.
+        context: the certificates to trust; None sends the request without TLS.
+        method: of HTTP.
+        headers: of the request.
+
+    Raises:
+        httpx.HTTPError: there is no HTTP response.
+        httpx.InvalidURL: `address` is none.
+    """
+    # Devices connect directly, as SuperNodes do: proxies of the environment are not used.
+    return httpx.request(
+        method,
+        f"{'http' if context is None else 'https'}://{address}{path}",
+        headers=headers,
+        verify=context or False,
+        timeout=PATIENCE,
+        trust_env=False,
+    )
 
 
 def ask(address: str, path: str, context: ssl.SSLContext | None) -> httpx.Response:
@@ -22,11 +54,7 @@ def ask(address: str, path: str, context: ssl.SSLContext | None) -> httpx.Respon
         httpx.HTTPError: there is no HTTP response, or its status is not 200.
         httpx.InvalidURL: `address` is none.
     """
-    scheme = "http" if context is None else "https"
-    # Devices connect directly, as SuperNodes do: proxies of the environment are not used.
-    response = httpx.get(
-        f"{scheme}://{address}{path}", verify=context or False, timeout=PATIENCE, trust_env=False
-    )
+    response = request(address, path, context)
     if response.status_code != HTTPStatus.OK:
         raise httpx.HTTPStatusError(
             f"{path}: {response.status_code} {response.reason_phrase}",

@@ -6,15 +6,90 @@ It is warm as far as WARM of the environment and the memory say (`fl_app.node.wa
 SuperLink dies during it, or if a proxy accepts connections for a SuperLink that is down. The main
 thread of ``flower-supernode`` then ends, but its process does not, because another thread still
 listens for ClientApps. Such a process does no work, and no supervisor restarts it.
+
+A SuperNode whose key counts as online is refused by Flower with code 2004. If this device crashed,
+the server misses its earlier process within a minute, and the SuperNode waits for that. If another
+device has the same key, it says so and ends.
 """
 
+import argparse
 import os
+import ssl
 import sys
+import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
+import httpx
+
+from fl_app.core.errors import RunError
+from fl_app.field.identity import fingerprint, known_to_server
 from fl_app.node import warm
+
+LOOK = 5.0  # seconds
+# Seconds without a heartbeat after which Flower misses a node, and some: after them, a node that is
+# online is another device.
+MISSED = 75.0
+
+
+def wait_for_key(
+    status: Callable[[], str | None],
+    name: str,
+    *,
+    pause: Callable[[float], None] = time.sleep,
+    tell: Callable[[str], None] = lambda text: print(text, flush=True),
+) -> None:
+    """Wait until no node with this device's key counts as online.
+
+    Args:
+        status: of the node with the key, as the server tells it; None = it does not.
+        name: of the key, for errors.
+        pause: waits for a number of seconds.
+        tell: reports to the user.
+
+    Raises:
+        RunError: another device has the key.
+    """
+    waited = 0.0
+    while status() == "online":
+        if waited >= MISSED:
+            raise RunError(
+                f"another device is online with this device's key, {name}: the server takes one of "
+                "them only; give every device a key of its own (docs/edge.md, To add a device)"
+            )
+        if not waited:
+            tell(f"the key {name} still counts as online: the server misses the process that died")
+        pause(LOOK)
+        waited += LOOK
+
+
+def _status(arguments: Sequence[str]) -> tuple[Callable[[], str | None], str] | None:
+    """Asks for the status of the node that Flower's arguments describe, and the name of its key."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--superlink", "--root-certificates", "--auth-supernode-private-key"):
+        parser.add_argument(option)
+    found, _ = parser.parse_known_args(arguments)
+    address, root, key = vars(found).values()
+    if not (address and root and key):
+        return None
+    context = ssl.create_default_context(cafile=root)
+
+    def status() -> str | None:
+        try:
+            told = known_to_server(address, Path(key), context)
+        except httpx.HTTPError:  # the SuperNode itself tries again
+            return None
+        return None if told is None else told["status"]
+
+    return status, f"{fingerprint(Path(key))} in {key}"
+
+
+def _node() -> None:
+    if asked := _status(sys.argv[1:]):
+        wait_for_key(*asked)
+    warm.main()
 
 
 def serve(node: Callable[[], None]) -> NoReturn:
@@ -25,6 +100,8 @@ def serve(node: Callable[[], None]) -> NoReturn:
     """
     try:
         node()
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
     except Exception:
         traceback.print_exc()
     print("The SuperNode has given up", file=sys.stderr, flush=True)
@@ -33,4 +110,4 @@ def serve(node: Callable[[], None]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    serve(warm.main)
+    serve(_node)

@@ -9,6 +9,7 @@ from flwr.app import Context, Message, MessageType
 from flwr.common import Scalar
 
 from fl_app.core.errors import require
+from fl_app.core.files import FULL
 from fl_app.core.vector import all_finite
 from fl_app.flower import names, wire
 from fl_app.node import own_data
@@ -65,9 +66,18 @@ class MessageHandler:
                 return wire.ask_for_fixed(message)
             memory = None if names.ANY_NODE in config else self._memory_of(context, config)
             trainer.state = wire.state_of(message) if memory is None else memory.load()
+            older = None
+            if memory is not None and _is_old(memory, config):
+                older, trainer.state = memory.count, {}
+                memory.begin_anew(int(config[names.STATE_COUNT]))
             if message.metadata.message_type == MessageType.EVALUATE:
                 return _evaluate(trainer, message, config)
-            return _train(trainer, message, memory, config)
+            return _train(trainer, message, memory, config, older)
+        except OSError as error:
+            log.exception("the order could not be carried out")
+            if error.errno in FULL:
+                error = OSError(f"the disk of this node is full: {error}")
+            return wire.pack_error(message, error)
         except Exception as error:
             log.exception("the order could not be carried out")
             return wire.pack_error(message, error)
@@ -172,10 +182,27 @@ def _run_of(context: Context, config: dict[str, Scalar]) -> str:
     return str(config.get(names.RUN, context.run_id))
 
 
+def _is_old(memory: Memory, config: dict[str, Scalar]) -> bool:
+    """Whether a client's state is an old copy: the server has seen a later one."""
+    return int(config.get(names.STATE_COUNT, 0)) > memory.count
+
+
 def _train(
-    trainer: "LocalTrainer", message: Message, memory: Memory | None, config: dict[str, Scalar]
+    trainer: "LocalTrainer",
+    message: Message,
+    memory: Memory | None,
+    config: dict[str, Scalar],
+    older: int | None,
 ) -> Message:
-    """Carry out a training order; the state is kept in `memory`, or sent back if there is none."""
+    """Carry out a training order; the state is kept in `memory`, or sent back if there is none.
+
+    Args:
+        trainer: of the client.
+        message: the order.
+        memory: of the client's state.
+        config: of the order.
+        older: how often a state had been saved that was given up as an old copy; None = none was.
+    """
     layout = trainer.model.layout
     trainer.extra = wire.extra_of(message, layout)
     upload, num_examples, metrics = trainer.fit(wire.order_arrays(message, layout), config)
@@ -184,6 +211,10 @@ def _train(
     if memory is not None and (not upload or all_finite(trainer.state.values())):
         memory.save(trainer.state)
     kept = trainer.state if memory is None else None
+    if memory is not None and trainer.state:
+        metrics = {**metrics, names.STATE_COUNT: memory.count}
+    if older is not None:
+        metrics = {**metrics, names.STATE_OLDER: older}
     return wire.pack_upload(message, layout, upload, num_examples, metrics, kept, trainer.extra)
 
 

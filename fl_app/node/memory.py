@@ -19,6 +19,7 @@ log = logging.getLogger("flwr")
 STATE_DIR = "state-dir"  # of the node's own configuration
 VARIABLE = "FL_APP_STATE_DIR"
 DRAFT = ".draft-"  # suffix of a file that is being written, followed by the process id
+COUNT = "fl_app:count"  # of the arrays in the file: how often the state was saved
 KEPT_FOR = 7 * 86400.0  # seconds after a run's last order
 
 
@@ -27,10 +28,15 @@ class Memory:
 
     Args:
         path: the file, in NumPy's npz format; pickles are not read.
+
+    Attributes:
+        count: how often the state was saved, in the file, too. A device that was restored from an
+            old copy has a smaller count than the server has seen.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.count = 0
         self._saved: State | None = None  # a resident process need not read its own file
 
     @classmethod
@@ -78,7 +84,9 @@ class Memory:
         _remove_drafts(self.path)
         try:
             with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                return dict(arrays)
+                state = dict(arrays)
+            self.count = int(state.pop(COUNT, 0))
+            return state
         except FileNotFoundError:
             return {}
         except (ValueError, TypeError, OSError, EOFError, KeyError, BadZipFile) as error:
@@ -95,11 +103,30 @@ class Memory:
     def save(self, state: State) -> None:
         """Replace the saved state atomically; an empty state removes the file."""
         if state:
-            self._write(state)
+            self._write({**state, COUNT: np.array(self.count + 1)})
+            self.count += 1
         elif self.path.exists():
             self.path.unlink()
             sync_folder(self.path.parent)
         self._saved = dict(state)
+
+    def begin_anew(self, least: int) -> None:
+        """Put a state aside that is older than one that the server has seen.
+
+        Args:
+            least: the count that the server has seen; the next one is larger.
+        """
+        log.warning(
+            "%s was saved %d times, and the server has seen %d: this is an old copy of the device. "
+            "The client begins anew; the old state is kept as %s",
+            self.path,
+            self.count,
+            least,
+            self.path.with_suffix(".older").name,
+        )
+        with suppress(FileNotFoundError):
+            self.path.replace(self.path.with_suffix(".older"))
+        self._saved, self.count = None, least
 
     def _write(self, state: State) -> None:
         folder = self.path.parent

@@ -126,3 +126,34 @@ def test_a_pickle_is_not_read(tmp_path: Path) -> None:
     assert Memory(path).load() == {}
     path.write_bytes(b"")
     assert Memory(path).load() == {}
+
+
+def test_how_often_a_state_was_saved_is_in_its_file(tmp_path) -> None:
+    path = tmp_path / "client-0.npz"
+    memory = Memory(path)
+    for _ in range(3):
+        memory.save({"slot": np.zeros(1)})
+    again = Memory(path)
+    assert again.load().keys() == {"slot"}
+    assert memory.count == again.count == 3
+
+
+def test_an_old_copy_is_put_aside_and_counted_on_from_what_the_server_knows(tmp_path) -> None:
+    path = tmp_path / "client-0.npz"
+    memory = Memory(path)
+    memory.save({"slot": np.zeros(1)})
+    memory.begin_anew(5)
+    assert memory.load() == {}
+    assert Memory(path.with_suffix(".older")).load().keys() == {"slot"}
+    memory.save({"slot": np.zeros(1)})
+    assert memory.count == 6
+    Memory(tmp_path / "client-1.npz").begin_anew(5)  # a new device without any state
+
+
+def test_a_file_of_an_earlier_version_counts_nothing(tmp_path) -> None:
+    path = tmp_path / "client-0.npz"
+    with path.open("wb") as file:
+        np.savez(file, slot=np.zeros(1))
+    memory = Memory(path)
+    assert memory.load().keys() == {"slot"}
+    assert memory.count == 0

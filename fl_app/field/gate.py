@@ -1,0 +1,223 @@
+"""The gate of a SuperLink's port: who may call what, and how large a request may be.
+
+Flower serves SuperNodes, its commands and its apps on one port. Without the gate, whoever reaches
+the port can submit a run, and with it run code on the server and on every device.
+
+The gate is ASGI middleware before everything of Flower:
+
+| caller | may call |
+|---|---|
+| a program on the server itself (loopback) | everything |
+| anybody else | the calls of SuperNodes, ``/v1/fleet/...``, which Flower answers for keys that |
+| | it knows, and ``/fl-app/node`` with such a key |
+
+It refuses a request before it reads its body. A body of more than `SMALL` bytes must be signed by a
+registered key, and its length must be told and at most `most`. So a stranger occupies no memory.
+"""
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
+from dataclasses import dataclass
+from ipaddress import IPv6Address, ip_address
+from typing import Any
+
+from fl_app.core.errors import require_count
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+FLEET = "/v1/fleet/"
+ACCOUNTS = "/v1/control/"  # calls that Flower's account authentication can protect
+NODE = "/fl-app/node"
+MIB = 2**20
+SMALL = 64 * 1024  # bytes of a body that a stranger may send; Flower then refuses it by its key
+MOST_MIB = 64  # of one body: Flower sends arrays in parts of at most 5 MiB
+UPLOAD_MIB = 1024  # of all bodies by which a node hands over the parts of one reply
+PUSH_REPLY, PUSH_PART = "/v1/fleet/push-messages", "/v1/fleet/push-object"
+KEY = "flwr-public-key"  # header in which a SuperNode names its key
+HELD = 8  # bodies of the largest size that may be read at the same time
+REFUSED = "fl-app: only devices reach this port; other calls are answered on the server itself"
+# Headers of a request that another program passed on, perhaps for a stranger.
+PASSED_ON = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who signed a request.
+
+    Args:
+        signed: whether the signature is that of the public key, and of now.
+        status: of the node with this key, such as "online"; "" = the key is not registered.
+    """
+
+    signed: bool
+    status: str
+
+
+STRANGER = Caller(False, "")
+Identify = Callable[[Scope, Mapping[str, str]], Awaitable[Caller]]
+
+
+class Gate:
+    """ASGI middleware that lets devices do a device's work, and nobody else anything.
+
+    Args:
+        app: what is behind the gate.
+        identify: says who signed a request, from its scope and its headers.
+        own: the server's own addresses beside loopback, such as the one that it listens on.
+        accounts: whether Flower asks for an account before it answers control calls.
+        opened: whether anybody may make control and runtime calls.
+        most: bytes of one body; a larger one is refused.
+        upload: bytes of the parts of one reply; what exceeds them is refused.
+        facts: what registered nodes may know of the server, such as its version of Flower.
+
+    Raises:
+        ValueError: `most` or `upload` is not a whole number above 0.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        *,
+        identify: Identify,
+        own: Collection[str] = (),
+        accounts: bool = False,
+        opened: bool = False,
+        most: int = MOST_MIB * MIB,
+        upload: int = UPLOAD_MIB * MIB,
+        facts: Mapping[str, str] | None = None,
+    ) -> None:
+        require_count("most", most, "no device could send an update")
+        require_count("upload", upload, "no device could send an update")
+        self._app = app
+        self._identify = identify
+        self._own = frozenset(own)
+        self._accounts = accounts
+        self._opened = opened
+        self._most = most
+        self._facts = dict(facts or {})
+        self._upload = upload
+        self._pushed: dict[str, int] = {}  # by registered key, since its last reply was announced
+        self._held = 0  # bytes of large bodies that are under way
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] != "http":  # Flower has no other calls
+            await send({"type": "websocket.close", "code": 1008})
+            return
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        path: str = scope["path"]
+        if path == NODE:
+            await self._tell(scope, headers, send)
+        elif path.startswith(FLEET):
+            await self._fleet(scope, headers, receive, send)
+        elif self._is_local(scope, headers) or self._opened or self._has_account(path):
+            await self._app(scope, receive, send)
+        else:
+            await _answer(send, 403, {"detail": REFUSED})
+
+    def _has_account(self, path: str) -> bool:
+        """Whether Flower itself asks for an account before it answers a call."""
+        return self._accounts and path.startswith(ACCOUNTS)
+
+    def _is_local(self, scope: Scope, headers: Mapping[str, str]) -> bool:
+        """Whether a program on this machine sent the request, and for itself."""
+        client = scope.get("client")
+        if client is None or not PASSED_ON.isdisjoint(headers):
+            return False
+        return client[0] in self._own or is_loopback(client[0])
+
+    async def _tell(self, scope: Scope, headers: Mapping[str, str], send: Send) -> None:
+        """Tell a node what the server knows of it."""
+        caller = await self._identify(scope, headers)
+        if not caller.signed:
+            await _answer(send, 403, {"detail": REFUSED})
+        elif not caller.status:
+            await _answer(send, 404, {"detail": "fl-app: this key is not registered"})
+        else:
+            await _answer(send, 200, {**self._facts, "status": caller.status})
+
+    async def _fleet(
+        self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send
+    ) -> None:
+        told = headers.get("content-length", "" if "transfer-encoding" in headers else "0")
+        if not (told.isascii() and told.isdecimal()) or "transfer-encoding" in headers:
+            await _answer(send, 411, {"detail": "fl-app: a request must tell its length"})
+            return
+        length = int(told)
+        if length > self._most:
+            text = f"fl-app: a body of {length} bytes is above the bound of {self._most}"
+            await _answer(send, 413, {"detail": text})
+            return
+        key = headers.get(KEY, "")
+        if scope["path"] == PUSH_PART and self._pushed.get(key, 0) + length > self._upload:
+            text = f"fl-app: the parts of this reply have more than {self._upload} bytes"
+            await _answer(send, 413, {"detail": text})
+            return
+        if length <= SMALL:
+            await self._pass_on(scope, receive, send, key, length)
+            return
+        if not (await self._identify(scope, headers)).status:
+            await _answer(send, 401, {"detail": "fl-app: no registered key has signed this"})
+            return
+        if self._held + length > HELD * self._most:
+            detail = "fl-app: too much is under way; come again"
+            await _answer(send, 503, {"detail": detail}, {"retry-after": "1"})
+            return
+        self._held += length
+        try:
+            await self._pass_on(scope, receive, send, key, length)
+        finally:
+            self._held -= length
+
+    async def _pass_on(
+        self, scope: Scope, receive: Receive, send: Send, key: str, length: int
+    ) -> None:
+        """Let Flower answer, and count what it accepts: then the key is genuine."""
+        accepted = False
+
+        async def look(message: Message) -> None:
+            nonlocal accepted
+            if message["type"] == "http.response.start":
+                accepted = message["status"] == 200
+            await send(message)
+
+        await self._app(scope, receive, look)
+        if accepted and scope["path"] == PUSH_REPLY:
+            self._pushed[key] = 0
+        elif accepted and scope["path"] == PUSH_PART:
+            self._pushed[key] = self._pushed.get(key, 0) + length
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is one under which a machine reaches only itself."""
+    try:
+        address = ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+async def _answer(
+    send: Send, status: int, told: Mapping[str, str], more: Mapping[str, str] | None = None
+) -> None:
+    """Answer without reading the request's body."""
+    body = json.dumps(told).encode()
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",  # the body is not read, so no other request can follow
+        **(more or {}),
+    }
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body})
