@@ -119,7 +119,7 @@ GROUPS = (
             node_killed(2, "node-killed"),
             resident_killed(0),
             server_killed("server-app-killed", "flwr-serverapp", ALL),
-            server_killed("superlink-killed", "flower-superlink", ALL),
+            server_killed("superlink-killed", "fl_app.field.superlink", ALL),
         ],
     ),
 )
@@ -135,7 +135,7 @@ QUICK = (
             client_app_killed(1),
             link_cut(2, seconds=20.0),
             node_killed(3, "node-killed-without-key"),
-            server_killed("superlink-killed", "flower-superlink", ALL),
+            server_killed("superlink-killed", "fl_app.field.superlink", ALL),
         ],
     ),
 )

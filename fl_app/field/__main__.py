@@ -53,6 +53,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="no certificates and keys: anybody who reaches the port can read and join",
     )
+    init.add_argument(
+        "--open-control",
+        action="store_true",
+        help="anybody who reaches the port can submit runs and register keys (only the server can)",
+    )
     init.add_argument("out", type=Path, help="new folder")
     init.set_defaults(command=_init)
 
@@ -128,6 +133,7 @@ def _init(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             days=arguments.days,
             insecure=arguments.insecure,
+            open_control=arguments.open_control,
             wheel=build_wheel(Path(folder)),
             finish=(lambda server: None) if arguments.insecure else enrol,
         )
@@ -135,9 +141,11 @@ def _init(arguments: argparse.Namespace) -> int:
     print("Then run there, in the folder: sudo sh install.sh")
     print(f"Devices reach the server as {hosts[0]}:{arguments.port}; --host chooses another name.")
     if arguments.insecure:
-        print("INSECURE: anybody who reaches that port can read all messages, join and run code.")
+        print("INSECURE: anybody who reaches that port can read all messages and join.")
     else:
         print(f"Keep {arguments.out}/ca to yourself: with it anybody can pose as the server.")
+    if arguments.open_control:
+        print("OPEN: anybody who reaches that port can submit runs, and so run code everywhere.")
     return 0
 
 

@@ -205,6 +205,28 @@ def check_clock(ahead: float | None, may_lead: float, may_lag: float) -> Finding
     return good("clock", text if abs(ahead) >= 2 else "as the server's")
 
 
+def check_closed(address: str, status: int | None, opened: bool) -> Finding:
+    """Check that a stranger at the port cannot submit a run.
+
+    Args:
+        address: host:port at which a control call was tried, as a stranger would.
+        status: of the answer; None if nobody listens there.
+        opened: whether the server's settings open the port to everybody.
+    """
+    subject = "strangers"
+    if status is None:
+        return good(subject, f"nobody listens at {address}")
+    if status in (401, 403):
+        return good(subject, f"{address} is closed to them: it refuses control calls")
+    text = f"{address} is open: whoever reaches it can run code on the server and on all devices"
+    if opened:
+        return unknown(
+            subject, f"{text}, as CONTROL says", 'CONTROL="local" in server.env closes it'
+        )
+    mend = 'CONTROL="local" in server.env, or `python -m fl_app.field update` of an older kit'
+    return wrong(subject, text, f"{mend}; then restart the SuperLink")
+
+
 # -- certificates and keys ------------------------------------------------------------------------
 
 
@@ -369,6 +391,19 @@ def check_checkpoints(every: int | None) -> Finding:
         mend = "add checkpoint_every=10 to OVERRIDES"
         return wrong("checkpoints", "none: a run that dies starts anew", mend)
     return good("checkpoints", f"every {every} versions")
+
+
+def check_bench(benched: Mapping[int, str]) -> Finding:
+    """Tell which clients of the server's run get no order any more.
+
+    Args:
+        benched: client -> why.
+    """
+    if not benched:
+        return good("bench", "no client is benched")
+    told = "; ".join(f"client {client}: {reason}" for client, reason in sorted(benched.items()))
+    mend = "look at these devices; guard.bench_after bounds what one may send in vain"
+    return unknown("bench", f"{len(benched)} clients get no order any more: {told}", mend)
 
 
 def check_deadline(deadline: float | None, order_time: float | None) -> Finding:

@@ -29,18 +29,23 @@ from rich.table import Table
 from fl_app.cli import CONF, explain, refuse_dots
 from fl_app.client.backend import has_torch
 from fl_app.core.errors import RunError
+from fl_app.core.events import Benched
 from fl_app.field import checks
 from fl_app.field.certificates import load_certificate
 from fl_app.field.checks import Finding, Verdict
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, public_bytes
 from fl_app.field.data import of_data, of_server
-from fl_app.field.health import PATIENCE, any_server, ask, healthy, split
+from fl_app.field.gate import REFUSED, is_loopback
+from fl_app.field.health import PATIENCE, any_server, ask, healthy, request, split, trusting
+from fl_app.field.identity import known_to_server
 from fl_app.field.kit import Kit
 from fl_app.flower.private import difference
 from fl_app.node import room
+from fl_app.record.log import Log
 
 GIB = 2**30
 PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.__version__)"
+LIST_RUNS = "/v1/control/list-runs"
 SIGNS = {Verdict.GOOD: "[green]ok[/]", Verdict.WRONG: "[red]WRONG[/]", Verdict.UNKNOWN: "?"}
 
 
@@ -129,6 +134,8 @@ def of_settings(
     yield checks.check_checkpoints(run.checkpoint_every)
     yield checks.check_deadline(run.deadline, order_time(kit.folder / "run", training_time))
     yield checks.check_heartbeat(run.deadline, OFFLINE_AFTER)
+    if run.guard.bench_after is not None:
+        yield checks.check_bench(_benched(kit.folder / "run"))
 
 
 def of_files(kit: Kit) -> Iterator[Finding]:
@@ -172,17 +179,27 @@ def of_network(address: str, kit: Kit | None) -> Iterator[Finding]:
     context = None if certificate is None else any_server()
     try:
         before = datetime.now(UTC)
-        date = ask(address, "/health", context).headers.get("Date")
+        response = request(address, "/health", context)
         after = datetime.now(UTC)
+        if response.status_code != 403 or REFUSED not in response.text:  # a gate is a SuperLink's
+            response.raise_for_status()
+        date = response.headers.get("Date")
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         mend = "correct the address: another program listens there"
         yield checks.wrong("SuperLink", f"{address} does not answer as a SuperLink: {error}", mend)
         return
     servers = parsedate_to_datetime(date) if date else None
     yield checks.check_clock(seconds_ahead(before, after, servers), AHEAD, BEHIND)
-    yield checks.check_server_version(_version("flwr"), _servers_version(address, context))
+    known: Mapping[str, str] | None = None
+    if kit is not None and kit.role == "node" and not kit.insecure:
+        with suppress(OSError, ValueError, httpx.HTTPError):  # other checks report it
+            known = known_to_server(address, kit.folder / "node.key", trusting(kit))
+    servers_flower = known.get("flower") if known else _servers_version(address, context)
+    yield checks.check_server_version(_version("flwr"), servers_flower)
     if kit is not None and not kit.insecure and certificate is not None:
-        yield from _registered(kit)
+        yield from _registered(kit, known)
+    if kit is not None:
+        yield from _closed(kit, address, context)
 
 
 def seconds_ahead(before: datetime, after: datetime, date: datetime | None) -> float | None:
@@ -208,7 +225,55 @@ def _certificate(certificate: x509.Certificate, host: str, kit: Kit) -> Iterator
     yield checks.check_issuer(certificate, authority)
 
 
-def _registered(kit: Kit) -> Iterator[Finding]:
+def _closed(kit: Kit, address: str, context: ssl.SSLContext | None) -> Iterator[Finding]:
+    """Try to make a control call as a stranger would, from this machine's own address."""
+    host, port = split(address)
+    on_device = "whether the port is closed to strangers shows on a device"
+    if kit.role == "server":
+        own = _own_address(host, kit.settings.get("BIND", ""))
+        if own is None:
+            yield checks.unknown("strangers", f"this machine is none of them: {on_device}")
+            return
+        address = f"{own}:{port}"
+    elif all(is_loopback(found) for found in _addresses(host, port)):
+        yield checks.unknown("strangers", "the server is this machine, which is none of them")
+        return
+    status: int | None
+    try:
+        headers = {"content-type": "application/protobuf"}
+        status = request(address, LIST_RUNS, context, "POST", headers).status_code
+    except httpx.ConnectError:
+        status = None
+    except httpx.HTTPError as error:
+        yield checks.unknown("strangers", f"{address} did not answer a control call: {error}")
+        return
+    yield checks.check_closed(address, status, kit.settings.get("CONTROL") == "open")
+
+
+def _own_address(host: str, bind: str) -> str | None:
+    """This machine's address by which others reach it; None if none is known.
+
+    A SuperLink that listens at one address only takes calls from it as its own.
+    """
+    if bind not in ("0.0.0.0", "::") or not is_loopback(host):
+        return None
+    found = (entry for entries in psutil.net_if_addrs().values() for entry in entries)
+    addresses = [entry.address for entry in found if entry.family == socket.AF_INET]
+    return next((address for address in addresses if not is_loopback(address)), None)
+
+
+def _addresses(host: str, port: int) -> list[str]:
+    try:
+        return [str(found[4][0]) for found in socket.getaddrinfo(host, port)]
+    except OSError:
+        return []
+
+
+def _registered(kit: Kit, told: Mapping[str, str] | None) -> Iterator[Finding]:
+    if told is not None:  # by a server with a gate, to this device
+        listed = {b"": told["status"]} if told["status"] else {}
+        yield checks.check_registered("node", b"", listed)
+        return
     known: Mapping[bytes, str] | None
     try:
         known = SuperLink(kit).registered()
@@ -241,6 +306,17 @@ def order_time(run: Path, training_time: float | None) -> float | None:
             return max((float(row["seconds"]) for row in csv.DictReader(file)), default=None)
     except FileNotFoundError:
         return None
+
+
+def _benched(run: Path) -> dict[int, str]:
+    """Clients of a run that get no order any more, and why."""
+    with suppress(FileNotFoundError):
+        return {
+            event.client: event.reason
+            for event in Log(run / "events.jsonl").read()
+            if isinstance(event, Benched)
+        }
+    return {}
 
 
 def _held(kit: Kit) -> int:

@@ -127,6 +127,7 @@ def new_kit(
     port: int = PORT,
     days: int = 3650,
     insecure: bool = False,
+    open_control: bool = False,
     wheel: Path | None = None,
     finish: Callable[[Path], None] = lambda server: None,
 ) -> None:
@@ -140,6 +141,7 @@ def new_kit(
         days: days until the certificates expire.
         insecure: write neither certificates nor keys. Anybody who reaches the port can then read
             all messages and join.
+        open_control: let everybody who reaches the port submit runs and register keys.
         wheel: of this project, which the devices install; None leaves it out.
         finish: completes the server's folder before the kit appears under its name.
 
@@ -159,7 +161,7 @@ def new_kit(
             (draft / name).mkdir(mode=0o700)
             _write_program(draft / name, name.partition("-")[0], port, wheel)
         trust = {"MADE": str(int(time.time()))} | ({"INSECURE": "1"} if insecure else {})
-        _write_settings(draft / "server" / "server.env", _server(nodes, port) | trust)
+        _write_settings(draft / "server" / "server.env", _server(nodes, port, open_control) | trust)
         for i in range(nodes):
             _write_settings(
                 draft / f"node-{i}" / "node.env", _node(i, nodes, hosts[0], port) | trust
@@ -222,7 +224,7 @@ def _certify(draft: Path, nodes: int, hosts: Sequence[str], days: int) -> None:
         shutil.copy(draft / f"node-{i}" / "node.key.pub", draft / f"server/keys/node-{i}.pub")
 
 
-def _server(nodes: int, port: int) -> dict[str, str]:
+def _server(nodes: int, port: int, open_control: bool) -> dict[str, str]:
     run = [
         *("algorithm=fedbuff", "task=digits", "runtime=deployment", f"num_clients={nodes}"),
         f"algorithm.schedule.concurrency={nodes}",
@@ -233,6 +235,7 @@ def _server(nodes: int, port: int) -> dict[str, str]:
     return {
         "SUPERLINK": f"127.0.0.1:{port}",
         "BIND": "0.0.0.0",
+        "CONTROL": "open" if open_control else "local",  # who may submit runs and register keys
         "OVERRIDES": shlex.join(run),
         "VENV": VENV,
         **OFFLINE,

@@ -140,7 +140,7 @@ def test_a_run_outlives_its_superlink(out: Path) -> None:
     )
     try:
         wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
-        (superlink,) = processes(server, "flower-superlink")
+        (superlink,) = processes(server, "fl_app.field.superlink")
         os.kill(superlink, signal.SIGKILL)
         assert run.wait(200) == 0, (out / "killed.log").read_text()
     finally:
@@ -153,7 +153,7 @@ def test_a_run_outlives_its_superlink(out: Path) -> None:
 
 
 def test_a_killed_node_comes_back(out: Path) -> None:
-    """Flower refuses it while it counts as online; its supervisor does not give up."""
+    """It waits until the server misses the process that died."""
     kit = Kit.read(out / "server")
     key = public_bytes(out / "server" / "keys" / "node-1.pub")
 
@@ -172,4 +172,4 @@ def test_a_killed_node_comes_back(out: Path) -> None:
         assert wait_for(lambda: status() == "online", "the node is back") < OFFLINE_AFTER
     finally:
         end(keeper)
-    assert "[code: 2004]" in (out / "node-1.log").read_text()
+    assert "still counts as online" in (out / "node-1.log").read_text()

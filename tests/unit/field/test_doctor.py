@@ -2,8 +2,10 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from fake_superlink import superlink
@@ -58,7 +60,9 @@ def test_nothing_is_wrong_with_a_sound_superlink(out, name):
     with superlink(out / "server", registered=keys(out)) as port:
         address = f"127.0.0.1:{port}"
         findings = list(of_network(address, read(out / name, SUPERLINK=address)))
-    assert {finding.verdict for finding in findings} == {Verdict.GOOD}
+    left = {finding.subject for finding in findings if finding.verdict is not Verdict.GOOD}
+    assert left <= {"strangers"}  # nobody on this machine is one
+    assert not wrong(findings)
     registered = [finding for finding in findings if "registered" in finding.subject]
     assert len(registered) == (2 if name == "server" else 1)
     assert registered[0].text == "yes, and offline"
@@ -118,6 +122,50 @@ def test_a_proxy_that_lets_only_supernodes_through(out):
     told = {finding.subject: finding.verdict for finding in findings}
     assert Verdict.WRONG not in told.values()
     assert told["Flower, server"] is told["node registered"] is Verdict.UNKNOWN
+
+
+@pytest.fixture
+def elsewhere(monkeypatch) -> None:
+    """This machine's loopback addresses count as those of another one."""
+    monkeypatch.setattr(doctor, "is_loopback", lambda host: False)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_an_open_port_is_wrong(out):
+    with superlink(out / "server", registered=keys(out)) as port:
+        assert seen_from(out / "node-0", port) == {"strangers"}
+        address = f"127.0.0.1:{port}"
+        opened = read(out / "node-0", SUPERLINK=address)
+        opened = replace(opened, settings={**opened.settings, "CONTROL": "open"})
+        assert wrong(of_network(address, opened)) == set()
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_a_gate_tells_a_device_what_it_knows_and_strangers_nothing(out):
+    with superlink(out / "server", registered=keys(out), gate="online") as port:
+        address = f"127.0.0.1:{port}"
+        findings = list(of_network(address, read(out / "node-0", SUPERLINK=address)))
+    assert {finding.verdict for finding in findings} == {Verdict.GOOD}
+    told = {finding.subject: finding.text for finding in findings}
+    assert told["strangers"] == f"{address} is closed to them: it refuses control calls"
+    assert told["node registered"] == "yes, and online"
+    with superlink(out / "server", gate="") as port:
+        assert seen_from(out / "node-0", port) == {"node registered"}
+
+
+def test_the_server_tries_from_an_address_of_its_own(out, monkeypatch):
+    """Where it has one, and where it does not listen at it alone."""
+    entry = SimpleNamespace(family=socket.AF_INET, address="127.0.0.9")
+    ours = SimpleNamespace(family=socket.AF_INET, address="127.0.0.1")
+    monkeypatch.setattr(doctor.psutil, "net_if_addrs", lambda: {"lo": [ours], "eth0": [entry]})
+    monkeypatch.setattr(doctor, "is_loopback", lambda host: host == "127.0.0.1")
+    with superlink(out / "server", registered=keys(out)) as port:
+        kit = read(out / "server", SUPERLINK=f"127.0.0.1:{port}")
+        (found,) = [f for f in of_network(kit.address, kit) if f.subject == "strangers"]
+        assert found.text == f"nobody listens at 127.0.0.9:{port}"
+        kit = read(out / "server", SUPERLINK=f"127.0.0.1:{port}", BIND="127.0.0.9")
+        (found,) = [f for f in of_network(kit.address, kit) if f.subject == "strangers"]
+        assert found.verdict is Verdict.UNKNOWN
 
 
 def test_tls_on_one_side_only(out, tmp_path):

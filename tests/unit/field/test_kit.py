@@ -68,6 +68,14 @@ def test_the_environment_has_the_last_word(tmp_path):
     assert "OTHER" not in kit.settings
 
 
+def test_the_port_is_closed_unless_it_is_asked_for(tmp_path):
+    for opened, value in ((False, "local"), (True, "open")):
+        out = tmp_path / value
+        new_kit(out, nodes=1, hosts=["server.lan"], insecure=True, open_control=opened)
+        assert Kit.read(out / "server", {}).settings["CONTROL"] == value
+        assert "CONTROL" not in Kit.read(out / "node-0", {}).settings
+
+
 def test_insecure_is_asked_for_by_name_and_leaves_no_keys(tmp_path):
     new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=True)
     assert not [name for name in files(tmp_path) if name.endswith((".key", ".crt", ".pub"))]
@@ -189,6 +197,7 @@ def test_start_scripts_give_flower_what_the_folder_says(tmp_path, commands, inse
     secure = ["--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.crt"]
     secure += ["--ssl-keyfile", "server.key", "--enable-supernode-auth"]
     assert said["server"][2:] == [
+        *("-m", "fl_app.field.superlink"),
         *("--host", "0.0.0.0", "--port", "9000", "--database", "state.db"),
         *(["--insecure"] if insecure else secure),
     ]

@@ -30,4 +30,5 @@ address = "127.0.0.1:${SUPERLINK##*:}"
 $trust
 END
 # The database keeps nodes, keys and the history of runs over a restart of the SuperLink.
-exec flower-superlink --host "$BIND" --port "${SUPERLINK##*:}" --database state.db "$@"
+# Behind a gate: only devices reach the port from elsewhere, unless CONTROL says "open".
+exec python -m fl_app.field.superlink --host "$BIND" --port "${SUPERLINK##*:}" --database state.db "$@"
