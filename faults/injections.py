@@ -35,6 +35,7 @@ UPDATES = {
     "no-arrays": ("failure", "malformed reply: arrays do not fit the model"),
     "empty": ("failure", "malformed reply: reply holds 0 "),
     "huge": ("reject", r"norm=.* is above guard\.max_norm_ratio"),
+    "garbage": ("failure", "malformed reply: (.*the reply is larger than|arrays do not fit)"),
     "version": ("failure", r"malformed reply: reply is tagged with version"),
     "newer-base": ("reject", r"base_version=\d+ must be between"),
     "forgotten-base": ("reject", "base_version=0 is one that no order under way cites"),

@@ -53,10 +53,15 @@ def superlink(
             self.answer(json.dumps({"info": {"version": version}}).encode())
 
         def at_the_gate(self) -> None:
-            told = {"status": gate, "flower": version} if gate else {"detail": "fl-app: unknown"}
+            told = (
+                {"status": gate, "flower": version, "project": version}
+                if gate
+                else {"detail": "fl-app: unknown"}
+            )
             if self.path != NODE or "flwr-signature" not in self.headers:
                 self.answer(json.dumps({"detail": REFUSED}).encode(), 403)
             else:
+                told = told if gate else {"detail": "fl-app: unknown"}
                 self.answer(json.dumps(told).encode(), 200 if gate else 404)
 
         def do_POST(self) -> None:

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 EXTRAS = {
     "dp_accounting": "server",
     "scipy": "server",
+    "prometheus_client": "server",
     "sklearn": "server",
     "tensorboard": "server",
     "torchmetrics": "server",

@@ -93,8 +93,22 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("server", type=Path, help="the server's folder")
     run.add_argument("--output", type=Path, help="the run's folder (run, in the server's)")
     run.add_argument("--keep", action="store_true", help="also keep the SuperLink running")
+    run.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        type=_address,
+        help="serve figures for Prometheus there (HOST: 127.0.0.1)",
+    )
     run.add_argument("overrides", nargs="*", help="as after `python -m fl_app` (OVERRIDES)")
     run.set_defaults(command=_run)
+
+    status = commands.add_parser("status", help="show the server's nodes and what they do")
+    status.add_argument("server", type=Path, help="the server's folder")
+    status.add_argument("--output", type=Path, help="the run's folder (run, in the server's)")
+    status.add_argument(
+        "--watch", type=float, metavar="SECONDS", help="refresh the table, until Ctrl-C"
+    )
+    status.set_defaults(command=_status)
 
     doctor = commands.add_parser("doctor", help="report what is wrong and how to mend it")
     doctor.add_argument("folder", type=Path, nargs="?", help="folder of the server or a device")
@@ -115,6 +129,14 @@ def _parser() -> argparse.ArgumentParser:
     healthy.add_argument("folder", type=Path)
     healthy.set_defaults(command=_healthy)
     return parser
+
+
+def _address(text: str) -> tuple[str, int]:
+    """HOST and PORT of ``[HOST:]PORT``."""
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdecimal() and 0 < int(port) < 65536):
+        raise argparse.ArgumentTypeError(f"{text} must be [HOST:]PORT: nobody could scrape it")
+    return host.strip("[]") or "127.0.0.1", int(port)
 
 
 # Each command imports what it needs: a health check on a small board must not load Flower.
@@ -199,7 +221,14 @@ def _run(arguments: argparse.Namespace) -> int:
 
     kit = Kit.read(arguments.server)
     output = (arguments.output or kit.folder / "run").resolve()
-    supervisor = Supervisor(SuperLink(kit), tell=lambda text: print(text, flush=True))
+    link = SuperLink(kit)
+    supervisor = Supervisor(link, tell=lambda text: print(text, flush=True))
+    if arguments.metrics:
+        from fl_app.field.metrics import RunCollector, serve
+        from fl_app.field.status import memory, statuses
+
+        log = output / "events.jsonl"
+        serve(RunCollector(log, lambda: statuses(link), lambda: memory(kit)), *arguments.metrics)
     keeper = _keeper(kit) if arguments.keep else None
     try:
         supervisor.complete(arguments.overrides or kit.overrides, output)
@@ -214,6 +243,14 @@ def _run(arguments: argparse.Namespace) -> int:
         if keeper is not None:
             end_keeper(keeper)
     print(f"Files: {output}")
+    return 0
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    from fl_app.field.status import show
+
+    kit = Kit.read(arguments.server)
+    show(kit, (arguments.output or kit.folder / "run").resolve(), arguments.watch)
     return 0
 
 

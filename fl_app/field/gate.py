@@ -18,6 +18,7 @@ registered key, and its length must be told and at most `most`. So a stranger oc
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
+from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
@@ -32,6 +33,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 FLEET = "/v1/fleet/"
 ACCOUNTS = "/v1/control/"  # calls that Flower's account authentication can protect
 NODE = "/fl-app/node"
+ABOUT = "fl-app-about"  # header in which a node tells of itself, as JSON
+TOLD = ("client", "flower", "torch", "project")  # its client id, and versions
+LONGEST = 1024  # letters
+NODES = "nodes.json"  # in the server's folder: what its nodes have told of themselves
 MIB = 2**20
 SMALL = 64 * 1024  # bytes of a body that a stranger may send; Flower then refuses it by its key
 MOST_MIB = 64  # of one body: Flower sends arrays in parts of at most 5 MiB
@@ -51,10 +56,12 @@ class Caller:
     Args:
         signed: whether the signature is that of the public key, and of now.
         status: of the node with this key, such as "online"; "" = the key is not registered.
+        key: name of the key (`key_name`).
     """
 
     signed: bool
     status: str
+    key: str = ""
 
 
 STRANGER = Caller(False, "")
@@ -73,6 +80,7 @@ class Gate:
         most: bytes of one body; a larger one is refused.
         upload: bytes of the parts of one reply; what exceeds them is refused.
         facts: what registered nodes may know of the server, such as its version of Flower.
+        note: is given the name of a node's key and what the node tells of itself.
 
     Raises:
         ValueError: `most` or `upload` is not a whole number above 0.
@@ -89,6 +97,7 @@ class Gate:
         most: int = MOST_MIB * MIB,
         upload: int = UPLOAD_MIB * MIB,
         facts: Mapping[str, str] | None = None,
+        note: Callable[[str, Mapping[str, str]], None] = lambda key, told: None,
     ) -> None:
         require_count("most", most, "no device could send an update")
         require_count("upload", upload, "no device could send an update")
@@ -99,6 +108,7 @@ class Gate:
         self._opened = opened
         self._most = most
         self._facts = dict(facts or {})
+        self._note = note
         self._upload = upload
         self._pushed: dict[str, int] = {}  # by registered key, since its last reply was announced
         self._held = 0  # bytes of large bodies that are under way
@@ -142,6 +152,8 @@ class Gate:
         elif not caller.status:
             await _answer(send, 404, {"detail": "fl-app: this key is not registered"})
         else:
+            if told := about(headers.get(ABOUT, "")):
+                self._note(caller.key, told)
             await _answer(send, 200, {**self._facts, "status": caller.status})
 
     async def _fleet(
@@ -194,6 +206,24 @@ class Gate:
             self._pushed[key] = 0
         elif accepted and scope["path"] == PUSH_PART:
             self._pushed[key] = self._pushed.get(key, 0) + length
+
+
+def key_name(public_key: bytes) -> str:
+    """A short name of a node's public key, as Flower stores it."""
+    return sha256(public_key).hexdigest()[:16]
+
+
+def about(text: str) -> dict[str, str]:
+    """What a node tells of itself; nothing if it is not in order."""
+    if len(text) > LONGEST:
+        return {}
+    try:
+        told = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(told, dict):
+        return {}
+    return {name: str(told[name])[:40] for name in TOLD if name in told}
 
 
 def is_loopback(host: str) -> bool:

@@ -1,5 +1,6 @@
 """A device before its server: it signs with its key, and asks what the server knows of it."""
 
+import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -14,12 +15,12 @@ from flwr.common.constant import TIMESTAMP_HEADER
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, sign_message
 
-from fl_app.field.gate import NODE
+from fl_app.field.gate import ABOUT, NODE
 from fl_app.field.health import request
 
 
 def known_to_server(
-    address: str, key: Path, context: SSLContext | None
+    address: str, key: Path, context: SSLContext | None, about: Mapping[str, str] | None = None
 ) -> Mapping[str, str] | None:
     """What a server with a gate knows of a device, and tells the device alone.
 
@@ -27,6 +28,7 @@ def known_to_server(
         address: host:port of the SuperLink.
         key: file with the device's private key, in OpenSSH's format.
         context: the certificates to trust; None asks without TLS.
+        about: what the device tells of itself, of `fl_app.field.gate.TOLD`.
 
     Returns:
         ``status`` of the node ("" = its key is not registered), ``flower`` and ``project``, the
@@ -37,7 +39,8 @@ def known_to_server(
         ValueError: the file holds no key on a NIST curve.
         httpx.HTTPError: the server does not answer.
     """
-    response = request(address, NODE, context, headers=signed(key))
+    told_by_us = {ABOUT: json.dumps(dict(about))} if about else {}
+    response = request(address, NODE, context, headers={**signed(key), **told_by_us})
     try:
         told = response.json()
     except ValueError:

@@ -9,6 +9,7 @@ refused, the server does not start: its port would stand open.
 """
 
 import asyncio
+import json
 import os
 import sys
 import threading
@@ -16,9 +17,11 @@ import time
 from base64 import b64decode
 from binascii import Error as NoBase64
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -30,15 +33,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 
 from fl_app.core.errors import RunError, require
+from fl_app.core.files import atomic_write
 from fl_app.field.gate import (
     MIB,
     MOST_MIB,
+    NODES,
     STRANGER,
     UPLOAD_MIB,
     Caller,
     Gate,
     Scope,
     is_loopback,
+    key_name,
 )
 from fl_app.flower.private import COMMAND, EXTENSIONS, difference, replace
 
@@ -125,6 +131,7 @@ def _guard(opened: bool, most: int, upload: int, environment: Mapping[str, str])
         "most": most,
         "upload": upload,
         "facts": _facts(),
+        "note": Notes(Path(NODES)).take,
     }
     gate = Middleware(Gate, **options)  # type: ignore[arg-type]
     extensions.get_middleware = lambda: (gate, *before())  # type: ignore[attr-defined]
@@ -197,7 +204,30 @@ async def identify(scope: Scope, headers: Mapping[str, str]) -> Caller:
     if not genuine:
         return STRANGER
     factory = scope["app"].state.linkstate_factory
-    return Caller(True, await run_in_threadpool(_status, factory, public_key))
+    status = await run_in_threadpool(_status, factory, public_key)
+    return Caller(True, status, key_name(public_key))
+
+
+class Notes:
+    """What nodes have told of themselves, in a file.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._told: dict[str, Mapping[str, str]] = {}
+        with suppress(OSError, ValueError):
+            self._told = dict(json.loads(path.read_text()))
+
+    def take(self, key: str, told: Mapping[str, str]) -> None:
+        """Note what the node with a key tells; a full disk costs the note and nothing else."""
+        if self._told.get(key) == told:
+            return
+        self._told[key] = told
+        with suppress(OSError), atomic_write(self._path) as file:
+            file.write(json.dumps(self._told, indent=1).encode())
 
 
 def _status(factory: Any, public_key: bytes) -> str:

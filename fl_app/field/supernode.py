@@ -14,11 +14,13 @@ device has the same key, it says so and ends.
 
 import argparse
 import os
+import re
 import ssl
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
@@ -65,30 +67,63 @@ def wait_for_key(
         waited += LOOK
 
 
-def _status(arguments: Sequence[str]) -> tuple[Callable[[], str | None], str] | None:
-    """Asks for the status of the node that Flower's arguments describe, and the name of its key."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--superlink", "--root-certificates", "--auth-supernode-private-key"):
-        parser.add_argument(option)
-    found, _ = parser.parse_known_args(arguments)
-    address, root, key = vars(found).values()
-    if not (address and root and key):
-        return None
-    context = ssl.create_default_context(cafile=root)
+class Asks:
+    """Asks the server what it knows of the node that Flower's arguments describe.
 
-    def status() -> str | None:
+    Args:
+        arguments: of ``flower-supernode``.
+
+    Attributes:
+        key: file with the node's key; None = it has none.
+    """
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+        options = ("--superlink", "--root-certificates", "--auth-supernode-private-key")
+        for option in (*options, "--node-config"):
+            parser.add_argument(option)
+        found, _ = parser.parse_known_args(arguments)
+        self._address, root, key, config = vars(found).values()
+        self.key = Path(key) if self._address and root and key else None
+        self._context = ssl.create_default_context(cafile=root) if self.key else None
+        mine = re.search(r"\bpartition-id=(\d+)", config or "")
+        self._about = {"client": mine[1] if mine else "", "project": _version("fl-app")}
+        self._about |= {"flower": _version("flwr"), "torch": _version("torch")}
+
+    def told(self) -> Mapping[str, str]:
+        """What the server tells; nothing if it does not answer, or has no gate."""
+        if self.key is None:
+            return {}
         try:
-            told = known_to_server(address, Path(key), context)
+            return known_to_server(self._address, self.key, self._context, self._about) or {}
         except httpx.HTTPError:  # the SuperNode itself tries again
-            return None
-        return None if told is None else told["status"]
+            return {}
 
-    return status, f"{fingerprint(Path(key))} in {key}"
+    def other_version(self) -> str:
+        """How the server's version of this project differs, in words; "" = it does not."""
+        theirs, ours = self.told().get("project", ""), self._about["project"]
+        if not theirs or theirs == ours:
+            return ""
+        return (
+            f"this device has version {ours or 'unknown'} of fl-app, and the server {theirs}: "
+            "orders may fail until it is updated (docs/edge.md, update)"
+        )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def _node() -> None:
-    if asked := _status(sys.argv[1:]):
-        wait_for_key(*asked)
+    asks = Asks(sys.argv[1:])
+    if asks.key is not None:
+        name = f"{fingerprint(asks.key)} in {asks.key}"
+        wait_for_key(lambda: asks.told().get("status"), name)
+        if differs := asks.other_version():
+            print(differs, flush=True)
     warm.main()
 
 

@@ -23,6 +23,7 @@ Arrays = dict[str, NDArray[Any]]
 STEP = 0.002  # deviation of what an order adds to every number of the model
 NUM_EXAMPLES = 100
 FAR = 7  # versions
+GARBAGE, PART = 100_000_000, 4_000_000  # bytes of a reply, and of each of its arrays
 
 app = ClientApp()
 
@@ -100,6 +101,8 @@ def misbehave(fault: str, arrays: Arrays, metrics: dict[str, Any]) -> RecordDict
             return RecordDict()
         case "huge":
             arrays = {name: array * np.float32(1e6) for name, array in arrays.items()}
+        case "garbage":
+            arrays = {str(i): np.full(PART, i, np.uint8) for i in range(GARBAGE // PART)}
         case "version":
             metrics["version"] += FAR
         case "newer-base":

@@ -215,6 +215,20 @@ def test_only_a_registered_node_is_told_of_the_server() -> None:
     assert told(Caller(True, "online")) == (200, {"flower": "1.41.0", "status": "online"})
 
 
+@pytest.mark.parametrize(("text", "told"), [
+    ('{"torch": "2.9", "client": 3, "more": "x"}', {"torch": "2.9", "client": "3"}),
+    ('{"torch": "' + "9" * 500 + '"}', {"torch": "9" * 40}),
+    ('{"torch": "' + "9" * 2000 + '"}', {}),
+    ("[1]", {}), ("{", {}), ("", {}),
+])  # fmt: skip
+def test_what_a_node_tells_of_itself(text: str, told: dict[str, str]) -> None:
+    noted = []
+    for caller in (Caller(True, "online", "K"), Caller(True, "", "L"), STRANGER):
+        asked = Asked(caller, note=lambda *each: noted.append(each))
+        asyncio.run(asked.ask(NODE, "192.0.2.7", fl_app_about=text))
+    assert noted == ([("K", told)] if told else [])
+
+
 def test_other_protocols() -> None:
     asked, sent = Asked(), []
 

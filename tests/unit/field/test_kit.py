@@ -25,7 +25,7 @@ def test_every_machine_gets_a_folder_with_all_it_needs_and_nothing_else(tmp_path
     node |= shared
     server = {"ca.crt", "server.crt", "server.key", "server.env", "keys/node-0.pub"}
     server |= {"keys/node-1.pub", "start.sh", "compose.yaml", "README.md"}
-    server |= {"fl-superlink.service", "fl-run.service"}
+    server |= {"grafana.json", "fl-superlink.service", "fl-run.service"}
     server |= shared
     assert files(tmp_path) == {
         "out/compose.yaml",

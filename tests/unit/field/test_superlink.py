@@ -1,6 +1,7 @@
 """A SuperLink starts behind its gate or not at all; Flower's app is the real one."""
 
 import asyncio
+import json
 import sys
 from base64 import b64encode
 from importlib import import_module
@@ -93,6 +94,17 @@ def test_a_registered_node_is_known(started: Any, tmp_path: Any) -> None:
     assert ask(app, NODE, headers={**headers, "flwr-timestamp": "2020-01-01T00:00:00+00:00"}) == 403
     state.delete_node("", node)
     assert ask(app, NODE, headers=headers) == 404
+
+
+def test_what_nodes_tell_outlives_the_superlink(tmp_path: Any) -> None:
+    path = tmp_path / "nodes.json"
+    path.write_text("{damaged")
+    notes = superlink.Notes(path)
+    notes.take("K", {"torch": "2.9"})
+    notes.take("L", {"torch": ""})
+    superlink.Notes(path).take("K", {"torch": "2.10"})
+    assert json.loads(path.read_text()) == {"K": {"torch": "2.10"}, "L": {"torch": ""}}
+    superlink.Notes(tmp_path / "no folder" / "nodes.json").take("K", {"torch": "2.9"})
 
 
 @pytest.mark.parametrize("change", [

@@ -10,7 +10,7 @@ from fl_app.core.errors import RunError
 from fl_app.field.certificates import new_node
 from fl_app.field.identity import fingerprint, known_to_server
 from fl_app.field.kit import new_kit
-from fl_app.field.supernode import _status, wait_for_key
+from fl_app.field.supernode import Asks, wait_for_key
 
 
 class Told:
@@ -67,14 +67,19 @@ def test_the_status_comes_from_the_server_of_flowers_arguments(tmp_path):
     folder = tmp_path / "out" / "node-0"
     key = str(folder / "node.key")
     words = ["--root-certificates", str(folder / "ca.crt"), "--auth-supernode-private-key", key]
-    with superlink(tmp_path / "out" / "server", gate="online") as port:
-        status, name = _status(["--superlink", f"127.0.0.1:{port}", *words, "--port", "9"])
-        assert status() == "online"
-    assert status() is None  # nobody answers: the SuperNode itself tries again
-    assert name == f"{fingerprint(folder / 'node.key')} in {key}"
+    words += ["--node-config", "partition-id=7 num-partitions=9"]
+    with superlink(tmp_path / "out" / "server", gate="online", version="9.9") as port:
+        asks = Asks(["--superlink", f"127.0.0.1:{port}", *words, "--port", "9"])
+        assert asks.told() == {"status": "online", "flower": "9.9", "project": "9.9"}
+        assert asks._about["client"] == "7"
+        assert "of fl-app, and the server 9.9: orders may fail" in asks.other_version()
+    assert asks.told() == {}  # nobody answers: the SuperNode itself tries again
+    assert asks.other_version() == ""
     with superlink(tmp_path / "out" / "server") as port:  # Flower's own server, without a gate
-        assert _status(["--superlink", f"127.0.0.1:{port}", *words])[0]() is None
-    assert _status(["--insecure", "--superlink", "127.0.0.1:1"]) is None
+        assert Asks(["--superlink", f"127.0.0.1:{port}", *words]).told() == {}
+    insecure = Asks(["--insecure", "--superlink", "127.0.0.1:1"])
+    assert insecure.key is None
+    assert insecure.told() == {}
 
 
 def test_a_key_that_cannot_be_read_is_an_error(tmp_path):

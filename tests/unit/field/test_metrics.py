@@ -1,0 +1,159 @@
+"""Figures for Prometheus, as Prometheus's own parser reads them."""
+
+import json
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    Benched,
+    Dispatched,
+    Evaluated,
+    Event,
+    Failed,
+    Rejected,
+    to_json,
+)
+from fl_app.field.kit import FILES
+from fl_app.field.metrics import REASONS, RunCollector, serve
+
+EVENTS = [
+    Evaluated(0.0, 0, {"accuracy": 0.1, "loss": 2.3}),
+    *(Dispatched(0.0, client, client, 0, bytes=100) for client in range(4)),
+    Arrived(3.0, 0, 0, 0, age=0, loss=0.5, bytes=40),
+    Failed(4.0, 1, 1, 0, "deadline passed"),
+    Rejected(5.0, 2, 2, 0, "norm=8.91e+06 is above guard.max_norm=10"),
+    Dispatched(5.0, 0, 4, 0, bytes=100),
+    Aggregated(6.0, 1, [0], [0], [0]),
+    Arrived(45.0, 0, 4, 0, age=1, loss=0.4, bytes=40),
+    Benched(46.0, 2, 5, "norm=8.91e+06 is above guard.max_norm=10"),
+]
+
+
+def write(path: Path, events: list[Event], end: str = "\n") -> None:
+    with path.open("a") as file:
+        file.write("".join(json.dumps(to_json(event)) + end for event in events))
+
+
+def collector(path: Path, **more: Any) -> RunCollector:
+    given = {"nodes": lambda: {"online": 3}, "memory": lambda: {"superlink": 2**20}, **more}
+    return RunCollector(path, **given)
+
+
+def scraped(source: RunCollector) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(source)
+    text = generate_latest(registry).decode()
+    return {
+        sample.name + "".join(f" {v}" for _, v in sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_run_in_figures(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    write(path, EVENTS)
+    found = scraped(collector(path))
+    wanted = {
+        "fl_app_version": 1,
+        "fl_app_seconds": 46,
+        "fl_app_arrivals_total 0": 2,
+        "fl_app_failures_total 1 deadline passed": 1,
+        "fl_app_rejections_total 2 norm=N is above guard.max_norm=N": 1,
+        "fl_app_staleness_bucket 0.0": 1,
+        "fl_app_staleness_bucket 1.0": 2,
+        "fl_app_staleness_count": 2,
+        "fl_app_order_seconds_bucket 5.0": 1,
+        "fl_app_order_seconds_bucket 60.0": 2,
+        "fl_app_order_seconds_sum": 43,
+        "fl_app_bytes_total down": 500,
+        "fl_app_bytes_total up": 80,
+        "fl_app_orders_in_flight": 1,
+        "fl_app_updates_waiting": 1,
+        "fl_app_benched": 1,
+        "fl_app_evaluation accuracy": 0.1,
+        "fl_app_superlink_up": 1,
+        "fl_app_nodes online": 3,
+        "fl_app_memory_bytes superlink": 2**20,
+    }
+    assert {name: found.get(name) for name in wanted} == wanted
+
+
+def test_a_log_that_does_not_exist_yet(tmp_path: Path) -> None:
+    assert scraped(collector(tmp_path / "events.jsonl"))["fl_app_version"] == 0
+
+
+def test_only_whole_lines_count_and_each_once(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    source = collector(path)
+    write(path, EVENTS[:6])
+    assert scraped(source)["fl_app_arrivals_total 0"] == 1
+    write(path, [EVENTS[-2]], end="")  # is being written
+    assert scraped(source)["fl_app_arrivals_total 0"] == 1
+    with path.open("a") as file:
+        file.write("\n{damaged\n")
+    assert scraped(source)["fl_app_arrivals_total 0"] == 2
+
+
+def test_a_resumed_run_cuts_its_log_back(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    source = collector(path)
+    write(path, EVENTS)
+    assert scraped(source)["fl_app_arrivals_total 0"] == 2
+    path.write_text("")
+    write(path, EVENTS[:6])
+    assert scraped(source)["fl_app_arrivals_total 0"] == 1
+    path.write_text("")
+    write(path, EVENTS[:1] * 50)  # cut back, and longer than before
+    assert "fl_app_arrivals_total 0" not in scraped(source)
+
+
+def test_a_hostile_client_cannot_make_series_without_end(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    reasons = ["".join(chr(97 + int(digit)) for digit in str(i)) * 50 for i in range(3 * REASONS)]
+    write(path, [Failed(1.0, 1, i, 0, reason) for i, reason in enumerate(reasons)])
+    found = [name for name in scraped(collector(path)) if name.startswith("fl_app_failures_total")]
+    assert len(found) == REASONS + 1
+    assert "fl_app_failures_total 1 other" in found
+    assert max(map(len, found)) < 120
+
+
+def test_a_superlink_that_is_down(tmp_path: Path) -> None:
+    def nodes() -> dict[str, int]:
+        raise ConnectionError
+
+    assert scraped(collector(tmp_path / "none", nodes=nodes))["fl_app_superlink_up"] == 0
+
+
+def test_it_is_served(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    serve(collector(tmp_path / "none"), "127.0.0.1", port)
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        assert b"fl_app_version 0.0" in answer.read()
+    with pytest.raises(OSError, match="Address already in use"):
+        serve(collector(tmp_path / "none"), "127.0.0.1", port)
+
+
+def test_the_dashboard_asks_for_figures_that_exist(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    write(path, EVENTS)
+    known = {name.split()[0] for name in scraped(collector(path))}
+    dashboard = json.loads((FILES / "server" / "grafana.json").read_text())
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    assert len(asked) > 8
+    import re
+
+    for words in asked:
+        names = set(re.findall(r"\bfl_app_\w+", words))
+        assert names, words
+        assert names <= known, words
