@@ -14,6 +14,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 
 from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
+from fl_app.core import json_log
 from fl_app.runner.run import run
 
 log = logging.getLogger("flwr")
@@ -29,6 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         ValueError: an override is refused.
         RunError: the run could not continue.
     """
+    json_log.install()
     overrides = shlex.split(str(context.run_config.get("overrides", "")))
     if not any(override.startswith("runtime=") for override in overrides):
         overrides.append("runtime=flower")

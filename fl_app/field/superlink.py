@@ -32,6 +32,7 @@ from flwr.supercore.primitives.asymmetric import bytes_to_public_key, verify_sig
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 
+from fl_app.core import json_log
 from fl_app.core.errors import RunError, require
 from fl_app.core.files import atomic_write
 from fl_app.field.gate import (
@@ -83,6 +84,7 @@ def main(environment: Mapping[str, str] = os.environ) -> None:
         ValueError: a setting has no meaning.
         RunError: the port would stand open.
     """
+    json_log.install(environment)
     control = environment.get(VARIABLE) or LOCAL
     require(
         control in (LOCAL, OPEN),
@@ -149,6 +151,10 @@ def _checked(run: Callable[..., None], opened: bool) -> Callable[..., None]:
                 raise RunError(NOT_STARTED.format(told))
             port = int(options["port"])
             threading.Thread(target=_only, args=[port], daemon=True).start()
+        if json_log.wanted():
+            config = options.get("log_config") or {}
+            formatters = {key: {"()": json_log.JsonFormatter} for key in config["formatters"]}
+            options["log_config"] = {**config, "formatters": formatters}
         # The gate looks at who is connected, not at what a header says.
         run(app=app, **{**options, "proxy_headers": False})
 

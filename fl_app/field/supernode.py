@@ -26,6 +26,7 @@ from typing import NoReturn
 
 import httpx
 
+from fl_app.core import json_log
 from fl_app.core.errors import RunError
 from fl_app.field.identity import fingerprint, known_to_server
 from fl_app.node import warm
@@ -118,6 +119,7 @@ def _version(package: str) -> str:
 
 
 def _node() -> None:
+    json_log.install()
     asks = Asks(sys.argv[1:])
     if asks.key is not None:
         name = f"{fingerprint(asks.key)} in {asks.key}"

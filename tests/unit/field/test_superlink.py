@@ -28,14 +28,16 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Any:
     command, extensions = import_module(private.COMMAND), import_module(private.EXTENSIONS)
     served: list[Any] = []
 
-    def start(*, flower: Any = None, **environment: str) -> Any:
+    def start(
+        *, flower: Any = None, more: Any = None, told: bool = False, **environment: str
+    ) -> Any:
         def listen(app: Any, **options: Any) -> None:
             served.append((app, options))
 
         def flower_superlink() -> None:
             from flwr.superlink.main import create_app
 
-            command.uvicorn.run(app=create_app(), host="0.0.0.0", port=1)
+            command.uvicorn.run(app=create_app(), host="0.0.0.0", port=1, **(more or {}))
 
         monkeypatch.setattr(command, "uvicorn", SimpleNamespace(run=listen))
         monkeypatch.setattr(command, "flower_superlink", flower or flower_superlink)
@@ -46,7 +48,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> Any:
         superlink.main(environment)
         ((app, options),) = served
         assert options["proxy_headers"] is False
-        return app
+        return options if told else app
 
     return start
 
@@ -79,6 +81,18 @@ def test_a_stranger_gets_nothing_of_flower(started: Any) -> None:
 
 def test_open_control_is_asked_for(started: Any) -> None:
     assert ask(started(CONTROL="open"), "/health") == 200
+
+
+def test_the_servers_own_records_are_json_where_it_is_asked_for(
+    started: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of uvicorn, which has a configuration of its own."""
+    config = {"version": 1, "formatters": {"http": {"format": "text"}}}
+    monkeypatch.setattr(superlink.json_log, "wanted", lambda environment=None: True)
+    monkeypatch.setattr(superlink.json_log, "install", lambda environment: None)
+    options = started(more={"log_config": config}, told=True)
+    assert options["log_config"]["formatters"]["http"] == {"()": superlink.json_log.JsonFormatter}
+    assert config["formatters"] == {"http": {"format": "text"}}
 
 
 def test_a_registered_node_is_known(started: Any, tmp_path: Any) -> None:
