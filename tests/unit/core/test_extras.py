@@ -24,6 +24,7 @@ def test_each_extra_installs_what_the_messages_say() -> None:
         "dp_accounting": "flwr[dp]",
         "ray": "flwr[simulation]",
         "datasets": "flwr-datasets",
+        "prometheus_client": "prometheus-client",
         "mlflow": "mlflow-skinny",  # not installed where these tests run
         "wandb": "wandb",
     }

@@ -30,4 +30,13 @@ def test_commands_exist(place):
 
 def test_the_guide_shows_every_command_a_person_uses():
     documented = {command.split()[0] for command in COMMAND.findall(EDGE.read_text())}
-    assert documented == {"init", "update", "certificate", "register", "keep", "run", "doctor"}
+    assert documented == {
+        "init",
+        "update",
+        "certificate",
+        "register",
+        "keep",
+        "run",
+        "doctor",
+        "status",
+    }
