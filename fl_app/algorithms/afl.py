@@ -9,9 +9,13 @@ Server, once K uploads have arrived:
 
 Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of local learning rates).
 
-Symbols: eta server_lr, |D_i| number of examples of client i.
+or, with ``form="model"``, as EAFL prints it:
 
-Deviations: EAFL prints it as a mixture of models, with a minus sign that reverses the model.
+    w_{t+1} = (1 - alpha) w_t + alpha sum_i p_i w_i
+
+Symbols: eta server_lr, |D_i| number of examples of client i, alpha mixing [A].
+
+Deviations: EAFL prints the mixture of models with a minus sign, which reverses the model.
 """
 
 from collections.abc import Sequence
@@ -20,14 +24,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.hyper import POSITIVE, bounded
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.hyper import POSITIVE, bounded, one_of, within
+from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.strategy.weighted import WeightedGradients
 
 
 @dataclass(kw_only=True)
 class AFL(WeightedGradients):
     """One step along the mean of K gradients, weighted by numbers of examples.
+
+    Args:
+        server_lr: eta, the server's rate.
+        form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
+        mixing: alpha of the model form.
+        clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.
+        lr_schedule: how eta falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -38,6 +49,13 @@ class AFL(WeightedGradients):
     """
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
+    form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
+    mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        if self.form == "gradient":
+            return super().aggregate(model, updates)
+        return self.mix(model, updates, self.mixing)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.array([update.num_examples for update in updates], np.float64)

@@ -26,6 +26,13 @@ Symbols: h buffer_length, alpha fusion, tau_i = t - o + 1 >= 1 the staleness, la
 utility_weight, U_i = 0 at first, mu norm_decay, floor norm_floor, eta server_lr, c_0
 similarity_threshold, gamma utility_rate.
 
+Options for what the paper leaves open, with the default first: ``aggregate_raw`` (g~_i are
+aggregated; or g_i, as line 16 of Algorithm 1 has it), ``ina_norm`` (the mean of ||g_i||; or of
+||g~_i||), ``egs_partial`` (EGS begins once G is full; or with what is there), ``extra_slot`` (h
+rounds are kept, this one included, so that round r - h + 1 is judged; or h + 1 rounds and round
+r - h, as the text has it), ``cache_before_ina`` (G holds steps with their final length; or before
+INA), ``decay_absent`` (U_i of clients that are not judged stays; or falls by 1 - gamma).
+
 Deviations: eq. 8 as printed sums over the clients that it weighs. The reward in eq. 13 as printed,
 (1 - e/2)^(-tau), changes its sign with every version and diverges; according to the text it grows
 with the staleness. Algorithm 1 aggregates g_i, the text g~_i. The floor keeps the step from
@@ -41,7 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Update, Vector
@@ -73,6 +80,12 @@ class FedHist(AsyncStrategy):
         egs: False sets alpha = 0.
         haa: False sets lambda = 0.
         ina: False leaves the length of g as it is.
+        aggregate_raw: whether g_i are aggregated instead of g~_i, so that EGS moves nothing.
+        ina_norm: lengths that INA takes the mean of, ``"raw"`` (||g_i||) or ``"fused"`` (||g~_i||).
+        egs_partial: whether EGS begins before G is full.
+        extra_slot: whether h + 1 rounds of uploads are kept, and the one before is judged.
+        cache_before_ina: whether G holds the steps before INA.
+        decay_absent: whether utilities of clients that are not judged fall by 1 - gamma.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -98,6 +111,12 @@ class FedHist(AsyncStrategy):
     egs: bool = True
     haa: bool = True
     ina: bool = True
+    aggregate_raw: bool = False
+    ina_norm: str = bounded("raw", one_of("raw", "fused"), "no other lengths are known")
+    egs_partial: bool = False
+    extra_slot: bool = False
+    cache_before_ina: bool = False
+    decay_absent: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,19 +143,28 @@ class FedHist(AsyncStrategy):
         staleness = [model.age(update) + 1 for update in updates]
         weights = self._weights(clients, staleness)
         gradients = [upload[: model.num_trainable] for upload in uploads]
-        if self.egs and self.state["num_global"] >= self.buffer_length:
-            past = self.state["global"]
+        known = min(self.state["num_global"], self.buffer_length)
+        if self.egs and known >= (1 if self.egs_partial else self.buffer_length):
+            past = self.state["global"][:known]
             direction, lengths, products = combine(weights, gradients, past)
-            direction += self._opposite(products, lengths, weights) @ past
+            chosen = self._opposite(products, lengths)
+            if not self.aggregate_raw:
+                shares = self.fusion * np.bincount(chosen, weights, minlength=known)
+                direction += shares.astype(np.float32) @ past
+            fused = self._fused_lengths(lengths, products, chosen)
         else:
             direction, lengths, _ = combine(weights, gradients)
+            fused = lengths
         length = norm(direction)
         self.describe(weights, lengths, length)
+        if self.egs and self.cache_before_ina:
+            self._remember(direction, length)
         if self.ina and length >= SHORTEST:
-            target = self._left(model.version + 1) * float(lengths.mean())
+            mean = float((fused if self.ina_norm == "fused" else lengths).mean())
+            target = self._left(model.version + 1) * mean
             direction *= np.float32(target / length)
             length = target
-        if self.egs:
+        if self.egs and not self.cache_before_ina:
             self._remember(direction, length)
         if self.haa:
             self._local.append(
@@ -147,7 +175,7 @@ class FedHist(AsyncStrategy):
                     "gradient": gradients,  # the uploads themselves, which are read-only
                 }
             )
-            if len(self._local) == self.buffer_length:
+            if len(self._local) == self.buffer_length + self.extra_slot:
                 self._judge()
                 del self._local[0]
         return self.step(model, self.complete(model, direction, weights, uploads), self.server_lr)
@@ -155,17 +183,28 @@ class FedHist(AsyncStrategy):
     # -- EGS --------------------------------------------------------------------------------------
 
     def _opposite(
+        self, products: NDArray[np.float64], lengths: NDArray[np.float64]
+    ) -> NDArray[np.intp]:
+        """The most opposite row of G for each gradient, shape ``(K,)``."""
+        known = products.shape[1]
+        # Rows are replaced in turn once there are h of them.
+        oldest = self.state["num_global"] if known == self.buffer_length else 0
+        oldest_first = (oldest + np.arange(known)) % known
+        cosine = cosines(products, lengths, self.state["global_length"][:known])
+        chosen: NDArray[np.intp] = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
+        return chosen  # the oldest of equals
+
+    def _fused_lengths(
         self,
-        products: NDArray[np.float64],
         lengths: NDArray[np.float64],
-        weights: NDArray[np.float64],
-    ) -> Vector:
-        """What each row of G adds to g: alpha p_i of each i whose most opposite row it is."""
-        h = self.buffer_length
-        oldest_first = (self.state["num_global"] + np.arange(h)) % h
-        cosine = cosines(products, lengths, self.state["global_length"])
-        chosen = oldest_first[cosine[:, oldest_first].argmin(axis=1)]  # the oldest of equals
-        return (self.fusion * np.bincount(chosen, weights, minlength=h)).astype(np.float32)
+        products: NDArray[np.float64],
+        chosen: NDArray[np.intp],
+    ) -> NDArray[np.float64]:
+        """||g_i + alpha G_k|| with the chosen k, shape ``(K,)``."""
+        added = np.array(self.state["global_length"])[chosen]
+        mixed = products[np.arange(len(chosen)), chosen]
+        squares = lengths**2 + 2 * self.fusion * mixed + (self.fusion * added) ** 2
+        return np.sqrt(np.maximum(squares, 0.0))
 
     def _remember(self, direction: Vector, length: float) -> None:
         """Put g in place of the oldest row of G."""
@@ -211,6 +250,9 @@ class FedHist(AsyncStrategy):
         judged, threshold = self._local[0], self.similarity_threshold
         products = np.array([[np.dot(g, predicted)] for g in judged["gradient"]])
         cosine = cosines(products, judged["length"], [norm(predicted)])[:, 0]
+        if self.decay_absent:
+            for client in self.state["utility"].keys() - set(judged["client"]):
+                self.state["utility"][client] *= 1 - self.utility_rate
         for client, tau, c in zip(judged["client"], judged["staleness"], cosine, strict=True):
             stale = exponential(tau)
             gain = float(c - threshold) * size * (1 - stale if c >= threshold else stale)

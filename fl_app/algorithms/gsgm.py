@@ -14,10 +14,12 @@ Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of loc
 
 Symbols: eta server_lr, alpha momentum. P is counted, not configured.
 
-Deviations: WKAFL's published code accumulates gu / P and applies gm in place of gu, so its momentum
-has no effect. Neither is followed. The last aggregation of a round has the k <= K remaining clients
-and counts k / P. The schedule decides which uploads are taken (`fl_app.schedule.RoundBlocking`).
-The first client that is seen again opens the next round.
+Deviations: WKAFL's published code accumulates gu / P, whose sum is 1 / K of the mean
+(``accumulate="code"``), and applies gm in place of gu, so that its momentum has no effect
+(``apply_momentum=False``). Neither is followed by default. The last aggregation of a round has the
+k <= K remaining clients and counts k / P. The schedule decides which uploads are taken
+(`fl_app.schedule.RoundBlocking`), and whether a client restarts at once or with the next round. The
+first client that is seen again opens the next round.
 """
 
 from collections.abc import Sequence
@@ -26,7 +28,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, bounded, within
+from fl_app.core.hyper import POSITIVE, bounded, one_of, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.schedule import RoundBlocking, Schedule
@@ -40,6 +42,8 @@ class GSGM(AsyncStrategy):
     Args:
         server_lr: eta, the server's rate.
         momentum: alpha, the weight of the mean step of the round before.
+        accumulate: ``"mean"`` (acc is the mean step of a round) or ``"code"`` (1 / K of it).
+        apply_momentum: False = the model moves by gm, and the momentum is computed in vain.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 
@@ -55,6 +59,8 @@ class GSGM(AsyncStrategy):
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
     momentum: float = bounded(0.1, within("[0, 1)"), "steps would grow")
+    accumulate: str = bounded("mean", one_of("mean", "code"), "no other sum is known")
+    apply_momentum: bool = True
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
 
@@ -70,9 +76,13 @@ class GSGM(AsyncStrategy):
             state["used"], state["count"] = {}, 0
         size = len(updates)
         direction = self.average(model, np.full(size, 1 / size), self.gradients(model, updates))
+        applied = direction
         if "momentum" in state:
+            direction = direction.copy()
             direction[trainable] += np.float32(self.momentum) * state["momentum"]
-        state["sum"] = state.get("sum", np.float32(0)) + np.float32(size) * direction[trainable]
+            applied = direction if self.apply_momentum else applied
+        share = np.float32(size if self.accumulate == "mean" else 1)
+        state["sum"] = state.get("sum", np.float32(0)) + share * direction[trainable]
         state["count"] += size
         state["used"] |= {update.client_id: model.version for update in updates}
-        return self.step(model, direction, self.server_lr)
+        return self.step(model, applied, self.server_lr)

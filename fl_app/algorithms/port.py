@@ -14,8 +14,9 @@ epoch. No version is made without it (`BoundedStaleness`).
 
 Symbols: a staleness_weight, b similarity_weight, Omega staleness_bound, K schedule.buffer_size.
 
-Deviations: the code compares each update with the model of two rounds ago. Here it is compared with
-the displacement of the global model since the update's base version. NOTE: a recall does not reach
+Deviations: the code compares each update with the displacement of the global model over the last
+two rounds, whatever its base version: ``reference="two_back"``. By default it is compared with the
+displacement since the update's base version. NOTE: a recall does not reach
 a real node that trains, since a SuperNode handles one message at a time; the server then waits for
 the whole order.
 """
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, at_least, bounded
+from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import cosines, norm
@@ -43,6 +44,8 @@ class PORT(AsyncStrategy):
         staleness_weight: a; a + b > 0.
         similarity_weight: b.
         staleness_bound: Omega, versions.
+        reference: what an update's direction is compared with, the global displacement since its
+            ``"base"`` or over the last two versions (``"two_back"``).
         clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
         lr_schedule: how `server_lr` falls; None = constant.
 
@@ -60,11 +63,14 @@ class PORT(AsyncStrategy):
     staleness_weight: float = bounded(3.0, at_least(0), "weights could be negative")
     similarity_weight: float = bounded(1.0, at_least(0), "weights could be negative")
     staleness_bound: int = bounded(10, at_least(1), "ages start at 0")
+    reference: str = bounded("base", one_of("base", "two_back"), "no other model is kept")
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.reference == "two_back":
+            self.state = {"before": []}  # the last two models, oldest first
         require(
             self.staleness_weight + self.similarity_weight > 0,
             "strategy.staleness_weight + strategy.similarity_weight",
@@ -86,15 +92,23 @@ class PORT(AsyncStrategy):
         total = weights.sum()
         # All weights are 0 if all updates point straight back and age has no weight.
         weights = weights / total if total > 0 else np.full(len(updates), 1 / len(updates))
+        if self.reference == "two_back":
+            self.state["before"] = [*self.state["before"], model.params.copy()][-2:]
         return self.step(model, -self.average(model, weights, deltas), self.server_lr)
 
     def _merit(self, model: GlobalModel, update: Update, delta: Vector) -> float:
         age, bound = model.age(update), self.staleness_bound
         cosine = 1.0
         if age:
-            course = (model.params - model.base(update))[: model.num_trainable]
+            course = (model.params - self._reference(model, update))[: model.num_trainable]
             delta = delta[: model.num_trainable]
             product = float(np.dot(delta, course))
             cosine = float(cosines([[product]], [norm(delta)], [norm(course)])[0, 0])
         agreement = self.similarity_weight * (cosine + 1) / 2
         return agreement + self.staleness_weight * bound / (age + bound)
+
+    def _reference(self, model: GlobalModel, update: Update) -> Vector:
+        if self.reference == "base":
+            return model.base(update)
+        before: list[Vector] = self.state["before"]
+        return before[0] if before else model.params

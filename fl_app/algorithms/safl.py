@@ -9,10 +9,16 @@ Server, once K uploads have arrived:
 
 Client: g_i, the gradient of one mini-batch at w_o, or (w_o - w_i) / (sum of local learning rates).
 
-Symbols: eta server_lr, |D_i| number of examples of client i, tau_i = t - o + 1 >= 1 the staleness.
+or, with ``form="model"``, as EAFL prints it:
 
-Deviations: EAFL prints it as a mixture of models, with a minus sign that reverses the model. As in
-EAFL, the weights do not sum to 1: the step shrinks with the staleness.
+    w_{t+1} = (1 - alpha) w_t + alpha sum_i p_i w_i / sum_i p_i
+
+Symbols: eta server_lr, |D_i| number of examples of client i, tau_i = t - o + 1 >= 1 the staleness,
+alpha mixing [A].
+
+Deviations: EAFL prints the mixture of models with a minus sign, which reverses the model, and with
+weights that do not sum to 1, which shrink it. As in EAFL, the weights of the gradient form do not
+sum to 1: the step shrinks with the staleness.
 """
 
 from collections.abc import Sequence
@@ -21,15 +27,22 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.hyper import POSITIVE, bounded
+from fl_app.core.hyper import POSITIVE, bounded, one_of, within
 from fl_app.core.staleness import polynomial
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.strategy.weighted import WeightedGradients
 
 
 @dataclass(kw_only=True)
 class SAFL(WeightedGradients):
     """One step along the sum of K gradients, weighted by examples over staleness.
+
+    Args:
+        server_lr: eta, the server's rate.
+        form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
+        mixing: alpha of the model form.
+        clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.
+        lr_schedule: how eta falls; None = constant.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -40,6 +53,13 @@ class SAFL(WeightedGradients):
     """
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
+    form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
+    mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        if self.form == "gradient":
+            return super().aggregate(model, updates)
+        return self.mix(model, updates, self.mixing)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.array([update.num_examples for update in updates], np.float64)

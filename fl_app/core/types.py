@@ -19,6 +19,10 @@ Records: TypeAlias = Mapping[str, Mapping[str, Mapping[str, Any]]]
 Extra: TypeAlias = Mapping[str, Vector]
 Kind: TypeAlias = Literal["gradient", "pseudo", "delta", "model"]
 
+# Kind of an upload that is told relative to the client's last one (`fl_app.algorithms.area`). No
+# other kind can be made of it, so only a strategy that names it in `takes` can use it.
+RESIDUAL = "residual"
+
 KINDS: tuple[str, ...] = get_args(Kind)
 TRAINED: tuple[str, ...] = ("model", "delta", "pseudo")  # of a client that took steps
 NO_EXTRA: Extra = {}  # shared by all orders and uploads without extra vectors; never written to
@@ -66,8 +70,9 @@ class Upload:
     Attributes:
         vector: shape ``(d,)``, meaning given by `kind`.
         kind: ``"gradient"`` (one mini-batch), ``"pseudo"`` ((w_o - w_end) / rate_sum), ``"delta"``
-            (w_end - w_o) or ``"model"`` (w_end). The buffers of a gradient or pseudo upload hold
-            b_o - b_end, since no learning rate applies to them.
+            (w_end - w_o), ``"model"`` (w_end) or ``"residual"`` (w_end - what was uploaded last).
+            The buffers of a gradient or pseudo upload hold b_o - b_end, since no learning rate
+            applies to them.
         num_examples: size of the client's training set, > 0.
         loss: mean training loss of the order.
         rate_sum: sum of the local learning rates of the steps taken; 1.0 if unknown. Others than
@@ -216,8 +221,17 @@ class GlobalModel:
             ) from None
 
     def delta(self, update: Update) -> Vector:
-        """Displacement w_i - w_o, whatever the upload's kind, shape ``(d,)``."""
+        """Displacement w_i - w_o, whatever the upload's kind, shape ``(d,)``.
+
+        Raises:
+            ValueError: no displacement can be made of its kind.
+        """
         match update.kind:
+            case "residual":
+                raise ValueError(
+                    f"update of client {update.client_id} is of kind {update.kind!r}, of which "
+                    "neither a displacement nor a gradient can be made"
+                )
             case "delta":
                 return update.vector
             case "model":

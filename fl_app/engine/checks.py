@@ -8,7 +8,7 @@ import numpy as np
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import Diverged, RunError, is_number
 from fl_app.core.layout import check_extra, check_returned, check_shape, names_of
-from fl_app.core.types import KINDS, NO_EXTRA, Extra, GlobalModel, Order, Update, Upload
+from fl_app.core.types import KINDS, NO_EXTRA, RESIDUAL, Extra, GlobalModel, Order, Update, Upload
 from fl_app.core.vector import all_finite, read_only
 
 # Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
@@ -28,7 +28,10 @@ def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upl
     forgotten = upload.base_version not in (None, *model.history)
     if forgotten and (upload.kind == "model" or not strategy.cites_forgotten):
         return f"base_version={upload.base_version} is one that no order under way cites"
-    if upload.kind not in KINDS:
+    if upload.kind == RESIDUAL and RESIDUAL not in getattr(strategy, "takes", KINDS):
+        name = type(strategy).__name__
+        return f"kind {RESIDUAL!r} is of AREA's clients, and {name} has no use for it"
+    if upload.kind not in (*KINDS, RESIDUAL):
         return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"
     if not (is_number(upload.num_examples) and upload.num_examples > 0):
         return f"num_examples={upload.num_examples!r} must be at least 1"
@@ -56,6 +59,8 @@ def overflow(model: GlobalModel, update: Update) -> str:
             return ""
         if not all_finite([update.vector]):
             return "payload has non-finite entries"
+        if update.kind == RESIDUAL:
+            return "payload overflows: its length is not finite"
         if not all_finite([model.delta(update), model.gradient(update)]):
             return (
                 f"payload overflows as a gradient or a displacement: rate_sum={update.rate_sum:g}"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fl_app.core.errors import require, require_at_least, require_count, require_positive
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import RESIDUAL, GlobalModel, Update
 from fl_app.core.vector import norm
 
 WINDOW = 100  # lengths of which the median is taken
@@ -156,6 +156,11 @@ class Guard:
     def _too_long(self, model: GlobalModel, update: Update) -> str:
         if self.max_norm is None and self.max_norm_ratio is None:
             return ""
+        if update.kind == RESIDUAL:
+            return (
+                f"guard.max_norm and guard.max_norm_ratio bound no upload of kind {RESIDUAL!r}, "
+                "whose length is not that of a displacement: set them to null"
+            )
         vector = model.delta(update) if update.kind == "model" else update.vector
         with np.errstate(over="ignore"):  # too long for its length to be a number is too long
             lengths = {

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -10,6 +10,8 @@ from fl_app.core.errors import require, require_count
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Update
 from fl_app.schedule.base import Schedule, not_waiting
+
+Restart: TypeAlias = Literal["at_once", "next_round"]
 
 
 class RoundBlocking(Schedule):
@@ -22,16 +24,27 @@ class RoundBlocking(Schedule):
 
     Args:
         buffer_size: K.
+        restart: when a client whose update was taken starts again: ``"at_once"``, so that its
+            second update is computed on a model of the same round, or with the ``"next_round"``,
+            on the model that it begins with.
 
     Raises:
-        ValueError: K < 1.
+        ValueError: a value is out of its bounds.
     """
 
-    def __init__(self, buffer_size: int = 10) -> None:
+    def __init__(self, buffer_size: int = 10, restart: Restart = "at_once") -> None:
         require_count(
             "schedule.buffer_size", buffer_size, "the server would publish versions out of nothing"
         )
+        require(
+            restart in get_args(Restart),
+            "schedule.restart",
+            restart,
+            f"one of {', '.join(get_args(Restart))}",
+            "no other moment is known",
+        )
         self.buffer_size = buffer_size
+        self.restart = restart
         self._used: set[int] = set()  # in this round
         self._evaluating: set[int] = set()
         self._present: float = math.inf  # clients that are idle, at work or evaluating
@@ -51,6 +64,10 @@ class RoundBlocking(Schedule):
         at_work = {*busy, *self._evaluating}
         self._present = len(idle) + len(at_work)
         self._failed = {c for c in self._failed if c in idle or c in at_work}
+        if self.restart == "next_round":
+            if self._left({update.client_id for update in buffer}) <= 0:
+                self._used = set()
+            starting = [client_id for client_id in starting if client_id not in self._used]
         self._failed |= self._ordered.intersection(starting)
         self._ordered.update(starting)
         return starting

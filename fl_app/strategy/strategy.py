@@ -14,7 +14,7 @@ from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import RunError, require_at_least
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout, check_returned, check_vector
-from fl_app.core.types import KINDS, GlobalModel, Scalar, Scores, Update
+from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Scalar, Scores, Update
 from fl_app.flower import encoding, wire
 from fl_app.schedule import Buffered, Schedule
 
@@ -198,12 +198,17 @@ class AsyncStrategy(Algorithm, Strategy):
         """Send the model to every node.
 
         Raises:
-            ValueError: the algorithm sends more than a model.
+            ValueError: the algorithm exchanges more than models.
         """
         if self.order_extra or self.upload_extra:
             names = dict.fromkeys([*self.order_extra, *self.upload_extra])
             raise ValueError(
                 f"{type(self).__name__} exchanges more than models ({', '.join(names)}), which "
+                "Flower's own round loop would drop: call start"
+            )
+        if RESIDUAL in self.takes:
+            raise ValueError(
+                f"{type(self).__name__} tells its clients which of their uploads arrived, which "
                 "Flower's own round loop would drop: call start"
             )
         self._round = arrays

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.strategy import AsyncStrategy
 
@@ -39,3 +40,17 @@ class WeightedGradients(AsyncStrategy):
         weights = self.weights(model, updates)
         direction = self.average(model, weights, self.gradients(model, updates))
         return self.step(model, direction, self.server_lr)
+
+    def mix(self, model: GlobalModel, updates: Sequence[Update], mixing: float) -> Vector:
+        """The same weights on models: (1 - alpha) w_t + alpha sum_i p_i w_i / sum_i p_i.
+
+        Args:
+            model: w_t.
+            updates: K updates.
+            mixing: alpha, in (0, 1].
+        """
+        weights = self.weights(model, updates)
+        weights = mixing * weights / weights.sum()
+        self.report["weight"] = weights.tolist()
+        local = [model.local(update) for update in updates]
+        return weighted_sum([1 - mixing, *weights], [model.params, *local])

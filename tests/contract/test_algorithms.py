@@ -162,7 +162,9 @@ def test_nothing_is_learned_that_a_checkpoint_does_not_hold(
 
 
 # FADAS' steps are as long as its rate, and momentum of 0.9 takes more than 30 versions to settle.
+# AREA moves by K / N of what the clients' models do.
 IN_30_VERSIONS = {
+    "area": ["algorithm.client.local_epochs=20"],
     "fadas": ["algorithm.strategy.server_lr=0.1", "algorithm.strategy.momentum=0.5"],
 }
 

@@ -101,6 +101,7 @@ REFUSED = {
     ("overlap_fedavg", "any but full_participation, synchronous"): (
         "OverlapFedAvg needs algorithm/schedule=full_participation"
     ),
+    ("area", "clustered_quorum"): "AREA cannot use algorithm/schedule=clustered_quorum",
     ("fedasmu", "random_k"): "FedASMU cannot use algorithm/schedule=random_k",
     ("krum", "fully_async, periodic, clustered_quorum"): r"schedule\.buffer_size=1 must be above",
     (

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 from helpers import Quadratic, order_for, vec
 
@@ -84,3 +85,20 @@ def test_the_slow_take_longer_steps() -> None:
 def test_values_out_of_bounds_are_refused(settings: dict[str, float], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         ASOFed(**settings)  # type: ignore[arg-type]
+
+
+def test_features_are_weighed_by_their_size_if_asked() -> None:
+    """W = [[2, 0], [1, 1]], no displacement: softmax [0.8807971, 0.1192029] and [1/2, 1/2]."""
+    model = GlobalModel(vec(2, 0, 1, 1, 5), 0)
+    still = Update(0, 0, vec(0, 0, 0, 0, 0), "delta", 10, 0.0)
+    moved = ASOFed(feature_layer=[2, 2]).aggregate(model, [still])
+    np.testing.assert_allclose(moved, [1.7615942, 0, 0.5, 0.5, 5], rtol=1e-6)
+    assert ASOFed().aggregate(model, [still]).tolist() == [2, 0, 1, 1, 5]
+    with pytest.raises(
+        ValueError, match=r"^strategy\.feature_layer=\[3, 2\] must be a layer of at"
+    ):
+        ASOFed(feature_layer=[3, 2]).aggregate(model, [still])
+    with pytest.raises(
+        ValueError, match=r"^strategy\.feature_layer=\[3\] must be two integers >= 1"
+    ):
+        ASOFed(feature_layer=[3])

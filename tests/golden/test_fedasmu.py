@@ -193,6 +193,19 @@ def test_the_server_chooses_the_first_slot_and_learns_from_its_reward() -> None:
     assert (strategy.state["theta"] == theta).all()
 
 
+@pytest.mark.parametrize(("reward", "likelier"), [(3.0, True), (-1.0, False)])
+def test_a_slot_that_paid_more_than_usual_becomes_likelier(reward: float, likelier: bool) -> None:
+    """The baseline is 1."""
+    strategy = FedASMU(rl_lr=0.1)
+    strategy.state["baseline"] = 1.0
+    model = GlobalModel(vec(0), 5)
+    slot = int(strategy.dispatch(model, 3)[1]["slot"])
+    before = MetaModel.log_probs(strategy.state["theta"], 4)[slot - 1]
+    strategy.aggregate(model, [upload(3, 5, 1, reward=reward)])
+    after = MetaModel.log_probs(strategy.state["theta"], 4)[slot - 1]
+    assert (after > before) == likelier
+
+
 @pytest.mark.parametrize("reward", [math.nan, math.inf, 1e30, -1e30, 1e308])
 def test_a_node_that_reports_nonsense_as_its_reward_takes_nobodys_choice_away(
     reward: float,
@@ -255,6 +268,23 @@ def trainer(**more: Any) -> FedASMUTrainer:
     task = Quadratic([[[8.0]] * 4, [[4.0]] * 4])
     settings = {"upload": "model", "local_lr": 0.1, "batch_size": 4, "local_epochs": 5}
     return FedASMUTrainer(task, **{**settings, **more})
+
+
+def test_the_value_is_that_of_the_slot_that_the_device_came_from() -> None:
+    """H = 0, at slot 2, all greedy: it adds, to slot 3; its reward R gives H(2, add) = 0.1 R."""
+    device = trainer(epsilon=0.0)
+    state = {"slot": np.array(2), "action": np.array(ADD), "values": np.zeros((4, 3))}
+    state["values"][1, ADD] = 1e-9
+    paused = device.train(order_for(0, 1, vec(0), {"version": 5}, state))
+    assert not paused.done
+    assert int(paused.state["slot"]) == 3
+    config = {"version": 5, "fresh_version": 6, "continues": True}
+    answer = device.train(order_for(0, 1, vec(1), config, paused.state))
+    reward = answer.metrics["reward"]
+    assert reward != 0
+    expected = np.zeros((4, 3))
+    expected[1, ADD] = 0.1 * reward
+    np.testing.assert_allclose(answer.state["values"], expected, atol=1e-8)
 
 
 def test_a_merge_by_hand() -> None:

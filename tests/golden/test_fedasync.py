@@ -71,3 +71,12 @@ def test_unknown_function():
         ValueError, match="staleness_function=exponential must be constant, polynomial or"
     ):
         FedAsync(staleness_function="exponential")
+
+
+def test_several_updates_are_mixed_one_after_the_other():
+    """Weights 1/2, w = [0]: 1/2 4 = 2, then 1/2 2 + 1/2 8 = 5."""
+    model = GlobalModel(vec(0), 5)
+    updates = [Update(c, 5, vec(w), "model", 10, 0.1) for c, w in enumerate((4, 8))]
+    strategy = FedAsync(mixing=0.5)
+    assert strategy.aggregate(model, updates).tolist() == [5]
+    assert strategy.report["weight"] == [0.5, 0.5]

@@ -39,3 +39,19 @@ def test_buffers_have_no_momentum():
 def test_momentum_must_not_grow():
     with pytest.raises(ValueError, match=r"strategy\.momentum=1 must be in \[0, 1\)"):
         GSGM(momentum=1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"accumulate": "code"}, [-3, -9, -11.5, -13, -13 - 2 / 3]),
+        ({"apply_momentum": False}, [-3, -9, -10, -10, -10]),
+    ],
+)
+def test_wkafls_code(settings, expected):
+    """acc = sum gu / P: (3 + 6) / 3 = 3, then (1 + 3/2 + 0 + 3/2) / 3 = 4/3; or no momentum."""
+    strategy, params = GSGM(server_lr=1.0, momentum=0.5, **settings), vec(0)
+    for version, (gradients, _) in enumerate(SCRIPT):
+        updates = [Update(c, 0, vec(g), "gradient", 1, 0.1) for c, g in gradients.items()]
+        params = strategy.aggregate(GlobalModel(params, version), updates)
+        np.testing.assert_allclose(params, [expected[version]], rtol=1e-6)

@@ -37,6 +37,30 @@ def test_two_versions() -> None:
     assert second.tolist() == pytest.approx([4.625])
 
 
+def test_the_velocity_lasts_over_many_versions() -> None:
+    """Without compensation, beta = 0.5: V = 4, 0.5 4 + 2 = 4, 0.5 4 + 2 = 4, 0.5 4 = 2.
+
+    With eta = 0.5, lambda = 0.25 from w_0 = 4, where lambda / eta = 0.5:
+    t = 0: d = 1: V = 1, w_1 = 3.
+    t = 1: d = 2, w_1 - w_0 = -1: d_ah = 2 - 2 = 0; V = 0.5 + 0 + 0.5 (0 - 2) = -0.5; w_2 = 3.5.
+    t = 2: d = 2, w_2 - w_1 = 0.5: d_ah = 2 + 1 = 3; V = -0.25 + 3 + 0.5 = 3.25; w_3 = 0.25.
+    t = 3: d = 0: V = 1.625, w_4 = -1.375.
+    """
+    plain, compensated = (
+        OverlapFedAvg(momentum=0.5),
+        OverlapFedAvg(server_lr=0.5, compensation=0.25, momentum=0.5),
+    )
+    for strategy, deltas, expected in (
+        (plain, (-4, -2, -2, 0), (0, -4, -8, -10)),
+        (compensated, (-1, -2, -2, 0), (3, 3.5, 0.25, -1.375)),
+    ):
+        params, models = vec(4), []
+        for version, delta in enumerate(deltas):
+            params = strategy.aggregate(GlobalModel(params, version), [update(0, 0, (delta,))])
+            models.append(float(params[0]))
+        assert models == pytest.approx(list(expected))
+
+
 def test_the_compensation_goes_by_the_rate_of_the_current_exchange() -> None:
     """eta = 0.5, lambda = 0.25, falling by half: at t = 1 eta_1 = 0.25 and lambda / eta_1 = 1.
 

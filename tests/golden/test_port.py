@@ -56,3 +56,23 @@ def test_buffers_never_enter_the_cosine() -> None:
     strategy = PORT(staleness_weight=0.0)
     assert strategy.aggregate(model, updates).tolist() == [4.0, 0.0, 9.0]
     assert strategy.report["weight"] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("reference", "shares"), [("base", [1 / 3, 2 / 3]), ("two_back", [0.5, 0.5])]
+)
+def test_directions_are_compared_with_the_base_or_two_versions_back(
+    reference: str, shares: list[float]
+) -> None:
+    """w = [0, 0], [1, 0], [1, 1]; two uploads of age 1, [1, 0] and [0, 1], a = 0, b = 1.
+
+    base: [0, 1], cosines 0 and 1, u = 1/2, 1.  Two back: [1, 1], both cosines 0.7071068.
+    """
+    strategy = PORT(staleness_weight=0.0, reference=reference)
+    models = [vec(0, 0), vec(1, 0), vec(1, 1)]
+    for version, params in enumerate(models):
+        model = GlobalModel(params, version, dict(enumerate(models[: version + 1])))
+        base = max(0, version - 1)
+        updates = [Update(c, base, vec(1 - c, c), "delta", 10, 0.0) for c in range(2)]
+        strategy.aggregate(model, updates)
+    assert strategy.report["weight"] == pytest.approx(shares)

@@ -63,3 +63,15 @@ def test_stale_updates_that_agree_with_the_fresh_count_by_age():
 def test_refused(key, value, text):
     with pytest.raises(ValueError, match=text):
         REFL(**{key: value})
+
+
+def test_only_stale_updates_deviate():
+    """Fresh [4, 0] and [0, 4] are 8 from ubar = [2, 2]; [2, 1] and [2, 0] 1 and 4: ratios 1/4, 1.
+
+    v = 0.5 / 4 + 0.5 (1 - exp(-1/4)) = 0.2355996, 0.5 / 6 + 0.5 (1 - exp(-1)) = 0.3993936
+    """
+    strategy = REFL(boost=0.5)
+    updates = [update(5, 4, 0), update(5, 0, 4), update(3, 2, 1), update(1, 2, 0)]
+    strategy.aggregate(MODEL, updates)
+    expected = np.array([1, 1, 0.2355996, 0.3993936]) / 2.6349932
+    np.testing.assert_allclose(strategy.report["weight"], expected, rtol=1e-6)

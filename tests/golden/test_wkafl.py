@@ -207,3 +207,25 @@ def test_buffers_are_mixed_and_nothing_else():
 def test_refused(key, value, text):
     with pytest.raises(ValueError, match=rf"^strategy\.{text}"):
         strategy(**{key: value})
+
+
+LONG = [update(6, 8), update(0, 1)]
+
+
+def test_similarity_is_that_of_the_clipped_gradients():
+    """CB = 5: [6, 8] becomes [3, 4]; gbar = [1.5, 2.5] of length 2.9154759.
+
+    s = [14.5 / 14.5773797, 2.5 / 2.9154759] = [0.9946918, 0.8574929];  beta = 2:
+    p_1 = 1 / (1 + exp(2 (0.8574929 - 0.9946918))) = 0.5681719
+    """
+    wkafl = strategy(clip_norm=5, similarity_sharpness=2.0)
+    params = wkafl.aggregate(MODEL, LONG)
+    assert wkafl.report["weight"] == pytest.approx([0.5681719, 0.4318281])
+    expected = [1 - 0.5681719 * 3, 1 - 0.5681719 * 4 - 0.4318281]
+    np.testing.assert_allclose(params, expected, rtol=1e-5)
+
+
+def test_the_relative_clip_goes_by_the_lengths_after_the_first():
+    """CB = 5, B = 1: [3, 4] to length 2.9154759, which is [1.7492856, 2.3323808]; then the mean."""
+    params = strategy(clip_norm=5, relative_clip=1, stage_two_at=1).aggregate(MODEL, LONG)
+    np.testing.assert_allclose(params, [1 - 0.8746428, 1 - 1.6661904], rtol=1e-5)

@@ -20,8 +20,12 @@ client i, n that of all clients.
 Deviations: the paper measures the displacement from the "old copy" of the client's model. Here that
 is the model which the client received. A delay is counted in versions, age + 1. The client learns
 it with its next order [A]. n is num_clients times the mean n_i of the clients that have reported so
-far. Two parts are left out: the re-weighting of features on the server, which shrinks the first
-layer with every upload, and data that arrive during training.
+far. Data that arrive during training are left out. The re-weighting of features on the server is
+off unless `feature_layer` says how large the first layer W is: then, after every upload,
+
+    W_ij <- a_ij W_ij,    a_ij = exp |W_ij| / sum_j exp |W_ij|
+
+which, taken literally, shrinks W by about its number of inputs every time.
 """
 
 import math
@@ -31,7 +35,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fl_app.core.hyper import at_least, bounded, count, or_none, within
+from fl_app.core.hyper import Bound, at_least, bounded, count, or_none, within
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, fully_async
@@ -39,6 +43,16 @@ from fl_app.strategy import AsyncStrategy
 
 if TYPE_CHECKING:
     from fl_app.algorithms.aso_fed.device import ASOFedTrainer as ASOFedTrainer
+
+
+PAIR = Bound(
+    "two integers >= 1",
+    lambda value: (
+        isinstance(value, Sequence)
+        and len(value) == 2
+        and all(count().holds(each) for each in value)
+    ),
+)
 
 
 @dataclass(kw_only=True)
@@ -49,6 +63,8 @@ class ASOFed(AsyncStrategy):
         regularisation: lambda, the pull towards the received model.
         decay: b, the share of h that a step keeps.
         num_clients: number of clients whose examples n counts; None = those that have reported.
+        feature_layer: outputs and inputs of the first layer, whose weights lead the model's vector;
+            None = features are not weighed.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -65,6 +81,9 @@ class ASOFed(AsyncStrategy):
     regularisation: float = bounded(1.0, at_least(0), "training would flee the received model")
     decay: float = bounded(0.001, within("[0, 1)"), "nothing would be learned")
     num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")
+    feature_layer: Sequence[int] | None = bounded(
+        None, or_none(PAIR), "the first layer's weights could not be found"
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -91,7 +110,20 @@ class ASOFed(AsyncStrategy):
         total = np.mean(known) * (self.num_clients or len(known))
         weights = [float(update.num_examples / total) for update in updates]
         self.report["weight"] = weights
-        return model.params + weighted_sum(weights, [model.delta(update) for update in updates])
+        deltas = [model.delta(update) for update in updates]
+        params: Vector = model.params + weighted_sum(weights, deltas)
+        if self.feature_layer is not None:
+            outputs, inputs = self.feature_layer
+            if outputs * inputs > model.num_trainable:
+                raise ValueError(
+                    f"strategy.feature_layer={list(self.feature_layer)} must be a layer of at most "
+                    f"{model.num_trainable} weights: the model has no more"
+                )
+            layer = params[: outputs * inputs].reshape(outputs, inputs)
+            size = np.abs(layer)
+            shares = np.exp(size - size.max(axis=1, keepdims=True))
+            layer *= shares / shares.sum(axis=1, keepdims=True)
+        return params
 
 
 def __getattr__(name: str) -> Any:

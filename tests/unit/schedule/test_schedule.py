@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Flat, Run, Scripted, Times, run, toward_own_number, vec
+from helpers import Flat, Run, Scripted, Stays, Times, run, toward_own_number, vec
 
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Update, Upload, Vector
@@ -23,6 +23,7 @@ from fl_app.schedule import (
     k_async,
     synchronous,
 )
+from fl_app.schedule.round_blocking import Restart
 
 
 def update(client_id: int) -> Update:
@@ -385,3 +386,40 @@ def test_impossible_schedules(make: Any, text: str) -> None:
 )
 def test_possible_schedules(schedule: Schedule) -> None:
     schedule.validate_population(num_clients=9)
+
+
+@pytest.mark.parametrize("restart", ["at_once", "next_round"])
+def test_a_round_may_begin_with_one_model_for_all(restart: Restart) -> None:
+    """Three clients, K = 1: rounds begin at versions 0, 3, 6, ...; client 2 is slow."""
+    result = run(
+        RoundBlocking(1, restart),
+        num_clients=3,
+        num_versions=30,
+        devices=Times(lambda client, number: 5.0 if client == 2 else 1.0 + 0.1 * client),
+    )
+    begun = {event["version"] % 3 for event in result.kind("dispatch")}
+    assert begun == ({0} if restart == "next_round" else {0, 1, 2})
+    for event in result.kind("aggregate"):
+        assert len(event["client"]) == 1
+    takers = [event["client"][0] for event in result.kind("aggregate")]
+    assert all(sorted(takers[i : i + 3]) == [0, 1, 2] for i in range(0, 30, 3))
+
+
+def test_a_round_that_begins_together_waits_for_nobody_who_left() -> None:
+    """Client 2 leaves at second 7 for ever; the others' rounds go on."""
+    result = run(
+        RoundBlocking(1, "next_round"),
+        num_clients=3,
+        num_versions=30,
+        devices=Times(lambda client, number: 1.0 + 0.1 * client),
+        availability=Stays({2: [7.0]}),
+    )
+    assert result.outcome.stopped == "num_versions"
+    takers = [event["client"][0] for event in result.kind("aggregate")]
+    assert 2 in takers[:9]
+    assert sorted(set(takers[-8:])) == [0, 1]
+
+
+def test_another_moment_of_restart_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^schedule\.restart=never must be one of at_once, next"):
+        RoundBlocking(3, "never")  # type: ignore[arg-type]

@@ -1,0 +1,149 @@
+"""AREA: the global model is the mean of every client's latest model, without memory on the server.
+
+Iakovidou, Kim: "Asynchronous Federated Stochastic Optimization for Heterogeneous Objectives Under
+Arbitrary Delays", arXiv:2405.10123 (asynchronous exact averaging).
+
+Client, from the received w_o, with y_c = w_0 before its first upload:
+
+    local SGD from w_o to w_end,    upload  r = w_end - y_c,    y_c <- w_end
+
+Server, once K uploads have arrived:
+
+    w_{t+1} = w_t + (1/N) sum_B r_i
+
+so that w_t = (1/N) sum_c y_c.
+
+Symbols: N num_clients, B the K uploads of an aggregation, y_c the last model of client c.
+
+A refused or lost upload must not move y_c. So every order names the last upload of its client that
+the server has accepted ("after"), and the client keeps the models of its uploads from then on. An
+accepted upload may still wait in the buffer; it will be aggregated before or with the next one, so
+the next one is told relative to it. A server that resumes from a checkpoint names an earlier
+upload: orders also say from which one on the two last checkpoints may ask ("keep").
+
+A client that begins at version o has never seen w_0: it uploads w_end - w_o, and the server, which
+knows who was heard, adds (w_o - w_0) / N. If uploads are compressed, y_c moves by what was sent;
+what was not sent is part of the next upload.
+
+Deviations: the paper's clients send whenever they like; here they have orders. A client that lost
+its memory fails its orders, and its last model stays in the mean: nobody else has that model. Its
+uploads are a kind of their own, ``"residual"``, neither displacements nor gradients. The norm
+bounds of `fl_app.engine.guard` and other strategies refuse them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fl_app.core.hyper import bounded, count
+from fl_app.core.types import RESIDUAL, Config, GlobalModel, Update, Vector
+from fl_app.core.vector import weighted_sum
+from fl_app.schedule import Schedule, k_async
+from fl_app.strategy import AsyncStrategy
+
+if TYPE_CHECKING:
+    from fl_app.algorithms.area.device import AREATrainer as AREATrainer
+
+AFTER, KEEP, NUMBER = "after", "keep", "upload"
+
+
+@dataclass(kw_only=True)
+class AREA(AsyncStrategy):
+    """Adds 1 / N of what each client's model has changed by since its last upload.
+
+    The server keeps w_0; every client keeps its last model, or its last few.
+
+    Args:
+        num_clients: N; further clients are refused.
+
+    Examples:
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=0)
+        >>> first = Update(1, 0, np.array([4, 8], np.float32), "residual", 10, 0.5)
+        >>> AREA(num_clients=4).aggregate(model, [first]).tolist()
+        [1.0, 2.0]
+    """
+
+    schedule: ClassVar[Schedule] = k_async(10)
+    takes: ClassVar[Sequence[str]] = ("delta", RESIDUAL)  # of which the trainer makes the other
+    needs: ClassVar[str] = "fl_app.algorithms.area.AREATrainer"
+
+    num_clients: int = bounded(10, count(), "the mean is over so many clients")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.state = {
+            "first": None,  # w_0
+            "accepted": {},  # client -> number of its last accepted upload
+            "checkpointed": [],  # what that was at the last two checkpoints
+            "aggregated": set(),  # clients whose first upload was aggregated
+        }
+
+    def validate_run(self, num_versions: float, schedule: Schedule) -> None:
+        del num_versions
+        if schedule.surveys:
+            raise ValueError(
+                "AREA cannot use algorithm/schedule=clustered_quorum: clusters are formed of "
+                "gradients, which its uploads are not"
+            )
+
+    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        self._know_first(model)
+        after: int = self.state["accepted"].get(client_id, 0)
+        keep = after
+        if self.state["checkpointed"]:
+            keep = min(marks.get(client_id, 0) for marks in self.state["checkpointed"])
+        return model.params, {AFTER: after, KEEP: keep}
+
+    def admit(self, model: GlobalModel, update: Update) -> str | None:
+        accepted: dict[int, int] = self.state["accepted"]
+        if update.kind != RESIDUAL:
+            return f"kind {update.kind!r} is not {RESIDUAL!r}, of which AREA's model is the mean"
+        if update.client_id not in accepted and len(accepted) >= self.num_clients:
+            return (
+                f"strategy.num_clients={self.num_clients} other clients have been heard, and the "
+                "mean is over no more"
+            )
+        after, known = update.metrics.get(AFTER, 0), accepted.get(update.client_id, 0)
+        if after != known:
+            return f"it is told after upload {after:g} of its client, and the last one was {known}"
+        # Nothing refuses an upload after this method, so it will be aggregated.
+        accepted[update.client_id] = int(update.metrics.get(NUMBER, known + 1))
+        return None
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        first, heard = self._know_first(model), self.state["aggregated"]
+        moves, weights = [], []
+        for update in updates:
+            moves.append(update.vector)
+            weights.append(1 / self.num_clients)
+            if update.client_id not in heard:
+                heard.add(update.client_id)
+                if update.base_version > 0:
+                    moves += [model.base(update), first]
+                    weights += [1 / self.num_clients, -1 / self.num_clients]
+        self.report["weight"] = [1 / self.num_clients] * len(updates)
+        return model.params + weighted_sum(weights, moves)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds; it also notes what the checkpoint may ask of clients."""
+        now = dict(self.state["accepted"])
+        marks = self.state["checkpointed"]
+        # Of the checkpoints of a run the last two are kept, as the last one may be torn.
+        self.state["checkpointed"] = [marks[-1] if marks else now, now]
+        return self.state
+
+    def _know_first(self, model: GlobalModel) -> Vector:
+        """w_0, which is the model of the first order."""
+        if self.state["first"] is None:
+            self.state["first"] = model.history.get(0, model.params).copy()
+        first: Vector = self.state["first"]
+        return first
+
+
+def __getattr__(name: str) -> Any:
+    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
+    if name == "AREATrainer":
+        from fl_app.algorithms.area.device import AREATrainer
+
+        return AREATrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

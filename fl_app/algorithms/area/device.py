@@ -1,0 +1,72 @@
+"""AREA's device: local training; `fl_app.algorithms.area` has the equations."""
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fl_app.algorithms.area import AFTER, KEEP, NUMBER
+from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.client.backend import NUMPY, TORCH
+from fl_app.core.errors import require
+from fl_app.core.types import RESIDUAL, Order, Upload
+
+MODELS, NUMBERS = "models", "numbers"
+
+
+class AREATrainer(LocalTrainer):
+    """Local SGD whose upload is what the client's model has changed by since an earlier upload.
+
+    A client keeps between its orders the models that it uploaded last, ``(m, d)``, and the numbers
+    of these uploads, ``(m,)``, from 1.
+
+    Args:
+        task: see `LocalTrainer`.
+        settings: see `LocalTrainer`; `upload` is ``"delta"``, of which the upload is made.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    backends: ClassVar = (TORCH, NUMPY)
+    batches: ClassVar = True
+
+    def __init__(self, task: TrainingTask, **settings: Any) -> None:
+        super().__init__(task, **settings)
+        require(
+            self.upload == "delta",
+            "client.upload",
+            self.upload,
+            "delta",
+            "what is uploaded is made of it",
+        )
+
+    def finish(self, order: Order, upload: Upload) -> Upload:
+        """r = w_end - y_c, with the y_c that the order names; y_c + r is kept.
+
+        Raises:
+            ValueError: the client does not have that model any more.
+        """
+        after, keep = (int(order.config.get(key, 0)) for key in (AFTER, KEEP))
+        number = order.sequence + 1
+        kept = {}
+        if after:
+            numbers = [int(each) for each in order.state.get(NUMBERS, ())]
+            kept = dict(zip(numbers, order.state.get(MODELS, ()), strict=True))
+            if after not in kept:
+                raise ValueError(
+                    f"client {order.client_id} has no model of its upload {after}: its memory was "
+                    "lost, and its last model stays in the mean"
+                )
+        last = kept[after] if after else order.vector
+        change = upload.vector
+        change += order.vector
+        change -= last
+        # With the compression that the upload is given afterwards, which changes nothing more.
+        self.compression.apply(change, self.model.layout, None)
+        # After a resume the server counts from an earlier upload: later ones of ours are void.
+        kept = {each: model for each, model in kept.items() if keep <= each <= after}
+        kept[number] = last + change
+        state = {MODELS: np.stack(list(kept.values())), NUMBERS: np.array(list(kept))}
+        metrics = {**upload.metrics, AFTER: float(after), NUMBER: float(number)}
+        return replace(upload, kind=RESIDUAL, state=state, metrics=metrics)
