@@ -45,7 +45,15 @@ def setting(cells: Sequence[Cell]) -> list[tuple[str, str]]:
             _values([c.seed for c in cells]),
         ),
     ]
+    pairs.append(("length", _values([_length(_get(c, "experiment")) for c in configs])))
     return [(label, text) for label, text in pairs if text]
+
+
+def _length(experiment: Any) -> str:
+    """How a run is shorter than in full; empty if it is not."""
+    if not isinstance(experiment, dict) or experiment.get("scale") != "reduced":
+        return ""
+    return f"1/{experiment['reduced']:g} of the full one (experiment.scale=reduced)"
 
 
 def _values(found: Sequence[Any]) -> str:

@@ -7,7 +7,7 @@ import yaml
 from hydra import compose
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.core.errors import require, require_count
+from fl_app.core.errors import require, require_at_least, require_count
 
 # Values with experiment.scale=smoke, for the keys that a cell has and the user does not set.
 SMOKE = {
@@ -26,6 +26,12 @@ SMOKE_SLOTS = {  # for clients that pause between local epochs: steps would have
     "algorithm.schedule.concurrency": 2,
 }
 SMOKE_CLIENTS = 100  # at most
+# With experiment.scale=reduced, what counts versions or time is divided by experiment.reduced.
+REDUCED = (
+    *("num_versions", "max_updates", "max_seconds", "eval_every", "checkpoint_every"),
+    *("algorithm.strategy.recluster_every", "algorithm.strategy.stage_two_at"),
+)
+EVALUATIONS = 50  # at most, with experiment.scale=reduced
 
 
 def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, DictConfig]:
@@ -41,11 +47,18 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     """
     experiment = config.experiment
     require(
-        experiment.scale in ("full", "smoke"),
+        experiment.scale in ("full", "reduced", "smoke"),
         "experiment.scale",
         experiment.scale,
-        "full or smoke",
+        "full, reduced or smoke",
         "no other size is known",
+    )
+    require(
+        experiment.scale != "reduced" or experiment.reduced is not None or not experiment.cells,
+        "experiment.scale",
+        experiment.scale,
+        f"full or smoke with experiment={experiment.name}",
+        "experiment.reduced does not say by how much",
     )
     require_count("experiment.parallel", experiment.parallel, "no cell would run")
     require(
@@ -103,8 +116,11 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
                     *overrides,
                 ],
             )
+            given = {override.partition("=")[0] for override in overrides}
             if experiment.scale == "smoke":
-                shrink(cell, {override.partition("=")[0] for override in overrides})
+                shrink(cell, given)
+            elif experiment.scale == "reduced":
+                shorten(cell, given)
     return cells
 
 
@@ -150,6 +166,23 @@ def _tuned(path: str | None, seeds: Collection[int]) -> dict[str, list[str]]:
         f"it has {both}, and a setting is not judged on what it was chosen by",
     )
     return cells
+
+
+def shorten(cell: DictConfig, given: Collection[str] = ()) -> None:
+    """Divide the length of a cell's run by ``experiment.reduced``; keys that are `given` stay.
+
+    Nothing else changes: clients, data, rates and model are those of the full scale.
+    """
+    factor = cell.experiment.reduced
+    require_at_least("experiment.reduced", factor, 1, "the run would be longer than in full")
+    for key in REDUCED:
+        value = None if key in given else OmegaConf.select(cell, key)
+        if isinstance(value, int):
+            OmegaConf.update(cell, key, max(1, round(value / factor)))
+        elif isinstance(value, float):
+            OmegaConf.update(cell, key, value / factor)
+    if "eval_every" not in given and cell.num_versions is not None:
+        cell.eval_every = max(cell.eval_every, -(-cell.num_versions // EVALUATIONS))
 
 
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
