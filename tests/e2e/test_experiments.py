@@ -156,6 +156,21 @@ def test_small_scale_keeps_what_the_user_sets():
     assert cell.algorithm.strategy.server_lr == 0.005
 
 
+def test_the_benchmark_has_eight_settings():
+    _, cells = composed(
+        "experiment=benchmark", "experiment.only=[fedavg_k]", "experiment.seeds=[0]"
+    )
+    kinds = [cell.partition._target_.rpartition(".")[2] for cell in cells.values()]
+    assert kinds == ["Dirichlet", "Dirichlet", "Iid", "SlowLabels"] * 2
+    for name, cell in cells.items():
+        validate_config(cell)
+        assert cell.num_clients == (100 if "@n10-" in name else 1000)
+        # All clients at work make 2,000 updates in about 20 seconds.
+        slow = cell.devices.get("slow_share", 0)
+        rate = (1 - slow + slow / cell.devices.get("slowdown", 1)) / cell.devices.base_seconds
+        assert cell.max_updates / (cell.num_clients * rate) == pytest.approx(20)
+
+
 PAPERS = [name for name in NAMES if re.match(r"(wkafl|fedhist|fedasmu|eafl)_|overlap_\w+_", name)]
 
 
