@@ -124,12 +124,17 @@ def refuse_surplus(config: DictConfig) -> None:
 def refuse_dots(overrides: Sequence[str]) -> None:
     """Refuse ``group.option=name``: Hydra would replace the keys of the option by the name.
 
+    Refuse ``group=true``, too, which Hydra does without naming the group.
+
     Raises:
         ValueError: naming the override to use instead.
     """
     for override in overrides:
         key, _, value = override.lstrip("+").partition("=")
         group = key.replace(".", "/")
+        if group in groups() and value.lower() in ("true", "false"):
+            options = sorted(path.stem for path in (CONF / group).glob("*.yaml"))
+            raise ValueError(f"{override} must be {group}= one of: {', '.join(options)}")
         if group != key and group in groups() and not value.startswith("{"):
             raise ValueError(
                 f"{override} must be {group}={value}: a slash chooses a group, and with a dot the "

@@ -20,12 +20,15 @@ Deviations: EAFL prints the mixture of models with a minus sign, which reverses 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, bounded, one_of, within
 from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
 
@@ -48,6 +51,8 @@ class AFL(WeightedGradients):
         [-0.5, -1.5]
     """
 
+    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
     mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
@@ -56,6 +61,16 @@ class AFL(WeightedGradients):
         if self.form == "gradient":
             return super().aggregate(model, updates)
         return self.mix(model, updates, self.mixing)
+
+    def public_weights(self) -> Weighting:
+        require(
+            self.form == "gradient",
+            "strategy.form",
+            self.form,
+            "gradient with secure_aggregation=helper",
+            "clients' rate sums differ, so a mixture of models is no weighted sum of uploads",
+        )
+        return Weighting(by_examples=True)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.array([update.num_examples for update in updates], np.float64)

@@ -61,6 +61,7 @@ class AsyncFedED(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = fully_async(10)
     takes: ClassVar[Sequence[str]] = TRAINED
+    looks_at: ClassVar[str] = "the length of every displacement"
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     offset: float = bounded(1.0, POSITIVE, "a fresh upload would have an infinite weight")

@@ -41,6 +41,7 @@ from fl_app.core.hyper import POSITIVE, at_least, bounded, or_none, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
 
@@ -70,6 +71,7 @@ class DPFedBuff(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
+    linear_in: ClassVar[Sequence[str]] = ("delta",)
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     clip_norm: float = bounded(1.0, POSITIVE, "the noise that privacy needs would be unknown")
@@ -108,6 +110,9 @@ class DPFedBuff(AsyncStrategy):
             f"noise_multiplier={self.noise_multiplier:g} and delta={self.delta:g}",
             "the run would spend more",
         )
+
+    def public_weights(self) -> Weighting:
+        return Weighting("polynomial", exponent=0.5, capped=True)
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         if model.num_trainable < model.params.size:

@@ -22,6 +22,7 @@ freshness mean.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import at_least, bounded
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
+from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
 
@@ -51,8 +53,13 @@ class DynSGD(WeightedGradients):
         [-1.5, -0.5]
     """
 
+    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+
     exponent: float = bounded(1.0, at_least(0), "staler updates would count more")
     normalise: bool = True
+
+    def public_weights(self) -> Weighting:
+        return Weighting("polynomial", exponent=self.exponent)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])

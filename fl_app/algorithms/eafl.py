@@ -37,6 +37,7 @@ belongs to the largest cluster. The schedule decides which clients the server wa
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,6 +86,8 @@ class EAFL(AsyncStrategy):
         >>> strategy.aggregate(model, [one, other]).tolist()
         [-0.5, -1.5]
     """
+
+    looks_at: ClassVar[str] = "every client's gradient, to form clusters"
 
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
     num_clusters: int = bounded(5, count(), "clients belong to a cluster")

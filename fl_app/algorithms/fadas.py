@@ -32,6 +32,7 @@ import numpy as np
 from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
 
@@ -61,6 +62,7 @@ class FADAS(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
+    linear_in: ClassVar[Sequence[str]] = ("delta",)
 
     server_lr: float = bounded(0.01, POSITIVE, "the model would not move")
     momentum: float = bounded(0.9, within("[0, 1)"), "nothing new would be learned")
@@ -79,6 +81,9 @@ class FADAS(AsyncStrategy):
         if self.delay_rule == "ratio":
             return self.server_lr / greatest_age
         return min(self.server_lr, 1 / greatest_age)
+
+    def public_weights(self) -> Weighting:
+        return Weighting()
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         split = model.num_trainable

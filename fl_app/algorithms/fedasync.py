@@ -26,6 +26,7 @@ from fl_app.core import staleness
 from fl_app.core.hyper import at_least, bounded, one_of, or_none, within
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy import AsyncStrategy
 
@@ -53,6 +54,7 @@ class FedAsync(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = fully_async(10)
     takes: ClassVar[Sequence[str]] = TRAINED
+    linear_in: ClassVar[Sequence[str]] = ("delta",)
 
     mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
     staleness_function: str = bounded(
@@ -78,6 +80,15 @@ class FedAsync(AsyncStrategy):
         if self.max_staleness is not None and from_one > self.max_staleness:
             return f"staleness {from_one} exceeds strategy.max_staleness={self.max_staleness}"
         return None
+
+    def public_weights(self) -> Weighting:
+        return Weighting(
+            self.staleness_function,
+            exponent=self.exponent,
+            slope=self.hinge_slope,
+            hinge_age=self.hinge_age,
+            mixing=self.mixing,
+        )
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         weights = [self.weight(model.age(update)) for update in updates]

@@ -22,6 +22,7 @@ import numpy as np
 
 from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 
@@ -40,6 +41,10 @@ class FedAvg(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
+    linear_in: ClassVar[Sequence[str]] = ("delta",)
+
+    def public_weights(self) -> Weighting:
+        return Weighting(by_examples=True)
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         weights = np.array([update.num_examples for update in updates], np.float64)

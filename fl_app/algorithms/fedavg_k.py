@@ -18,12 +18,14 @@ Deviations: none.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Update
+from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
 
@@ -47,7 +49,12 @@ class FedAvgK(WeightedGradients):
         [-0.5, -1.5]
     """
 
+    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+
     weighting: str = bounded("uniform", one_of("uniform", "examples"), "no other weighting exists")
+
+    def public_weights(self) -> Weighting:
+        return Weighting(by_examples=self.weighting == "examples")
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.ones(len(updates))

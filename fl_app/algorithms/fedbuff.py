@@ -24,6 +24,7 @@ from fl_app.core import staleness
 from fl_app.core.hyper import POSITIVE, bounded, one_of
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
 from fl_app.strategy import AsyncStrategy
 
@@ -47,6 +48,7 @@ class FedBuff(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
+    linear_in: ClassVar[Sequence[str]] = ("delta",)
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     staleness_function: str = bounded(
@@ -54,6 +56,10 @@ class FedBuff(AsyncStrategy):
     )
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
+
+    def public_weights(self) -> Weighting:
+        exponent = 0.5 if self.staleness_function == "polynomial" else 0.0
+        return Weighting("polynomial", exponent=exponent)
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         exponent = 0.5 if self.staleness_function == "polynomial" else 0.0

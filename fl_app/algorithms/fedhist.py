@@ -95,6 +95,7 @@ class FedHist(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = k_async(10)
+    looks_at: ClassVar[str] = "the direction of every gradient"
 
     server_lr: float = bounded(0.7, POSITIVE, "the model would not move")
     buffer_length: int = bounded(10, count(0), "it is a number of rounds")

@@ -27,6 +27,7 @@ import numpy as np
 from fl_app.core.hyper import at_least, bounded
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 
@@ -50,12 +51,16 @@ class FedProx(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
+    linear_in: ClassVar[Sequence[str]] = ("delta",)
 
     proximal: float = bounded(0.01, at_least(0), "training would flee the received model")
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         del client_id
         return model.params, {"proximal-mu": self.proximal}
+
+    def public_weights(self) -> Weighting:
+        return Weighting(by_examples=True)
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         weights = np.array([update.num_examples for update in updates], np.float64)

@@ -63,6 +63,7 @@ class FedSA(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = fully_async(10)
     takes: ClassVar[Sequence[str]] = TRAINED
+    looks_at: ClassVar[str] = "the clients' losses, which decide its stage"
 
     mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
     exponent: float = bounded(0.5, at_least(0), "staler updates would count more")

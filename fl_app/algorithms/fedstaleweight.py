@@ -51,6 +51,7 @@ class FedStaleWeight(WeightedGradients):
     """
 
     schedule: ClassVar[Schedule] = Buffered(concurrency=10, buffer_size=10)
+    looks_at: ClassVar[str] = "every client's mean age, which the helper does not know"
 
     rate: float = bounded(0.1, within("(0, 1]"), "it is a share")
     scale_by_buffer: bool = True

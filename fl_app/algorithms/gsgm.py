@@ -56,6 +56,9 @@ class GSGM(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = RoundBlocking(10)
+    looks_at: ClassVar[str] = (
+        "sums over several versions, of which nobody has shown that they hide uploads"
+    )
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
     momentum: float = bounded(0.1, within("[0, 1)"), "steps would grow")

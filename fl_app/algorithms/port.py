@@ -23,6 +23,7 @@ the whole order.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -58,6 +59,8 @@ class PORT(AsyncStrategy):
         >>> strategy.aggregate(model, [along, back]).tolist()
         [3.0, 0.0]
     """
+
+    looks_at: ClassVar[str] = "the cosine of every displacement with the global one"
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     staleness_weight: float = bounded(3.0, at_least(0), "weights could be negative")

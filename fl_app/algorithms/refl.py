@@ -56,6 +56,7 @@ class REFL(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = k_async(10)
+    looks_at: ClassVar[str] = "how far every stale update deviates from the fresh ones"
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     boost: float = bounded(0.35, within("[0, 1]"), "it is a share")

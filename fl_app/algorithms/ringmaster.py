@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none
 from fl_app.core.types import GlobalModel, Update
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy.weighted import WeightedGradients
 
@@ -62,6 +63,7 @@ class Ringmaster(WeightedGradients):
     """
 
     schedule: ClassVar[Schedule] = fully_async(10)
+    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
 
     delay_threshold: int | None = bounded(50, or_none(count()), "every gradient would be refused")
     noise: float | None = bounded(None, or_none(at_least(0)), "it is a variance")
@@ -86,6 +88,9 @@ class Ringmaster(WeightedGradients):
         if age < self.threshold:
             return None
         return f"age={age} is not below strategy.delay_threshold={self.threshold}"
+
+    def public_weights(self) -> Weighting:
+        return Weighting()
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         return np.ones(len(updates))

@@ -23,13 +23,16 @@ sum to 1: the step shrinks with the staleness.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, bounded, one_of, within
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
 
@@ -52,6 +55,8 @@ class SAFL(WeightedGradients):
         [-0.5, -0.75]
     """
 
+    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
     form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
     mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
@@ -60,6 +65,16 @@ class SAFL(WeightedGradients):
         if self.form == "gradient":
             return super().aggregate(model, updates)
         return self.mix(model, updates, self.mixing)
+
+    def public_weights(self) -> Weighting:
+        require(
+            self.form == "gradient",
+            "strategy.form",
+            self.form,
+            "gradient with secure_aggregation=helper",
+            "clients' rate sums differ, so a mixture of models is no weighted sum of uploads",
+        )
+        return Weighting("polynomial", exponent=1.0, by_examples=True)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         weights = np.array([update.num_examples for update in updates], np.float64)

@@ -21,6 +21,7 @@ several times that of an average.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
+from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
 
@@ -49,8 +51,13 @@ class SASGD(WeightedGradients):
         [-1.0, -0.5]
     """
 
+    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+
     server_lr: float = bounded(1.5, POSITIVE, "the model would not move")
     normalise: bool = False
+
+    def public_weights(self) -> Weighting:
+        return Weighting("polynomial", exponent=1.0)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         inverse = np.array([polynomial(model.age(update), 1.0) for update in updates])

@@ -20,6 +20,7 @@ weights vanish with the age, and the step with them. There is no layerwise sched
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Update
+from fl_app.core.weighting import Weighting
 from fl_app.strategy.weighted import WeightedGradients
 
 
@@ -48,8 +50,13 @@ class TWAFL(WeightedGradients):
         array([-1.298, -0.702], dtype=float32)
     """
 
+    linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
+
     server_lr: float = bounded(0.3, POSITIVE, "the model would not move")
     normalise: bool = True
+
+    def public_weights(self) -> Weighting:
+        return Weighting("exponential", by_examples=not self.normalise)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         ages = [model.age(update) for update in updates]

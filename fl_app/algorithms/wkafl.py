@@ -87,6 +87,7 @@ class WKAFL(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = k_async(10)
+    looks_at: ClassVar[str] = "the length and the direction of every gradient"
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
     momentum: float = bounded(0.1, at_least(0), "history would be subtracted")

@@ -9,6 +9,7 @@ from fl_app.client.batch import example_losses
 from fl_app.client.stacked import stacked_forward
 from fl_app.client.tensors import TensorOperations
 from fl_app.client.trainer import LocalTrainer
+from fl_app.secure.device import Masked
 
 # What has no counterpart in a batch: a subclass with one of these trains its clients one by one.
 ALONE = ("penalty", "should_pause", "merge", "train")
@@ -34,6 +35,8 @@ def obstacle(trainer: LocalTrainer) -> str:
         return f"{name} has a {own[0]} of its own"
     if not trainer.batches:
         return f"{name} does not say that its clients can be trained together (batches)"
+    if isinstance(trainer.sender, Masked):
+        return "each client masks its upload"
     if not isinstance(trainer.operations, TensorOperations):
         return "runtime.backend=numpy"
     layout, model = trainer.model.layout, trainer.model

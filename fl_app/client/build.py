@@ -150,7 +150,18 @@ def build_trainer(
         seed=config.seed,
         device=config.runtime.device if device is None else device,
     )
+    if asks_for_masks(config):
+        from fl_app.secure.device import Masked  # cryptography, which few runs need
+
+        trainer.sender = Masked.of(config, trainer.sender, trainer.model.layout.size)
     return trainer
+
+
+def asks_for_masks(config: DictConfig) -> bool:
+    """Whether uploads are masked (``secure_aggregation=helper``)."""
+    # Servers of earlier versions send false, or nothing.
+    secure = config.get("secure_aggregation")
+    return isinstance(secure, DictConfig) and secure.name == "helper"
 
 
 def prepare_process(backend: str = TORCH) -> None:

@@ -578,8 +578,9 @@ class LocalTrainer(NumPyClient):
         Returns:
             The upload as arrays in the layout's order (none after a pause), the number of examples,
             and metrics ``loss``, ``rate-sum`` and ``kind``. If they apply, there are also
-            ``encoding`` (``"top-k"``: all but k trainable entries are 0), ``done``, ``progress``,
-            ``base-version``, and ``trainer``, this class and its bases below `LocalTrainer`.
+            ``encoding`` (``"top-k"``: all but k trainable entries are 0; ``"masked"``: one array of
+            integers, and the ``seal`` of its mask), ``done``, ``progress``, ``base-version``, and
+            ``trainer``, this class and its bases below `LocalTrainer`.
         """
         received = self.model.layout.flatten(parameters) if parameters else NOTHING
         settings = {k: v for k, v in config.items() if not isinstance(v, bytes)}
@@ -610,6 +611,9 @@ class LocalTrainer(NumPyClient):
         if not upload.done:
             metrics |= {"done": 0, "progress": upload.progress}
             return [], upload.num_examples, metrics
+        if upload.seal:
+            metrics |= {"encoding": "masked", "seal": upload.seal}
+            return [upload.vector.view(np.uint32)], upload.num_examples, metrics
         if self.compression.top_k is not None:
             metrics["encoding"] = "top-k"
         arrays = self.model.layout.unflatten(upload.vector)

@@ -13,6 +13,7 @@ from fl_app.core.hyper import check_bounds
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import Config, Extra, GlobalModel, Update, Vector
 from fl_app.core.vector import clipped, combine, norm, weighted_sum
+from fl_app.core.weighting import Weighting
 
 Floats: TypeAlias = Sequence[float] | NDArray[np.float64]
 
@@ -38,6 +39,11 @@ class Algorithm(ABC):
         order_extra: names of the vectors, of the model's shape, that every order carries beside the
             model (`dispatch_extra`). They are known before the run, and so are transfer times.
         upload_extra: names of the vectors that every upload carries (`Update.extra`).
+        linear_in: kinds of uploads of which `aggregate` uses a weighted sum alone, with weights
+            (`public_weights`) that depend on no upload's content. Secure aggregation needs such a
+            kind. () = there is none.
+        looks_at: if there is none, what `aggregate` looks at in single uploads, as the end of the
+            sentence "it needs ...".
         state: everything learned, which checkpoints hold.
         report: numbers about the last aggregation for its event, such as ``weight``, one number
             per update. The engine empties it before every `aggregate`.
@@ -50,6 +56,8 @@ class Algorithm(ABC):
     transient: ClassVar[Collection[str]] = ()
     order_extra: ClassVar[tuple[str, ...]] = ()
     upload_extra: ClassVar[tuple[str, ...]] = ()
+    linear_in: ClassVar[Sequence[str]] = ()
+    looks_at: ClassVar[str] = "single uploads, for all that its class says (linear_in)"
 
     clip_norm: float | None = None
     lr_schedule: LinearDecay | None = None
@@ -132,6 +140,10 @@ class Algorithm(ABC):
         """
         del model
         return {update.client_id: 0 for update in updates}
+
+    def public_weights(self) -> Weighting:
+        """How `aggregate` weighs updates, of a class with `linear_in`."""
+        raise NotImplementedError
 
     def to_evaluate(self, model: GlobalModel) -> Vector:
         """What is tested and saved, shape ``(d,)``."""

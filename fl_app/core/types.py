@@ -85,6 +85,8 @@ class Upload:
         records: of a reply by a ClientApp that is not this project's, as it came: ``"arrays"``,
             ``"metrics"`` or ``"config"`` -> record -> key -> value; without the arrays themselves.
         extra: vectors of shape ``(d,)`` that travel with `vector`, by name; not upon a pause.
+        seal: of a masked upload (`fl_app.secure.seals`), whose `vector` holds the bits of integers;
+            empty = it is not masked.
     """
 
     vector: Vector
@@ -99,14 +101,15 @@ class Upload:
     state: State = field(default_factory=dict)
     records: Records = field(default_factory=dict)
     extra: Extra = field(default_factory=_no_extra)
+    seal: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
     """One upload as the strategy sees it: an `Upload` with its origin.
 
-    `vector`, `kind`, `num_examples`, `loss`, `rate_sum`, `metrics`, `done`, `records` and `extra`
-    are those of the `Upload`.
+    `vector`, `kind`, `num_examples`, `loss`, `rate_sum`, `metrics`, `done`, `records`, `extra` and
+    `seal` are those of the `Upload`.
 
     Attributes:
         client_id: whose it is.
@@ -126,6 +129,7 @@ class Update:
     records: Records = field(default_factory=dict)
     extra: Extra = field(default_factory=_no_extra)
     order: int = -1
+    seal: bytes = b""
 
     @classmethod
     def of(cls, upload: Upload, client_id: int, base_version: int, order: int = -1) -> "Update":
@@ -143,6 +147,7 @@ class Update:
             upload.records,
             upload.extra,
             order,
+            upload.seal,
         )
 
 

@@ -72,6 +72,7 @@ from fl_app.engine.outbox import Measurement, Outbox
 from fl_app.engine.unkept import UnkeptAttributes
 from fl_app.engine.versions import Versions
 from fl_app.schedule import Schedule
+from fl_app.secure.server import SecureAggregation
 
 log = logging.getLogger(__name__)
 
@@ -147,6 +148,8 @@ class Engine:
         eval_every: versions between evaluations. The first and the last version are evaluated, too.
         client_evaluation: evaluations on clients; the last version is evaluated, too. Default none.
         guard: bounds on uploads, checked before the strategy is asked.
+        secure: opens sums of masked uploads; then no other upload is accepted. None = uploads are
+            not masked.
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
         fixed_bytes: of the model's fixed part, which travels with a client's first order.
         checkpoint: saves a checkpoint (`state_dict`); called with the version.
@@ -177,6 +180,7 @@ class Engine:
         eval_every: int = 1,
         client_evaluation: ClientEvaluation | None = None,
         guard: Guard | None = None,
+        secure: SecureAggregation | None = None,
         upload_bytes: int | None = None,
         fixed_bytes: int = 0,
         checkpoint: Callable[[int], None] | None = None,
@@ -211,6 +215,7 @@ class Engine:
         self._upload_bytes = upload_bytes
         self._fixed_bytes = fixed_bytes
         self._guard = Guard() if guard is None else guard
+        self._secure = secure
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
         self._checkpoint_final = checkpoint_final
@@ -560,7 +565,12 @@ class Engine:
         update = Update.of(upload, order.client_id, base_version, order.number)
         model = self._versions.model
         problem = malformed(self._strategy, model, order, upload)
-        diverged = "" if problem else overflow(model, update)
+        if self._secure is not None:
+            problem = problem or self._secure.refuse(upload)
+        elif upload.seal:
+            problem = problem or "the upload is masked, and nobody could open it"
+        # Masked integers are finite, and those of an upload that was not do not exist.
+        diverged = "" if problem or self._secure is not None else overflow(model, update)
         reason = (
             problem
             or diverged
@@ -652,12 +662,16 @@ class Engine:
         while not self.outcome.stopped:
             if self._schedule.survey(self.version, self._buffer):
                 self._cluster()
-            elif taken := self._schedule.take(self._buffer):
+            elif taken := self._schedule.take(self._eligible()):
                 self._aggregate(taken)
             else:
                 break
             acted = True
         return acted
+
+    def _eligible(self) -> Sequence[Update]:
+        """The updates of the buffer that may be aggregated now."""
+        return self._buffer if self._secure is None else self._secure.eligible(self._buffer)
 
     def _cluster(self) -> None:
         """Let the strategy put the present clients into clusters; this makes no version."""
@@ -689,8 +703,15 @@ class Engine:
 
     def _aggregate(self, updates: Sequence[Update]) -> None:
         model = self._versions.model
+        opened = None if self._secure is None else self._secure.open(model, updates)
+        if opened is not None and opened.faults:
+            self._drop({id(updates[place]): why for place, why in opened.faults.items()})
+            return
         self._strategy.report = {}
-        params = self._strategy.aggregate(model, updates)
+        shown = updates if opened is None else opened.updates
+        params = self._strategy.aggregate(model, shown)
+        if self._secure is not None and opened is not None:
+            self._secure.reported(self._strategy.report, opened)
         require_vector(self._strategy, "aggregate", params, model.params.size)
         if not all_finite([params]):
             cause = likely_cause(self._learning_rates)
@@ -730,6 +751,22 @@ class Engine:
             self._evaluate_on_clients()
         if self.version >= self._stop.num_versions:
             self.outcome.stopped = self.outcome.stopped or "num_versions"
+
+    def _drop(self, reasons: Mapping[int, str]) -> None:
+        """Take updates out of the buffer that the helper refuses, by their identities."""
+        gone = [update for update in self._buffer if id(update) in reasons]
+        self._discard(gone)
+        for update in gone:
+            self._versions.release(update.base_version)
+            self._emit(
+                Rejected(
+                    self._clock.now,
+                    update.client_id,
+                    update.order,
+                    update.base_version,
+                    reasons[id(update)],
+                )
+            )
 
     def _discard(self, updates: Sequence[Update]) -> None:
         gone = {id(update) for update in updates}

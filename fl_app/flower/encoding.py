@@ -20,6 +20,7 @@ from fl_app.flower.names import (
     ENTRIES,
     EXTRA_ENTRIES,
     EXTRA_PLACES,
+    MASKED,
     PACKED,
     PLACES,
     TOP_K,
@@ -81,6 +82,8 @@ def vector_of(record: ArrayRecord, layout: Layout, encoding: Scalar | None) -> V
     """
     if encoding == PACKED:
         return read_only(packed_vector(record, layout))
+    if encoding == MASKED:
+        return read_only(_masked_vector(record, layout))
     if encoding != TOP_K:
         return from_arrays(record, layout)
     named = {name: to_numpy(name, array) for name, array in record.items()}
@@ -98,6 +101,18 @@ def vector_of(record: ArrayRecord, layout: Layout, encoding: Scalar | None) -> V
         vector[layout.slices[name]] = array.reshape(-1)
     vector.flags.writeable = False
     return vector
+
+
+def _masked_vector(record: ArrayRecord, layout: Layout) -> Vector:
+    """The bits of masked integers."""
+    if [*record] != [MASKED]:
+        raise ValueError(f"a masked upload must hold {MASKED} alone, got {names_of(record)}")
+    integers = to_numpy(MASKED, record[MASKED])
+    if integers.dtype != np.uint32 or integers.shape != (layout.size,):
+        raise ValueError(
+            f"{MASKED} is {integers.dtype}{list(integers.shape)}, expected uint32[{layout.size}]"
+        )
+    return integers.view(np.float32)
 
 
 def _check_places(

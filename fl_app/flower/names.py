@@ -14,7 +14,7 @@ understand them:
 | | | ``fixed`` alone asks for the order once more, with the fixed part; from |
 | | | real nodes with client state ``state-count`` (how often it was saved), |
 | | | ``state-older`` (likewise, if it was given up because the server knew more) |
-| | ``config`` | this project's: ``kind``, ``trainer``, ``encoding`` |
+| | ``config`` | this project's: ``kind``, ``trainer``, ``encoding``, ``seal`` |
 | both, where the algorithm exchanges more | ``extra`` | vectors beside the model, by name |
 | order, upon the reply that asks for it | ``fixed`` | the model's fixed part as bytes, by name |
 | both, where any node serves any client | ``state`` | what the client keeps between its orders |
@@ -49,6 +49,8 @@ TRAINER = "trainer"  # names of the classes that trained, of algorithms with cli
 ENCODING = "encoding"
 TOP_K = "top-k"  # the encoding in which ``arrays`` holds places, entries and buffers
 PLACES, ENTRIES = "top-k.places", "top-k.entries"
+MASKED = "masked"  # the encoding, and the name, of a masked vector (d,) of 32-bit integers
+SEAL = "seal"  # bytes that travel with it (`fl_app.secure.seals`)
 # Prefixes of an extra vector's arrays, before a colon and its name: either the whole vector, or the
 # entries of its trainable part (with their places if it is sparse) and its buffers.
 VECTOR, EXTRA_ENTRIES, EXTRA_PLACES, BUFFERS = "vector", "entries", "places", "buffers"

@@ -57,6 +57,7 @@ from fl_app.flower.names import (
     FIXED,
     KIND,
     LOSS_NAMES,
+    MASKED,
     METRICS,
     NO_TORCH,
     NUM_EXAMPLES,
@@ -65,6 +66,7 @@ from fl_app.flower.names import (
     PARTITION_ID,
     PROGRESS,
     RATE_SUM,
+    SEAL,
     SEQUENCE,
     SERVER_ROUND,
     STATE,
@@ -251,6 +253,7 @@ def unpack_reply(
         state=state_of(message),
         records=_records(content) if kind is None else {},
         extra=extra_of(message, layout),
+        seal=_seal(texts),
     )
 
 
@@ -269,6 +272,13 @@ def state_counts(message: Message) -> tuple[int, int | None]:
         count if isinstance(count, int) and count > 0 else 0,
         older if isinstance(older, int) else None,
     )
+
+
+def _seal(config: Mapping[str, object]) -> bytes:
+    seal = config.get(SEAL, b"")
+    if not isinstance(seal, bytes):
+        raise ValueError(f"{SEAL} is a {type(seal).__name__}, expected bytes")
+    return seal
 
 
 def unpack_scores(message: Message) -> Scores:
@@ -471,8 +481,12 @@ def pack_upload(
     if VERSION in config:
         numbers[VERSION] = int(config[VERSION])
     numbers[NUM_EXAMPLES] = num_examples
-    named = dict(zip(layout.names, arrays, strict=True)) if arrays else {}
-    if named and metrics.get(ENCODING) == TOP_K:
+    masked = metrics.get(ENCODING) == MASKED
+    names = [MASKED] if masked else layout.names
+    named = dict(zip(names, arrays, strict=True)) if arrays else {}
+    if masked:
+        pass  # integers, which no other encoding can hold
+    elif named and metrics.get(ENCODING) == TOP_K:
         named = to_sparse(named, layout)
     elif named and config.get(PACKED) and packable(array.dtype for array in arrays):
         with np.errstate(over="ignore"):  # infinite entries are refused by the server

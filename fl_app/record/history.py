@@ -352,6 +352,11 @@ class History:
         if self._evaluated(event):
             return
         order = self.current.get(client)
+        waited = self.waiting.pop(event.order, None) if event.order is not None else None
+        if waited is not None:  # it was accepted, and refused when it was to be aggregated
+            self.orders_wasted += 1
+            self.seconds_wasted += waited.seconds
+            return
         if order is None or order.number != event.order:
             return  # a reply to an order that had arrived: its work is counted
         if order.ended:

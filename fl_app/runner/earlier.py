@@ -7,6 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.client.build import asks_for_masks
 from fl_app.core.files import open_log
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS
@@ -32,6 +33,8 @@ def settings(config: DictConfig) -> dict[str, Any]:
     if config.get("client_eval_every") is None:  # as in runs of versions without these keys
         same.pop("client_eval_every", None)
         same.pop("client_eval_fraction", None)
+    if not asks_for_masks(config):  # as in runs of versions without this group
+        same["secure_aggregation"] = False
     batch = config.runtime.get("batch", 1)
     if batch != 1:  # else as in runs of versions without this key
         same["runtime.batch"] = batch

@@ -7,13 +7,13 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.client.build import build_task, build_trainer, instantiate
+from fl_app.client.build import asks_for_masks, build_task, build_trainer, instantiate
 from fl_app.client.gpus import prepare
 from fl_app.client.recipe import Recipe, convolution
 from fl_app.client.trainer import build_model
@@ -35,6 +35,7 @@ from fl_app.runner.backends import needs_torch
 from fl_app.runner.evaluation import build_evaluation
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.placement import Placement, placement
+from fl_app.runner.secure import build_secure, refuse_buffers, with_scale
 from fl_app.runner.validate import (
     PARTS,
     build_client_evaluation,
@@ -43,6 +44,7 @@ from fl_app.runner.validate import (
     build_strategy,
 )
 from fl_app.schedule import Schedule
+from fl_app.secure.seals import SEAL_BYTES
 from fl_app.strategy.memories import memory_cost
 
 if TYPE_CHECKING:
@@ -122,6 +124,8 @@ def build_components(
         ValueError: a value is refused.
     """
     task = build_task(config) if task is None else task
+    if asks_for_masks(config):  # clients and helper need the numbers that follow from others
+        config = with_scale(config, build_strategy(config, given), build_schedule(config, given))
     placed = placement(config)
     prepare(placed.device)
     trainer = build_trainer(config, task, given.trainer, placed.device)
@@ -130,6 +134,9 @@ def build_components(
     )
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     sizes = build_sizes(strategy, trainer, first)
+    if asks_for_masks(config):
+        refuse_buffers(trainer.model.layout)
+        sizes = replace(sizes, upload=sizes.upload + SEAL_BYTES)
     devices = None
     if config.runtime.name != "deployment" and schedule.devices is None:
         devices = _build_devices(config, trainer, sizes)
@@ -237,6 +244,7 @@ def build_engine(
         eval_every=config.eval_every,
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
+        secure=build_secure(config, strategy, components.schedule, layout.size, run),
         upload_bytes=components.sizes.upload,
         # Real nodes are sent the fixed part if they ask for it.
         fixed_bytes=0 if config.runtime.name == "deployment" else components.sizes.fixed,

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.client.backend import NUMPY, has_torch, refuse_weights
 from fl_app.client.bounds import CONVOLUTIONS, check_training
 from fl_app.client.build import (
+    asks_for_masks,
     check_type,
     configured_backend,
     instantiate,
@@ -39,6 +40,7 @@ from fl_app.record.trackers import TRACKERS
 from fl_app.runner.backends import needs_torch
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.given import NOTHING, Given
+from fl_app.runner.secure import validate_secure
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks import options
@@ -149,14 +151,6 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         require_installed(config.tracker)
     for name in config.metrics:
         require(name in PER_CLASS, "metrics", name, f"one of {', '.join(PER_CLASS)}", "unknown")
-    require(
-        config.secure_aggregation is False,
-        "secure_aggregation",
-        config.secure_aggregation,
-        "false",
-        "SecAgg+ needs rounds in which a whole cohort exchanges several messages, and an "
-        "asynchronous server does not wait for a cohort",
-    )
     build_client_evaluation(config)
     _check_runtime(config.runtime)
     measures = ("target_accuracy", "client_eval_every", "metrics")
@@ -189,6 +183,8 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         "its equations have no use for another upload",
     )
     build_guard(config)
+    if asks_for_masks(config):
+        validate_secure(config, strategy, schedule)
     if "_target_" in config.partition:  # else a given task has clients of its own
         instantiate(config.partition)
     if not real:

@@ -82,6 +82,8 @@ class Asynchronous(AsyncStrategy):
     transient: ClassVar[Collection[str]] = ("inner", "_layout", "_config", "_begun", "_metrics")
     takes: ClassVar[Sequence[str]] = TRAINED
 
+    looks_at: ClassVar[str] = "every client's arrays, as Flower's strategies do"
+
     def __init__(
         self, inner: FedAvg, *, rebase: bool = True, schedule: Schedule | None = None
     ) -> None:

@@ -253,6 +253,7 @@ class RemembersClients(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = k_async(10)
+    looks_at: ClassVar[str] = "the last gradient of every client"
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")

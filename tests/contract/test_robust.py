@@ -112,9 +112,3 @@ def test_krum_is_refused_where_it_promises_nothing(name: str) -> None:
 def krum(name: str, size: int, bad: int) -> list[str]:
     inner = f"algorithm.strategy.inner.num_malicious_nodes={bad}"
     return [f"algorithm={name}", f"algorithm.schedule.buffer_size={size}", inner]
-
-
-def test_secure_aggregation_is_refused_with_the_reason() -> None:
-    config = composed("secure_aggregation=true")
-    with pytest.raises(ValueError, match=r"^secure_aggregation=True must be false: SecAgg\+ needs"):
-        validate_config(config)

@@ -66,6 +66,7 @@ class AREA(AsyncStrategy):
     schedule: ClassVar[Schedule] = k_async(10)
     takes: ClassVar[Sequence[str]] = ("delta", RESIDUAL)  # of which the trainer makes the other
     needs: ClassVar[str] = "fl_app.algorithms.area.AREATrainer"
+    looks_at: ClassVar[str] = "changes of gradients, whose sums nobody has shown to hide uploads"
 
     num_clients: int = bounded(10, count(), "the mean is over so many clients")
 

@@ -77,6 +77,7 @@ class ASOFed(AsyncStrategy):
     schedule: ClassVar[Schedule] = fully_async(10)
     takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.aso_fed.ASOFedTrainer"
+    looks_at: ClassVar[str] = "the weight of every client in sums over all versions"
 
     regularisation: float = bounded(1.0, at_least(0), "training would flee the received model")
     decay: float = bounded(0.001, within("[0, 1)"), "nothing would be learned")

@@ -83,6 +83,7 @@ class FedASMU(AsyncStrategy):
     schedule: ClassVar[Schedule] = Periodic()
     takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.fedasmu.FedASMUTrainer"
+    looks_at: ClassVar[str] = "every client's model, to learn its weight"
 
     mixing_scale: float = bounded(10.0, POSITIVE, "the model would never move")
     lambda0: float = bounded(1.0, at_least(0), "weights could be negative")

@@ -64,6 +64,9 @@ class FedDyn(AsyncStrategy):
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
     needs: ClassVar[str] = "fl_app.algorithms.feddyn.FedDynTrainer"
+    looks_at: ClassVar[str] = (
+        "sums over several versions, of which nobody has shown that they hide uploads"
+    )
 
     regularisation: float = bounded(0.01, POSITIVE, "memories would have no weight")
     num_clients: int | None = bounded(None, or_none(count()), "no client would have a memory")

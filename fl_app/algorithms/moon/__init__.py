@@ -31,6 +31,7 @@ import numpy as np
 from fl_app.core.hyper import POSITIVE, at_least, bounded
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 
@@ -58,6 +59,7 @@ class MOON(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
+    linear_in: ClassVar[Sequence[str]] = ("delta",)
     needs: ClassVar[str] = "fl_app.algorithms.moon.MOONTrainer"
 
     contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
@@ -66,6 +68,9 @@ class MOON(AsyncStrategy):
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         del client_id
         return model.params, {"contrast": self.contrast, "temperature": self.temperature}
+
+    def public_weights(self) -> Weighting:
+        return Weighting(by_examples=True)
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
         weights = np.array([update.num_examples for update in updates], np.float64)

@@ -73,6 +73,7 @@ class OverlapFedAvg(AsyncStrategy):
     needs: ClassVar[str] = "fl_app.algorithms.overlap_fedavg.OverlapTrainer"
     cites_forgotten: ClassVar[bool] = True  # displacements from the version before
     takes: ClassVar[Sequence[str]] = ("delta", "pseudo")  # the base model is not kept
+    looks_at: ClassVar[str] = "uploads with another base version than that of their order"
 
     server_lr: float = bounded(0.05, POSITIVE, "the compensation is divided by it")
     lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")

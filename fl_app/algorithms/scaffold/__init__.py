@@ -79,6 +79,7 @@ class SCAFFOLD(AsyncStrategy):
     needs: ClassVar[str] = "fl_app.algorithms.scaffold.SCAFFOLDTrainer"
     order_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c
     upload_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c_i+ - c_i
+    looks_at: ClassVar[str] = "a second vector of every client, which nothing masks"
 
     server_lr: float = bounded(1.0, POSITIVE, "the model would not move")
     num_clients: int | None = bounded(None, or_none(count()), "there would be no client to train")

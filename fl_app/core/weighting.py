@@ -1,0 +1,125 @@
+"""Weights of updates that follow from public numbers alone, and from no upload's content."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.core import staleness
+from fl_app.core.errors import is_number, require
+
+FUNCTIONS = ("constant", "polynomial", "hinge", "exponential")
+
+
+@dataclass(frozen=True, slots=True)
+class Weighting:
+    """How an algorithm weighs K updates, up to a common factor.
+
+    Server and helper of a secure aggregation both compute it (`fl_app.secure`).
+
+    Args:
+        function: s of the age (`fl_app.core.staleness`): ``"constant"``, ``"polynomial"``,
+            ``"hinge"`` or ``"exponential"``.
+        exponent: of the polynomial, >= 0.
+        slope: of the hinge, >= 0.
+        hinge_age: of the hinge, versions, >= 0.
+        by_examples: whether the number of examples is a factor.
+        mixing: alpha in (0, 1] of models that are mixed in one after the other,
+            ``w <- (1 - alpha s) w + alpha s w_i``; None = they are added.
+        capped: whether rounding must let no update count more than the heaviest one does exactly.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    function: str = "constant"
+    exponent: float = 0.0
+    slope: float = 0.0
+    hinge_age: float = 0.0
+    by_examples: bool = False
+    mixing: float | None = None
+    capped: bool = False
+
+    def __post_init__(self) -> None:
+        require(
+            self.function in FUNCTIONS,
+            "weighting.function",
+            self.function,
+            f"one of {', '.join(FUNCTIONS)}",
+            "no other function is known",
+        )
+        for key in ("exponent", "slope", "hinge_age"):
+            value = getattr(self, key)
+            require(
+                is_number(value) and value >= 0,
+                f"weighting.{key}",
+                value,
+                "a finite number >= 0",
+                "older updates would weigh more",
+            )
+        for key in ("by_examples", "capped"):
+            require(
+                isinstance(getattr(self, key), bool),
+                f"weighting.{key}",
+                getattr(self, key),
+                "true or false",
+                "it is a switch",
+            )
+        require(
+            self.mixing is None or (is_number(self.mixing) and 0 < self.mixing <= 1),
+            "weighting.mixing",
+            self.mixing,
+            "in (0, 1] or null",
+            "it is a mixing weight",
+        )
+
+    @classmethod
+    def of(cls, plain: Mapping[str, Any]) -> "Weighting":
+        """The inverse of `plain`.
+
+        Raises:
+            ValueError: a key is unknown or missing, or a value is out of its bounds.
+        """
+        known = {field.name for field in fields(cls)}
+        if plain.keys() != known:
+            raise ValueError(
+                f"weighting has the keys {', '.join(sorted(plain)) or 'none'}, expected "
+                f"{', '.join(sorted(known))}: the weights would be others than those meant"
+            )
+        return cls(**plain)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The fields by name."""
+        return asdict(self)
+
+    def weights(self, ages: Sequence[int], examples: Sequence[int]) -> NDArray[np.float64]:
+        """Weights of K >= 1 updates, up to a common factor, shape ``(K,)``, each > 0.
+
+        Args:
+            ages: versions published since each client's base version, >= 0; oldest arrival first.
+            examples: n_i >= 1.
+        """
+        if self.function == "exponential":
+            weights = staleness.freshness(ages)
+        else:
+            weights = np.array([self._of_age(age) for age in ages], np.float64)
+        if self.by_examples:
+            weights = weights * np.asarray(examples, np.float64)
+        if self.mixing is not None:
+            shares = self.mixing * weights
+            # What is mixed in later shrinks what was mixed in before.
+            left = [math.prod(1 - shares[i + 1 :]) for i in range(len(shares))]
+            weights = shares * np.array(left)
+        # A weight that underflows still is the least that an update can have.
+        return np.maximum(weights, np.finfo(np.float64).tiny)
+
+    def _of_age(self, age: int) -> float:
+        if self.function == "polynomial":
+            return staleness.polynomial(age, self.exponent)
+        if self.function == "hinge":
+            return staleness.hinge(age, self.slope, self.hinge_age)
+        return 1.0

@@ -1,0 +1,249 @@
+"""Secure aggregation of a configured run: what it can be used with, and the server's half."""
+
+from copy import deepcopy
+
+from omegaconf import DictConfig
+
+from fl_app.client.build import asks_for_masks
+from fl_app.core.algorithm import Algorithm
+from fl_app.core.errors import require, require_count, require_positive
+from fl_app.core.layout import Layout
+from fl_app.schedule import Buffered, RandomK, Schedule
+from fl_app.secure.fixed_point import check_overflow, largest_scale
+from fl_app.secure.helper import LEAST, Helper
+from fl_app.secure.ledger import Ledger
+from fl_app.secure.request import Summer
+from fl_app.secure.server import NoMasks, SecureAggregation
+from fl_app.secure.simulated import SimulatedDevices, helper_key
+from fl_app.secure.terms import terms_of
+
+ON = "secure_aggregation=helper"
+
+
+def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> None:
+    """Refuse a run that cannot mask its uploads.
+
+    Args:
+        config: of a run with ``secure_aggregation=helper``.
+        strategy: of the run.
+        schedule: of the run.
+
+    Raises:
+        ValueError: naming key, value, bound and consequence.
+    """
+    secure, client = config.secure_aggregation, config.algorithm.client
+    name = config.algorithm.name
+    kinds = linear_kinds(strategy)
+    if not kinds:
+        raise ValueError(
+            f"algorithm={name} cannot be used with {ON}: it needs {strategy.looks_at}, and the "
+            "server sees sums alone"
+        )
+    strategy.public_weights()  # it refuses a form of the algorithm with other weights
+    require(
+        client.upload in kinds,
+        "algorithm.client.upload",
+        client.upload,
+        f"{' or '.join(kinds)} with algorithm={name} and {ON}",
+        "only of these does it use a weighted sum alone",
+    )
+    for key in ("max_norm", "max_norm_ratio"):
+        require(
+            config.guard[key] is None,
+            f"guard.{key}",
+            config.guard[key],
+            f"null with {ON}",
+            "the server sees no upload; clients clip theirs to secure_aggregation.clip_norm",
+        )
+    require(
+        client.get("top_k") is None,
+        "algorithm.client.top_k",
+        client.get("top_k"),
+        f"null with {ON}",
+        "which entries are sent would show what the upload is",
+    )
+    require(
+        client.get("upload_dtype", "float32") == "float32",
+        "algorithm.client.upload_dtype",
+        client.get("upload_dtype"),
+        f"float32 with {ON}",
+        "a masked entry has 32 bits",
+    )
+    require(
+        bool(config.runtime.get("train", True)),
+        "runtime.train",
+        "false",
+        f"true with {ON}",
+        "nothing would be masked",
+    )
+    require(
+        isinstance(secure.losses, bool),
+        "secure_aggregation.losses",
+        secure.losses,
+        "true or false",
+        "it is a switch",
+    )
+    require(
+        secure.simulate in ("helper", "cost"),
+        "secure_aggregation.simulate",
+        secure.simulate,
+        "helper or cost",
+        "a simulation masks uploads, or models what that costs",
+    )
+    require_positive(
+        "secure_aggregation.patience", secure.patience, "the server would not wait for an answer"
+    )
+    real = config.runtime.name == "deployment"
+    require(
+        (secure.address is not None) == real,
+        "secure_aggregation.address",
+        secure.address,
+        "host:port with runtime=deployment, and null without",
+        "real nodes need a helper of another party, and a simulation has its own",
+    )
+    require(
+        not real or secure.simulate == "helper",
+        "secure_aggregation.simulate",
+        secure.simulate,
+        "helper with runtime=deployment",
+        "uploads of real nodes would not be masked",
+    )
+    members, least = _members(schedule), fewest(config, schedule)
+    require_count("secure_aggregation.min_clients", least, "sums would hide nothing")
+    require(
+        LEAST <= least <= members,
+        "secure_aggregation.min_clients",
+        least,
+        f"between {LEAST} and schedule.buffer_size={members}",
+        "a sum over one client is its upload, and one of more than the buffer never comes",
+    )
+    clip_norm = _clip_norm(config, strategy)
+    if secure.scale is not None:
+        require_positive("secure_aggregation.scale", secure.scale, "nothing would be sent")
+        check_overflow(clip_norm, secure.scale, members)
+
+
+def with_scale(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> DictConfig:
+    """A copy of the configuration in which clip norm, scale and least clients are numbers."""
+    config = deepcopy(config)
+    secure = config.secure_aggregation
+    secure.clip_norm = float(_clip_norm(config, strategy))
+    if secure.scale is None:
+        secure.scale = largest_scale(secure.clip_norm, _members(schedule))
+    secure.min_clients = fewest(config, schedule)
+    return config
+
+
+def build_secure(
+    config: DictConfig, strategy: Algorithm, schedule: Schedule, size: int, run: str
+) -> SecureAggregation | None:
+    """The server's half; None if uploads are not masked.
+
+    Args:
+        config: as `with_scale` gives it.
+        strategy: of the run.
+        schedule: of the run.
+        size: d, entries of an upload.
+        run: identifies the run on real nodes.
+    """
+    if not asks_for_masks(config):
+        return None
+    secure, real = config.secure_aggregation, config.runtime.name == "deployment"
+    return SecureAggregation(
+        _helper(config),
+        terms_of(config, size, run if real else ""),
+        strategy.public_weights(),
+        members=_members(schedule),
+        least=secure.min_clients,
+    )
+
+
+def refuse_buffers(layout: Layout) -> None:
+    """Refuse a model with entries that are not trained.
+
+    Raises:
+        ValueError: naming some of them.
+    """
+    buffers = [entry.name for entry in layout.entries if not entry.trainable]
+    if buffers:
+        raise ValueError(
+            f"{ON} needs a model without buffers such as {buffers[0]}: their size has no bound, so "
+            "a sum could overflow"
+        )
+
+
+def linear_kinds(strategy: Algorithm) -> tuple[str, ...]:
+    """Kinds of uploads of which an algorithm uses a weighted sum alone.
+
+    What a class declares holds for its own `aggregate`, and for no subclass with another one.
+    """
+    for cls in type(strategy).__mro__:
+        own = vars(cls)
+        if "linear_in" in own:
+            return tuple(own["linear_in"])
+        if {"aggregate", "weights", "gradients", "average", "step", "clip"} & own.keys():
+            return ()
+    return ()
+
+
+def fewest(config: DictConfig, schedule: Schedule) -> int:
+    """T, the fewest different clients of a sum."""
+    least = config.secure_aggregation.min_clients
+    return _members(schedule) if least is None else least
+
+
+def _members(schedule: Schedule) -> int:
+    """K, the updates of an aggregation.
+
+    Raises:
+        ValueError: the schedule has no such number.
+    """
+    if not isinstance(schedule, Buffered | RandomK):
+        raise ValueError(
+            f"{ON} cannot be used with the schedule {type(schedule).__name__}: how many updates it "
+            "aggregates is unknown, so a sum could overflow"
+        )
+    require(
+        schedule.buffer_size >= LEAST,
+        "schedule.buffer_size",
+        schedule.buffer_size,
+        f"at least {LEAST} with {ON}",
+        "a sum over one client is its upload",
+    )
+    return schedule.buffer_size
+
+
+def _clip_norm(config: DictConfig, strategy: Algorithm) -> float:
+    """C, the algorithm's or that of the secure aggregation.
+
+    Raises:
+        ValueError: there is none, or both are given.
+    """
+    mine, theirs = config.secure_aggregation.clip_norm, strategy.clip_norm
+    require(
+        mine is None or theirs is None or mine == theirs,
+        "secure_aggregation.clip_norm",
+        mine,
+        f"null with algorithm.strategy.clip_norm={theirs}",
+        "clients clip once, and the server sees no upload that it could clip",
+    )
+    norm = theirs if mine is None else mine
+    if norm is None:
+        raise ValueError(
+            "secure_aggregation.clip_norm=null must be a number above 0, about the largest norm of "
+            "an upload, where algorithm.strategy.clip_norm is null: without it a sum could overflow"
+        )
+    require_positive("secure_aggregation.clip_norm", norm, "nothing would be left of an upload")
+    return float(norm)
+
+
+def _helper(config: DictConfig) -> Summer:
+    secure, seed = config.secure_aggregation, config.seed
+    if config.runtime.name == "deployment":
+        from fl_app.secure.remote import RemoteHelper
+
+        return RemoteHelper(secure.address, patience=secure.patience)
+    if secure.simulate == "cost":
+        return NoMasks()
+    devices = SimulatedDevices(seed, config.num_clients)
+    return Helper(helper_key(seed), devices, Ledger(), secure.min_clients)

@@ -1,0 +1,128 @@
+"""The client's half: clips, rounds and masks uploads, and seals the masks' seeds."""
+
+import math
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.secure import simulated
+from fl_app.secure.fixed_point import FixedPoint
+from fl_app.secure.masks import SEED_BYTES, Mask
+from fl_app.secure.seals import DEVICE_BYTES, NUMBER_BYTES, SEALED_BYTES, DeviceKey, Seal, new_seal
+from fl_app.secure.terms import Terms, terms_of
+
+ROUNDING = 0x5EC0  # of the generator that rounds, which no other draw uses
+
+
+class Trainer(Protocol):
+    """Makes uploads (`fl_app.client.LocalTrainer`)."""
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload: ...
+    def score(self, order: Order) -> Scores: ...
+
+
+class Masked:
+    """A trainer whose uploads are clipped, rounded and masked; its training is unchanged.
+
+    The upload's vector then holds the bits of integers modulo 2^32 (``vector.view(np.uint32)``).
+
+    Args:
+        trainer: does the training.
+        terms: of the run, but for its ``run``, which orders tell.
+        seed: of the run; it decides the rounding, so that results can be repeated.
+        losses: whether clients tell their mean training loss.
+        keys: gives the helper's public key and the device's key of a client; None = nothing is
+            masked, as where the costs of a run are modelled.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        terms: Terms,
+        *,
+        seed: int,
+        losses: bool = True,
+        keys: Callable[[int], tuple[X25519PublicKey, DeviceKey]] | None,
+    ) -> None:
+        self._trainer = trainer
+        self._terms = terms
+        self._point = FixedPoint(terms.clip_norm, terms.scale, terms.size)
+        self._seed = seed
+        self._losses = losses
+        self._keys = keys
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], trainer: Trainer, size: int) -> "Masked":
+        """A trainer masked as the configuration says.
+
+        Args:
+            config: of the run, with clip norm and scale filled in.
+            trainer: does the training.
+            size: d.
+        """
+        secure, seed = config["secure_aggregation"], int(config["seed"])
+        keys: Callable[[int], tuple[X25519PublicKey, DeviceKey]] | None = None
+        if config["runtime"]["name"] == "deployment":
+            from fl_app.secure.folder import keys_of_device
+
+            keys = keys_of_device
+        elif secure["simulate"] == "helper":
+            helper = simulated.helper_key(seed).public_key()
+
+            def keys(client: int) -> tuple[X25519PublicKey, DeviceKey]:
+                return helper, simulated.device_key(seed, client)
+
+        return cls(
+            trainer,
+            terms_of(config, size, ""),
+            seed=seed,
+            losses=bool(secure["losses"]),
+            keys=keys,
+        )
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        """See `fl_app.client.LocalTrainer.train`.
+
+        Raises:
+            ValueError: the upload is not finite, or of another kind than the run's.
+        """
+        upload = self._trainer.train(order, out)
+        if not upload.done:
+            raise ValueError("a client paused, but a masked upload answers an order at once")
+        if upload.kind != self._terms.kind:
+            raise ValueError(f"the upload is a {upload.kind}, expected a {self._terms.kind}")
+        vector = np.empty_like(upload.vector) if out is None else out
+        masked = vector.view(np.uint32)
+        rng = np.random.default_rng((self._seed, order.client_id, order.sequence, ROUNDING))
+        if self._keys is None:
+            mask, seal = None, unsealed(order.sequence)
+        else:
+            seed = secrets.token_bytes(SEED_BYTES)
+            terms = replace(self._terms, run=str(order.config.get("run", "")))
+            statement = terms.statement(
+                order.client_id, order.sequence, order.base_version, upload.num_examples
+            )
+            helper, device = self._keys(order.client_id)
+            mask = Mask(seed)
+            seal = new_seal(seed, helper, device, statement, order.sequence)
+        self._point.quantise(upload.vector, rng, masked, mask)
+        return replace(
+            upload,
+            vector=vector,
+            loss=upload.loss if self._losses else math.nan,
+            seal=seal.to_bytes(),
+        )
+
+    def score(self, order: Order) -> Scores:
+        """See `fl_app.client.LocalTrainer.score`; scores are not masked."""
+        return self._trainer.score(order)
+
+
+def unsealed(sequence: int) -> Seal:
+    """A seal of the usual length that seals nothing."""
+    return Seal(sequence, bytes(DEVICE_BYTES), bytes(SEALED_BYTES), bytes(2 * NUMBER_BYTES))

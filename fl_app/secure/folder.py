@@ -1,0 +1,124 @@
+"""Keys in the folders of the edge kit: of a device, of the helper, and of the server.
+
+A process finds its folder by the environment variable FL_APP_KIT, which ``start.sh`` sets.
+"""
+
+import os
+import ssl
+from functools import lru_cache
+from pathlib import Path
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+from fl_app.secure.seals import DeviceKey, DevicePublicKey, check_curve, device_id
+
+KIT = "FL_APP_KIT"
+PUBLIC_KEY = "helper.pub"  # of the helper, PEM, in every device's folder
+RECORD = "helper.db"  # of the helper: its private key and the seeds that were used
+
+
+def kit_folder() -> Path:
+    """The folder of this process.
+
+    Raises:
+        ValueError: the environment names none.
+    """
+    folder = os.environ.get(KIT, "")
+    if not folder:
+        raise ValueError(
+            f"{KIT} must name this machine's folder of the kit with secure_aggregation=helper: its "
+            "keys are there (start.sh sets it; run `python -m fl_app.field update`, if yours does "
+            "not)"
+        )
+    return Path(folder)
+
+
+def keys_of_device(client: int) -> tuple[X25519PublicKey, DeviceKey]:
+    """The helper's public key and this device's private key.
+
+    Raises:
+        ValueError: one of them is missing or of another kind.
+    """
+    del client  # a device is one client
+    return _keys_in(kit_folder())
+
+
+@lru_cache(1)
+def _keys_in(folder: Path) -> tuple[X25519PublicKey, DeviceKey]:
+    try:
+        private = serialization.load_ssh_private_key((folder / "node.key").read_bytes(), None)
+    except OSError as error:
+        raise ValueError(f"{folder / 'node.key'} cannot be read: {error}") from None
+    check_curve(private, str(folder / "node.key"))
+    assert isinstance(private, DeviceKey)
+    return load_helper_key(folder / PUBLIC_KEY), private
+
+
+def load_helper_key(path: Path) -> X25519PublicKey:
+    """The helper's public key.
+
+    Raises:
+        ValueError: the file is missing or holds none.
+    """
+    try:
+        key = serialization.load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{path} must be the helper's public key: {error}; copy it from the helper's folder"
+        ) from None
+    if not isinstance(key, X25519PublicKey):
+        raise ValueError(f"{path} must be a key on X25519: nobody could open the seals")
+    return key
+
+
+def helper_key_pem(key: X25519PublicKey) -> bytes:
+    """The content of ``helper.pub``."""
+    return key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+
+
+class RegisteredDevices:
+    """The devices whose public keys lie in a folder as ``*.pub``, in OpenSSH's format.
+
+    The folder is read again when an unknown device appears.
+
+    Args:
+        folder: of the keys.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._keys: dict[bytes, DevicePublicKey] = {}
+        self._seen: set[Path] = set()
+
+    def __len__(self) -> int:
+        self._read()
+        return len(self._keys)
+
+    def find(self, device: bytes, client: int) -> DevicePublicKey | None:
+        del client
+        if device not in self._keys:
+            self._read()
+        return self._keys.get(device)
+
+    def _read(self) -> None:
+        for path in sorted(self._folder.glob("*.pub")):
+            if path not in self._seen:
+                key = serialization.load_ssh_public_key(path.read_bytes())
+                check_curve(key, str(path))
+                assert isinstance(key, DevicePublicKey)
+                self._keys[device_id(key)] = key
+                self._seen.add(path)
+
+
+def server_context(folder: Path) -> ssl.SSLContext:
+    """TLS of the server towards the helper: each shows a certificate of the kit's authority.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    context = ssl.create_default_context(cafile=folder / "ca.crt")
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    return context

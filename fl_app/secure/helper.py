@@ -1,0 +1,162 @@
+"""The helper: opens sealed seeds, and tells the server the weighted sum of their masks.
+
+It never sees an upload. It tells a sum only if that hides every device's upload: see `Helper`.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fl_app.core.errors import require_at_least
+from fl_app.secure.errors import Refused
+from fl_app.secure.ledger import Ledger
+from fl_app.secure.masks import Integers, sum_of_masks
+from fl_app.secure.request import Member, Request
+from fl_app.secure.seals import DevicePublicKey, is_signed, open_seal
+from fl_app.secure.weights import LARGEST, hides_all, integer_weights
+
+LEAST = 2  # devices: a sum over one shows its upload
+MOST = 10_000  # uploads of one sum
+
+
+class Registry(Protocol):
+    """The devices that may take part."""
+
+    def find(self, device: bytes, client: int) -> DevicePublicKey | None:
+        """The public key of a registered device; None if it is not registered.
+
+        Args:
+            device: its id (`fl_app.secure.seals.device_id`).
+            client: the client that it says it is.
+        """
+        ...
+
+
+class Helper:
+    """Tells sums of masks, each after these checks.
+
+    - At least `least` different registered devices take part.
+    - Every device has signed its client id, sequence, base version, number of examples, and the
+      terms of the run; the seal opens with the same statement.
+    - Weights are integers from 1 to 16, computed here from what devices have signed and from the
+      version that the server states, and they decode no upload (`fl_app.secure.weights`).
+    - A seed is used for one request, ever. That is on disk before the sum is told.
+
+    Args:
+        private_key: opens the seals.
+        registry: the devices that may take part.
+        ledger: of the seeds that were used.
+        least: T >= 2, fewest different devices of a sum.
+
+    Raises:
+        ValueError: `least` is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        private_key: X25519PrivateKey,
+        registry: Registry,
+        ledger: Ledger,
+        least: int = LEAST,
+    ) -> None:
+        require_at_least(
+            "secure_aggregation.min_clients",
+            least,
+            LEAST,
+            "the sum over one client would be its upload",
+        )
+        self._private_key = private_key
+        self._registry = registry
+        self._ledger = ledger
+        self._least = least
+
+    def sum(self, request: Request) -> Integers:
+        """sum_i a_i PRG(seed_i) modulo 2^32, shape ``(d,)``.
+
+        Raises:
+            Refused: a check failed.
+        """
+        members, terms = request.members, request.terms
+        if not self._least <= len(members) <= MOST:
+            raise Refused(
+                f"{len(members)} uploads must be between {self._least} and {MOST}: fewer would "
+                "show too much of a single one"
+            )
+        if terms.size < 1:
+            raise Refused(f"size={terms.size} must be at least 1: there is nothing to sum")
+        self._check_signed(request)
+        devices = [member.seal.device for member in members]
+        if len(set(devices)) < self._least:
+            raise Refused(
+                f"{len(set(devices))} different devices must be at least {self._least}: fewer "
+                "would show too much of a single one"
+            )
+        weights = integer_weights(request.exact_weights())
+        check_weights(weights, devices)
+        seeds = self._open(members, request)
+        if spent := self._ledger.use(seeds, request.digest()):
+            raise Refused(
+                f"{len(spent)} seeds were used before: the difference of two sums would show "
+                "single uploads",
+                dict.fromkeys(spent, "its seed was used before"),
+            )
+        return sum_of_masks(seeds, weights, terms.size)
+
+    def _check_signed(self, request: Request) -> None:
+        """Refuse members that are not what a registered device has signed."""
+        faults = {}
+        for place, member in enumerate(request.members):
+            key = self._registry.find(member.seal.device, member.client)
+            statement = member.statement(request.terms)
+            if key is None:
+                faults[place] = "its device is not registered"
+            elif not is_signed(member.seal, key, statement):
+                faults[place] = "its device has not signed run, order, version, examples and terms"
+            elif not 0 <= member.base_version <= request.version or member.examples < 1:
+                faults[place] = (
+                    f"base_version={member.base_version} must be between 0 and "
+                    f"{request.version}, and examples={member.examples} at least 1"
+                )
+        if faults:
+            raise Refused(_listed(request.members, faults), faults)
+
+    def _open(self, members: Sequence[Member], request: Request) -> list[bytes]:
+        seeds, faults = [], {}
+        for place, member in enumerate(members):
+            seed = open_seal(member.seal, self._private_key, member.statement(request.terms))
+            if seed is None:
+                faults[place] = "its seal is for another helper, or of another statement"
+            else:
+                seeds.append(seed)
+        if faults:
+            raise Refused(_listed(members, faults), faults)
+        return seeds
+
+
+def check_weights(weights: Sequence[int], devices: Sequence[bytes]) -> None:
+    """Refuse weights that decode an upload.
+
+    Args:
+        weights: a_i of K uploads.
+        devices: whose they are.
+
+    Raises:
+        Refused: a weight is not from 1 to 16, or all weights but those of one device have a common
+            divisor.
+    """
+    for weight in weights:
+        if not 1 <= weight <= LARGEST:
+            raise Refused(
+                f"weight {weight} must be between 1 and {LARGEST}: digits of larger weights would "
+                "show single uploads"
+            )
+    if not hides_all(weights, devices):
+        raise Refused(
+            f"weights {list(weights)} have a common divisor without those of one device: the sum "
+            "modulo that divisor would show this device's upload"
+        )
+
+
+def _listed(members: Sequence[Member], faults: dict[int, str]) -> str:
+    return "; ".join(f"client {members[place].client}: {why}" for place, why in faults.items())

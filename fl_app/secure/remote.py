@@ -1,0 +1,105 @@
+"""The connection of a server to the helper: HTTPS, each with a certificate of the kit.
+
+It uses httpx and, on the helper's side, Starlette and uvicorn, which come with Flower. The answer
+is as long as a model, which gRPC would have to be told; HTTP sends it as it is.
+"""
+
+import logging
+import ssl
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+import httpx
+import numpy as np
+
+from fl_app.core.errors import RunError
+from fl_app.secure.errors import Refused
+from fl_app.secure.folder import kit_folder, server_context
+from fl_app.secure.masks import Integers
+from fl_app.secure.request import Request
+
+log = logging.getLogger("flwr")
+
+SUM, HEALTH = "/sum", "/health"
+PAUSE, LONGEST = 0.5, 10.0  # seconds between two attempts, which double
+ANSWER = 120.0  # seconds for one answer
+
+
+class RemoteHelper:
+    """A helper in another process.
+
+    While it does not answer, the server waits; it goes on when the helper is back.
+
+    Args:
+        address: host:port.
+        patience: seconds to wait for a helper that does not answer.
+        context: TLS; None = that of the kit's folder.
+        sleep: waits for a number of seconds.
+        now: seconds of a clock.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        patience: float,
+        context: ssl.SSLContext | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._address = address
+        self._patience = patience
+        self._context = server_context(kit_folder()) if context is None else context
+        self._sleep = sleep
+        self._now = now
+
+    def sum(self, request: Request) -> Integers:
+        """As of `fl_app.secure.helper.Helper`.
+
+        Raises:
+            Refused: a check failed.
+            RunError: the helper did not answer in time, or answered something else.
+        """
+        body = request.to_bytes()
+        began, pause = self._now(), PAUSE
+        while True:
+            try:
+                response = httpx.post(
+                    f"https://{self._address}{SUM}",
+                    content=body,
+                    verify=self._context,
+                    timeout=ANSWER,
+                    trust_env=False,
+                )
+                if response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+                    return _sum_in(response, request.terms.size)
+                problem = f"status {response.status_code}"
+            except (httpx.TransportError, ssl.SSLError) as error:
+                problem = repr(error)
+            waited = self._now() - began
+            if waited >= self._patience:
+                raise RunError(
+                    f"the helper at {self._address} has not answered for {waited:.0f} s, and "
+                    f"secure_aggregation.patience={self._patience:g}: {problem}; resume=auto goes "
+                    "on when it is back"
+                )
+            log.warning(
+                "the helper at %s does not answer (%s): asking again in %g s",
+                *(self._address, problem, pause),
+            )
+            self._sleep(pause)
+            pause = min(2 * pause, LONGEST)
+
+
+def _sum_in(response: httpx.Response, size: int) -> Integers:
+    if response.status_code == HTTPStatus.CONFLICT:
+        told = response.json()
+        members = {int(place): str(why) for place, why in told["members"].items()}
+        raise Refused(str(told["reason"]), members)
+    if response.status_code != HTTPStatus.OK or len(response.content) != 4 * size:
+        raise RunError(
+            f"the helper answered with status {response.status_code} and {len(response.content)} "
+            f"bytes, expected 200 and {4 * size}: {response.text[:200]!r}"
+        )
+    return np.frombuffer(response.content, "<u4").astype(np.uint32, copy=False)

@@ -1,0 +1,157 @@
+"""The server's half: what the engine aggregates where uploads are masked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from fl_app.core.errors import RunError, is_number
+from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.core.weighting import Weighting
+from fl_app.secure.errors import Refused
+from fl_app.secure.fixed_point import FixedPoint
+from fl_app.secure.masks import Integers
+from fl_app.secure.request import Member, Request, Summer
+from fl_app.secure.seals import SEAL_BYTES
+from fl_app.secure.terms import Terms
+from fl_app.secure.weights import integer_weights, rounding
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is known of the updates of one aggregation.
+
+    Attributes:
+        updates: the updates, each with the weighted mean of all uploads as its vector; empty if
+            there are `faults`.
+        shares: of every update in that mean, relative to its exact weight's.
+        report: numbers for the aggregation's event.
+        faults: place -> why the helper refuses this update.
+    """
+
+    updates: Sequence[Update] = ()
+    shares: Sequence[float] = ()
+    report: dict[str, float] = field(default_factory=dict)
+    faults: dict[int, str] = field(default_factory=dict)
+
+
+class SecureAggregation:
+    """Opens sums of masked uploads.
+
+    An algorithm whose weights p_i depend on no upload computes sum_i p_i u_i. It gets K updates
+    that all hold the mean m = sum_i a_i u_i / sum_i a_i, with integers a_i nearly proportional to
+    p_i. So its own equation gives (sum_i p_i) m, which is that sum.
+
+    Args:
+        helper: tells sums of masks.
+        terms: of the run.
+        weighting: of the algorithm.
+        members: K, most updates of an aggregation.
+        least: T, fewest different clients of an aggregation.
+    """
+
+    def __init__(
+        self, helper: Summer, terms: Terms, weighting: Weighting, *, members: int, least: int
+    ) -> None:
+        self._helper = helper
+        self._terms = terms
+        self._weighting = weighting
+        self._members = members
+        self._least = least
+        self._point = FixedPoint(terms.clip_norm, terms.scale, terms.size)
+
+    def refuse(self, upload: Upload) -> str:
+        """Why an upload cannot be part of a sum; "" if it can."""
+        if len(upload.seal) != SEAL_BYTES:
+            return "the upload is not masked, and secure_aggregation=helper takes no other"
+        if upload.kind != self._terms.kind:
+            return f"kind {upload.kind!r} must be {self._terms.kind!r}, as for all of a sum"
+        if not is_number(upload.rate_sum) or not 1e-18 <= upload.rate_sum <= 1e18:
+            return f"rate_sum={upload.rate_sum!r} must be between 1e-18 and 1e18"
+        return ""
+
+    def eligible(self, buffer: Sequence[Update]) -> Sequence[Update]:
+        """The first update of every client: a sum must be over different devices."""
+        first: dict[int, Update] = {}
+        for update in buffer:
+            first.setdefault(update.client_id, update)
+        return list(first.values())
+
+    def open(self, model: GlobalModel, updates: Sequence[Update]) -> Opened:
+        """The updates, each with the mean of all uploads in place of its own.
+
+        Args:
+            model: w_t.
+            updates: masked, oldest arrival first.
+
+        Raises:
+            RunError: the helper refuses the aggregation as a whole, or cannot be reached.
+        """
+        if not self._least <= len(updates) <= self._members:
+            raise RunError(
+                f"an aggregation of {len(updates)} updates must have between "
+                f"secure_aggregation.min_clients={self._least} and "
+                f"schedule.buffer_size={self._members}: fewer hide nothing, more overflow"
+            )
+        request = Request(
+            self._terms,
+            model.version,
+            self._weighting,
+            [Member.of(update) for update in updates],
+        )
+        try:
+            masks = self._helper.sum(request)
+        except Refused as error:
+            if error.members:
+                return Opened(faults=error.members)
+            raise RunError(f"the helper refuses an aggregation: {error}") from error
+        exact = request.exact_weights()
+        weights = integer_weights(exact)
+        total = weighted_total([update.vector for update in updates], weights)
+        total -= masks
+        # The mean's divisor; larger where rounding would let an update count for more than it may.
+        divisor = float(sum(weights))
+        if self._weighting.capped:
+            divisor = max(divisor, float(exact.sum() / exact.max() * max(weights)))
+        mean = self._point.mean(total, divisor)
+        mean.flags.writeable = False
+        return Opened(
+            updates=[replace(update, vector=mean, seal=b"") for update in updates],
+            shares=[weight / divisor for weight in weights],
+            report={
+                "weight_rounding": rounding(exact, weights),
+                "quantisation_error": 1.0 / self._terms.scale,
+            },
+        )
+
+    def reported(self, report: dict[str, Any], opened: Opened) -> None:
+        """Complete the algorithm's report of an aggregation, in place.
+
+        The weights become those with which uploads count. What the algorithm computed from the
+        length of single uploads is left out: it saw their mean.
+        """
+        report.pop("effective_clients", None)
+        if "weight" in report:
+            total = float(np.sum(report["weight"]))
+            report["weight"] = [total * share for share in opened.shares]
+        report.update(opened.report)
+
+
+def weighted_total(uploads: Sequence[Vector], weights: Sequence[int]) -> Integers:
+    """sum_i a_i y_i modulo 2^32 of masked uploads, shape ``(d,)``."""
+    total = np.zeros(uploads[0].size, np.uint32)
+    for upload, weight in zip(uploads, weights, strict=True):
+        if weight == 1:
+            total += upload.view(np.uint32)
+        else:
+            total += upload.view(np.uint32) * np.uint32(weight)
+    return total
+
+
+class NoMasks:
+    """Stands for the helper where uploads are not masked, and their costs are modelled."""
+
+    def sum(self, request: Request) -> Integers:
+        """Zeros, shape ``(d,)``."""
+        return np.zeros(request.terms.size, np.uint32)

@@ -1,0 +1,56 @@
+"""The keys of a simulated federation, which follow from the run's seed.
+
+Every process of a simulation derives the same keys, so they are no secret: a simulation protects
+nobody, and shows what a run costs and comes to.
+"""
+
+from functools import lru_cache
+
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fl_app.secure.seals import DeviceKey, DevicePublicKey, device_id
+
+# Order of the group of P-384 (NIST SP 800-186); private keys are below it.
+_ORDER = int(
+    "ffffffffffffffffffffffffffffffffffffffffffffffffc7634d81f4372ddf581a0db248b0a77aecec196accc52973",
+    16,
+)
+
+
+@lru_cache(4096)
+def device_key(seed: int, client: int) -> DeviceKey:
+    """The private key of a simulated client's device."""
+    number = int.from_bytes(_derived(f"device {client}", seed, 64), "big")
+    return ec.derive_private_key(1 + number % (_ORDER - 1), ec.SECP384R1())
+
+
+def helper_key(seed: int) -> X25519PrivateKey:
+    """The private key of the simulated helper."""
+    return X25519PrivateKey.from_private_bytes(_derived("helper", seed, 32))
+
+
+class SimulatedDevices:
+    """A registry of all simulated clients.
+
+    Args:
+        seed: of the run.
+        num_clients: clients are 0..num_clients-1.
+    """
+
+    def __init__(self, seed: int, num_clients: int) -> None:
+        self._seed = seed
+        self._num_clients = num_clients
+
+    def find(self, device: bytes, client: int) -> DevicePublicKey | None:
+        if not 0 <= client < self._num_clients:
+            return None
+        key = device_key(self._seed, client).public_key()
+        return key if device_id(key) == device else None
+
+
+def _derived(what: str, seed: int, length: int) -> bytes:
+    info = f"fl-app simulated {what}".encode()
+    return HKDF(hashes.SHA256(), length, None, info).derive(str(seed).encode())

@@ -1,0 +1,359 @@
+"""Secure aggregation with every algorithm: with which it works, and why not with the others."""
+
+import json
+from copy import deepcopy
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from configs import ALGORITHMS, QUIET, composed
+from fake_grid import FakeGrid
+from helpers import Recorder
+from omegaconf import DictConfig
+
+from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.flower import wire
+from fl_app.runner.factory import build_components, build_engine
+from fl_app.runner.secure import linear_kinds
+from fl_app.runner.validate import build_strategy, validate_config
+from fl_app.secure.masks import Integers
+from fl_app.secure.request import Request
+
+FITS = {
+    *("afl", "dp_fedbuff", "dynsgd", "fadas", "fedasync", "fedavg", "fedavg_k", "fedbuff"),
+    *("fedprox", "moon", "ringmaster", "safl", "sasgd", "twafl"),
+}
+# Synchronous, or every arrival makes a version, unless told otherwise.
+ROUNDS = ("fedasync", "fedavg", "fedprox", "moon", "ringmaster")
+ON = ("secure_aggregation=helper", "secure_aggregation.clip_norm=3")
+SMALL = (
+    *("num_clients=20", "task.model=logistic", "algorithm.client.local_steps=2"),
+    *("algorithm.schedule.buffer_size=4", "algorithm.schedule.concurrency=8"),
+    *("runtime.workers=0", "partition=iid"),
+)
+
+
+def secure(name: str, *more: str) -> DictConfig:
+    clip = ON[:1] if name == "dp_fedbuff" else ON
+    kinds = linear_kinds(build_strategy(composed(f"algorithm={name}")))
+    upload = [f"algorithm.client.upload={kinds[0]}"] if kinds else []
+    buffered = ["algorithm/schedule=buffered"] if name in ROUNDS else []
+    quiet = QUIET.get(name, [])
+    return composed(f"algorithm={name}", *buffered, *quiet, *clip, *upload, *SMALL, *more)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_that_looks_at_uploads_is_refused_by_name_and_reason(name: str) -> None:
+    if name in FITS:
+        validate_config(secure(name))
+        return
+    base = composed(f"algorithm={name}", *ON)
+    reason = build_strategy(base).looks_at
+    assert len(reason) > 20
+    with pytest.raises(ValueError, match=r"cannot be used with secure_agg") as caught:
+        validate_config(base)
+    assert str(caught.value).startswith(f"algorithm={base.algorithm.name} ")
+    assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(FITS))
+def test_an_algorithm_uses_the_weighted_sum_that_it_declares(name: str) -> None:
+    """`aggregate` gives the same if every upload is replaced by their mean with these weights."""
+    config = secure(name)
+    kind = config.algorithm.client.upload
+    rng = np.random.default_rng(3)
+    history = {v: rng.standard_normal(6).astype(np.float32) for v in range(4, 8)}
+    model = GlobalModel(history[7], 7, history)
+    updates = [
+        Update(10 + k, 4 + k % 4, vector, kind, 5 + 3 * k, 0.5, rate_sum=0.1 + k)
+        for k, vector in enumerate(rng.standard_normal((6, 6)).astype(np.float32) / 8)
+    ]
+    strategy: Any = build_strategy(config)
+    weights = strategy.public_weights().weights(
+        [model.age(u) for u in updates], [u.num_examples for u in updates]
+    )
+    mean = np.average(np.stack([u.vector for u in updates]), axis=0, weights=weights)
+    averaged = [replace(u, vector=mean.astype(np.float32)) for u in updates]
+    exact = deepcopy(strategy).aggregate(model, updates)
+    assert np.abs(deepcopy(strategy).aggregate(model, averaged) - exact).max() < 2e-6
+
+
+def test_a_subclass_with_other_equations_inherits_no_declaration() -> None:
+    from fl_app.algorithms.fedbuff import FedBuff
+
+    class Other(FedBuff):
+        def aggregate(self, model: GlobalModel, updates: Any) -> Vector:
+            return model.params
+
+    class Same(FedBuff):
+        pass
+
+    assert linear_kinds(Other()) == ()
+    assert linear_kinds(Same()) == ("delta",)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (["guard.max_norm=1"], "guard.max_norm=1 must be null"),
+        (["guard.max_norm_ratio=5"], "guard.max_norm_ratio=5 must be null"),
+        (["algorithm.client.top_k=0.1"], "algorithm.client.top_k=0.1 must be null"),
+        (["algorithm.client.upload_dtype=float16"], "upload_dtype=float16 must be float32"),
+        (["algorithm.client.upload=model"], "upload=model must be delta with algorithm=fedbuff"),
+        (["algorithm.schedule.buffer_size=1"], "schedule.buffer_size=1 must be at least 2"),
+        (["secure_aggregation.clip_norm=null"], "clip_norm=null must be a number above 0"),
+        (["secure_aggregation.clip_norm=0"], "clip_norm=0 must be a finite number above 0"),
+        (["algorithm.strategy.clip_norm=2"], "secure_aggregation.clip_norm=3 must be null with"),
+        (["secure_aggregation.scale=1e9"], r"scale=1e\+09 must be at most 4.1943e\+06 with"),
+        (["secure_aggregation.scale=-1"], "scale=-1 must be a finite number above 0"),
+        (["secure_aggregation.min_clients=1"], "min_clients=1 must be between 2 and"),
+        (["secure_aggregation.min_clients=11"], "min_clients=11 must be between 2 and"),
+        (["runtime.train=false"], "runtime.train=false must be true with secure_aggregation"),
+        (["secure_aggregation.losses=3"], "losses=3 must be true or false"),
+        (["secure_aggregation.simulate=no"], "simulate=no must be helper or cost"),
+        (["secure_aggregation.patience=0"], "patience=0 must be a finite number above 0"),
+        (["secure_aggregation.address=a:1"], "address=a:1 must be host:port with runtime=dep"),
+        (["runtime=deployment"], "address=None must be host:port with runtime=deployment"),
+        (["algorithm/schedule=periodic"], "cannot be used with the schedule Periodic"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_what_does_not_go_together_is_refused(overrides: list[str], text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        validate_config(composed(*ON, *overrides))
+
+
+def test_what_others_offer_is_named() -> None:
+    from fl_app.cli import compose
+
+    with pytest.raises(
+        ValueError,
+        match=r"^secure_aggregation=true must be secure_aggregation= one of: helper, none",
+    ):
+        compose(["secure_aggregation=true"])
+
+
+def test_buffers_are_refused() -> None:
+    config = composed(*ON, "task=synthetic", "task.model=resnet20")
+    with pytest.raises(ValueError, match="needs a model without buffers such as"):
+        build_components(config)
+
+
+# -- runs -----------------------------------------------------------------------------------------
+
+
+class Watched:
+    """A helper whose requests and sums are written down."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.requests: list[Request] = []
+        self.sums: list[Integers] = []
+
+    def sum(self, request: Request) -> Integers:
+        self.requests.append(request)
+        self.sums.append(self._inner.sum(request))
+        return self.sums[-1]
+
+
+class Run:
+    """A run with what its clients computed, what its server saw, and what it made of that."""
+
+    def __init__(self, config: DictConfig) -> None:
+        validate_config(config)
+        components = build_components(config)
+        self.secrets: dict[tuple[int, int], Vector] = {}  # (client, sequence) -> upload
+        masked = components.trainer.sender
+        if hasattr(masked, "_trainer"):
+            inner, secrets = masked._trainer, self.secrets
+
+            class Spied:
+                def train(self, order: Any, out: Any = None) -> Any:
+                    upload = inner.train(order)
+                    secrets[order.client_id, order.sequence] = upload.vector.copy()
+                    return upload
+
+            masked._trainer = Spied()
+        self.recorder = Recorder()
+        engine = build_engine(components, sinks=[self.recorder], batch=1)
+        self.seen: list[tuple[list[Update], Vector]] = []
+        if engine._secure is not None:
+            secure_half: Any = engine._secure
+            secure_half._helper = self.helper = Watched(secure_half._helper)
+            opens = secure_half.open
+
+            def watched(model: GlobalModel, updates: Any) -> Any:
+                opened = opens(model, updates)
+                self.seen.append((list(updates), opened.updates[0].vector))
+                return opened
+
+            secure_half.open = watched
+        self.outcome = engine.run()
+        self.memory = engine.state_dict()
+        assert self.outcome.stopped == "num_versions"
+
+    @property
+    def accuracies(self) -> list[float]:
+        return [e["accuracy"] for e in self.recorder.events if e["kind"] == "evaluate"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["fedbuff", "fedavg_k"])
+def test_runs_of_50_versions_come_to_the_same_as_without(name: str) -> None:
+    """With equal weights nothing is rounded but uploads; the clip norm is above all of them."""
+    more = ["num_versions=50", "eval_every=10", "secure_aggregation.clip_norm=50"]
+    if name == "fedbuff":
+        more.append("algorithm.strategy.staleness_function=constant")
+    config = secure(name, *more)
+    run = Run(config)
+    scale = run.helper.requests[0].terms.scale
+    for updates, mean in run.seen:
+        plain = [run.secrets[u.client_id, sequence_of(u)] for u in updates]
+        exact = np.mean(np.stack(plain).astype(float), axis=0)
+        assert np.abs(mean - exact).max() < 1 / scale + 2.0**-24 * np.abs(exact).max()
+    assert len(run.seen) == 50
+    config.secure_aggregation = {"name": "none"}
+    plain_run = Run(config)
+    assert len(run.accuracies) == 6
+    assert np.abs(np.subtract(run.accuracies, plain_run.accuracies)).max() < 0.02
+    assert run.accuracies[-1] > run.accuracies[0] + 0.3
+
+
+def sequence_of(update: Update) -> int:
+    from fl_app.secure.seals import Seal
+
+    return Seal.of(update.seal).sequence
+
+
+def test_staleness_weights_are_kept_up_to_the_rounding_that_is_told() -> None:
+    run = Run(secure("fedbuff", "num_versions=10"))
+    for event in run.recorder.events:
+        if event["kind"] == "aggregate":
+            exact = (1.0 + np.array(event["age"])) ** -0.5 / 4
+            shares = np.array(event["weight"]) / sum(event["weight"])
+            worst = np.abs(shares / (exact / exact.sum()) - 1).max()
+            assert np.isclose(sum(event["weight"]), exact.sum())
+            assert np.isclose(worst, event["weight_rounding"])
+            assert "effective_clients" not in event
+
+
+def test_a_modelled_run_has_the_same_events_and_the_same_model() -> None:
+    masked, modelled = (
+        Run(secure("fedbuff", "num_versions=6", f"secure_aggregation.simulate={how}"))
+        for how in ("helper", "cost")
+    )
+    assert masked.recorder.events == modelled.recorder.events
+    assert (masked.outcome.params == modelled.outcome.params).all()
+    arrival = next(e for e in masked.recorder.events if e["kind"] == "arrival")
+    assert arrival["bytes"] == 4 * masked.outcome.params.size + 216
+
+
+@pytest.mark.slow
+def test_nothing_that_the_server_holds_is_like_an_upload() -> None:
+    """All messages of a run and the server's memory at its end, beside what clients computed.
+
+    A guess of whose upload is whose, for every pair of an aggregation, is right by chance alone.
+    The same guess is always right where uploads are not masked.
+    """
+    shares = {}
+    for how in ("helper", "cost"):
+        run = Run(secure("fedbuff", "num_versions=25", f"secure_aggregation.simulate={how}"))
+        right = total = 0
+        for updates, _ in run.seen:
+            plain = [run.secrets[u.client_id, sequence_of(u)] for u in updates]
+            shown = [u.vector.view(np.uint32).view(np.int32).astype(float) for u in updates]
+            for i in range(len(updates)):
+                for j in range(i):
+                    guess = (plain[i] - plain[j]).astype(float)
+                    right += float((shown[i] - shown[j]) @ guess) > 0
+                    total += 1
+        shares[how] = right / total
+        if how == "helper":
+            held = [u.vector for u in run.memory["buffer"]]
+            assert all(u.seal for u in run.memory["buffer"])
+            for secret in run.secrets.values():
+                for vector in held:
+                    assert not np.isclose(secret, vector).mean() > 0.1
+            told = json.dumps(run.recorder.events)
+            assert "seal" not in told
+    assert total == 150
+    assert shares["cost"] == 1.0
+    assert abs(shares["helper"] - 0.5) < 4.5 * 0.5 / np.sqrt(150)
+
+
+@pytest.mark.slow
+def test_a_client_twice_in_the_buffer_is_once_in_an_aggregation() -> None:
+    fast = ["num_clients=6", "algorithm.schedule.concurrency=6", "devices=uniform_110x"]
+    run = Run(secure("fedbuff", "num_versions=12", *fast))
+    events = [e for e in run.recorder.events if e["kind"] == "aggregate"]
+    assert all(len(set(e["client"])) == 4 for e in events)
+    arrivals = [e["client"] for e in run.recorder.events if e["kind"] == "arrival"]
+    assert any(a == b for a, b in pairwise(arrivals))
+
+
+def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on() -> None:
+    config = secure("fedbuff", "num_versions=12")
+    components = build_components(config)
+    sender: Any = components.trainer.sender
+    keys = sender._keys
+    liar = 3
+    sender._keys = lambda client: (keys(0)[0], keys(4 if client == liar else client)[1])
+    recorder = Recorder()
+    engine = build_engine(components, sinks=[recorder], batch=1)
+    assert engine.run().stopped == "num_versions"
+    rejected = [e for e in recorder.events if e["kind"] == "reject"]
+    assert rejected
+    assert {e["client"] for e in rejected} == {liar}
+    assert {e["reason"] for e in rejected} == {"its device is not registered"}
+    assert recorder.history.orders_wasted >= len(rejected)
+    state = engine.state_dict()
+    assert len(state["buffer"]) + len(state["busy"]) >= sum(state["cited"].values())
+
+
+def test_messages_have_the_same_size_whatever_they_hold() -> None:
+    from flwr.app import Message
+    from flwr.common.serde import message_from_proto, message_to_proto
+
+    from fl_app.core.layout import Layout
+
+    components = build_components(secure("fedbuff"))
+    trainer = components.trainer
+    layout: Layout = trainer.model.layout
+    FakeGrid(lambda message, context: message, 0)  # gives this process the identity of a ServerApp
+    message = Message(wire.query_record(), dst_node_id=3, message_type="train")
+    order = message_from_proto(message_to_proto(message))
+    sizes = set()
+    for fill in (0.0, 1e-3, 5.0):
+        sender: Any = trainer.sender
+
+        class Fixed:
+            def train(self, order: Any, out: Any = None, fill: float = fill) -> Any:
+                from fl_app.core.types import Upload
+
+                return Upload(np.full(layout.size, fill, np.float32), "delta", 10, 0.1 + fill)
+
+        sender._trainer = Fixed()
+        arrays, examples, metrics = trainer.fit([], {"client-id": 3, "version": 0})
+        reply = wire.pack_upload(order, layout, arrays, examples, metrics)
+        upload = wire.unpack_reply(reply, layout)
+        assert len(upload.seal) == 216
+        assert (upload.vector.view(np.uint32) == arrays[0]).all()
+        content = next(iter(reply.content.array_records["arrays"].values()))
+        texts = reply.content.config_records["config"]
+        sizes.add((len(content.data), len(texts["seal"]), len(wire.to_bytes(reply))))
+    assert len(sizes) == 1
+
+
+def test_other_integers_on_the_wire_are_refused() -> None:
+    from flwr.app import Array, ArrayRecord
+
+    from fl_app.flower import encoding
+
+    layout = build_components(secure("fedbuff")).trainer.model.layout
+    for array in (np.zeros(layout.size, np.float32), np.zeros(3, np.uint32)):
+        with pytest.raises(ValueError, match=r"masked is .*, expected uint32"):
+            encoding.vector_of(ArrayRecord({"masked": Array(array)}), layout, "masked")
+    with pytest.raises(ValueError, match="a masked upload must hold masked alone"):
+        encoding.vector_of(ArrayRecord({"other": Array(array)}), layout, "masked")

@@ -1,0 +1,90 @@
+"""Masked uploads by hand: some simulated devices, a helper, and the server's half."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from fl_app.core.types import Order, Scores, Update, Upload, Vector
+from fl_app.core.weighting import Weighting
+from fl_app.secure.device import Masked
+from fl_app.secure.helper import Helper
+from fl_app.secure.ledger import Ledger
+from fl_app.secure.request import Member, Request
+from fl_app.secure.server import SecureAggregation
+from fl_app.secure.simulated import SimulatedDevices, device_key, helper_key
+from fl_app.secure.terms import Terms
+
+SIZE, CLIENTS = 64, 6
+TERMS = Terms("task", "fedbuff", "", "delta", SIZE, 4.0, 2.0**18)
+
+
+class Given:
+    """Trains nothing: uploads what it was given."""
+
+    def __init__(self, uploads: Sequence[Upload]) -> None:
+        self.uploads = list(uploads)
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        return self.uploads.pop(0)
+
+    def score(self, order: Order) -> Scores:
+        raise NotImplementedError
+
+
+def upload(vector: Vector, examples: int = 10) -> Upload:
+    return Upload(vector.copy(), "delta", examples, 0.5)
+
+
+def masked(
+    vector: Vector,
+    client: int,
+    *,
+    sequence: int = 0,
+    base_version: int = 3,
+    examples: int = 10,
+    terms: Terms = TERMS,
+    keys: Any = "simulated",
+    losses: bool = True,
+) -> Update:
+    """The update that a client's masked upload becomes."""
+    if keys == "simulated":
+
+        def keys(client: int) -> Any:
+            return helper_key(0).public_key(), device_key(0, client)
+
+    order = Order(9, client, sequence, base_version, vector, {"run": terms.run}, 0.0)
+    trainer = Masked(
+        Given([upload(vector, examples)]), replace(terms, run=""), seed=0, losses=losses, keys=keys
+    )
+    return Update.of(trainer.train(order), client, base_version, 9)
+
+
+def vectors(count: int = CLIENTS, seed: int = 0, size: int = SIZE) -> list[Vector]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(size).astype(np.float32) / 8 for _ in range(count)]
+
+
+def helper(least: int = 3, ledger: Ledger | None = None) -> Helper:
+    return Helper(helper_key(0), SimulatedDevices(0, CLIENTS), ledger or Ledger(), least)
+
+
+def request(
+    updates: Sequence[Update],
+    version: int = 3,
+    weighting: Weighting | None = None,
+    terms: Terms = TERMS,
+) -> Request:
+    weighting = weighting or Weighting("polynomial", exponent=0.5)
+    return Request(terms, version, weighting, [Member.of(update) for update in updates])
+
+
+def server(tells: Any = None, least: int = 3, **weighting: Any) -> SecureAggregation:
+    return SecureAggregation(
+        tells or helper(least),
+        TERMS,
+        Weighting(**weighting),
+        members=CLIENTS,
+        least=least,
+    )

@@ -1,0 +1,285 @@
+"""Every check of the helper, seen to refuse."""
+
+import multiprocessing
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from secure_world import CLIENTS, SIZE, TERMS, helper, masked, request, vectors
+
+from fl_app.core.types import Update
+from fl_app.core.weighting import Weighting
+from fl_app.secure.errors import Refused
+from fl_app.secure.helper import Helper
+from fl_app.secure.ledger import Ledger
+from fl_app.secure.masks import Mask
+from fl_app.secure.request import Request
+from fl_app.secure.seals import Seal
+from fl_app.secure.simulated import SimulatedDevices, device_key, helper_key
+
+
+def updates(count: int = 4, **more: int) -> list[Update]:
+    return [masked(vector, i, **more) for i, vector in enumerate(vectors(count))]
+
+
+def refused(asked: Request, tells: Helper | None = None) -> Refused:
+    with pytest.raises(Refused) as caught:
+        (tells or helper()).sum(asked)
+    return caught.value
+
+
+def test_it_tells_the_sum_of_the_masks() -> None:
+    total = helper().sum(request(updates()))
+    assert total.shape == (SIZE,)
+    assert total.dtype == np.uint32
+
+
+def test_too_few_uploads() -> None:
+    assert "2 uploads must be between 3 and 10000" in str(refused(request(updates(2))))
+
+
+def test_too_few_devices() -> None:
+    few = [masked(v, i % 2, sequence=i // 2) for i, v in enumerate(vectors(4))]
+    assert "2 different devices must be at least 3" in str(refused(request(few)))
+
+
+def test_least_two_devices() -> None:
+    with pytest.raises(ValueError, match=r"min_clients=1 must be a finite number >= 2"):
+        helper(least=1)
+
+
+def test_a_device_that_is_not_registered() -> None:
+    error = refused(request([*updates(), masked(vectors()[0], CLIENTS)]))
+    assert error.members == {4: "its device is not registered"}
+
+
+def test_a_device_that_signs_as_another_client() -> None:
+    def keys(client: int) -> tuple[object, ec.EllipticCurvePrivateKey]:
+        return helper_key(0).public_key(), device_key(0, 1)
+
+    error = refused(request([*updates(), masked(vectors()[0], 4, keys=keys)]))
+    assert error.members == {4: "its device is not registered"}
+
+
+UNSIGNED = {0: "its device has not signed run, order, version, examples and terms"}
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"base_version": 2},
+        {"num_examples": 11},
+        {"client_id": 0, "seal": "sequence"},
+        {"seal": "signature"},
+        {"seal": "sealed"},
+    ],
+    ids=str,
+)
+def test_what_a_device_has_not_signed(lie: dict[str, object]) -> None:
+    first, *others = updates()
+    seal = Seal.of(first.seal)
+    changed = {
+        "sequence": replace(seal, sequence=1),
+        "signature": replace(seal, signature=seal.signature[:-1] + b"\x00"),
+        "sealed": replace(seal, sealed=Seal.of(others[0].seal).sealed),
+    }
+    if "seal" in lie:
+        lie = {**lie, "seal": changed[str(lie["seal"])].to_bytes()}
+    assert refused(request([replace(first, **lie), *others])).members == UNSIGNED  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"run": "another"},
+        {"task": "another"},
+        {"algorithm": "another"},
+        {"kind": "pseudo"},
+        {"scale": 2.0**17},
+        {"clip_norm": 5.0},
+        {"size": SIZE - 1},
+    ],
+    ids=str,
+)
+def test_other_terms_than_the_devices_signed(other: dict[str, object]) -> None:
+    """Such as uploads of another run, or a replay of a run's uploads in another one."""
+    error = refused(request(updates(), terms=replace(TERMS, **other)))  # type: ignore[arg-type]
+    assert error.members == dict.fromkeys(range(4), UNSIGNED[0])
+
+
+def test_a_version_before_that_of_an_upload() -> None:
+    assert "base_version=3 must be between 0 and 2" in str(refused(request(updates(), version=2)))
+
+
+def test_a_seal_for_another_helper() -> None:
+    def keys(client: int) -> tuple[object, ec.EllipticCurvePrivateKey]:
+        return X25519PrivateKey.generate().public_key(), device_key(0, client)
+
+    error = refused(request([*updates(3), masked(vectors()[0], 4, keys=keys)]))
+    assert error.members == {3: "its seal is for another helper, or of another statement"}
+
+
+def test_weights_are_the_helpers_own() -> None:
+    """The server states a version and a rule; every weight is from 1 to 16 and decodes nothing."""
+    mine = [masked(v, i, base_version=i) for i, v in enumerate(vectors(5))]
+    for rule in (
+        Weighting("polynomial", exponent=50.0),
+        Weighting("exponential"),
+        Weighting(mixing=0.999),
+        Weighting("hinge", slope=1e6),
+    ):
+        tells = helper()
+        total = tells.sum(request(mine, version=2**40, weighting=rule))
+        assert total.any()
+
+
+def test_a_seed_is_used_once() -> None:
+    tells, mine = helper(), updates(5)
+    tells.sum(request(mine[:4]))
+    error = refused(request(mine[1:]), tells)
+    assert error.members == dict.fromkeys(range(3), "its seed was used before")
+    assert "the difference of two sums would show single uploads" in str(error)
+    assert refused(request(mine[:4], version=4), tells).members.keys() == {0, 1, 2, 3}
+    # What was refused has used nothing.
+    tells.sum(request([mine[4], *updates(3, sequence=1)]))
+
+
+def test_the_difference_of_two_sums_would_show_an_upload() -> None:
+    """The attack that the check prevents, with a helper that forgets."""
+    mine, plain = updates(5), vectors(5)
+
+    def opened(members: Sequence[Update]) -> np.ndarray:
+        total = sum(update.vector.view(np.uint32) for update in members)
+        masks = helper().sum(request(members, weighting=Weighting()))
+        return (total - masks).view(np.int32) / TERMS.scale
+
+    shown = opened(mine) - opened(mine[1:])
+    assert np.abs(shown - plain[0]).max() < 2 / TERMS.scale
+
+
+def test_the_same_request_gets_the_same_answer_again() -> None:
+    tells, asked = helper(), request(updates())
+    assert (tells.sum(asked) == tells.sum(asked)).all()
+    assert (tells.sum(Request.of(asked.to_bytes())) == tells.sum(asked)).all()
+
+
+def test_a_seed_twice_in_one_request() -> None:
+    """A device that seals one seed twice, for two orders."""
+
+    class SameSeed:
+        def token_bytes(self, count: int) -> bytes:
+            return bytes(count)
+
+    import fl_app.secure.device as device
+
+    real, device.secrets = device.secrets, SameSeed()  # type: ignore[attr-defined]
+    try:
+        twice = [masked(vectors()[0], 4), masked(vectors()[1], 5)]
+    finally:
+        device.secrets = real  # type: ignore[attr-defined]
+    error = refused(request([*updates(3), *twice]))
+    assert error.members == {4: "its seed was used before"}
+
+
+def test_the_record_outlives_a_restart(tmp_path: Path) -> None:
+    path, mine = tmp_path / "helper.db", updates(5)
+    ledger = Ledger.create(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    key = ledger.private_key.private_bytes_raw()
+    first = helper(ledger=ledger).sum(request(mine[:4]))
+    ledger.close()
+    again = Ledger(path)
+    assert again.private_key.private_bytes_raw() == key
+    assert (helper(ledger=again).sum(request(mine[:4])) == first).all()
+    assert refused(request(mine[1:]), helper(ledger=again)).members.keys() == {0, 1, 2}
+    assert again.count() == 4
+    with pytest.raises(FileExistsError):
+        Ledger.create(path)
+
+
+def test_two_helpers_share_a_record(tmp_path: Path) -> None:
+    path, mine = tmp_path / "helper.db", updates(5)
+    one, two = helper(ledger=Ledger.create(path)), helper(ledger=Ledger(path))
+    one.sum(request(mine[:4]))
+    assert refused(request(mine[1:]), two).members.keys() == {0, 1, 2}
+
+
+def test_without_a_record_there_is_no_helper(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"helper.db must be the helper's record"):
+        Ledger(tmp_path / "helper.db")
+    (tmp_path / "helper.db").write_bytes(b"no record, and longer than SQLite's header" * 9)
+    with pytest.raises(ValueError, match="file is not a database"):
+        Ledger(tmp_path / "helper.db")
+    (tmp_path / "other.db").touch()
+    with pytest.raises(ValueError, match="holds 0 keys, expected 1"):
+        _ = Ledger(tmp_path / "other.db").private_key
+
+
+@pytest.mark.slow
+def test_a_helper_killed_at_any_moment_uses_nothing_twice(tmp_path: Path) -> None:
+    """A process is killed after 0 to 60 ms of answers; the record then fits what it answered."""
+    path = tmp_path / "helper.db"
+    Ledger.create(path).close()
+    fork = multiprocessing.get_context("fork")
+    rounds = [updates(4, sequence=n) for n in range(300)]
+    answered = 0
+    for delay in np.linspace(0.0, 0.06, 20):
+        ours, theirs = fork.Pipe(duplex=False)
+        process = fork.Process(target=_answers, args=(path, rounds[answered:], theirs))
+        process.start()
+        theirs.close()
+        if ours.poll(5.0):
+            process.join(delay)
+        assert process.is_alive()
+        process.kill()
+        process.join()
+        while True:
+            try:
+                ours.recv()
+                answered += 1
+            except EOFError:
+                break
+        ledger = Ledger(path)
+        # At most one answer was noted and not given.
+        assert ledger.count() in (4 * answered, 4 * answered + 4)
+        tells = helper(ledger=ledger)
+        for mine in rounds[:answered]:
+            assert refused(request([*mine[:3], rounds[-1][3]]), tells).members.keys() == {0, 1, 2}
+        tells.sum(request(rounds[answered]))  # what was asked last is answered, noted or not
+        answered += 1
+        ledger.close()
+    assert answered > 20
+
+
+def _answers(path: Path, rounds: Sequence[Sequence[Update]], pipe: object) -> None:
+    tells = helper(ledger=Ledger(path))
+    for mine in rounds:
+        tells.sum(request(mine))
+        pipe.send(True)  # type: ignore[attr-defined]
+
+
+def test_masks_are_those_of_the_devices() -> None:
+    """With one step of weights, the sum is what has to be subtracted."""
+    plain = vectors(4)
+    mine = [masked(vector, i) for i, vector in enumerate(plain)]
+    total = sum(update.vector.view(np.uint32) for update in mine)
+    exact = (total - helper().sum(request(mine))).view(np.int32) / TERMS.scale
+    assert np.abs(exact - sum(plain)).max() < 4 / TERMS.scale
+    assert not (Mask(bytes(32)).next(SIZE) == total).any()
+
+
+def test_no_client_beyond_those_registered() -> None:
+    assert SimulatedDevices(0, 2).find(b"", 2) is None
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[]", b"{}", b"nothing", b'{"terms": 1, "version": 1, "weighting": 1, "members": 1}'],
+)
+def test_what_is_no_request(data: bytes) -> None:
+    with pytest.raises((ValueError, TypeError, AttributeError)):
+        Request.of(data)

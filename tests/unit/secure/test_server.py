@@ -1,0 +1,181 @@
+"""What the server opens, and what it can see."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from secure_world import CLIENTS, SIZE, TERMS, helper, masked, server, vectors
+
+from fl_app.core.errors import RunError
+from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.core.weighting import Weighting
+from fl_app.secure.device import Masked
+from fl_app.secure.errors import Refused
+from fl_app.secure.server import NoMasks
+from fl_app.secure.weights import integer_weights
+
+MODEL = GlobalModel(np.zeros(SIZE, np.float32), 5)
+
+
+def test_the_opened_mean_is_that_of_the_uploads_to_the_bound() -> None:
+    plain = vectors()
+    mine = [masked(v, i, base_version=i) for i, v in enumerate(plain)]
+    opened = server(function="polynomial", exponent=0.5).open(MODEL, mine)
+    weights = integer_weights((6.0 - np.arange(CLIENTS)) ** -0.5)
+    exact = np.average(np.stack(plain).astype(float), axis=0, weights=weights)
+    bound = 1 / TERMS.scale + 2.0**-24
+    for update in opened.updates:
+        assert np.abs(update.vector - exact).max() < bound
+        assert update.seal == b""
+    assert opened.report["quantisation_error"] == 1 / TERMS.scale
+    assert math.isclose(sum(opened.shares), 1.0)
+
+
+def test_a_capped_update_never_counts_more_than_the_heaviest() -> None:
+    """Rounding 15.4 sixteenths down leaves the others more than their share, unless capped."""
+    exact = np.array([1.0, 1.0, 0.965, 0.965])
+    examples = (1000 * exact).astype(int).tolist()
+    mine = [masked(v, i, examples=examples[i]) for i, v in enumerate(vectors(4))]
+    opened = server(by_examples=True, capped=True).open(MODEL, mine)
+    assert max(opened.shares) * exact.sum() <= 1.0 + 1e-12
+
+
+def test_no_masks_and_masks_come_to_the_same() -> None:
+    plain = vectors()
+    both = []
+    for tells, more in ((helper(), {}), (NoMasks(), {"keys": None})):
+        mine = [masked(v, i, **more) for i, v in enumerate(plain)]  # type: ignore[arg-type]
+        both.append(server(tells).open(MODEL, mine).updates[0].vector)
+    assert (both[0] == both[1]).all()
+
+
+def test_uploads_that_are_not_masked_are_refused() -> None:
+    opens = server()
+    bare = Upload(vectors(1)[0], "delta", 10, 0.5)
+    assert opens.refuse(bare).startswith("the upload is not masked")
+    sealed = replace(bare, seal=masked(vectors(1)[0], 0).seal)
+    assert opens.refuse(sealed) == ""
+    assert "kind 'pseudo' must be 'delta'" in opens.refuse(replace(sealed, kind="pseudo"))
+    assert "rate_sum=nan" in opens.refuse(replace(sealed, rate_sum=math.nan))
+
+
+def test_the_second_update_of_a_client_waits() -> None:
+    first, second, other = (masked(vectors(1)[0], client) for client in (1, 1, 2))
+    assert server().eligible([first, second, other]) == [first, other]
+
+
+def test_faults_of_single_uploads_are_told_and_others_end_the_run() -> None:
+    mine = [masked(v, i) for i, v in enumerate(vectors(4))]
+    lie = replace(mine[2], num_examples=99)
+    opened = server().open(MODEL, [*mine[:2], lie, mine[3]])
+    assert list(opened.faults) == [2]
+    assert opened.updates == ()
+    with pytest.raises(RunError, match="the helper refuses an aggregation: no"):
+        server(Refuses()).open(MODEL, mine)
+    with pytest.raises(RunError, match=r"an aggregation of 2 updates must have between .*=3 and"):
+        server().open(MODEL, mine[:2])
+
+
+class Refuses:
+    def sum(self, request: object) -> Any:
+        raise Refused("no")
+
+
+def test_losses_can_be_left_out() -> None:
+    assert masked(vectors(1)[0], 0).loss == 0.5
+    assert math.isnan(masked(vectors(1)[0], 0, losses=False).loss)
+
+
+def test_a_pause_and_another_kind_are_refused() -> None:
+    class Other:
+        def __init__(self, **changes: Any) -> None:
+            self._upload = replace(Upload(vectors(1)[0], "delta", 10, 0.5), **changes)
+
+        def train(self, order: object, out: Vector | None = None) -> Upload:
+            return self._upload
+
+    for changes, text in (({"done": False}, "paused"), ({"kind": "model"}, "is a model")):
+        trainer = Masked(Other(**changes), TERMS, seed=0, keys=None)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=text):
+            trainer.train(None)  # type: ignore[arg-type]
+
+
+# -- the transcript -------------------------------------------------------------------------------
+
+
+def transcript(plain: list[Vector], keys: Any = "simulated") -> tuple[list[Update], np.ndarray]:
+    """All that the server sees of one aggregation: masked uploads, seals, the sum of masks."""
+    mine = [masked(v, i, keys=keys) for i, v in enumerate(plain)]
+    tells = NoMasks() if keys is None else helper()
+    return mine, server(tells).open(MODEL, mine).updates[0].vector
+
+
+def told_apart(mine: list[Update], one: Vector, other: Vector) -> float:
+    """How surely the first two uploads are (one, other) and not (other, one), in sigmas."""
+    first, second = (u.vector.view(np.uint32).view(np.int32).astype(float) for u in mine[:2])
+    shown, guess = first - second, (one - other).astype(float)
+    return float(shown @ guess / (np.linalg.norm(guess) * shown.std()))
+
+
+def test_the_server_cannot_tell_two_clients_uploads_apart() -> None:
+    """Two runs in which two clients have exchanged their uploads show the same sum.
+
+    Whoever knows both uploads exactly guesses their owners from masked ones by chance alone, and
+    surely from uploads that are not masked.
+    """
+    size = 40_000
+    big = replace(TERMS, size=size)
+    rng = np.random.default_rng(0)
+    plain = [rng.standard_normal(size).astype(np.float32) / 100 for _ in range(4)]
+    swapped = [plain[1], plain[0], *plain[2:]]
+
+    def seen(order: list[Vector], keys: Any) -> list[Update]:
+        return [masked(v, i, keys=keys, terms=big) for i, v in enumerate(order)]
+
+    for keys, least, most in (("simulated", -4.5, 4.5), (None, 150.0, 400.0)):
+        for order, sign in ((plain, 1), (swapped, -1)):
+            assert least < sign * told_apart(seen(order, keys), plain[0], plain[1]) < most
+
+
+def test_a_masked_upload_is_uniform_whatever_it_holds() -> None:
+    """Bytes of masked uploads of zeros: chi-square with 255 degrees of freedom, mean 255."""
+    size = 100_000
+    zeros, terms = np.zeros(size, np.float32), replace(TERMS, size=size)
+    counts = np.bincount(masked(zeros, 0, terms=terms).vector.view(np.uint8), minlength=256)
+    expected = 4 * size / 256
+    assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * math.sqrt(2 * 255)
+    bare = np.bincount(masked(zeros, 0, keys=None, terms=terms).vector.view(np.uint8))
+    assert bare[0] == 4 * size
+
+
+def test_any_uploads_with_the_same_sum_explain_what_the_server_sees() -> None:
+    """T - 1 uploads and the sum are independent of the data.
+
+    For every other choice of uploads with the same sum there are masks that give the same
+    transcript, and masks are uniform. So the transcript is as probable with these uploads.
+    """
+    plain = vectors(4)
+    mine, mean = transcript(plain)
+    seen = [update.vector.view(np.uint32) for update in mine]
+    shift = np.random.default_rng(1).integers(0, 2**32, SIZE, np.uint32)
+    quantised = []
+    for i, vector in enumerate(plain):
+        quantised.append(masked(vector, i, keys=None).vector.view(np.uint32))
+    others = [quantised[0] + shift, quantised[1] - shift, *quantised[2:]]
+    masks = [y - q for y, q in zip(seen, quantised, strict=True)]
+    other_masks = [y - q for y, q in zip(seen, others, strict=True)]
+    assert not (masks[0] == other_masks[0]).all()
+    assert (sum(masks) == sum(other_masks)).all()  # which is all that the helper tells
+    told = (sum(seen) - sum(masks)).view(np.int32) / (4 * TERMS.scale)
+    assert (told.astype(np.float32) == mean).all()
+
+
+def test_weighting_is_checked() -> None:
+    assert Weighting.of(Weighting("hinge", slope=1.0).plain) == Weighting("hinge", slope=1.0)
+    for bad in ({"function": "other"}, {"exponent": -1.0}, {"mixing": 2.0}, {"capped": 1}):
+        with pytest.raises(ValueError, match=f"^weighting.{next(iter(bad))}="):
+            Weighting(**bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="weighting has the keys none"):
+        Weighting.of({})
