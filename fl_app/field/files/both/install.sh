@@ -212,7 +212,7 @@ place() {
         :
     elif [ -d "$home" ]; then
         rm -f "$home"/fl_app-*.whl
-        for file in "$here"/*.sh "$here"/*.py "$here"/*.service "$here"/*.yaml "$here"/*.whl \
+        for file in "$here"/*.sh "$here"/*.py "$here"/*.service "$here"/*.yaml "$here"/*.json "$here"/*.whl \
             "$here"/README.md "$here"/constraints.txt; do
             [ ! -f "$file" ] || cp -p "$file" "$home/"
         done
