@@ -21,6 +21,9 @@ def main(words: Sequence[str]) -> int:
     """Carry out a search; return the exit status, as of ``python -m fl_app``."""
     signals.received = None
     with signals.ending_at_once():  # the imports below take seconds
+        from hydra.errors import HydraException
+
+        from fl_app.cli import explain
         from fl_app.core.errors import Interrupted, RunError
         from fl_app.core.extras import MissingExtra, told_if_missing
 
@@ -33,6 +36,9 @@ def main(words: Sequence[str]) -> int:
         except RunError as error:
             print(f"error: {type(error).__name__}: {error}", file=sys.stderr)
             return 1
+        except HydraException as error:
+            print(f"error: {explain(error, words)}", file=sys.stderr)
+            return 2
         except (ValueError, MissingExtra) as error:
             print(f"error: {error}", file=sys.stderr)
             return 2

@@ -344,13 +344,19 @@ class SearchedCell:
         following = self.study.next()
         if following is None:
             return False
-        self._trial, values = following
-        self._rung, self._summaries = 0, {}
-        own = [*self.words, *(space.override(key, value) for key, value in values.items())]
-        own += [f"experiment.only=[{self.name}]", "resume=auto", "checkpoint_final=true"]
+        self._trial, values, self._rung = following
+        self._summaries = {}
+        own = [
+            *self.words,
+            f"experiment.only=[{self.name}]",
+            "resume=auto",
+            "checkpoint_final=true",
+        ]
+        # Not with the values: the cell may have keys that the experiment's own algorithm lacks.
+        config = hydra.compose("config", overrides=own)
+        own += [space.override(key, value) for key, value in values.items()]
         self._configs = {}
         for seed in self.settings.seeds:
-            config = hydra.compose("config", overrides=[*own, f"experiment.seeds=[{seed}]"])
             (self._configs[seed],) = checked_cells(config, [*own, f"seed={seed}"]).values()
         return True
 
@@ -379,7 +385,7 @@ class SearchedCell:
         self._trial.set_user_attr(
             "spent", sum(s["client_updates"] for s in self._summaries.values())
         )
-        if self.study.judge(self._trial, self._rung, scores, last):
+        if self.study.judge(self._trial, self._rung, scores):
             self._rung, self._summaries = self._rung + 1, {}
         else:
             self._leave()

@@ -120,6 +120,7 @@ class CellStudy:
         self.name = name
         self.space = space
         self._trials = trials
+        self._rungs = rungs
         pruner = MedianPruner(n_startup_trials=max(FEW, len(first))) if rungs else NopPruner()
         self.study = optuna.create_study(
             storage=storage,
@@ -131,6 +132,9 @@ class CellStudy:
         )
         for values in first[len(self.study.get_trials(deepcopy=False)) : trials]:
             self.study.enqueue_trial(values)
+        for each in self.trials:
+            if each.state == TrialState.RUNNING and each.intermediate_values:
+                self._decide(Trial(self.study, each._trial_id))
 
     @property
     def trials(self) -> list[FrozenTrial]:
@@ -138,44 +142,56 @@ class CellStudy:
         known = self.study.get_trials(deepcopy=False)
         return [trial for trial in known if trial.state != TrialState.WAITING]
 
-    def next(self) -> tuple[Trial, Values] | None:
-        """The trial that was interrupted, or a new one, with its values; None = all have ended."""
-        ended = running = None
+    def next(self) -> tuple[Trial, Values, int] | None:
+        """The trial that was interrupted, or a new one; None = all have ended.
+
+        Returns:
+            The trial, its values, and its rung: as many as it has passed.
+        """
         known = self.trials
-        ended = sum(trial.state in ENDED for trial in known)
         running = next((trial for trial in known if trial.state == TrialState.RUNNING), None)
         if running is not None:
             trial = Trial(self.study, running._trial_id)
-        elif ended >= self._trials:
+        elif sum(trial.state in ENDED for trial in known) >= self._trials:
             return None
         else:
             trial = self.study.ask()
-        return trial, {key: _suggest(trial, key, each) for key, each in self.space.items()}
+        values = {key: _suggest(trial, key, each) for key, each in self.space.items()}
+        return trial, values, len(self._scores(trial))
 
-    def judge(self, trial: Trial, rung: int, scores: Mapping[int, float], last: bool) -> bool:
+    def judge(self, trial: Trial, rung: int, scores: Mapping[int, float]) -> bool:
         """Record what a trial has come to.
 
         Args:
             trial: of this study.
-            rung: from 0.
+            rung: from 0; the last one is the end of the trial.
             scores: of every seed; the higher, the better.
-            last: whether this is the end of the trial.
 
         Returns:
             Whether the trial goes on.
         """
-        score = fmean(scores.values())
-        known = self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
-        if rung not in known:
-            trial.report(score, rung)
         trial.set_user_attr("scores", {str(seed): each for seed, each in scores.items()})
-        if last:
-            self.study.tell(trial, score)
+        trial.report(fmean(scores.values()), rung)
+        return self._decide(trial)
+
+    def _decide(self, trial: Trial) -> bool:
+        """End a trial that is at its end or below the median; return whether it goes on.
+
+        The scores of a trial are recorded before, so that a search that was killed in between
+        decides the same without them. Its runs may have gone on by then.
+        """
+        scores = self._scores(trial)
+        if len(scores) > self._rungs:
+            self.study.tell(trial, scores[self._rungs])
             return False
         if trial.should_prune():
             self.study.tell(trial, state=TrialState.PRUNED)
             return False
         return True
+
+    def _scores(self, trial: Trial) -> dict[int, float]:
+        """The score of a trial at each rung that it was judged at."""
+        return self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
 
     def fail(self, trial: Trial, reason: str) -> None:
         """Record that a run of a trial failed, such as one that diverged: worse than any score."""

@@ -19,9 +19,9 @@ from fl_app.search.search import cells_to_search
 from fl_app.search.settings import split
 from fl_app.search.space import grid
 
-SPACE = (
-    "algorithm.client.local_lr=tag(log,interval(0.01,1)) algorithm.client.local_steps=choice(5,10)"
-)
+# The last key is of one cell alone, and not of the algorithm that runs without an experiment.
+SPACE = "['algorithm.client.local_lr=tag(log,interval(0.01,1))']"
+MIXING = "['algorithm.strategy.mixing=interval(0.3,0.9)']"
 WORDS = [
     "experiment=quickstart",
     "experiment.only=[fedbuff,fedasync]",
@@ -31,7 +31,8 @@ WORDS = [
     "search.updates=60",
     "search.rungs=[20]",
     "search.seeds=[0,1]",
-    f"search.space={SPACE}",
+    f"experiment.space={SPACE}",
+    f"+experiment.spaces.fedasync={MIXING}",
 ]
 
 
@@ -63,6 +64,9 @@ def test_every_cell_gets_the_same_trials_and_updates(searched: Path) -> None:
     assert {row["client_updates"] for row in trials if row["state"] == "complete"} == {"120"}
     rates = [float(row["algorithm.client.local_lr"]) for row in trials]
     assert rates[:3] == rates[4:7] == [0.01, 0.1, 1.0]
+    mixing = [row["algorithm.strategy.mixing"] for row in trials]
+    assert mixing[:7] == [""] * 4 + ["0.6"] * 3  # configured, until the grid has ended
+    assert 0.3 <= float(mixing[7]) <= 0.9
     for row in trials:
         if row["state"] == "complete":
             of_seeds = [float(row["score_seed0"]), float(row["score_seed1"])]

@@ -44,12 +44,15 @@ def study(storage: JournalStorage, seed: int = 0, rungs: int = 1) -> CellStudy:
 def carry_out(own: CellStudy) -> None:
     """With a score that is best at x = 0.3 and y = "c", and half of it at the rung."""
     while (following := own.next()) is not None:
-        trial, values = following
+        trial, values, passed = following
         score = 1 - (values["x"] - 0.3) ** 2 + (values["y"] == "c")
         if values["x"] < -0.9:
             own.fail(trial, "diverged")
-        elif own.judge(trial, 0, {0: score / 2, 1: score / 2 - 0.1}, False):
-            own.judge(trial, 1, {0: score, 1: score - 0.1}, True)
+            continue
+        for rung in range(passed, 2):
+            reached = score * (1 + rung) / 2
+            if not own.judge(trial, rung, {0: reached, 1: reached - 0.1}):
+                break
 
 
 def told(own: CellStudy) -> list[object]:
@@ -111,5 +114,18 @@ def test_another_seed_is_another_study(tmp_path: Path, whole: CellStudy) -> None
 def test_without_rungs_no_trial_ends_early(tmp_path: Path) -> None:
     own = study(open_journal(tmp_path / "study.jsonl"), rungs=0)
     while (following := own.next()) is not None:
-        own.judge(following[0], 0, {0: following[1]["x"]}, True)
+        own.judge(following[0], 0, {0: following[1]["x"]})
     assert {t.state for t in own.trials} == {TrialState.COMPLETE}
+
+
+def test_an_interrupted_trial_goes_on_at_the_rung_that_it_had_reached(tmp_path: Path) -> None:
+    """Its runs are beyond the rungs before, to which they could not return."""
+    own = study(open_journal(tmp_path / "study.jsonl"))
+    following = own.next()
+    assert following is not None
+    trial, values, passed = following
+    assert passed == 0
+    assert own.judge(trial, 0, {0: 1.0})
+    again = study(open_journal(tmp_path / "study.jsonl")).next()
+    assert again is not None
+    assert again[1:] == (values, 1)
