@@ -53,6 +53,14 @@ def test_page_of_a_run_tells_all_of_it(tmp_path):
     assert "<pre>0.00 s: order, version 0\n" in text  # a story
 
 
+def test_page_says_how_much_of_the_time_the_server_was_at_work(tmp_path):
+    busy = {"dispatch": 0.5, "receipt": 1.0, "aggregation": 0.0, "evaluation": 7.0}
+    events = [{**e, "busy": busy} if e["kind"] == "aggregate" else e for e in EVENTFUL]
+    write_cell(tmp_path, events=events)
+    tile = "<span>server at work</span><b>77%</b><small>64% for evaluation</small>"
+    assert tile in page(tmp_path)  # in 11 seconds
+
+
 def test_page_needs_no_network(tmp_path):
     write_cell(tmp_path, events=EVENTFUL)
     assert not re.findall(r"(?:src|href)=[\"'](?!data:)[^\"']+", page(tmp_path))
