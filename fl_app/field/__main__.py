@@ -123,6 +123,20 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.set_defaults(command=_doctor)
 
+    helper = commands.add_parser(
+        "helper", help="serve a folder's helper of secure aggregation, or add one to a kit (--new)"
+    )
+    helper.add_argument("folder", type=Path, help="the helper's folder; with --new a kit")
+    helper.add_argument("--new", action="store_true", help="add the folder helper to a kit")
+    helper.add_argument(
+        "--host", "-H", action="append", help="to listen on; with --new, names of its machine"
+    )
+    helper.add_argument("--port", type=int, default=8101, help="(8101)")
+    helper.add_argument(
+        "--min-clients", type=int, help="fewest different devices of a sum (half of them)"
+    )
+    helper.set_defaults(command=_helper)
+
     healthy = commands.add_parser(
         "healthy", help="exit with 0 if a folder's process answers, else with 1"
     )
@@ -270,6 +284,24 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     kit = None if arguments.folder is None else Kit.read(arguments.folder)
     return show(examine(kit, arguments.superlink, arguments.training_time, arguments.overrides))
+
+
+def _helper(arguments: argparse.Namespace) -> int:
+    if arguments.new:
+        from fl_app.field.helper import add_helper
+
+        hosts = arguments.host or [socket.gethostname()]
+        folder = add_helper(
+            arguments.folder, hosts, port=arguments.port, least=arguments.min_clients
+        )
+        print(f"Give {folder} to the party that runs the helper, before devices get their folders.")
+        print(f"A run needs secure_aggregation.address={hosts[0]}:{arguments.port}")
+        return 0
+    from fl_app.secure.service import serve
+
+    least = 2 if arguments.min_clients is None else arguments.min_clients
+    serve(arguments.folder.resolve(), (arguments.host or ["0.0.0.0"])[0], arguments.port, least)
+    return 0
 
 
 def _healthy(arguments: argparse.Namespace) -> int:

@@ -5,8 +5,8 @@
 
 of an upload v_i with d entries. Rounding is random, so that the mean of many uploads has no bias.
 An entry changes by less than 1 / s, and so does every entry of a weighted mean. C is reduced by
-what rounding can add, so ||q_i|| <= s C always holds. That bounds sums, and the noise that privacy
-needs.
+what rounding can add, so ||q_i|| <= s C always holds. That bounds sums, and what one
+client can change of them.
 
 A sum of at most K uploads with weights of at most 16 does not overflow if 16 K C s < 2^31.
 """
@@ -23,7 +23,6 @@ from fl_app.secure.masks import Integers, Mask, blocks
 from fl_app.secure.weights import LARGEST
 
 LIMIT = 2.0**31
-TAILS = 10.0  # standard deviations of noise that must not overflow either
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,32 +91,29 @@ class FixedPoint:
         return vector
 
 
-def largest_scale(clip_norm: float, members: int, noise_multiplier: float = 0.0) -> float:
+def largest_scale(clip_norm: float, members: int) -> float:
     """The largest power of two s with which sums cannot overflow.
 
     Args:
         clip_norm: C > 0.
         members: K >= 1.
-        noise_multiplier: standard deviation of the helper's noise over 16 C s.
     """
-    most = (LIMIT - 1) / (LARGEST * clip_norm * (members + TAILS * noise_multiplier))
+    most = (LIMIT - 1) / (LARGEST * clip_norm * members)
     return 2.0 ** math.floor(math.log2(most))
 
 
-def check_overflow(
-    clip_norm: float, scale: float, members: int, noise_multiplier: float = 0.0
-) -> None:
+def check_overflow(clip_norm: float, scale: float, members: int) -> None:
     """Refuse a scale with which a sum could overflow: 16 K C s must be below 2^31.
 
     Raises:
         ValueError: naming the largest scale.
     """
-    largest = LARGEST * clip_norm * scale * (members + TAILS * noise_multiplier)
+    largest = LARGEST * clip_norm * scale * members
     require(
         largest < LIMIT,
         "secure_aggregation.scale",
         f"{scale:g}",
-        f"at most {largest_scale(clip_norm, members, noise_multiplier):g} with "
+        f"at most {largest_scale(clip_norm, members):g} with "
         f"secure_aggregation.clip_norm={clip_norm:g} and schedule.buffer_size={members}",
         "a sum could reach 2^31 and overflow",
     )

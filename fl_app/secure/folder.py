@@ -15,6 +15,7 @@ from fl_app.secure.seals import DeviceKey, DevicePublicKey, check_curve, device_
 
 KIT = "FL_APP_KIT"
 PUBLIC_KEY = "helper.pub"  # of the helper, PEM, in every device's folder
+CLIENT = "helper-client"  # certificate and key with which the server asks the helper
 RECORD = "helper.db"  # of the helper: its private key and the seeds that were used
 
 
@@ -120,5 +121,5 @@ def server_context(folder: Path) -> ssl.SSLContext:
         OSError: a file cannot be read.
     """
     context = ssl.create_default_context(cafile=folder / "ca.crt")
-    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    context.load_cert_chain(folder / f"{CLIENT}.crt", folder / f"{CLIENT}.key")
     return context

@@ -10,7 +10,7 @@ if [ -z "${SUPERLINK-}" ]; then # systemd and Docker read node.env themselves
 fi
 export PATH="${VENV:+$VENV/bin:}$PATH" # Flower's commands call each other by name
 export FLWR_HOME="$PWD/flower" XDG_STATE_HOME="$PWD/state" XDG_CACHE_HOME="$PWD/cache"
-export FL_APP_DATA="${FL_APP_DATA-$PWD/data}"
+export FL_APP_DATA="${FL_APP_DATA-$PWD/data}" FL_APP_KIT="$PWD"
 if [ -n "${DATA-}" ]; then # this device trains on data of its own
     NODE_CONFIG="${NODE_CONFIG-} data='$DATA'"
 fi
