@@ -49,8 +49,18 @@ def test_images_get_what_they_need_and_no_more():
 
 def test_scripts_have_no_lint():
     scripts = sorted(FILES.glob("*/*.sh"))
-    assert [script.name for script in scripts] == ["install.sh", "start.sh", "start.sh"]
+    assert [script.name for script in scripts] == ["install.sh", *["start.sh"] * 3]
     assert examine(TOOLS / "shellcheck", *scripts) == ""
+
+
+def test_the_helpers_compose_file_follows_its_schema(tmp_path):
+    (tmp_path / "helper.env").write_text('PORT="8102"\n')
+    compose = (FILES / "helper" / "compose.yaml").read_text()
+    (tmp_path / "compose.yaml").write_text(compose)
+    words = ["--env-file", "helper.env", "config"]
+    output = examine(TOOLS / "docker-compose", *words, cwd=tmp_path)
+    (service,) = yaml.safe_load(output)["services"].values()
+    assert (service["ports"][0]["target"], service["ports"][0]["published"]) == (8102, "8102")
 
 
 @pytest.mark.parametrize("where", ["server", "node-1", "."])
@@ -102,8 +112,9 @@ def test_containers_see_the_data_of_their_device_and_cannot_change_them(kit, tmp
 def test_systemd_units_are_understood(kit, tmp_path):
     """With a Python that exists here."""
     units = [*kit.glob("server/*.service"), *kit.glob("node-0/*.service")]
+    units += FILES.glob("helper/*.service")
     for unit in units:
         text = unit.read_text().replace("/opt/fl-app/.venv/bin/python", sys.executable)
         (tmp_path / unit.name).write_text(text)
-    assert len(units) == 3
+    assert len(units) == 4
     assert examine("systemd-analyze", "verify", *sorted(tmp_path.iterdir())) == ""
