@@ -37,6 +37,29 @@ def test_two_versions() -> None:
     assert second.tolist() == pytest.approx([4.625])
 
 
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"nesterov": "algorithm"}, 6.375),
+        ({"squares": "per_client"}, 5.9375),
+        ({"squares": "code"}, 32.1875),
+    ],
+)
+def test_other_readings(settings: dict[str, str], expected: float) -> None:
+    """After t = 0 of the test above, uploads -1 and -3: d = 2, the mean of squares is 5.
+
+    algorithm:  d_ah = 2 - 0.875 4 = -1.5, V = 0.875 - 1.5 + (-1.5 - 2) = -4.125
+    per client: d_ah = 2 - 0.875 5 = -2.375, V = 0.875 - 2.375 - 0.5 4.375 = -3.6875
+    code:       d_ah = 2 - 0.875 25 = -19.875, V = 0.875 - 19.875 - 0.5 21.875 = -29.9375
+    """
+    strategy = OverlapFedAvg(server_lr=0.5, compensation=0.25, momentum=0.5, **settings)
+    uploads = [update(0, 0, (-1,)), update(1, 0, (-2,), examples=30)]
+    strategy.aggregate(GlobalModel(vec(4), 0), uploads)
+    uploads = [update(0, 0, (-1,)), update(1, 0, (-3,))]
+    second = strategy.aggregate(GlobalModel(vec(2.25), 1), uploads)
+    assert second.tolist() == pytest.approx([expected])
+
+
 def test_the_velocity_lasts_over_many_versions() -> None:
     """Without compensation, beta = 0.5: V = 4, 0.5 4 + 2 = 4, 0.5 4 + 2 = 4, 0.5 4 = 2.
 

@@ -22,9 +22,11 @@ Symbols: eta_0 server_lr (the clients' rate), lambda compensation, beta momentum
 max_local_epochs.
 
 Deviations: Algorithm 3 line 3 has the opposite sign and line 10 leaves out beta; equation 8 is
-followed. The first cycle has no global model before w_0, so devices train twice from w_0. A device
-answers an order with the training that it did before the order came, so each device has one order
-under way.
+followed, unless ``nesterov="algorithm"``: V = beta V + d_ah + (d_ah - d). Squares are those of the
+mean displacement d; ``squares="per_client"`` takes the mean of the clients' squares (eq. 11),
+``squares="code"`` the square of that mean, as in the authors' code. The first cycle has no global
+model before w_0, so devices train twice from w_0. A device answers an order with the training that
+it did before the order came, so each device has one order under way.
 
 All N clients take part in every exchange, so all wait for a client that fails or is absent. If a
 client leaves for good, a simulation ends ("nothing is under way") and real nodes wait. If a client
@@ -37,7 +39,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, within
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
 from fl_app.core.types import Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
@@ -59,6 +61,9 @@ class OverlapFedAvg(AsyncStrategy):
         lr_decay: factor of the clients' rate from version to version.
         compensation: lambda.
         momentum: beta.
+        nesterov: factor of d_ah - d in the velocity, beta (``"equation"``) or 1 (``"algorithm"``).
+        squares: what the compensation is made of, ``"mean"`` (d .* d), ``"per_client"``
+            (sum_k p_k d_k .* d_k) or ``"code"`` (the square of the latter).
         max_local_epochs: E_max, epochs of a cycle.
 
     Examples:
@@ -79,6 +84,12 @@ class OverlapFedAvg(AsyncStrategy):
     lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")
     compensation: float = bounded(0.0, at_least(0), "delays would be amplified")
     momentum: float = bounded(0.0, within("[0, 1)"), "steps would oscillate or grow for ever")
+    nesterov: str = bounded(
+        "equation", one_of("equation", "algorithm"), "no other velocity is known"
+    )
+    squares: str = bounded(
+        "mean", one_of("mean", "per_client", "code"), "no other squares are known"
+    )
     max_local_epochs: int = bounded(5, count(), "nothing would be trained")
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
@@ -105,9 +116,16 @@ class OverlapFedAvg(AsyncStrategy):
         # If the rate is too small for a float, clients do not move and d is 0.
         eta = max(self.server_lr * self.lr_decay**model.version, SMALLEST)
         scale = np.float32(self.compensation / eta)
-        ahead = d + scale * d * d * (model.params - previous)[:split]
+        if self.squares == "mean":
+            ahead = d + scale * d * d * (model.params - previous)[:split]
+        else:
+            squares = weighted_sum(weights, [delta[:split] ** 2 for delta in deltas])
+            if self.squares == "code":
+                squares *= squares
+            ahead = d + scale * squares * (model.params - previous)[:split]
         beta = np.float32(self.momentum)
-        velocity = beta * self.state.get("velocity", np.float32(0)) + ahead + beta * (ahead - d)
+        factor = beta if self.nesterov == "equation" else np.float32(1)
+        velocity = beta * self.state.get("velocity", np.float32(0)) + ahead + factor * (ahead - d)
         params = previous + mean  # buffers move by the displacement
         params[:split] = model.params[:split] - velocity
         self.state["previous"] = model.params.copy()
