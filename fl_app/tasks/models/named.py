@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from functools import partial
+from types import SimpleNamespace
 
 from torch import nn
 
 from fl_app.tasks.models.cnn_bn import cnn_bn
 from fl_app.tasks.models.foreign import imported, maker_of, torchvision_model
 from fl_app.tasks.models.plain import PLANS, Plan, cnn_cifar_quirk
+from fl_app.tasks.models.pooling import MaxPool2d
 from fl_app.tasks.models.residual import resnet18, resnet20, resnet_r
 from fl_app.tasks.models.shape import Shape, require_images
 from fl_app.tasks.models.text import textcnn, transformer
@@ -17,8 +19,12 @@ from fl_app.tasks.options import check_model
 Model = Callable[[Shape, int], nn.Module]
 
 
+# What plans are made of.
+LAYERS = SimpleNamespace(**{**vars(nn), "MaxPool2d": MaxPool2d})
+
+
 def _of_torch(plan: Plan, shape: Shape, num_outputs: int) -> nn.Module:
-    module: nn.Module = plan(nn, shape, num_outputs)
+    module: nn.Module = plan(LAYERS, shape, num_outputs)
     return module
 
 

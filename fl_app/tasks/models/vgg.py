@@ -4,6 +4,7 @@ import math
 
 from torch import nn
 
+from fl_app.tasks.models.pooling import MaxPool2d
 from fl_app.tasks.models.shape import Shape, require_shape
 
 
@@ -17,10 +18,10 @@ def alexnet(shape: Shape, num_classes: int) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(channels, 64, 11, 4, 5),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Conv2d(64, 192, 5, 1, 2),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Conv2d(192, 384, 3, 1, 1),
         nn.ReLU(),
         nn.Conv2d(384, 256, 3, 1, 1),
@@ -75,7 +76,7 @@ def _convolutions(channels: int, plan: tuple[int | str, ...], *, norm: bool) -> 
     layers: list[nn.Module] = []
     for step in plan:
         if isinstance(step, str):
-            layers.append(nn.MaxPool2d(2))
+            layers.append(MaxPool2d(2))
             continue
         layers.append(nn.Conv2d(channels, step, 3, 1, 1))
         if norm:
