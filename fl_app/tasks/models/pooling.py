@@ -17,7 +17,8 @@ class MaxPool2d(nn.MaxPool2d):
     def forward(self, images: Tensor) -> Tensor:
         """Images of shape ``(n, channels, height, width)``."""
         if not (torch.is_inference_mode_enabled() and images.device.type == "cpu" and self._halves):
-            return super().forward(images)
+            pooled: Tensor = super().forward(images)
+            return pooled
         height, width = (size // 2 * 2 for size in images.shape[-2:])
         rows = torch.maximum(images[..., 0:height:2, :], images[..., 1:height:2, :])
         return torch.maximum(rows[..., 0:width:2], rows[..., 1:width:2])
