@@ -43,7 +43,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-from scipy.optimize import differential_evolution  # type: ignore[import-untyped]
+from scipy.optimize import differential_evolution
 
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.core.events import Aggregated, Event
