@@ -4,9 +4,11 @@ import logging
 import math
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import fl_app
@@ -16,6 +18,9 @@ from fl_app.core.errors import RunError
 from fl_app.core.extras import require_installed
 
 PROBE_SECONDS = 5.0  # for an answer at the address; Ray itself would wait for minutes
+REFRESH = 1.0  # seconds between two questions for the machines
+CLOSE_SECONDS = 5.0  # for the last workers to be ended; Ray ends them with the connection, too
+MOST_LETTERS = 300  # of Ray's reasons
 LEAST_STORE = 100 << 20  # bytes; Ray takes none smaller than 75 MiB
 
 
@@ -63,8 +68,17 @@ class RayCluster:
                 "null: this process is connected to that cluster, and Ray connects to one at a time"
             )
         self._worker = ray.remote(ClusterWorker)
+        # What waits for an answer of the cluster's head has a thread of its own: the head may be
+        # slow to answer when a machine is lost, and training goes on meanwhile.
+        self._machines = self._ask_for_machines()
+        self._errands: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run_errands, daemon=True)
+        self._thread.start()
 
     def machines(self) -> Mapping[str, Machine]:
+        return self._machines
+
+    def _ask_for_machines(self) -> Mapping[str, Machine]:
         found = {}
         for node in self._ray.nodes():  # type: ignore[no-untyped-call]
             offers = node["Resources"]
@@ -116,10 +130,23 @@ class RayCluster:
             ) from error
 
     def kill(self, worker: Any) -> None:
-        with suppress(Exception):  # it may be dead, and so may the cluster
-            self._ray.kill(worker, no_restart=True)
+        self._errands.put(lambda: self._ray.kill(worker, no_restart=True))
+
+    def _run_errands(self) -> None:
+        while True:
+            with suppress(Exception):  # the worker may be dead, and so may the cluster
+                try:
+                    errand = self._errands.get(timeout=REFRESH)
+                except Empty:
+                    self._machines = self._ask_for_machines()
+                    continue
+                if errand is None:
+                    return
+                errand()
 
     def close(self) -> None:
+        self._errands.put(None)
+        self._thread.join(CLOSE_SECONDS)
         if self._owned:
             with _handlers_kept():
                 self._ray.shutdown()
@@ -132,15 +159,17 @@ class RayCluster:
             "logging_level": logging.ERROR,
         }
         if address is None:
+            os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's workers give way to others
             cores = len(os.sched_getaffinity(0))
             cpus = cores if num_workers is None else max(cores, math.ceil(num_workers * self._cpus))
-            self._ray.init(
-                address="local",
-                num_cpus=cpus,
-                include_dashboard=False,
-                object_store_memory=max(LEAST_STORE, store_bytes),
-                **common,
-            )
+            with _children_ignore_sigterm():
+                self._ray.init(
+                    address="local",
+                    num_cpus=cpus,
+                    include_dashboard=False,
+                    object_store_memory=max(LEAST_STORE, store_bytes),
+                    **common,
+                )
             return
         where = _resolved(address)
         _require_head(where)
@@ -208,9 +237,23 @@ def _outcome(done: Any) -> Outcome:
     if isinstance(error, exceptions.RayTaskError):  # raised by the method itself
         return RuntimeError(_one_line(getattr(error, "cause", None) or error))
     if isinstance(error, exceptions.RayError):
-        told = _one_line(error)
-        return Lost(told, alone="node" not in told and "raylet" not in told)
+        others = (
+            exceptions.NodeDiedError,
+            exceptions.ObjectLostError,
+            exceptions.LocalRayletDiedError,
+        )
+        machine = isinstance(error, others) or "its node has died" in str(error)
+        return Lost(_reason(error), alone=not machine)
     return error
+
+
+def _reason(error: BaseException) -> str:
+    """Why a worker is gone, without what Ray adds about causes that there may be."""
+    told = _one_line(error)
+    if "low on memory" in told:
+        return "its machine was short of memory, so Ray ended it"
+    why = told.partition("because ")[2].partition(" Some common causes")[0]
+    return (why or told)[:MOST_LETTERS]
 
 
 def _first_line(error: BaseException) -> str:
@@ -230,3 +273,17 @@ def _handlers_kept() -> Iterator[None]:
     finally:
         with suppress(ValueError):  # not in the main thread, where Ray leaves it alone, too
             signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def _children_ignore_sigterm() -> Iterator[None]:
+    """A context whose processes are not ended by SIGTERM.
+
+    A batch system sends it to all processes of a job. Without its cluster, this one would end
+    before it has saved a checkpoint. Ray's processes end with it all the same.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,14 +1,16 @@
 """`runtime=ray` on Ray clusters of several machines, all of them raylets on this one."""
 
+import gc
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,8 @@ def start() -> Iterator[Callable[..., Any]]:
     left = psutil.Process().children(recursive=True)
     _, alive = psutil.wait_procs(left, timeout=20)
     assert [process.cmdline() for process in alive] == []
+    clusters.clear()
+    gc.collect()  # while their open files are no errors
 
 
 @pytest.fixture(scope="module")
@@ -76,29 +80,46 @@ def words(cluster: Any, folder: Path, settings: Sequence[str]) -> list[str]:
     ]
 
 
-@contextmanager
-def started(command: Sequence[str]) -> Iterator["subprocess.Popen[str]"]:
-    process = subprocess.Popen(
-        command,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+class Command:
+    """A process in a group of its own; what it prints goes to a file, which is never full."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._file = tempfile.TemporaryFile("w+")  # noqa: SIM115 - `close` closes it
+        self._process = subprocess.Popen(
+            words,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            stdout=self._file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
+    def printed(self) -> str:
+        self._file.seek(0)
+        return self._file.read()
+
+    def ended(self, status: int = 0, seconds: float = 300.0) -> str:
+        """What it has printed, once it has ended with this status."""
+        assert self._process.wait(seconds) == status, self.printed()
+        return self.printed()
+
+    def close(self) -> None:
+        if self.runs():
+            os.killpg(self.pid, signal.SIGKILL)
+        self._process.wait()
+        self._file.close()
 
 
-def output_of(command: Sequence[str], status: int = 0) -> str:
-    with started(command) as process:
-        output, _ = process.communicate(timeout=300)
-    assert process.returncode == status, output
-    return output
+def started(words: Sequence[str]) -> "closing[Command]":
+    return closing(Command(words))
+
+
+def output_of(words: Sequence[str], status: int = 0) -> str:
+    with started(words) as process:
+        return process.ended(status)
 
 
 def here(folder: Path, *settings: str) -> None:
@@ -116,15 +137,20 @@ def versions(folder: Path) -> int:
     return int(rows[-1].partition(",")[0]) if rows else -1
 
 
-def wait_for_version(process: "subprocess.Popen[str]", folder: Path, version: int) -> None:
+def wait_for_version(process: Command, folder: Path, version: int) -> None:
     while versions(folder) < version:
-        assert process.poll() is None, process.communicate()[0]
+        assert process.runs(), process.printed()
         time.sleep(0.02)
 
 
 def workers() -> list[psutil.Process]:
-    found = psutil.Process().children(recursive=True)
-    return [each for each in found if "ray::ClusterWorker" in " ".join(each.cmdline())]
+    """The processes that train, on all machines of all clusters."""
+    found = []
+    for each in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended
+            if "ray::ClusterWorker" in " ".join(each.cmdline()):
+                found.append(each)
+    return found
 
 
 SEVERAL = """
@@ -150,34 +176,38 @@ def test_the_same_files_as_inprocess(cluster: Any, tmp_path: Path) -> None:
         assert_same(tmp_path / "here" / name, there / name)
 
 
-def test_a_machine_lost_at_ten_moments_takes_nothing_along(cluster: Any, tmp_path: Path) -> None:
-    """Each time another one joins."""
-    settings = ["num_versions=220", "eval_every=1", "algorithm.client.local_epochs=8"]
+def test_a_machine_lost_at_ten_moments_takes_nothing_along(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Machines join in the middle of the run, and are lost, all but that of the command."""
+    settings = ["num_versions=220", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)
     rng = random.Random(3)
-    with started(words(cluster, tmp_path / "there", settings)) as process:
+    own = start(1)
+    with started(words(own, tmp_path / "there", settings)) as process:
         for moment in range(10):
+            # The command is connected to the machine that was there when it started.
+            machine = own.add_node(num_cpus=1, object_store_memory=STORE)
             wait_for_version(process, tmp_path / "there", 20 * moment + rng.randrange(20))
+            if moment == 0:
+                while len(workers()) < 2:
+                    time.sleep(0.1)
             time.sleep(rng.random() / 10)
-            machine = rng.choice(sorted(cluster.worker_nodes, key=lambda node: node.node_id))
-            cluster.remove_node(machine, allow_graceful=False)
-            cluster.add_node(num_cpus=1, object_store_memory=STORE)
-        output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
+            own.remove_node(machine, allow_graceful=False)
+        process.ended()
     assert_same(tmp_path / "here", tmp_path / "there")
+    own.shutdown()
 
 
 def test_killed_workers_are_replaced(cluster: Any, tmp_path: Path) -> None:
-    settings = ["num_versions=80", "eval_every=1", "algorithm.client.local_epochs=8"]
+    settings = ["num_versions=80", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)
     rng = random.Random(5)
     with started(words(cluster, tmp_path / "there", settings)) as process:
         for moment in range(6):
             wait_for_version(process, tmp_path / "there", 12 * moment)
             rng.choice(workers()).kill()
-        output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    assert output.count("a worker on") == 6
+        assert process.ended().count("a worker on") == 6
     assert_same(tmp_path / "here", tmp_path / "there")
 
 
@@ -189,11 +219,29 @@ def test_an_interrupted_run_goes_on(cluster: Any, tmp_path: Path, number: signal
     with started(command) as process:
         wait_for_version(process, tmp_path / "there", 20)
         os.killpg(process.pid, number)
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + number, output
-    assert "Traceback" not in output
+        assert "Traceback" not in process.ended(128 + number, seconds=60)
     assert "goes on from version" in output_of([*command, "resume=auto"])
     assert_same(tmp_path / "here", tmp_path / "there")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_goes_on_that_was_interrupted_with_its_cluster(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """The signal goes to all of their processes, as at a terminal or of a batch system."""
+    settings = ["algorithm=scaffold", "num_versions=60", "eval_every=1"]
+    here(tmp_path / "here", *settings)
+    folder = f"hydra.run.dir={tmp_path / 'there'}"
+    command = [sys.executable, "-m", "fl_app", folder, *SMALL, *settings]
+    command += ["runtime=ray", "runtime.workers=2"]
+    with started(command) as process:
+        wait_for_version(process, tmp_path / "there", 20)
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.killpg(process.pid, number)
+        assert "Traceback" not in process.ended(128 + number, seconds=60)
+    assert "goes on from version" in output_of([*command, "resume=auto"])
+    assert_same(tmp_path / "here", tmp_path / "there")
+    assert not psutil.wait_procs(children, timeout=10)[1]
 
 
 SCRIPT = """
@@ -203,6 +251,7 @@ import numpy as np
 from torch import nn
 
 import fl_app
+from fl_app.client import LocalTrainer
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(2000, 10)).astype(np.float32)
@@ -210,7 +259,7 @@ y = x[:, 0] > 0
 mine = fl_app.Task.from_arrays(x, y, x, y, model=lambda: nn.Linear(10, 2), num_clients=10)
 
 
-class Own(fl_app.client.LocalTrainer):
+class Own(LocalTrainer):
     def correct(self, grad, step):
         return [0.5 * each for each in grad]
 
