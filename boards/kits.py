@@ -46,7 +46,7 @@ def told(run: Path) -> str:
         Disappointed: it did not end as it should.
     """
     summary = json.loads((run / "summary.json").read_text())
-    if summary["stopped"] not in ("num_versions", "max_seconds"):
+    if summary["stopped"] not in ("num_versions", "seconds"):
         raise Disappointed(f"{run} stopped with {summary['stopped']}")
     events: list[Event] = list(read_events(run / "events.jsonl"))
     arrived = [event for event in events if isinstance(event, Arrived)]

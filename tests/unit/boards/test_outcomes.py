@@ -23,8 +23,9 @@ def arrival() -> Arrived:
     return Arrived(t=7.0, client=1, order=0, base_version=0, age=0)
 
 
-def test_a_run_is_told_in_numbers(tmp_path: Path, arrival: Arrived) -> None:
-    said = told(write(tmp_path, "num_versions", arrival))
+@pytest.mark.parametrize("stopped", ["num_versions", "seconds"])
+def test_a_run_is_told_in_numbers(tmp_path: Path, arrival: Arrived, stopped: str) -> None:
+    said = told(write(tmp_path, stopped, arrival))
     assert said == "3 versions from 1 updates in 7 s, 1 failures"
 
 
@@ -35,7 +36,7 @@ def test_a_run_that_ended_otherwise_is_none(tmp_path: Path, arrival: Arrived) ->
 
 def test_a_run_without_updates_is_none(tmp_path: Path) -> None:
     with pytest.raises(Disappointed, match="no update arrived"):
-        told(write(tmp_path, "max_seconds"))
+        told(write(tmp_path, "seconds"))
 
 
 def test_settings_that_are_not_there_are_missed(tmp_path: Path) -> None:
