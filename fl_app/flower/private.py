@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 from importlib import import_module
 from importlib.metadata import version
 from types import FrameType, ModuleType, SimpleNamespace
@@ -54,7 +55,8 @@ def known(part: str) -> bool:
     """Whether Flower is as described in a part, as `difference` says; warns if it is not."""
     found = difference(part)
     if found:
-        log.warning("Flower %s, %s: it waits as it always does", version("flwr"), found)
+        instead = "replies have no bound" if part == "replies" else "it waits as it always does"
+        log.warning("Flower %s, %s: %s", version("flwr"), found, instead)
     return not found
 
 
@@ -201,9 +203,10 @@ def bound_replies(most: int) -> None:
     Args:
         most: bytes of the parts of one reply.
     """
-    where = import_module(HTTP_GRID)
-    pull_all, refused = where.pull_objects, import_module(INFLATABLE).ObjectPullError
+    inflatable = import_module(INFLATABLE)
+    pull_all, refused = inflatable.pull_objects, inflatable.ObjectPullError
 
+    @wraps(pull_all)
     def pull_objects(
         object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any
     ) -> dict[str, bytes]:
@@ -221,7 +224,7 @@ def bound_replies(most: int) -> None:
         found: dict[str, bytes] = pull_all(object_ids, pull, **options)
         return found
 
-    where.pull_objects = pull_objects  # type: ignore[attr-defined]
+    import_module(HTTP_GRID).pull_objects = pull_objects  # type: ignore[attr-defined]
 
 
 def install_once(fab: bytes, **options: Any) -> None:
@@ -332,7 +335,9 @@ def _gated() -> None:
 def _replies() -> None:
     """A grid pulls the parts of a reply with `pull_objects`, whose errors become a message."""
     where = import_module(HTTP_GRID)
-    if getattr(where, "pull_objects", None) is not import_module(INFLATABLE).pull_objects:
+    used = getattr(where, "pull_objects", None)
+    used = getattr(used, "__wrapped__", used)  # of a run of this process that has a bound
+    if used is not import_module(INFLATABLE).pull_objects:
         raise _Differs(f"{HTTP_GRID} does not import pull_objects")
     named = [
         {keyword.arg for keyword in call.keywords}

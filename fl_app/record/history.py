@@ -352,8 +352,10 @@ class History:
         if self._evaluated(event):
             return
         order = self.current.get(client)
-        waited = self.waiting.pop(event.order, None) if event.order is not None else None
-        if waited is not None:  # it was accepted, and refused when it was to be aggregated
+        waited = None if event.order is None else self.waiting.get(event.order)
+        # It was accepted, and refused when it was to be aggregated.
+        if waited is not None and waited.client == client:
+            del self.waiting[waited.number]
             self.orders_wasted += 1
             self.seconds_wasted += waited.seconds
             return

@@ -14,7 +14,7 @@ MAX_POINTS = 600  # of a curve
 MAX_DOTS = 60  # points of a curve up to which each is marked
 MAX_NAMED = 40  # clients along an axis up to which each is named
 
-_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot"}
+_DASHES = {"-": "solid", "--": "dash", ":": "dot", "-.": "dashdot", "long": "longdash"}
 
 
 def layout_of(x: str, y: str, *, height: int = 300, legend: bool = True) -> dict[str, Any]:

@@ -204,7 +204,7 @@ def draw_on_clients(
             f"{score.form.format(line.mean[-1])}, worst decile {score.form.format(line.worst[-1])}"
         )
         label = _lines(f"{_told(each)}: {last}", BELOW)
-        axes.plot(line.t, line.mean, look.line, color=look.colour, label=label)
+        axes.plot(line.t, line.mean, ls=look.dashes, color=look.colour, label=label)
         axes.fill_between(line.t, line.mean, line.worst, color=look.colour, alpha=0.18, lw=0)
     axes.set_xlim(0, None)
     axes.set_ylim(0, None)
@@ -254,7 +254,7 @@ def draw_multiples(
 def _draw_curve(
     axes: Axes, series: Series, look: Look, line: Curve, label: str | None = None
 ) -> None:
-    axes.plot(line.t, line.mean, look.line, color=look.colour, label=label)
+    axes.plot(line.t, line.mean, ls=look.dashes, color=look.colour, label=label)
     if len(series.cells) > 1:
         axes.fill_between(line.t, line.low, line.high, color=look.colour, alpha=0.18, lw=0)
     for t, values in line.tails:

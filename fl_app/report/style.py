@@ -47,10 +47,23 @@ _COLOURS = {
     "median": _BLUE,
     "trimmed_mean": _PINK,
     "scaffold": _GREY,
+    "ca2fl": _BLUE,
+    "cana": _GREEN,
+    "fadas": _VERMILION,
+    "ace": _PINK,
+    "area": _SKY,
+    "fedstaleweight": _ORANGE,
+    "fedstaleasync": _BROWN,
+    "asyncfeded": _INDIGO,
+    "ringmaster": _GREY,
 }
 ALGORITHMS = tuple(_COLOURS)
 _PALETTE = tuple(dict.fromkeys(_COLOURS.values()))
-_LINES = ("-", "--", ":", "-.")
+_LINES = ("-", "--", ":", "-.", "long")
+_LONG = (
+    0,
+    (9, 2),
+)  # points that are drawn and left out, of the style that Matplotlib has no word for
 
 INK, MUTED, GRID, WAITING = "#222222", "#888888", "#e6e6e6", "#d4d4d4"
 
@@ -103,12 +116,17 @@ class Look(NamedTuple):
     colour: str
     line: str
 
+    @property
+    def dashes(self) -> "str | tuple[int, tuple[int, int]]":
+        """The line style as Matplotlib takes it."""
+        return _LONG if self.line == "long" else self.line
+
 
 def looks(algorithms: Sequence[str]) -> list[Look]:
     """One look per series: the algorithm's colour, and another line style if that is taken.
 
     If an algorithm has more series than there are line styles, as in a sweep, they use all colours
-    of the palette. Up to 36 looks differ.
+    of the palette. Up to 45 looks differ.
 
     Args:
         algorithms: of the series, in the order they are drawn. The colour of an unknown algorithm

@@ -34,7 +34,7 @@ class Ledger:
     def __init__(self, path: Path | None = None) -> None:
         if path is not None and not path.is_file():
             raise ValueError(
-                f"{path} must be the helper's record, which `python -m fl_app.field init --helper` "
+                f"{path} must be the helper's record, which `python -m fl_app.field helper --new` "
                 "writes: without it the helper has no key"
             )
         self._lock = threading.Lock()

@@ -82,6 +82,14 @@ def test_a_reply_beyond_the_bound_is_malformed_and_not_held(grid: Any) -> None:
     assert f"the reply is larger than {3 * MIB} bytes" in reply.error
 
 
+def test_a_second_run_of_a_process_has_a_bound_of_its_own(grid: Any) -> None:
+    private.bound_replies(3 * MIB)
+    assert private.difference("replies") == ""
+    private.bound_replies(10 * MIB)
+    message, _ = pulled(grid, megabytes=2, parts=2)
+    assert message.has_content()
+
+
 def test_this_flower_has_what_the_bound_needs(monkeypatch: pytest.MonkeyPatch, grid: Any) -> None:
     assert private.difference("replies") == ""
     monkeypatch.setattr(grid, "pull_objects", None)
