@@ -35,7 +35,8 @@ def settings(config: DictConfig) -> dict[str, Any]:
         same.pop("client_eval_fraction", None)
     if not asks_for_masks(config):  # as in runs of versions without this group
         same["secure_aggregation"] = False
-    batch = config.runtime.get("batch", 1)
+    runtime = config.runtime
+    batch = runtime.batch if runtime.name == "inprocess" else 1  # others do not read the key
     if batch != 1:  # else as in runs of versions without this key
         same["runtime.batch"] = batch
     # A cell is the same run whatever other cells there are.
