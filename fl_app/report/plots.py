@@ -95,7 +95,7 @@ def learning(
     several = len(series) > 1
     owner = whose([cell for each in series for cell in each.cells])
     layout = layout_of(axes["t"], f"{owner} {y}", height=330, legend=several)
-    layout["yaxis"].update(tickformat=".0%" if share else "", rangemode="tozero")
+    layout["yaxis"].update(tickformat="~%" if share else "", rangemode="tozero")
     layout["xaxis"]["rangemode"] = "tozero"
     layout["updatemenus"] = [choice(buttons)]
     layout["hovermode"] = "x unified" if len(series) <= 10 else "closest"
@@ -155,7 +155,7 @@ def on_clients(series: Sequence[Series], looks: Sequence[Look], y: str) -> Figur
         )
     title = time_label([cell for each in series for cell in each.cells])
     layout = layout_of(title, f"clients' {y}", height=330, legend=several)
-    layout["yaxis"].update(tickformat=".0%" if share else "", rangemode="tozero")
+    layout["yaxis"].update(tickformat="~%" if share else "", rangemode="tozero")
     layout["xaxis"]["rangemode"] = "tozero"
     layout["hovermode"] = "x unified" if len(series) <= 10 else "closest"
     return {"data": traces, "layout": layout}
@@ -166,7 +166,7 @@ def staleness(series: Sequence[Series], looks: Sequence[Look]) -> Figure:
     several = len(series) > 1
     title = "share of updates of at most this age" if several else "share of updates"
     layout = layout_of("age of the update (versions)", title, legend=several)
-    layout["yaxis"].update(tickformat=".0%", rangemode="tozero")
+    layout["yaxis"].update(tickformat="~%", rangemode="tozero")
     eldest = max((max(each.ages, default=0) for each in series), default=0)
     if eldest <= 12:
         layout["xaxis"]["dtick"] = 1
@@ -358,7 +358,7 @@ def final(table: Table, series: Sequence[Series], looks: Sequence[Look], score: 
     owner = whose([cell for each in series for cell in each.cells])
     title = f"last {owner} {score.name}"
     layout = layout_of(title, "", height=110 + 26 * len(found), legend=False)
-    layout["xaxis"].update(tickformat=".0%" if score.is_share else "", tickangle=0, nticks=6)
+    layout["xaxis"].update(tickformat="~%" if score.is_share else "", tickangle=0, nticks=6)
     layout["yaxis"].update(autorange="reversed", automargin=True, type="category")
     return {"data": traces, "layout": layout}
 
