@@ -64,17 +64,20 @@ def run_small(cell: DictConfig, folder: Path) -> None:
     assert summary["failures"] == summary["rejected"] == 0
 
 
-LONG = ["benchmark"]  # whose cells take seconds to compose
-QUICK = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in NAMES]
-
-
-@pytest.mark.parametrize("name", QUICK)
-def test_every_cell_of_an_experiment_is_accepted(name):
+@pytest.mark.parametrize("name", NAMES)
+def test_an_experiment_is_listed_and_its_last_cell_accepted(name):
     lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
     assert lines[:2] == ["# @package _global_", f"# python -m fl_app experiment={name}"]
     assert f"`experiment={name}`" in DOCS
-    for cell in cells_of(name).values():
+    for cell in composed(f"experiment={name}", "experiment.seeds=[0]", last=True)[1].values():
         assert cell.experiment.name == name
+        validate_config(cell)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_every_cell_of_an_experiment_is_accepted(name):
+    for cell in cells_of(name).values():
         validate_config(cell)
 
 
