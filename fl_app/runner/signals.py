@@ -30,7 +30,9 @@ def exit_status() -> int:
 
 
 @contextmanager
-def ending_at_once(jobs: Callable[[], list[int]] = list) -> Iterator[None]:
+def ending_at_once(
+    jobs: Callable[[], list[int]] = list, again: Callable[[], str] = str
+) -> Iterator[None]:
     """A context in which Ctrl-C and SIGTERM end this process at once, with one line.
 
     An exception is not enough: imports and callbacks of libraries swallow it or print a traceback.
@@ -39,6 +41,7 @@ def ending_at_once(jobs: Callable[[], list[int]] = list) -> Iterator[None]:
     Args:
         jobs: returns the ids of the processes that run a sweep's jobs. If there are any, the first
             signal is passed on to them, and this process continues until they have ended.
+        again: returns the command that goes on, for the line; "" = there is nothing to go on with.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -54,8 +57,10 @@ def ending_at_once(jobs: Callable[[], list[int]] = list) -> Iterator[None]:
             return
         with suppress(OSError, RuntimeError, ValueError):  # it may be closed, or inside a write
             sys.stdout.flush()
+        command = again()
+        line = f"interrupted; to go on: {command}\n" if command else "interrupted\n"
         with suppress(OSError):
-            os.write(2, b"\ninterrupted\n" if os.isatty(2) else b"interrupted\n")
+            os.write(2, (f"\n{line}" if os.isatty(2) else line).encode())
         os._exit(exit_status())
 
     with _handled_by(end):

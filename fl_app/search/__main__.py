@@ -20,7 +20,8 @@ Keys: """
 def main(words: Sequence[str]) -> int:
     """Carry out a search; return the exit status, as of ``python -m fl_app``."""
     signals.received = None
-    with signals.ending_at_once():  # the imports below take seconds
+    # Also while modules are imported, and between two runs.
+    with signals.ending_at_once(again=lambda: _again(words) if _folder.is_dir() else ""):
         from hydra.errors import HydraException
 
         from fl_app.cli import explain
@@ -44,7 +45,7 @@ def main(words: Sequence[str]) -> int:
             return 2
 
 
-_folder = Path()
+_folder = Path("-")  # that of the search, once it is known
 
 
 def _search(words: Sequence[str]) -> int:
