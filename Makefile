@@ -41,17 +41,17 @@ run: setup ## Run the main job: four algorithms compared on one task
 
 # Seconds that `make test` may take on two quiet cores. Processor time counts, so that a machine with
 # other work to do fails nothing; on a slower processor: make test TEST_BUDGET=480
-TEST_BUDGET ?= 300
+TEST_BUDGET ?= 240
 
 # One process for each processor; each needs about a gigabyte of memory.
 pytest := $(python) -m pytest -n logical --maxprocesses 8 --durations 10
 
 .PHONY: test
-test: setup ## Run the tests, but not the slow ones: five minutes on two cores
+test: setup ## Run the tests, but not the slow ones: four minutes on two cores
 	$(pytest) -m "not slow" --dist worksteal --budget $(TEST_BUDGET)
 
 .PHONY: test-slow
-test-slow: setup ## Run the slow tests, but not those of federations: twenty minutes on two cores
+test-slow: setup ## Run the slow tests, but not those of federations: half an hour on two cores
 	$(pytest) -m "slow and not federation" --dist worksteal
 
 # One after the other: they depend on time.
