@@ -25,15 +25,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, bounded, one_of, within
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.hyper import POSITIVE, bounded
+from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
-from fl_app.strategy.weighted import WeightedGradients
+from fl_app.strategy.weighted import WeightedGradientsOrModels
 
 
 @dataclass(kw_only=True)
-class AFL(WeightedGradients):
+class AFL(WeightedGradientsOrModels):
     """One step along the mean of K gradients, weighted by numbers of examples.
 
     Args:
@@ -54,22 +53,9 @@ class AFL(WeightedGradients):
     linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
 
     server_lr: float = bounded(0.2, POSITIVE, "the model would not move")
-    form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
-    mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
 
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        if self.form == "gradient":
-            return super().aggregate(model, updates)
-        return self.mix(model, updates, self.mixing)
-
-    def public_weights(self) -> Weighting:
-        require(
-            self.form == "gradient",
-            "strategy.form",
-            self.form,
-            "gradient with secure_aggregation=helper",
-            "clients' rate sums differ, so a mixture of models is no weighted sum of uploads",
-        )
+    @property
+    def weighting(self) -> Weighting:
         return Weighting(by_examples=True)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:

@@ -8,10 +8,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.hyper import POSITIVE, bounded
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, bounded, one_of, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
+from fl_app.core.weighting import Weighting
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy.strategy import AsyncStrategy
 
@@ -41,16 +43,44 @@ class WeightedGradients(AsyncStrategy):
         direction = self.average(model, weights, self.gradients(model, updates))
         return self.step(model, direction, self.server_lr)
 
-    def mix(self, model: GlobalModel, updates: Sequence[Update], mixing: float) -> Vector:
-        """The same weights on models: (1 - alpha) w_t + alpha sum_i p_i w_i / sum_i p_i.
 
-        Args:
-            model: w_t.
-            updates: K updates.
-            mixing: alpha, in (0, 1].
-        """
+@dataclass(kw_only=True)
+class WeightedGradientsOrModels(WeightedGradients):
+    """A weighted sum of K gradients, or the same weights on models.
+
+    With ``form="model"``: w_{t+1} = (1 - alpha) w_t + alpha sum_i p_i w_i / sum_i p_i.
+
+    Args:
+        server_lr: eta, the server's rate.
+        form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
+        mixing: alpha of the model form.
+        clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.
+        lr_schedule: how eta falls; None = constant.
+    """
+
+    form: str = bounded("gradient", one_of("gradient", "model"), "no other form is known")
+    mixing: float = bounded(0.6, within("(0, 1]"), "it is a mixing weight")
+
+    @property
+    @abstractmethod
+    def weighting(self) -> Weighting:
+        """p_i of the gradient form, up to a common factor."""
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        if self.form == "gradient":
+            return super().aggregate(model, updates)
         weights = self.weights(model, updates)
-        weights = mixing * weights / weights.sum()
+        weights = self.mixing * weights / weights.sum()
         self.report["weight"] = weights.tolist()
         local = [model.local(update) for update in updates]
-        return weighted_sum([1 - mixing, *weights], [model.params, *local])
+        return weighted_sum([1 - self.mixing, *weights], [model.params, *local])
+
+    def public_weights(self) -> Weighting:
+        require(
+            self.form == "gradient",
+            "strategy.form",
+            self.form,
+            "gradient with secure_aggregation=helper",
+            "clients' rate sums differ, so a mixture of models is no weighted sum of uploads",
+        )
+        return self.weighting
