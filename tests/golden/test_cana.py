@@ -117,13 +117,17 @@ def test_past_steps_are_fused():
 
 
 def test_each_gradient_is_fused_with_its_own_opposite():
-    """L = 2, steps [1, 0], [0, 1]; [-2, 0] opposes the first, [0, -2] the second: -1 + .5/2."""
+    """L = 2, steps [1, 0], [0, 1]; [-2, 0] opposes the first, [0, -2] the second.
+
+    Ages 0 and 1, p = 1: 2/3 ([-2, 0] + [.5, 0]) + 1/3 ([0, -2] + [0, .5]) = [-1, -.5].
+    """
     strategy = cana(calibration=0.0, fusion=0.5, fusion_length=2)
-    model = GlobalModel(vec(0, 0), 0)
+    first, second = GlobalModel(vec(0, 0), 0), GlobalModel(vec(0, 0), 1)
     for g in ([1, 0], [0, 1]):
-        strategy.aggregate(model, [Update(0, 0, vec(*g), "pseudo", 10, 0.1)])
-    updates = [Update(c, 0, vec(*g), "pseudo", 10, 0.1) for c, g in enumerate(([-2, 0], [0, -2]))]
-    np.testing.assert_allclose(strategy.aggregate(model, updates), [0.75, 0.75])
+        strategy.aggregate(first, [Update(0, 0, vec(*g), "pseudo", 10, 0.1)])
+    fresh = Update(0, 1, vec(-2, 0), "pseudo", 10, 0.1)
+    stale = Update(1, 0, vec(0, -2), "pseudo", 10, 0.1)
+    np.testing.assert_allclose(strategy.aggregate(second, [fresh, stale]), [1, 0.5], rtol=1e-6)
 
 
 def test_buffers_take_the_weighted_mean():
