@@ -94,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     cells: dict[str, list[Prediction]] = defaultdict(list)
     for events in sorted(given.folder.glob("*/events.jsonl")):
         name = events.parent.name.partition("-seed")[0]
-        algorithm, boards, data = name.split("-")
+        algorithm, _, setting = name.partition("@")
+        boards, data = setting.split("-")
         counts = {"equal": {"rpi5": 15}, "mixed": {"rpi5": 10, "rpi4": 5}}[boards]
         kinds, _ = boards_of("pi_rack", counts, 15)
         updates = given.updates or UPDATES.get(f"{algorithm}-{data}", UPDATES[data])

@@ -14,7 +14,7 @@ KINDS = ["rpi5", "rpi4"]
 
 
 def log(tmp_path: Path, *events: dict[str, Any]) -> Path:
-    folder = tmp_path / "fedbuff-mixed-iid-seed3"
+    folder = tmp_path / "fedbuff@mixed-iid-seed3"
     folder.mkdir()
     path = folder / "events.jsonl"
     path.write_text("".join(json.dumps(event) + "\n" for event in events))
@@ -61,7 +61,7 @@ def test_the_table_has_room_for_what_is_measured(
     log(tmp_path, *EVENTS)
     assert main([str(tmp_path)]) == 0
     row = capsys.readouterr().out.splitlines()[-1]
-    assert row == "|fedbuff-mixed-iid|1|110|111|0.200||1.25|||||||"  # both are Raspberry Pi 5
+    assert row == "|fedbuff@mixed-iid|1|110|111|0.200||1.25|||||||"  # both are Raspberry Pi 5
     assert main([str(tmp_path / "nowhere")]) == 2
 
 
