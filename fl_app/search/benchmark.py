@@ -1,9 +1,9 @@
 """``python -m fl_app.search.benchmark FOLDER``: the page of a benchmark from its judged runs.
 
 FOLDER is that of a search with ``search.test_seeds``, of an experiment that crosses cells with
-settings. Every number comes from the runs with fresh seeds. Intervals are 95 % intervals of
-Student's t distribution over the seeds; methods are compared seed by seed, since a seed decides who
-has which data and which devices.
+settings, or one with several such searches of different settings. Every number comes from the runs
+with fresh seeds. Intervals are 95 % intervals of Student's t distribution over the seeds; methods
+are compared seed by seed, since a seed decides who has which data and which devices.
 """
 
 import argparse
@@ -112,7 +112,7 @@ class Benchmark:
 
 
 def read(folder: Path) -> Benchmark:
-    """The results of the runs in a folder.
+    """The results of the judged runs in a folder: its own, those of its search, or of searches.
 
     Raises:
         ValueError: the folder holds no runs of cells in settings, or each has one seed only.
@@ -120,7 +120,8 @@ def read(folder: Path) -> Benchmark:
     rows: list[dict[str, object]] = []
     failed: dict[str, str] = {}
     missing = []
-    for path in sorted(folder.glob("*@*")):
+    paths = [p for place in ("*@*", "test/*@*", "*/test/*@*") for p in sorted(folder.glob(place))]
+    for path in paths:
         found = re.fullmatch(r"(.+)@(.+?)(?:-seed(\d+))?", path.name)
         if found is None or not path.is_dir():
             continue
@@ -143,7 +144,7 @@ def read(folder: Path) -> Benchmark:
     scores["recall"] = scores["recall"].astype(float)
     seeds = scores.groupby(["method", "setting"]).seed.nunique()
     require(seeds.max() > 1, "folder", folder, "of several seeds", "there would be no intervals")
-    order = _order(folder)
+    order = _order(paths)
     scores["place"] = [order.index(s) if s in order else len(order) for s in scores.setting]
     scores = scores.sort_values(["place", "method", "seed"]).drop(columns="place")
     return Benchmark(scores.reset_index(drop=True), missing, failed)
@@ -157,8 +158,8 @@ def _slow_labels(config: Path) -> list[int]:
     return list(yaml.safe_load(text)["partition"]["labels"])
 
 
-def _order(folder: Path) -> list[str]:
-    config = next(folder.glob("*@*/config.yaml"))
+def _order(paths: Sequence[Path]) -> list[str]:
+    config = next(path / "config.yaml" for path in paths if (path / "config.yaml").exists())
     return list(yaml.safe_load(config.read_text())["experiment"]["settings"])
 
 
@@ -186,11 +187,34 @@ def advice(found: Benchmark) -> list[list[str]]:
 def write_page(found: Benchmark, path: Path) -> None:
     """Write the page."""
     require_installed("jinja2", "plotly")
+    from fl_app.report.document import write_document
+
+    facts = [
+        ("methods", str(found.scores.method.nunique())),
+        ("settings", str(len(found.settings))),
+        ("seeds", ", ".join(map(str, sorted(set(found.scores.seed))))),
+        ("measure", "mean accuracy of a run's last ten evaluations"),
+    ]
+    write_document(path, "Benchmark", facts, parts_of(found))
+
+
+def markdown(parts: Sequence["Part"]) -> str:
+    """The tables of a page, for a page in Markdown."""
+    lines = []
+    for part in parts:
+        lines += [f"## {part.title}", "", *part.texts, ""]
+        for row in (part.header, ["---"] * len(part.header), *part.rows):
+            lines.append("| " + " | ".join(row) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def parts_of(found: Benchmark) -> list["Part"]:
+    """The page: what to choose when, mean ranks, each setting, and what went wrong."""
     from fl_app.report.charts import layout_of
-    from fl_app.report.document import Part, write_document
+    from fl_app.report.document import Part
     from fl_app.report.style import INK
 
-    seeds = sorted(set(found.scores.seed))
     parts = [
         Part(
             "What to choose when",
@@ -236,13 +260,7 @@ def write_page(found: Benchmark, path: Path) -> None:
         rows = [[name, reason] for name, reason in found.failed.items()]
         rows += [[name, "no result"] for name in found.missing]
         parts.append(Part("Runs that did not reach their end", [], ["run", "reason"], rows))
-    facts = [
-        ("methods", str(found.scores.method.nunique())),
-        ("settings", str(len(found.settings))),
-        ("seeds", ", ".join(map(str, seeds))),
-        ("measure", "mean accuracy of a run's last ten evaluations"),
-    ]
-    write_document(path, "Benchmark", facts, parts)
+    return parts
 
 
 def _of_setting(found: Benchmark, setting: str) -> "Part":
@@ -268,13 +286,18 @@ def _of_setting(found: Benchmark, setting: str) -> "Part":
 def main(words: Sequence[str] | None = None) -> None:
     """Read the command line, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m fl_app.search.benchmark")
-    parser.add_argument("folder", type=Path, help="of the search, or of the runs to be judged")
-    folder: Path = parser.parse_args(words).folder
-    runs = folder / "test" if (folder / "test").is_dir() else folder
+    parser.add_argument("folder", type=Path, help="of the search, of searches, or of judged runs")
+    parser.add_argument("--markdown", action="store_true", help="print the tables instead")
+    given = parser.parse_args(words)
+    folder: Path = given.folder
     try:
-        write_page(read(runs), folder / PAGE)
+        found = read(folder)
     except ValueError as error:
         parser.error(str(error))
+    if given.markdown:
+        print(markdown(parts_of(found)))
+        return
+    write_page(found, folder / PAGE)
     print(f"page: {folder / PAGE}")
 
 

@@ -90,6 +90,27 @@ def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture
         assert text in page
 
 
+def test_searches_of_single_settings_make_one_page(folder: Path) -> None:
+    apart = folder.parent / "apart"
+    for setting in ("n10-iid", "n10-slow"):
+        (apart / setting / "test").mkdir(parents=True)
+        for run in (folder / "test").glob(f"*@{setting}-*"):
+            run.rename(apart / setting / "test" / run.name)
+    assert read(apart).settings == ["n10-iid", "n10-slow"]
+    assert list(read(apart).ranks()) == ["b", "a", "c"]
+
+
+def test_the_tables_can_be_had_in_markdown(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(folder), "--markdown"])
+    printed = capsys.readouterr().out
+    assert (
+        "| iid | a | 82.0 [77.0, 87.0] | b -1.0 [-3.5, +1.5] | c -20.0 [-20.0, -20.0] |" in printed
+    )
+    assert not (folder / PAGE).exists()
+
+
 def test_folders_without_results_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
