@@ -72,7 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("calibration", type=Path, help="CSV, as above")
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
     given = parser.parse_args(arguments)
-    logs = read(given.calibration)
+    try:
+        logs = read(given.calibration)
+    except (OSError, ValueError) as error:
+        parser.error(str(error))
     table = fit(logs)
     show(logs, table, longest_of(logs, table))
     if given.write:

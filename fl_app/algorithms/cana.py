@@ -57,7 +57,7 @@ class CANA(RemembersClients):
     Args:
         server_lr: eta, the server's rate.
         exponent: p, how fast weights fall with age; 0 = they do not.
-        memory_span: A K / N, the greatest age of a memory that counts; None = any age.
+        memory_span: A K / N, where A is the greatest age of a memory that counts; None = any age.
         calibration: beta; None = it is measured.
         calibration_rate: rho, of the running mean of the measured coefficients.
         age_from: a memory's age in A counts from the version that it was computed on,

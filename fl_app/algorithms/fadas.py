@@ -76,7 +76,7 @@ class FADAS(AsyncStrategy):
 
     def rate(self, greatest_age: int) -> float:
         """eta_t of uploads of which the oldest has this age."""
-        if not self.delay_adaptive or greatest_age <= self.delay_threshold or not greatest_age:
+        if not self.delay_adaptive or greatest_age <= self.delay_threshold:
             return self.server_lr
         if self.delay_rule == "ratio":
             return self.server_lr / greatest_age

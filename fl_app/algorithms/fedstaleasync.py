@@ -9,12 +9,12 @@ tau_i that of an upload:
                 + sum_{i in B} [ alpha(tau_i) g_i - mean beta_c(i) h_c(i) ] / p_c(i) )
     w_{t+1} = w_t - eta v
     h_c(i) <- g_i,   s_c(i) <- o_i
-    p_c <- (1 - rho) p_c + rho (number of uploads of c in B),    p_c >= K / (10 N)
+    p_c <- (1 - rho) p_c + rho (number of uploads of c in B)
 
     alpha(tau) = (1 + tau)^(-a),   beta(tau) = (1 + tau)^(-b)
 
 mean beta_c is the mean of beta(tau_c) over the aggregations since h_c was kept, this one included.
-p_c = K / N at first.
+p_c = K / N at first, and v has at least K / (10 N) in its place.
 
 Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient
 of one mini-batch at w_o.
@@ -121,8 +121,6 @@ class FedStaleAsync(RemembersClients):
     def _participation(self, client_id: int, expected: float) -> float:
         """p_c before this aggregation, which has `expected` = K / N uploads of each on average."""
         known = self.state["participation"].get(client_id, self.state["others"])
-        if self.participation_rate == 0:
-            known = expected
         return float(max(known, LEAST_SHARE * expected))
 
     def _observe(self, updates: Sequence[Update], expected: float) -> None:

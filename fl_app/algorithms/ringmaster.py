@@ -44,8 +44,8 @@ class Ringmaster(WeightedGradients):
     Args:
         server_lr: eta, the server's rate.
         delay_threshold: R, versions; None = by `noise` and `target`.
-        noise: sigma^2.
-        target: epsilon.
+        noise: sigma^2, with `delay_threshold` None.
+        target: epsilon, > 0, with `delay_threshold` None.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 
@@ -78,6 +78,13 @@ class Ringmaster(WeightedGradients):
             self.delay_threshold,
             "an integer >= 1, or strategy.noise and strategy.target be set",
             "it follows from nothing else",
+        )
+        require(
+            self.delay_threshold is None or self.noise is self.target is None,
+            "strategy.delay_threshold",
+            self.delay_threshold,
+            "null with strategy.noise or strategy.target",
+            "the threshold that follows from them would have no effect",
         )
         self.threshold: int = self.delay_threshold or max(
             1, math.ceil((self.noise or 0.0) / (self.target or 1.0))

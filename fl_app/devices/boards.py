@@ -155,6 +155,13 @@ def boards_of(
     """Of every client, the name of its kind and the kind."""
     read = read_table(table)
     counts = read.boards if boards is None else boards
+    require(
+        isinstance(counts, Mapping),
+        "devices.boards",
+        counts,
+        "kinds with numbers such as {rpi5:10,rpi4:5}, or null",
+        "it says which board every client is",
+    )
     known = ", ".join(read.kinds)
     for kind, count in counts.items():
         require(

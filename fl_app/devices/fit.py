@@ -8,7 +8,8 @@ A LOG is one of
 - ``events.jsonl`` of a run on real nodes, which also tells what its server's work took;
 - ``devices.csv`` of such a run (`fl_app.devices.Recorder`);
 - any CSV with the columns ``kind`` and ``seconds``, an order a row. In a column ``first``, 1 marks
-  the first order of a client.
+  the first order of a client. A column ``client`` names the board; without it, every first order is
+  another board's.
 
 In the first two, every client is a kind of its own, unless ``--kinds`` puts several into one.
 Transfers are part of the seconds, for the server sees only when an order left and when its update
@@ -85,29 +86,35 @@ def read_log(
         return
     with path.open(encoding="utf-8", newline="") as file:
         reader = csv.DictReader(file)
-        columns = set(reader.fieldnames or ())
-        if not (columns >= set(COLUMNS) or columns >= {"kind", "seconds"}):
-            raise ValueError(
-                f"{path} has the columns {', '.join(sorted(columns))}, and must have kind and "
-                f"seconds, or {', '.join(COLUMNS)}: else it does not tell what an order took"
-            )
-        recorded = columns >= set(COLUMNS)
-        for place, row in enumerate(reader):
-            try:
+        try:
+            columns = set(reader.fieldnames or ())
+            if not (columns >= set(COLUMNS) or columns >= {"kind", "seconds"}):
+                there = ", ".join(sorted(columns)) or "(none)"
+                raise ValueError(
+                    f"its columns {there} must be kind and seconds, or {', '.join(COLUMNS)}: "
+                    "else it does not tell what an order took"
+                )
+            recorded = columns >= set(COLUMNS)
+            for row in reader:
+                # Such as with a comma as the decimal point.
+                if None in row or None in row.values():
+                    raise ValueError(f"it must have {len(columns)} values, as the first line has")
                 seconds = float(row["seconds"])
                 if not (is_number(seconds) and seconds > 0):
                     raise ValueError(f"seconds={row['seconds']} must be a number > 0")
-                if not recorded:
-                    first = bool(int(row.get("first") or 0))
-                    client = row.get("client") or (f"{path}-{place}" if first else "")
-                    into.add(row["kind"], client, seconds, first)
+                if recorded:
+                    client_id, start = int(row["client"]), float(row["start"])
+                    if start >= since and start + seconds <= until:
+                        first = int(row["order"]) == 0
+                        into.add(_kind(kinds, client_id), str(client_id), seconds, first)
                     continue
-                client_id, start = int(row["client"]), float(row["start"])
-                if start >= since and start + seconds <= until:
-                    first = int(row["order"]) == 0
-                    into.add(_kind(kinds, client_id), str(client_id), seconds, first)
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
+                if not row["kind"]:
+                    raise ValueError("kind is empty, so nobody knows whose seconds these are")
+                first = bool(int(row.get("first") or 0))
+                client = row.get("client") or (f"{path}-{reader.line_num}" if first else "")
+                into.add(row["kind"], client, seconds, first)
+        except (ValueError, csv.Error) as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
 
 
 def fit(measured: Measured, about: str) -> dict[str, Any]:
@@ -165,7 +172,8 @@ def _read_events(
             break
         if isinstance(event, Arrived):
             order = history.waiting[event.order]
-            if order.start >= since:
+            # An order whose dispatch a damaged log lacks seems to have taken no time.
+            if since <= order.start < event.t:
                 kind, client = _kind(kinds, order.client), str(order.client)
                 into.add(kind, client, event.t - order.start, order.sequence == 0)
         if before is not None and event.t >= since:
@@ -237,8 +245,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.output is None:
         print(text, end="")
         return 0
-    with atomic_write(given.output) as file:
-        file.write(text.encode())
+    try:
+        with atomic_write(given.output) as file:
+            file.write(text.encode())
+    except OSError as error:
+        print(f"error: {given.output} cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
     counts = Counter({kind: values["orders"] for kind, values in table["kinds"].items()})
     print(f"{given.output}: {counts.total()} orders of {len(counts)} kinds")
     return 0

@@ -108,9 +108,11 @@ def read_table(name: str, key: str = "devices.table") -> Table:
         kinds = content["kinds"].items()
         table = Table(
             boards={str(kind): _count(count) for kind, count in content.get("boards", {}).items()},
-            kinds={str(kind): _kind(values) for kind, values in kinds},
+            kinds={str(kind): _kind(str(kind), values) for kind, values in kinds},
             server={k: v for k, v in content.get("server", {}).items() if k in SERVER},
         )
+        if not isinstance(serial := table.server.get("serial", True), bool):
+            raise ValueError(f"server.serial={serial} must be true or false")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{key}={name} is no device file ({type(error).__name__}: {error}); "
@@ -119,7 +121,16 @@ def read_table(name: str, key: str = "devices.table") -> Table:
     return table
 
 
-def _kind(values: Mapping[str, Any]) -> Kind:
+def _kind(name: str, values: Mapping[str, Any]) -> Kind:
+    try:
+        return _read_kind(values)
+    except KeyError as error:
+        raise ValueError(f"kinds.{name} has no {error}") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"kinds.{name}: {error}") from error
+
+
+def _read_kind(values: Mapping[str, Any]) -> Kind:
     link, examples, means = values.get("network"), values.get("examples"), values["seconds"]
     if not isinstance(means, list):
         means = [means]

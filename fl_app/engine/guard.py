@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -83,6 +83,26 @@ class Guard:
         self._let_in: dict[int, float] = {}  # client -> when last
         self._refused: Counter[int] = Counter()  # client -> uploads in a row
         self.benched: set[int] = set()
+
+    def validate_kinds(self, takes: Collection[str]) -> None:
+        """Refuse bounds on the length of uploads that have no length.
+
+        Args:
+            takes: kinds of uploads that the strategy can use.
+
+        Raises:
+            ValueError: a norm is bounded, and uploads are of the kind "residual".
+        """
+        if RESIDUAL not in takes:
+            return
+        for key in ("max_norm", "max_norm_ratio"):
+            require(
+                getattr(self, key) is None,
+                f"guard.{key}",
+                getattr(self, key),
+                f"null with uploads of kind {RESIDUAL!r}",
+                "their length is not that of a displacement, so every upload would be refused",
+            )
 
     def refuse(self, model: GlobalModel, update: Update, now: float) -> str:
         """The reason to refuse a finite upload; "" if it may come in.

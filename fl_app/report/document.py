@@ -14,34 +14,11 @@ from fl_app.core.files import atomic_write
 from fl_app.report.charts import Figure
 from fl_app.report.page import CONFIG, drawn_as_json
 from fl_app.report.style import IN_THE_DARK
-from fl_app.report.template import DRAWING, STYLE
+from fl_app.report.template import FOOT, HEAD
 
 _DOCUMENT = (
-    """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{{ title }}</title>
-<link rel="icon" href="data:,">
-<style>
-"""
-    + STYLE
+    HEAD
     + """\
-</style>
-<script>{{ plotly }}</script>
-</head>
-<body>
-<main>
-<header>
-<h1>{{ title }}</h1>
-<dl>
-{% for label, text in facts %}
-<div><dt>{{ label }}</dt><dd>{{ text }}</dd></div>
-{% endfor %}
-</dl>
-</header>
 {% for part, numbers in parts %}
 <section>
 <h2>{{ part.title }}</h2>
@@ -67,13 +44,8 @@ _DOCUMENT = (
 </div>
 </section>
 {% endfor %}
-</main>
 """
-    + DRAWING
-    + """\
-</body>
-</html>
-"""
+    + FOOT
 )
 
 
@@ -116,6 +88,9 @@ def write_document(
     text = environment.from_string(_DOCUMENT).render(
         title=title,
         facts=facts,
+        status="",
+        refresh=None,
+        library=None,
         parts=[(part, [next(number) for _ in part.figures]) for part in parts],
         plotly=Markup(get_plotlyjs()),
         figures=drawn_as_json([figure for part in parts for figure in part.figures]),

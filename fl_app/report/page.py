@@ -146,7 +146,7 @@ def render(
     target = f"{table.target_accuracy:.0%}"
     return environment.from_string(PAGE).render(
         title=_title(cells),
-        setting=setting(cells),
+        facts=setting(cells),
         origins=list(dict.fromkeys(filter(None, map(_origin, cells)))),
         refresh=refresh,
         library=library,

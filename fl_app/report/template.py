@@ -1,4 +1,4 @@
-"""The template of the HTML report (Jinja), with its style sheet.
+"""The template of the HTML report (Jinja), with its style sheet, and what other pages share.
 
 It is a Python module, and not a file of its own, since the bundle in which ``flwr run`` carries an
 app to the server leaves out every file type that could hold it.
@@ -125,7 +125,7 @@ if ("Plotly" in window) {
 </script>
 """
 
-PAGE = (
+HEAD = (
     """\
 <!DOCTYPE html>
 <html lang="en">
@@ -152,13 +152,22 @@ PAGE = (
 <header>
 <h1>{{ title }}</h1>
 <dl>
-{% for label, text in setting %}
+{% for label, text in facts %}
 <div><dt>{{ label }}</dt><dd>{{ text }}</dd></div>
 {% endfor %}
 </dl>
+{% if status %}
 <p>{{ status }}</p>
+{% endif %}
 </header>
+"""
+)
 
+FOOT = "</main>\n" + DRAWING + "</body>\n</html>\n"
+
+PAGE = (
+    HEAD
+    + """
 {% if library %}
 <div class="warning" id="no-library" hidden><b>No figures:</b> {{ library }}, which the pages of a
 sweep share, is not there. python -m fl_app.report FOLDER writes a page that needs no other file.
@@ -310,10 +319,6 @@ what the client did before</summary>
 {% if origins %}
 <footer><small>{{ origins | join("; ") }}</small></footer>
 {% endif %}
-</main>
 """
-    + DRAWING
-    + """</body>
-</html>
-"""
+    + FOOT
 )

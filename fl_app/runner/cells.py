@@ -46,6 +46,50 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             cannot run so many cells at a time.
     """
     experiment = config.experiment
+    _check(experiment, config.runtime.name)
+    if not experiment.cells:
+        return {"": config}
+    if any(override.startswith("algorithm=") for override in overrides):
+        raise ValueError(
+            f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
+            f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
+        )
+    own = {
+        f"{cell}@{setting}" if setting else cell: [*experiment.settings.get(setting, []), *words]
+        for setting in experiment.settings or [""]
+        for cell, words in experiment.cells.items()
+    }
+    names = list(own)
+    if experiment.only:
+        names = list(dict.fromkeys(n for word in experiment.only for n in _named(word, own)))
+    seeds = experiment.seeds or [None]
+    tuned = _tuned(experiment.tuned, names, experiment.seeds or [config.seed])
+    if experiment.scale == "smoke":
+        seeds = seeds[:1]
+    cells = {}
+    for name in names:
+        for seed in seeds:
+            mine = [] if seed is None else [f"seed={seed}"]
+            suffix = "" if len(seeds) == 1 else f"-seed{seed}"
+            cells[name + suffix] = cell = compose(
+                "config",
+                overrides=[
+                    *experiment.overrides,
+                    *own[name],
+                    *tuned.get(name, ()),
+                    *mine,
+                    *overrides,
+                ],
+            )
+            given = {override.partition("=")[0] for override in overrides}
+            if experiment.scale == "smoke":
+                shrink(cell, given)
+            elif experiment.scale == "reduced":
+                shorten(cell, given)
+    return cells
+
+
+def _check(experiment: DictConfig, runtime: str) -> None:
     require(
         experiment.scale in ("full", "reduced", "smoke"),
         "experiment.scale",
@@ -62,66 +106,44 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     )
     require_count("experiment.parallel", experiment.parallel, "no cell would run")
     require(
-        experiment.parallel == 1 or config.runtime.name == "inprocess",
+        experiment.parallel == 1 or runtime == "inprocess",
         "experiment.parallel",
         experiment.parallel,
-        f"1 with runtime={config.runtime.name}",
+        f"1 with runtime={runtime}",
         "the cells would compete for the same nodes",
     )
-    if not experiment.cells:
+    for key in ("seeds", "only"):
         require(
-            experiment.parallel == 1,
-            "experiment.parallel",
-            experiment.parallel,
-            "1 without experiment=<name>",
-            "there is one run and no cells; runtime.workers trains its clients side by side",
+            experiment[key] is None or OmegaConf.is_list(experiment[key]),
+            f"experiment.{key}",
+            experiment[key],
+            "a list such as [a,b], or null",
+            "every entry is one of several",
         )
+    if experiment.cells:
+        return
+    require(
+        experiment.parallel == 1,
+        "experiment.parallel",
+        experiment.parallel,
+        "1 without experiment=<name>",
+        "there is one run and no cells; runtime.workers trains its clients side by side",
+    )
+    require(
+        experiment.scale == "full",
+        "experiment.scale",
+        experiment.scale,
+        "full without experiment=<name>",
+        "there are no cells to make small",
+    )
+    for key, instead in (("seeds", "seed=, or -m seed=0,1,2"), ("only", ""), ("tuned", "")):
         require(
-            experiment.scale == "full",
-            "experiment.scale",
-            experiment.scale,
-            "full without experiment=<name>",
-            "there are no cells to make small",
+            experiment[key] is None,
+            f"experiment.{key}",
+            experiment[key],
+            "null without experiment=<name>",
+            "there are no cells" + (f"; use {instead}" if instead else ""),
         )
-        return {"": config}
-    if any(override.startswith("algorithm=") for override in overrides):
-        raise ValueError(
-            f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
-            f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
-        )
-    own = {
-        f"{cell}@{setting}" if setting else cell: [*experiment.settings.get(setting, []), *words]
-        for setting in experiment.settings or [""]
-        for cell, words in experiment.cells.items()
-    }
-    names = list(own)
-    if experiment.only:
-        names = list(dict.fromkeys(n for word in experiment.only for n in _named(word, own)))
-    seeds = experiment.seeds or [None]
-    tuned = _tuned(experiment.tuned, experiment.seeds or [config.seed])
-    if experiment.scale == "smoke":
-        seeds = seeds[:1]
-    cells = {}
-    for name in names:
-        for seed in seeds:
-            mine = [] if seed is None else [f"seed={seed}"]
-            suffix = "" if len(seeds) == 1 else f"-seed{seed}"
-            cells[name + suffix] = cell = compose(
-                "config",
-                overrides=[
-                    *experiment.overrides,
-                    *own[name],
-                    *tuned.get(name, []),
-                    *mine,
-                    *overrides,
-                ],
-            )
-            given = {override.partition("=")[0] for override in overrides}
-            if experiment.scale == "smoke":
-                shrink(cell, given)
-            elif experiment.scale == "reduced":
-                shorten(cell, given)
-    return cells
 
 
 def _named(word: str, names: Collection[str]) -> list[str]:
@@ -142,21 +164,34 @@ def _named(word: str, names: Collection[str]) -> list[str]:
     return found
 
 
-def _tuned(path: str | None, seeds: Collection[int]) -> dict[str, list[str]]:
+def _tuned(
+    path: str | None, names: Collection[str], seeds: Collection[int]
+) -> dict[str, list[str]]:
     """The overrides that a search has found for each cell.
 
     Raises:
-        ValueError: the file is none of a search, or the search used one of the seeds.
+        ValueError: the file is none of a search, has no setting for a cell, or the search used one
+            of the seeds.
     """
     if path is None:
         return {}
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        cells, before = dict(found["cells"]), set(found["seeds"])
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError) as error:
+        cells = {str(name): [*map(str, words)] for name, words in found["cells"].items()}
+        before = set(found["seeds"])
+    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
-            f"experiment.tuned={path} must be the file best.yaml of a search: {error}"
+            f"experiment.tuned={path} must be the file best.yaml of a search: {error!r}"
         ) from None
+    untuned = [name for name in names if not cells.get(name)]
+    require(
+        not untuned,
+        "experiment.tuned",
+        path,
+        f"of a search that found a setting for {', '.join(untuned)}, or leave "
+        f"{'it' if len(untuned) == 1 else 'them'} out with experiment.only=[...]",
+        "a tuned cell would be compared with one that is not",
+    )
     both = sorted(before & {*seeds})
     require(
         not both,

@@ -328,7 +328,8 @@ class _SideBySide:
             return Ended(interrupted=True)
         if job.deaths + 1 >= MAX_DEATHS:
             told = f"{MAX_DEATHS} processes of {job.label} were killed, most likely since memory "
-            told += "ran short: resume=auto with a smaller experiment.parallel goes on"
+            told += "ran short: resume=auto goes on, with fewer runs at a time "
+            told += "(experiment.parallel or search.parallel)"
             return Ended(error=RunError(told))
         config = job.plan.config.copy()
         config.resume, config.overwrite = "auto", False

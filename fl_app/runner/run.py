@@ -183,6 +183,12 @@ def _track(plan: Plan, folder: Path, store: Path, name: str) -> None:
         return
     from fl_app.record.trackers import track
 
-    ended = json.loads((folder / SUMMARY).read_text())["stopped"] in ENDS
-    if ended:
-        track(plan.config.tracker, folder, store, name or plan.config.algorithm.name)
+    tracker, label = plan.config.tracker, name or plan.config.algorithm.name
+    if json.loads((folder / SUMMARY).read_text())["stopped"] not in ENDS:
+        return
+    try:
+        track(tracker, folder, store, label)
+    except OSError:
+        raise
+    except Exception as error:  # a library's own, which must not keep other cells from running
+        print(f"{label}: {tracker} did not take the run: {error}; resume=auto hands it over again")

@@ -83,7 +83,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         "every random stream starts from it",
     )
     real = config.runtime.name == "deployment"
-    require_count("eval_every", config.eval_every, "there would be nothing to run")
+    require_count("eval_every", config.eval_every, "it counts versions")
     if config.num_clients is not None or not real:
         require_count("num_clients", config.num_clients, "there would be nothing to run")
     for key in ("num_versions", "max_updates"):
@@ -149,8 +149,13 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     )
     if config.tracker is not None:
         require_installed(config.tracker)
-    for name in config.metrics:
-        require(name in PER_CLASS, "metrics", name, f"one of {', '.join(PER_CLASS)}", "unknown")
+    require(
+        OmegaConf.is_list(config.metrics) and {*config.metrics} <= {*PER_CLASS},
+        "metrics",
+        config.metrics,
+        f"a list of some of {', '.join(PER_CLASS)}, or []",
+        "no other further metric is known",
+    )
     build_client_evaluation(config)
     _check_runtime(config.runtime)
     measures = ("target_accuracy", "client_eval_every", "metrics")
@@ -182,7 +187,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         f"one of {', '.join(strategy.takes)} with {type(strategy).__name__}",
         "its equations have no use for another upload",
     )
-    build_guard(config)
+    build_guard(config).validate_kinds(strategy.takes)
     if asks_for_masks(config):
         validate_secure(config, strategy, schedule)
     if "_target_" in config.partition:  # else a given task has clients of its own

@@ -26,7 +26,7 @@ def main(words: Sequence[str]) -> int:
 
         from fl_app.cli import explain
         from fl_app.core.errors import Interrupted, RunError
-        from fl_app.core.extras import MissingExtra, told_if_missing
+        from fl_app.core.extras import told_if_missing
 
         try:
             with told_if_missing():
@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
         except HydraException as error:
             print(f"error: {explain(error, words)}", file=sys.stderr)
             return 2
-        except (ValueError, MissingExtra) as error:
+        except ValueError as error:
             print(f"error: {error}", file=sys.stderr)
             return 2
 
@@ -59,8 +59,12 @@ def _search(words: Sequence[str]) -> int:
     resume = "resume=auto" in others
     others = [word for word in others if word != "resume=auto"]
     for word in others:
+        if word.startswith("-"):
+            raise ValueError(f"{word} is no key: a search takes words such as search.trials=12")
         if word.startswith(("resume=", "overwrite=", "hydra.")):
             raise ValueError(f"{word} has no meaning here: use search.folder=... and resume=auto")
+    if resume and not settings.folder:
+        raise ValueError("resume=auto needs search.folder=...: a new folder holds no search")
     from fl_app.search.search import search
 
     default = Path("outputs") / time.strftime("%Y-%m-%d/%H-%M-%S-search")

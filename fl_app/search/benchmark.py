@@ -20,7 +20,7 @@ import pandas as pd
 import yaml
 
 from fl_app.core.errors import require
-from fl_app.core.extras import require_installed
+from fl_app.core.extras import require_installed, told_if_missing
 
 if TYPE_CHECKING:
     from fl_app.report.document import Part
@@ -62,8 +62,9 @@ class Benchmark:
     Attributes:
         scores: accuracy of every run, in [0, 1]; columns method, setting, seed, accuracy, recall
             (mean over the slow labels; missing where there are none).
-        missing: runs that have no result, as method@setting.
-        failed: runs that ended early, by method@setting, with the reason.
+        missing: runs that have no result, by the names of their folders.
+        failed: runs that ended early, by the names of their folders, with the reason. They count
+            with the evaluations that they had.
     """
 
     scores: pd.DataFrame
@@ -87,8 +88,19 @@ class Benchmark:
     def behind_best(
         self, settings: Sequence[str], measure: str = "accuracy"
     ) -> tuple[str, dict[str, Interval]]:
-        """The method of the highest mean, and how far the others are ahead of it, best first."""
+        """The method of the highest mean, and how far the others are ahead of it, best first.
+
+        Raises:
+            ValueError: no method has all results, or there is one seed.
+        """
         table = self.table(settings, measure)
+        require(
+            len(table) > 1 and len(table.columns) > 0,
+            "folder",
+            ", ".join(settings),
+            "settings in which a method has a result with each of several seeds",
+            "there is nothing to compare, or no interval; some runs may still go on",
+        )
         order = table.mean().sort_values(ascending=False).index
         best = str(order[0])
         return best, {str(m): interval(list(table[m] - table[best])) for m in order[1:]}
@@ -115,7 +127,7 @@ def read(folder: Path) -> Benchmark:
     """The results of the judged runs in a folder: its own, those of its search, or of searches.
 
     Raises:
-        ValueError: the folder holds no runs of cells in settings, or each has one seed only.
+        ValueError: the folder holds no runs of cells in settings.
     """
     rows: list[dict[str, object]] = []
     failed: dict[str, str] = {}
@@ -142,8 +154,6 @@ def read(folder: Path) -> Benchmark:
     require(bool(rows), "folder", folder, "the test folder of a search over settings", "no results")
     scores = pd.DataFrame(rows)
     scores["recall"] = scores["recall"].astype(float)
-    seeds = scores.groupby(["method", "setting"]).seed.nunique()
-    require(seeds.max() > 1, "folder", folder, "of several seeds", "there would be no intervals")
     order = _order(paths)
     scores["place"] = [order.index(s) if s in order else len(order) for s in scores.setting]
     scores = scores.sort_values(["place", "method", "seed"]).drop(columns="place")
@@ -159,8 +169,12 @@ def _slow_labels(config: Path) -> list[int]:
 
 
 def _order(paths: Sequence[Path]) -> list[str]:
-    config = next(path / "config.yaml" for path in paths if (path / "config.yaml").exists())
-    return list(yaml.safe_load(config.read_text())["experiment"]["settings"])
+    """The settings in the order of the configuration; empty if that is not known."""
+    for path in paths:
+        if (path / "config.yaml").exists():
+            config = yaml.safe_load((path / "config.yaml").read_text())
+            return list(config["experiment"]["settings"])
+    return []
 
 
 def advice(found: Benchmark) -> list[list[str]]:
@@ -259,7 +273,8 @@ def parts_of(found: Benchmark) -> list["Part"]:
     if found.failed or found.missing:
         rows = [[name, reason] for name, reason in found.failed.items()]
         rows += [[name, "no result"] for name in found.missing]
-        parts.append(Part("Runs that did not reach their end", [], ["run", "reason"], rows))
+        text = "A run with a reason counts with the evaluations that it had."
+        parts.append(Part("Runs that did not reach their end", [text], ["run", "reason"], rows))
     return parts
 
 
@@ -291,13 +306,14 @@ def main(words: Sequence[str] | None = None) -> None:
     given = parser.parse_args(words)
     folder: Path = given.folder
     try:
-        found = read(folder)
+        with told_if_missing():
+            found = read(folder)
+            if given.markdown:
+                print(markdown(parts_of(found)))
+                return
+            write_page(found, folder / PAGE)
     except ValueError as error:
         parser.error(str(error))
-    if given.markdown:
-        print(markdown(parts_of(found)))
-        return
-    write_page(found, folder / PAGE)
     print(f"page: {folder / PAGE}")
 
 

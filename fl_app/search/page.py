@@ -156,6 +156,7 @@ def _curves(found: Found, look: Look) -> Figure:
         tables = [
             pd.read_csv(path)
             for path in sorted((found.folder / str(trial.number)).glob("seed*/metrics.csv"))
+            if path.stat().st_size  # else the run was killed before it wrote the first line
         ]
         tables = [table for table in tables if {"accuracy", "t"} <= {*table.columns}]
         if not tables:

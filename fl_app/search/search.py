@@ -15,7 +15,12 @@ from optuna.trial import Trial
 
 from fl_app.cli import CONF, compose, nearest
 from fl_app.core.errors import Interrupted, require
-from fl_app.core.files import atomic_write, open_log
+from fl_app.core.files import (
+    atomic_write,
+    disk_errors_as_run_errors,
+    open_log,
+    require_writable,
+)
 from fl_app.record.progress import Board
 from fl_app.report import print_table
 from fl_app.runner import earlier
@@ -29,6 +34,7 @@ from fl_app.search.study import CellStudy, open_journal
 JOURNAL, SETTINGS, LOCK = "study.jsonl", "search.json", "search.lock"
 # What a search may be continued with other values of.
 CARRYING_OUT = ("parallel", "folder", "trials", "test_seeds")
+AGAIN = "the same command with resume=auto goes on"
 _UNKNOWN = object()
 HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files of a run that nobody reads after it
 
@@ -50,8 +56,9 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
     config = compose(words)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         cells = cells_to_search(settings, config, words, folder)
-        _enter(settings, words, folder, resume)
-        with open_log(folder / LOCK, None):
+        with require_writable(folder):
+            _enter(settings, words, folder, resume)
+        with disk_errors_as_run_errors(folder, AGAIN), open_log(folder / LOCK, None):
             storage = open_journal(folder / JOURNAL)
             for cell in cells:
                 cell.open(storage)
@@ -62,7 +69,7 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                 raise Interrupted(f"interrupted; what was tried so far lies in {folder}")
             results.tell(found, folder)
             if settings.test_seeds:
-                _judge(settings, config, words, folder)
+                _judge(found, settings, words, folder)
 
 
 def _enter(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
@@ -123,10 +130,19 @@ def _status(cells: Sequence["SearchedCell"]) -> str:
     return f"{ended}/{total} trials of {len(cells)} cells"
 
 
-def _judge(settings: Settings, config: DictConfig, words: Sequence[str], folder: Path) -> None:
+def _judge(
+    found: Sequence[results.Found], settings: Settings, words: Sequence[str], folder: Path
+) -> None:
     """Run the best setting of every cell on fresh seeds, and write the usual report."""
+    tuned = [each.name for each in found if each.best]
+    for each in found:
+        if not each.best:
+            print(f"{each.name} is not judged: none of its trials was completed")
+    if not tuned:
+        return
     own = [
         *words,
+        f"experiment.only=[{','.join(map(repr, tuned))}]",
         f"experiment.tuned={folder / results.BEST}",
         f"experiment.seeds={list(settings.test_seeds)}",
         f"experiment.parallel={settings.parallel}",
@@ -374,6 +390,7 @@ class SearchedCell:
                 self._leave()
                 return
             reached = summary["client_updates" if key == "max_updates" else "virtual_seconds"]
+            # A cell may have a limit of its own in seconds, such as FedAvg in the benchmark.
             require(
                 not last or reached >= limit or summary["stopped"] != "num_versions",
                 "num_versions",

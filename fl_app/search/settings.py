@@ -92,6 +92,13 @@ class Settings:
         )
         ascending = all(a < b for a, b in zip([0, *self.rungs], self.rungs, strict=False))
         require(ascending, "search.rungs", self.rungs, "above 0 and ascending", "runs only go on")
+        require(
+            self.seconds is not None or all(rung == int(rung) for rung in self.rungs),
+            "search.rungs",
+            self.rungs,
+            "integers without search.seconds",
+            "they are client updates",
+        )
 
 
 def split(words: Sequence[str]) -> tuple[Settings, list[str]]:

@@ -1,5 +1,6 @@
 """What a search tries: keys with the values that they may have."""
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
@@ -9,6 +10,7 @@ from hydra.core.override_parser.types import (
     ChoiceSweep,
     IntervalSweep,
     Override,
+    Quote,
     QuotedString,
     RangeSweep,
 )
@@ -20,10 +22,13 @@ from optuna.distributions import (
     IntDistribution,
 )
 
-from fl_app.core.errors import require
+from fl_app.core.errors import is_number, require
 
 Space: TypeAlias = dict[str, BaseDistribution]
 Values: TypeAlias = dict[str, Any]  # one for each key of a space
+
+# Texts that Hydra reads as they are; others need quotes.
+_PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECASE)
 
 
 def parse(words: Sequence[str]) -> Space:
@@ -47,19 +52,41 @@ def parse(words: Sequence[str]) -> Space:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, as a shell splits them."""
-    return shlex.split(text)
+    """The words of a text, as a shell splits them.
+
+    Raises:
+        ValueError: a quote is not closed.
+    """
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"search.space={text} cannot be split into words: {error}") from None
 
 
 def _distribution(override: Override, word: str) -> BaseDistribution:
     sweep = override.value()
     if isinstance(sweep, ChoiceSweep) and not sweep.shuffle:
-        return CategoricalDistribution([_plain(value) for value in sweep.list])
+        choices = [_plain(value) for value in sweep.list]
+        plain = all(isinstance(each, str | int | float | None) for each in choices)
+        require(
+            plain,
+            "search.space",
+            word,
+            "a choice among numbers, texts, true, false and null",
+            "a journal keeps nothing else",
+        )
+        return CategoricalDistribution(choices)
     if isinstance(sweep, IntervalSweep):
         low, high, log = sweep.start, sweep.end, "log" in sweep.tags
         assert low is not None
         assert high is not None
-        require(low < high, "search.space", word, "an interval with its lower end first", "empty")
+        require(
+            is_number(low) and is_number(high) and low < high,
+            "search.space",
+            word,
+            "an interval between two finite numbers, the lower one first",
+            "there is nothing to choose from",
+        )
         require(low > 0 or not log, "search.space", word, "above 0 on a logarithmic scale", "empty")
         if isinstance(low, int) and isinstance(high, int):
             return IntDistribution(low, high, log=log)
@@ -131,4 +158,6 @@ def override(key: str, value: Any) -> str:
     """The word that sets a key."""
     if value is None or isinstance(value, bool):
         return f"{key}={str(value).lower().replace('none', 'null')}"
-    return f"{key}={value!r}" if isinstance(value, str) and " " in value else f"{key}={value}"
+    if isinstance(value, str) and not _PLAIN.fullmatch(value):
+        value = QuotedString(value, Quote.single).with_quotes()
+    return f"{key}={value}"

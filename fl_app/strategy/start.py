@@ -76,6 +76,8 @@ def run(
         require_positive("timeout", timeout, "every order would be late")
         schedule = schedule or deepcopy(strategy.schedule)
         strategy.validate_run(num_versions, schedule)
+        if guard is not None:
+            guard.validate_kinds(strategy.takes)
         fraction = client_eval_fraction
         if fraction is None:
             fraction = strategy._client_eval_fraction

@@ -163,6 +163,11 @@ def test_ctrl_c_tells_how_to_go_on(tmp_path: Path) -> None:
         ),
         (["experiment.seeds=[1]"], "experiment.seeds=... must be left out: use search.seeds"),
         (["overwrite=true"], "overwrite=true has no meaning here"),
+        (["-m"], "-m is no key: a search takes words such as"),
+        (
+            ["search.space=seed=interval(0,1)", "search.updates=10", "search.folder=/proc/search"],
+            "/proc/search cannot be written to",
+        ),
         (["search.seeds=[0]", "search.test_seeds=[0]"], "search.seeds has [0], too"),
     ],
 )
@@ -173,6 +178,11 @@ def test_searches_that_mean_nothing_are_refused(
     assert main([*more, *words]) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
+
+
+def test_a_search_goes_on_in_a_folder_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["experiment=quickstart", "resume=auto"]) == 2
+    assert "error: resume=auto needs search.folder=" in capsys.readouterr().err
 
 
 def test_a_search_needs_an_experiment(capsys: pytest.CaptureFixture[str]) -> None:

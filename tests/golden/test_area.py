@@ -82,6 +82,12 @@ def test_what_does_not_fit_the_mean_is_refused(refused, told):
     assert strategy.state["accepted"] == before
 
 
+def test_norm_bounds_are_refused_before_a_run():
+    told = r"^guard\.max_norm=9\.0 must be null with uploads of kind 'residual'"
+    with pytest.raises(ValueError, match=told):
+        AREA().start(None, None, guard=Guard(max_norm=9.0))  # type: ignore[arg-type]
+
+
 def test_clusters_are_refused():
     with pytest.raises(ValueError, match=r"^AREA cannot use algorithm/schedule=clustered_quorum"):
         AREA().validate_run(10, ClusteredQuorum())

@@ -55,6 +55,13 @@ def test_without_a_threshold_both_are_needed(settings):
         Ringmaster(delay_threshold=None, **settings)
 
 
+@pytest.mark.parametrize("settings", [{"noise": 1.0}, {"target": 1.0}])
+def test_a_threshold_that_would_have_no_effect_is_refused(settings):
+    told = r"^strategy\.delay_threshold=50 must be null with strategy\.noise or strategy\.target"
+    with pytest.raises(ValueError, match=told):
+        Ringmaster(**settings)
+
+
 def test_a_threshold_of_0_is_refused():
     with pytest.raises(ValueError, match=r"strategy\.delay_threshold=0 must be an integer >= 1"):
         Ringmaster(delay_threshold=0)

@@ -27,8 +27,8 @@ what was not sent is part of the next upload.
 
 Deviations: the paper's clients send whenever they like; here they have orders. A client that lost
 its memory fails its orders, and its last model stays in the mean: nobody else has that model. Its
-uploads are a kind of their own, ``"residual"``, neither displacements nor gradients. The norm
-bounds of `fl_app.engine.guard` and other strategies refuse them.
+uploads are a kind of their own, ``"residual"``, neither displacements nor gradients. Other
+strategies refuse them, and a run with a norm bound of `fl_app.engine.guard` is refused.
 """
 
 from collections.abc import Sequence

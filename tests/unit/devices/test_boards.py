@@ -80,35 +80,37 @@ def test_the_rack_of_the_project_is_complete() -> None:
         ({"rpi5": 3}, 3, r"devices\.boards=rpi5 must be of fast, slow"),
         ({"fast": 2.5}, 3, r"devices\.boards\.fast=2\.5 must be an integer"),
         ({"fast": -1, "slow": 3}, 3, r"devices\.boards\.fast=-1 must be an integer"),
+        (3, 3, r"devices\.boards=3 must be kinds with numbers such as"),
     ],
 )
-def test_bad_boards_are_refused(
-    tmp_path: Path, counts: dict[str, Any], clients: int, message: str
-) -> None:
+def test_bad_boards_are_refused(tmp_path: Path, counts: Any, clients: int, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         boards(written(tmp_path), counts, [1] * clients)
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "told"),
     [
-        "",
-        "[1, 2]",
-        "{}",
-        '{"kinds": {"a": {}}}',
-        '{"kinds": {"a": {"seconds": 0}}}',
-        '{"kinds": {"a": {"seconds": []}}}',
-        '{"kinds": {"a": {"seconds": NaN}}}',
-        '{"kinds": {"a": {"seconds": 1, "spread": -1}}}',
-        '{"kinds": {"a": {"seconds": 1, "network": {"down": 5}}}}',
-        '{"kinds": {"a": {"seconds": 1}}, "boards": {"a": 0}}',
+        ("", "JSONDecodeError"),
+        ("[1, 2]", "TypeError"),
+        ("{}", "KeyError: 'kinds'"),
+        ('{"kinds": {"a": {}}}', "kinds.a has no 'seconds'"),
+        ('{"kinds": {"a": 3}}', "kinds.a: "),
+        ('{"kinds": {"a": {"seconds": 0}}}', "kinds.a: seconds=0 must be a number > 0"),
+        ('{"kinds": {"a": {"seconds": []}}}', "kinds.a: seconds=[] must have a number"),
+        ('{"kinds": {"a": {"seconds": NaN}}}', "kinds.a: seconds=nan must be"),
+        ('{"kinds": {"a": {"seconds": 1, "spread": -1}}}', "kinds.a: spread=-1 must be"),
+        ('{"kinds": {"a": {"seconds": 1, "network": {"down": 5}}}}', "kinds.a has no 'up'"),
+        ('{"kinds": {"a": {"seconds": 1}}, "boards": {"a": 0}}', "boards: 0 must be"),
+        ('{"kinds": {}, "server": {"serial": "no"}}', "server.serial=no must be true or false"),
     ],
 )
-def test_bad_files_are_refused_by_name(tmp_path: Path, text: str) -> None:
+def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "bad.json"
     path.write_text(text)
-    with pytest.raises(ValueError, match=r"^devices\.table=.*bad\.json is no device file"):
+    with pytest.raises(ValueError, match=r"^devices\.table=.*bad\.json is no device file") as error:
         read_table(str(path))
+    assert told in str(error.value)
 
 
 def test_a_file_that_does_not_exist_is_refused() -> None:

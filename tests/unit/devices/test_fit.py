@@ -94,10 +94,16 @@ def test_recorded_durations_and_tables_of_seconds(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("a,b\n1,2\n", "has the columns a, b, and must have kind and seconds"),
+        ("a,b\n1,2\n", "bad.csv, line 1: its columns a, b must be kind and seconds, or client,"),
+        ("", "its columns (none) must be kind and seconds"),
         ("kind,seconds\nx,0\n", "line 2: seconds=0 must be a number > 0"),
         ("kind,seconds\nx,fast\n", "line 2: could not convert"),
         ("kind,seconds\nx,nan\n", "line 2: seconds=nan must be"),
+        ("kind,seconds\nx,3,5\n", "line 2: it must have 2 values, as the first line has"),
+        ("kind,seconds\nx\n", "line 2: it must have 2 values"),
+        ("seconds,kind\n3,\n", "line 2: kind is empty"),
+        ("kind,seconds\nx,3\n\0\n", "line 3: "),
+        ("kind,seconds\nx,3\n" + 200_000 * "y" + ",4\n", "line 2: field larger than field limit"),
         ("kind,seconds,first\nx,3,1\n", "kind x has no order but its clients' first ones"),
         ("kind,seconds\n", "the logs hold no order"),
     ],
@@ -110,6 +116,29 @@ def test_bad_logs_are_refused(
     assert main([str(path), "--output", str(tmp_path / "out.json")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out.json").exists()
+
+
+def test_a_log_without_a_dispatch_leaves_out_its_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = recorded(tmp_path)
+    before = fitted(capsys, log)["kinds"]
+    lines = log.read_text().splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    lost = json.loads(lines.pop(kinds.index("dispatch", 50)))["client"]
+    log.write_text("\n".join(lines) + "\n")
+    after = fitted(capsys, log)["kinds"]
+    for name in before:
+        assert after[name]["orders"] == before[name]["orders"] - (name == f"client-{lost}")
+
+
+def test_a_file_that_cannot_be_written_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "seconds.csv"
+    path.write_text("kind,seconds\nx,3\n")
+    assert main([str(path), "--output", str(tmp_path / "nowhere" / "out.json")]) == 2
+    assert "out.json cannot be written: No such file" in capsys.readouterr().err
 
 
 def test_a_missing_log_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import Scripted, Times, run, toward_own_number, vec
 
-from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Update, Upload, Vector
 from fl_app.engine.guard import Guard
 from fl_app.schedule import Buffered
 
@@ -91,6 +91,15 @@ def test_one_client_is_slowed_down_and_others_are_not() -> None:
 def test_bad_bounds_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
         Guard(**settings)
+
+
+@pytest.mark.parametrize("key", ["max_norm", "max_norm_ratio"])
+def test_uploads_without_a_length_cannot_be_bounded(key: str) -> None:
+    Guard(**{key: 9.0}).validate_kinds(KINDS)
+    Guard(max_age=3).validate_kinds(["delta", RESIDUAL])
+    told = f"guard.{key}=9.0 must be null with uploads of kind 'residual': their length is not"
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
+        Guard(**{key: 9.0}).validate_kinds(["delta", RESIDUAL])
 
 
 # -- in a run -------------------------------------------------------------------------------------

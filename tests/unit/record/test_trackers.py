@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 from configs import composed
+from omegaconf import OmegaConf
 
 from fl_app.record.trackers import track
+from fl_app.runner.jobs import Plan
+from fl_app.runner.run import _track
 from fl_app.runner.validate import validate_config
 
 CONFIG = """\
@@ -114,6 +117,25 @@ def test_wandb_receives_a_run_offline(
     assert offline.summary["final_accuracy"] == 0.9
     assert ended == [True]
     assert json.loads((run / "tracked.json").read_text()) == {"tracker": "wandb", "run": "w1"}
+
+
+def test_a_tracker_that_fails_is_told_and_tried_again(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def init(**values: Any) -> None:
+        raise RuntimeError("it does not like the name")
+
+    wandb = ModuleType("wandb")
+    wandb.init = init  # type: ignore[attr-defined]
+    wandb.Settings = lambda **values: values  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    plan = Plan(OmegaConf.create({"tracker": "wandb", "algorithm": {"name": "fedbuff"}}))
+    _track(plan, run, tmp_path, "a")
+    assert capsys.readouterr().out == (
+        "a: wandb did not take the run: it does not like the name; resume=auto hands it over "
+        "again\n"
+    )
+    assert not (run / "tracked.json").exists()
 
 
 @pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")

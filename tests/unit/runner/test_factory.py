@@ -49,6 +49,11 @@ def test_an_algorithm_may_refuse_the_length_of_a_run() -> None:
         validate_config(composed(*settings, "num_versions=100"))
 
 
+def test_bounds_on_lengths_are_refused_where_uploads_have_none() -> None:
+    with pytest.raises(ValueError, match=r"^guard\.max_norm_ratio=4 must be null with uploads of"):
+        validate_config(composed("algorithm=area", "guard.max_norm_ratio=4"))
+
+
 @pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])
 def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(
     settings: list[str], upload: int

@@ -79,6 +79,21 @@ def test_a_method_without_all_results_has_no_rank_and_is_told(folder: Path) -> N
     assert found.behind_best(["n10-iid"])[0] == "b"
 
 
+@pytest.mark.parametrize("pattern", ["*-seed[67]", "[ab]@n10-slow-seed5", "*@n10-iid-seed[67]"])
+def test_results_that_nothing_can_be_said_of_are_refused(
+    pattern: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = "c@n10-slow-seed6" if pattern.startswith("[") else ""
+    for path in folder.glob("test/*/summary.json"):
+        if path.parent.match(pattern) or path.parent.name == gone:
+            path.unlink()
+    with pytest.raises(SystemExit):
+        main([str(folder)])
+    told = "must be settings in which a method has a result with each of several seeds"
+    assert told in capsys.readouterr().err
+    assert not (folder / PAGE).exists()
+
+
 def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "test" / "c@n10-iid-seed5" / "summary.json"
     summary = json.loads(path.read_text())

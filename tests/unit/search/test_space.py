@@ -1,6 +1,7 @@
 """What is tried: distributions from words, the first trials, and overrides of values."""
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from fl_app.search.space import at_edge, grid, override, parse, words_of
@@ -32,11 +33,18 @@ def test_a_later_word_replaces_an_earlier_one_in_its_place() -> None:
         "a=glob(*)",
         "a=range(3,1)",
         "a=1,",
+        "a=interval(0,inf)",
+        "a=choice([1,2],[3])",
     ],
 )
 def test_words_that_leave_no_choice_are_refused(word: str) -> None:
     with pytest.raises(ValueError, match=r"search\.space"):
         parse([word])
+
+
+def test_a_quote_that_is_not_closed_is_told() -> None:
+    with pytest.raises(ValueError, match=r"^search\.space=a=choice\('x\) cannot be split"):
+        words_of("a=choice('x)")
 
 
 def test_the_grid_is_even_over_the_first_key_and_leaves_the_others_configured() -> None:
@@ -66,3 +74,9 @@ def test_values_become_overrides() -> None:
     values = {"a": 0.5, "b": None, "c": True, "d": "two words", "e": "x"}
     words = [override(key, value) for key, value in values.items()]
     assert words == ["a=0.5", "b=null", "c=true", "d='two words'", "e=x"]
+
+
+@pytest.mark.parametrize("text", ["a,b", "it's", "", "3", "true", "null", "[1]", "a=b", "x.y/z-1"])
+def test_an_override_of_a_text_is_read_as_that_text(text: str) -> None:
+    read = OverridesParser.create().parse_override(override("key", text)).value()
+    assert read == text
