@@ -1,7 +1,7 @@
 """FADAS: an adaptive server step along the mean of K displacements, smaller if one is very old.
 
 Wang, Wang, Lu, Chen: "FADAS: Towards Federated Adaptive Asynchronous Optimization", ICML 2024,
-arXiv:2407.18365, Algorithm 1 and its delay-adaptive rate.
+arXiv:2407.18365, with its delay-adaptive rate.
 
 Server, once K updates have arrived, with m = v = vhat = 0 at first:
 

@@ -1,7 +1,7 @@
 """Ringmaster ASGD: asynchronous SGD that drops gradients older than a bound.
 
 Maranjyan, Tyurin, Richtarik: "Ringmaster ASGD: The First Asynchronous SGD with Optimal Time
-Complexity", ICML 2025, arXiv:2501.16168, Algorithm 4.
+Complexity", ICML 2025, arXiv:2501.16168.
 
 Server, on every arrival g of age tau:
 

@@ -146,6 +146,48 @@ def test_delayed_gradient_descent_on_a_quadratic() -> None:
     assert made.history.ages == {0: 1, 1: versions - 1}
 
 
+@pytest.mark.parametrize("upload", ["delta", "pseudo"])
+def test_the_second_cycle_may_go_on_from_the_own_model(upload: str) -> None:
+    """As above with w_0 = 0, eta = 1/4: u_0 = 0 + 8 / 4 = 2, w_1 = 2.
+
+    The second upload goes on from u_0 = 2: u_1 = 2 + 6 / 4 = 3.5, 3.5 from w_0: w_2 = 2 + 3.5.
+    From then on as ever: w_3 = w_2 + (8 - w_1) / 4 = 7, w_4 = w_3 + (8 - w_2) / 4 = 7.625.
+    """
+    trainer = OverlapTrainer(
+        Quadratic([[[8.0]] * 4]), upload=upload, local_lr=0.25, batch_size=4, bootstrap="continue"
+    )
+    made = run(
+        synchronous(1),
+        trainer,
+        num_clients=1,
+        num_versions=4,
+        strategy=OverlapFedAvg(server_lr=0.25),
+        devices=Times(lambda client, sequence: 1.0),
+    )
+    assert made.outcome.params[0] == pytest.approx(7.625)
+    assert made.history.ages == {0: 1, 1: 3}
+
+
+def test_working_ahead_goes_on_from_the_own_model() -> None:
+    """u_0 = 2, then 3.5 from w_0, trained before the order with w_1 came."""
+    device = OverlapTrainer(
+        Quadratic([[[8.0]] * 4]), upload="delta", local_lr=0.25, batch_size=4, bootstrap="continue"
+    )
+    first = device.train(order_for(0, 0, vec(0), {}))
+    device.work_ahead(lambda: False)
+    assert device._ahead is not None
+    ahead = device._ahead[2].vector
+    second = device.train(order_for(0, 1, vec(2), {"version": 1}, state=first.state))
+    assert (first.vector.tolist(), second.vector.tolist()) == ([2.0], [3.5])
+    assert second.vector is ahead
+    assert second.base_version == 0
+
+
+def test_another_bootstrap_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^client\.bootstrap=w1 must be w0 or continue: "):
+        OverlapTrainer(Quadratic([[[8.0]] * 4]), bootstrap="w1")
+
+
 @pytest.mark.parametrize(
     ("transfer", "epochs", "cycle"),
     [

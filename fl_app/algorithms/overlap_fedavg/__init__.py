@@ -25,8 +25,10 @@ Deviations: Algorithm 3 line 3 has the opposite sign and line 10 leaves out beta
 followed, unless ``nesterov="algorithm"``: V = beta V + d_ah + (d_ah - d). Squares are those of the
 mean displacement d; ``squares="per_client"`` takes the mean of the clients' squares (eq. 11),
 ``squares="code"`` the square of that mean, as in the authors' code. The first cycle has no global
-model before w_0, so devices train twice from w_0. A device answers an order with the training that
-it did before the order came, so each device has one order under way.
+model before w_0, so devices train twice from w_0. With the client's ``bootstrap="continue"`` they
+go on from their own model instead, as in the authors' code: the second upload, relative to w_0,
+then holds both cycles, though the server has applied the first one. A device answers an order with
+the training that it did before the order came, so each device has one order under way.
 
 All N clients take part in every exchange, so all wait for a client that fails or is absent. If a
 client leaves for good, a simulation ends ("nothing is under way") and real nodes wait. If a client

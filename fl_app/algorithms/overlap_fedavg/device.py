@@ -8,6 +8,7 @@ import numpy as np
 
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.client.backend import NUMPY, TORCH
+from fl_app.core.errors import require
 from fl_app.core.types import Order, Upload, Vector
 
 
@@ -18,14 +19,27 @@ class OverlapTrainer(LocalTrainer):
 
     Args:
         task: see `LocalTrainer`.
+        bootstrap: what the second cycle starts from, when no global model but the first has
+            arrived: that model (``"w0"``), or the client's own (``"continue"``).
         settings: see `LocalTrainer`; `local_epochs` counts the epochs of a cycle.
+
+    Raises:
+        ValueError: a value is out of its bounds.
     """
 
     backends: ClassVar = (TORCH, NUMPY)
     overlaps: ClassVar[bool] = True
 
-    def __init__(self, task: TrainingTask, **settings: Any) -> None:
+    def __init__(self, task: TrainingTask, *, bootstrap: str = "w0", **settings: Any) -> None:
+        require(
+            bootstrap in ("w0", "continue"),
+            "client.bootstrap",
+            bootstrap,
+            "w0 or continue",
+            "the second cycle can start from nothing else",
+        )
         super().__init__(task, **settings)
+        self.bootstrap = bootstrap
         self._latest: Order | None = None
         self._ahead: tuple[int, Vector, Upload] | None = None
         self._until: Callable[[], bool] | None = None
@@ -34,8 +48,12 @@ class OverlapTrainer(LocalTrainer):
         version, state = int(order.config.get("version", 0)), order.state
         base, base_version = order.vector, version
         # A resumed server may not have reached that version again.
-        if state and int(state["version"]) <= version:
+        first = not state or int(state["version"]) > version
+        moved = None if first else state.get("moved")
+        if not first:
             base, base_version = state["received"], int(state["version"])
+        if moved is not None:
+            base = base + moved
         ahead, self._ahead = self._ahead, None
         if ahead and ahead[0] == order.client_id and np.array_equal(ahead[1], base):
             assert out is None, "worker processes do not work ahead"
@@ -43,8 +61,22 @@ class OverlapTrainer(LocalTrainer):
         else:
             upload = super().train(replace(order, vector=base, state={}), out)
         kept = {"received": order.vector.copy(), "version": np.array(version)}
-        self._latest = replace(order, vector=kept["received"], state={})
+        latest: Vector = kept["received"]
+        if first and self.bootstrap == "continue":
+            kept["moved"] = upload.vector * self._factors(upload)
+            latest = latest + kept["moved"]
+        if moved is not None:
+            np.add(upload.vector, moved / self._factors(upload), out=upload.vector)
+        self._latest = replace(order, vector=latest, state={})
         return replace(upload, base_version=base_version, state=kept)
+
+    def _factors(self, upload: Upload) -> Vector:
+        """What an upload's entries are multiplied by to be a displacement, shape ``(d,)``."""
+        if upload.kind != "pseudo":
+            return np.ones(upload.vector.size, np.float32)
+        factors = np.full(upload.vector.size, -1, np.float32)
+        factors[: self.model.layout.num_trainable] = -upload.rate_sum
+        return factors
 
     def work_ahead(self, until: Callable[[], bool]) -> None:
         if self._latest is None:
