@@ -95,6 +95,8 @@ def read_log(
                     "else it does not tell what an order took"
                 )
             recorded = columns >= set(COLUMNS)
+            if not recorded and (since > 0 or until < math.inf):
+                raise ValueError("it has no times: --since and --until would have no effect")
             for row in reader:
                 # Such as with a comma as the decimal point.
                 if None in row or None in row.values():
@@ -204,8 +206,8 @@ def parse_kinds(texts: Sequence[str]) -> dict[int, str]:
             if not (name and equals):
                 raise ValueError("no kind")
             for place in places.split(","):
-                first, _, last = place.partition("-")
-                clients = range(int(first), int(last or first) + 1)
+                first, dash, last = place.partition("-")
+                clients = range(int(first), int(last if dash else first) + 1)
                 if not clients:
                     raise ValueError("an empty range")
                 if taken := kinds.keys() & clients:
@@ -233,6 +235,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     measured = Measured()
     try:
         kinds = parse_kinds(given.kinds)
+        paths = [path.resolve() for path in given.logs]
+        if twice := [str(path) for path in given.logs if paths.count(path.resolve()) > 1]:
+            raise ValueError(f"{twice[0]} is given twice: its orders would count twice")
         for path in given.logs:
             read_log(path, measured, kinds, given.since, given.until)
         if not measured.clients:

@@ -12,6 +12,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
+from yaml import YAMLError
 
 from fl_app.core.errors import require
 from fl_app.core.events import (
@@ -73,10 +74,16 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
     Args:
         folder: of the cell.
         name: of the cell; default: the folder's.
+
+    Raises:
+        ValueError: a file is damaged.
     """
     path = folder / "config.yaml"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
-    config = OmegaConf.create(text)
+    try:
+        config = OmegaConf.create(text)
+    except YAMLError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
     algorithm = OmegaConf.select(config, "algorithm.name") or folder.name
     if name is None:
         name = folder.name
@@ -155,11 +162,15 @@ def _metrics(path: Path) -> dict[str, list[float]]:
         return {}
     columns: dict[str, list[float]] = {}
     with path.open(encoding="utf-8", newline="") as file:
-        for row in csv.DictReader(file):
-            if None in row.values():
-                break  # an incomplete row
-            for name, text in row.items():
-                columns.setdefault(name, []).append(float(text) if text else math.nan)
+        reader = csv.DictReader(file)
+        try:
+            for row in reader:
+                if None in row.values():
+                    break  # an incomplete row
+                for name, text in row.items():
+                    columns.setdefault(name, []).append(float(text) if text else math.nan)
+        except (ValueError, csv.Error) as error:
+            raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
     return columns
 
 

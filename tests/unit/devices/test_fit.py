@@ -141,6 +141,26 @@ def test_a_file_that_cannot_be_written_is_told(
     assert "out.json cannot be written: No such file" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (["--since", "3"], "seconds.csv, line 1: it has no times: --since and --until would"),
+        (["seconds.csv"], "seconds.csv is given twice: its orders would count twice"),
+    ],
+)
+def test_what_would_say_something_else_is_refused(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    told: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "seconds.csv").write_text("kind,seconds\nx,3\n")
+    assert main([str(tmp_path / "seconds.csv"), *more]) == 2
+    assert told in capsys.readouterr().err
+
+
 def test_a_missing_log_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nowhere.jsonl"]) == 2
     assert "nowhere.jsonl must be a file" in capsys.readouterr().err
@@ -150,7 +170,7 @@ def test_kinds() -> None:
     assert parse_kinds(["a=0-2,5", "b=3"]) == {0: "a", 1: "a", 2: "a", 5: "a", 3: "b"}
 
 
-@pytest.mark.parametrize("text", ["a", "=1", "a=", "a=x", "a=3-1", "a=0-2,1"])
+@pytest.mark.parametrize("text", ["a", "=1", "a=", "a=x", "a=0-", "a=3-1", "a=0-2,1"])
 def test_bad_kinds_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^--kinds "):
         parse_kinds([text])

@@ -332,3 +332,17 @@ def test_configuration_says_what_was_run(tmp_path):
     images = "task: {_target_: fl_app.tasks.images.image_task, data: mnist}\n"
     (tmp_path / "config.yaml").write_text(images)
     assert read_cell(tmp_path).task == "mnist"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("metrics.csv", "version,t,accuracy\n0,0.0,much\n", "metrics.csv, line 2: could not conv"),
+        ("config.yaml", "seed: [", "config.yaml is damaged: "),
+    ],
+)
+def test_damaged_files_are_named(tmp_path, name, text, told):
+    write_cell(tmp_path, events=ROUNDS, algorithm="fedavg")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=re.escape(told)):
+        read_cell(tmp_path)
