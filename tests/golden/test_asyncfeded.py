@@ -13,6 +13,7 @@ import pytest
 from helpers import vec
 
 from fl_app.algorithms.asyncfeded import AsyncFedED
+from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update
 
 MODEL = GlobalModel(vec(3, 4), 5, {2: vec(0, 0)})
@@ -31,6 +32,12 @@ FRESH = Update(1, 5, vec(0, 2), "delta", 10, 0.1)
 def test_the_weight_falls_with_the_distance(updates, expected):
     strategy = AsyncFedED(server_lr=2.0, offset=0.5)
     np.testing.assert_allclose(strategy.aggregate(MODEL, updates), expected, rtol=1e-6)
+
+
+def test_a_falling_rate_multiplies_the_weight():
+    """Half is left at version 5 of 10: 4 + 2/3."""
+    strategy = AsyncFedED(server_lr=2.0, offset=0.5, lr_schedule=LinearDecay(to=0.0, versions=10))
+    np.testing.assert_allclose(strategy.aggregate(MODEL, [STALE]), [3, 4 + 2 / 3], rtol=1e-6)
 
 
 def test_an_upload_of_no_length_has_no_weight():

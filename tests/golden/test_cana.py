@@ -20,6 +20,9 @@ memory_span = 1, A = 1.5, counted from the version that a memory was computed on
     t = 4: only h_0 counts, beta = 1/2: v = [1, 1] - 1/4 [1, 1] + 1/4 [1, 1]
 counted from the arrival (h_0 and h_2 arrived at 3, h_1 at 1):
     t = 4: beta = 3/4, b = [3/5, 2/5]: v = [1, 1] - 3/4 [2, .5] + 3/4 [1.8, .6] = [0.85, 1.075]
+
+A memory of exactly the age A counts: h_0 at t = 4 with A = 1; h_0 and h_1 at t = 3 with A = 2
+counted from the arrival. rho = 1/4: at t = 4 beta = 3/4 1/2 + 1/4 1 = 5/8.
 """
 
 import numpy as np
@@ -57,6 +60,19 @@ def steps(strategy: CANA) -> list[list[float]]:
         ({"memory_dtype": "float16"}, [[29 / 21, 17 / 21], [1.0241935, 1.4233871]], 0.75, 2),
         ({"memory_span": 1.0}, [[5 / 3, 2 / 3], [1, 1]], 0.5, 1),
         ({"memory_span": 1.0, "age_from": "arrived"}, [[5 / 3, 2 / 3], [0.85, 1.075]], 0.75, 2),
+        ({"memory_span": 2 / 3}, [[5 / 3, 2 / 3], [1, 1]], 0.5, 1),
+        (
+            {"memory_span": 4 / 3, "age_from": "arrived"},
+            [[29 / 21, 17 / 21], [0.85, 1.075]],
+            0.75,
+            2,
+        ),
+        (
+            {"calibration_rate": 0.25},
+            [[29 / 21, 17 / 21], [1 + 0.625 / 31, 1 + 0.625 * 17.5 / 31]],
+            0.625,
+            2,
+        ),
     ],
 )
 def test_memories_calibrate_as_far_as_they_help(settings, later, beta, matched):

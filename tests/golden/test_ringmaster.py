@@ -26,6 +26,12 @@ def test_young_gradients_are_taken_and_old_ones_refused():
         assert strategy.admit(MODEL, update(age)) == told
 
 
+def test_several_at_once_make_a_step_along_their_sum():
+    """[1, 1] - 1/2 2 [2, 4]."""
+    strategy = Ringmaster(server_lr=0.5)
+    assert strategy.aggregate(MODEL, [update(0), update(1)]).tolist() == [-1, -3]
+
+
 @pytest.mark.parametrize(
     ("noise", "target", "threshold"), [(10.0, 4.0, 3), (8.0, 4.0, 2), (0.0, 1.0, 1)]
 )
