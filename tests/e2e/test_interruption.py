@@ -4,33 +4,15 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
+from commands import started
 
 SWEEP = ["-m", "seed=0,1,2", "num_versions=40", "eval_every=1", "runtime.workers=0"]
 STATUS = {signal.SIGINT: 130, signal.SIGTERM: 143}
-
-
-@contextmanager
-def started(*words: str, options: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(
-        [sys.executable, *options, "-m", "fl_app", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_for_rows(process: subprocess.Popen[str], metrics: Path) -> None:

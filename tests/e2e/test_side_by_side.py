@@ -8,12 +8,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
 import pytest
+from commands import started
 from configs import composed
 from rich.console import Console
 
@@ -23,21 +23,8 @@ from fl_app.runner.cells import compose_cells
 WORDS = ["experiment=quickstart", "num_versions=60", "eval_every=10", "checkpoint_every=20"]
 
 
-@contextmanager
-def started(folder: Path, *more: str) -> Iterator[subprocess.Popen[str]]:
-    words = [*WORDS, f"hydra.run.dir={folder}", *more]
-    with subprocess.Popen(
-        [sys.executable, "-m", "fl_app", *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            yield process
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+def quickstart(folder: Path, *more: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return started(*WORDS, f"hydra.run.dir={folder}", *more)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -59,7 +46,7 @@ def finished(process: subprocess.Popen[str]) -> str:
 @pytest.fixture(scope="module")
 def one_by_one(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     folder = tmp_path_factory.mktemp("one-by-one")
-    with started(folder) as process:
+    with quickstart(folder) as process:
         finished(process)
     assert len(files(folder)) == 12
     return files(folder)
@@ -76,7 +63,7 @@ def wait_for(process: subprocess.Popen[str], condition: object) -> None:
 def test_cells_side_by_side_write_the_same_files(
     tmp_path: Path, one_by_one: dict[str, bytes]
 ) -> None:
-    with started(tmp_path, "experiment.parallel=2") as process:
+    with quickstart(tmp_path, "experiment.parallel=2") as process:
         out = finished(process)
     assert files(tmp_path) == one_by_one
     assert len(re.findall(r"^\w+, cell \d of 4: 60/60 versions", out, re.MULTILINE)) == 4
@@ -86,7 +73,7 @@ def test_cells_side_by_side_write_the_same_files(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_killed_process_loses_nothing(tmp_path: Path, one_by_one: dict[str, bytes]) -> None:
-    with started(tmp_path, "experiment.parallel=2") as process:
+    with quickstart(tmp_path, "experiment.parallel=2") as process:
         wait_for(process, lambda: any((tmp_path / "fedavg" / "checkpoints").glob("*")))
         main = psutil.Process(process.pid)
         (victim,) = [c for c in main.children() if holds(c, tmp_path / "fedavg")]
@@ -106,7 +93,7 @@ def holds(process: psutil.Process, folder: Path) -> bool:
 def test_ctrl_c_loses_nothing(
     tmp_path: Path, one_by_one: dict[str, bytes], whole_group: bool
 ) -> None:
-    with started(tmp_path, "experiment.parallel=2") as process:
+    with quickstart(tmp_path, "experiment.parallel=2") as process:
         for cell in ("fedavg", "fedavg_k"):
             wait_for(process, (tmp_path / cell / "metrics.csv").exists)
         if whole_group:
@@ -120,7 +107,7 @@ def test_ctrl_c_loses_nothing(
     assert not (tmp_path / "fedbuff").exists()
     ends = [json.loads(path.read_text())["stopped"] for path in tmp_path.glob("*/summary.json")]
     assert "interrupted" in ends
-    with started(tmp_path, "resume=auto") as process:  # with another number of processes
+    with quickstart(tmp_path, "resume=auto") as process:  # with another number of processes
         finished(process)
     assert files(tmp_path) == one_by_one
 
@@ -128,7 +115,7 @@ def test_ctrl_c_loses_nothing(
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_processes_end_with_the_command(tmp_path: Path) -> None:
-    with started(tmp_path, "experiment.parallel=2", "num_versions=100000") as process:
+    with quickstart(tmp_path, "experiment.parallel=2", "num_versions=100000") as process:
         wait_for(process, (tmp_path / "fedavg" / "metrics.csv").exists)
         cells = psutil.Process(process.pid).children(recursive=True)
         process.kill()
