@@ -19,23 +19,15 @@ Symbols: eta_g server_lr, K schedule.buffer_size, C clip_norm, z noise_multiplie
 It does not hide which clients take part and when, nor the clients' mean losses in the event log.
 """
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from flwr.serverapp import (
-    GaussianPrivacyEvent,
-    NeighboringRelation,
-    PrivacyConfig,
-    RdpAccountant,
-    SamplingMethod,
-)
 
 from fl_app.core import staleness
-from fl_app.core.errors import RunError, require
+from fl_app.core.errors import RunError
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, at_least, bounded, or_none, within
 from fl_app.core.rates import LinearDecay
@@ -43,7 +35,7 @@ from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy import AsyncStrategy, privacy
 
 
 @dataclass(kw_only=True)
@@ -92,23 +84,8 @@ class DPFedBuff(AsyncStrategy):
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del schedule
-        if self.max_epsilon is None:
-            return
-        require(
-            math.isfinite(num_versions),
-            "strategy.max_epsilon",
-            self.max_epsilon,
-            "null with num_versions=null and max_updates=null",
-            "what the run will spend would be unknown",
-        )
-        epsilon = self.epsilon(int(num_versions))
-        require(
-            epsilon <= self.max_epsilon,
-            "strategy.max_epsilon",
-            self.max_epsilon,
-            f"at least {epsilon:.4g} for num_versions={num_versions} with "
-            f"noise_multiplier={self.noise_multiplier:g} and delta={self.delta:g}",
-            "the run would spend more",
+        privacy.refuse_overspending(
+            "strategy", self.noise_multiplier, self.delta, self.max_epsilon, num_versions
         )
 
     def public_weights(self) -> Weighting:
@@ -135,32 +112,9 @@ class DPFedBuff(AsyncStrategy):
         return self.step(model, -total / np.float32(len(updates)), self.server_lr)
 
     def epsilon(self, versions: int) -> float:
-        """Epsilon of (epsilon, delta)-differential privacy after `versions` versions, >= 0.
-
-        Flower's accountant computes it by Renyi accounting of the Gaussian mechanism. Neighbouring
-        data sets differ in all data of one client.
-        """
-        if versions == 0:
-            return 0.0
-        # Without amplification the size of the population has no effect.
-        config = PrivacyConfig(
-            target_delta=self.delta,
-            population_size=1,
-            neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
-            sampling_method=SamplingMethod.NO_AMPLIFICATION,
-        )
-        accountant = RdpAccountant(config)
-        accountant.compose(GaussianPrivacyEvent(self.noise_multiplier, 1, 1), versions)
-        return accountant.get_epsilon(self.delta)
+        """See `fl_app.strategy.privacy.epsilon`."""
+        return privacy.epsilon(self.noise_multiplier, versions, self.delta)
 
     def totals(self) -> dict[str, float]:
-        """Epsilon of all versions, and of the client that moved most, at `delta`.
-
-        The second holds if the data have no influence on which clients take part when.
-        """
-        most = max(self.state["participation"].values(), default=0)
-        return {
-            "epsilon": self.epsilon(self.state["versions"]),
-            "epsilon_of_most_frequent_client": self.epsilon(most),
-            "delta": self.delta,
-        }
+        """See `fl_app.strategy.privacy.totals`."""
+        return privacy.totals(self.noise_multiplier, self.delta, self.state)

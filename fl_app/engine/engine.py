@@ -301,7 +301,8 @@ class Engine:
             self.close()
             outcome.version = self.version
             outcome.params = self._strategy.to_evaluate(self._versions.model)
-            outcome.totals = {**self._strategy.totals(), **self._clock.totals()}
+            spent = {} if self._secure is None else self._secure.totals()
+            outcome.totals = {**self._strategy.totals(), **spent, **self._clock.totals()}
         return outcome
 
     @property
@@ -355,6 +356,7 @@ class Engine:
             "schedule": self._schedule.state_dict(),
             "strategy": self._strategy.state_dict(),
             "clock": self._clock.state_dict(),
+            **({} if self._secure is None else {"secure": self._secure.state_dict()}),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -399,6 +401,8 @@ class Engine:
         self._guard.load_state_dict(state["guard"])
         self._schedule.load_state_dict(state["schedule"])
         self._strategy.load_state_dict(state["strategy"])
+        if self._secure is not None:
+            self._secure.load_state_dict(state.get("secure", {}))
         if on_clients:
             waited_for = on_clients["vector"]
             vector = None if waited_for is None else share(waited_for)

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from fl_app.core.errors import RunError
+from fl_app.core.errors import RunError, require
 from fl_app.field.kit import PORT, Kit, new_kit, update_kit
 
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
@@ -58,6 +58,12 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="anybody who reaches the port can submit runs and register keys (only the server can)",
     )
+    init.add_argument(
+        "--helper",
+        metavar="HOST",
+        action="append",
+        help="name or address of the helper of secure aggregation: adds its folder (none)",
+    )
     init.add_argument("out", type=Path, help="new folder")
     init.set_defaults(command=_init)
 
@@ -82,7 +88,8 @@ def _parser() -> argparse.ArgumentParser:
     register.set_defaults(command=_register)
 
     keep = commands.add_parser(
-        "keep", help="keep a folder's SuperLink or SuperNode running, without systemd or Docker"
+        "keep",
+        help="keep a folder's SuperLink, SuperNode or helper running, without systemd or Docker",
     )
     keep.add_argument("folder", type=Path)
     keep.set_defaults(command=_keep)
@@ -111,7 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     status.set_defaults(command=_status)
 
     doctor = commands.add_parser("doctor", help="report what is wrong and how to mend it")
-    doctor.add_argument("folder", type=Path, nargs="?", help="folder of the server or a device")
+    doctor.add_argument(
+        "folder", type=Path, nargs="?", help="folder of the server, a device or the helper"
+    )
     doctor.add_argument("--superlink", help="host:port, if it differs from the folder's")
     doctor.add_argument(
         "--training-time", type=float, help="seconds that the slowest device trains for one order"
@@ -135,6 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     helper.add_argument(
         "--min-clients", type=int, help="fewest different devices of a sum (half of them)"
     )
+    helper.add_argument(
+        "--noise-multiplier", type=float, default=0.0, help="smallest one of a sum (0: no noise)"
+    )
     helper.set_defaults(command=_helper)
 
     healthy = commands.add_parser(
@@ -157,10 +169,19 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _init(arguments: argparse.Namespace) -> int:
+    from fl_app.field.certificates import general_name
     from fl_app.field.enrol import enrol
+    from fl_app.field.helper import PORT as HELPER_PORT
+    from fl_app.field.helper import add_helper
     from fl_app.field.project import build_wheel
 
     hosts = arguments.host or [socket.gethostname()]
+    if arguments.helper:
+        secure = not arguments.insecure and arguments.nodes >= 2
+        bound = "left out with --insecure and with fewer than two nodes"
+        require(secure, "--helper", arguments.helper[0], bound, "sums would hide nothing")
+        for host in arguments.helper:
+            general_name(host)
     with tempfile.TemporaryDirectory() as folder:
         new_kit(
             arguments.out,
@@ -175,6 +196,9 @@ def _init(arguments: argparse.Namespace) -> int:
         )
     print(f"Copy {arguments.out}/server to the server, and each node-<i> to its device.")
     print("Then run there, in the folder: sudo sh install.sh")
+    if arguments.helper:
+        made = add_helper(arguments.out, arguments.helper, days=arguments.days)
+        _tell_of_helper(made, arguments.helper[0], HELPER_PORT)
     print(f"Devices reach the server as {hosts[0]}:{arguments.port}; --host chooses another name.")
     if arguments.insecure:
         print("INSECURE: anybody who reaches that port can read all messages and join.")
@@ -221,7 +245,7 @@ def _keep(arguments: argparse.Namespace) -> NoReturn:
 
     kit = Kit.read(arguments.folder)
     command = ["sh", str(kit.folder / "start.sh")]
-    name = "SuperLink" if kit.role == "server" else "SuperNode"
+    name = {"server": "SuperLink", "node": "SuperNode", "helper": "helper"}[kit.role]
     keep(
         lambda: attend(subprocess.Popen(command, env=kit.environment, start_new_session=True)),
         tell=lambda text: print(f"{name} {text}", flush=True),
@@ -292,16 +316,27 @@ def _helper(arguments: argparse.Namespace) -> int:
 
         hosts = arguments.host or [socket.gethostname()]
         folder = add_helper(
-            arguments.folder, hosts, port=arguments.port, least=arguments.min_clients
+            arguments.folder,
+            hosts,
+            port=arguments.port,
+            least=arguments.min_clients,
+            noise_multiplier=arguments.noise_multiplier,
         )
-        print(f"Give {folder} to the party that runs the helper, before devices get their folders.")
-        print(f"A run needs secure_aggregation.address={hosts[0]}:{arguments.port}")
+        _tell_of_helper(folder, hosts[0], arguments.port)
         return 0
     from fl_app.secure.service import serve
 
     least = 2 if arguments.min_clients is None else arguments.min_clients
-    serve(arguments.folder.resolve(), (arguments.host or ["0.0.0.0"])[0], arguments.port, least)
+    host = (arguments.host or ["0.0.0.0"])[0]
+    serve(arguments.folder.resolve(), host, arguments.port, least, arguments.noise_multiplier)
     return 0
+
+
+def _tell_of_helper(folder: Path, host: str, port: int) -> None:
+    print(f"Give {folder} to the party that runs the helper, before devices get their folders.")
+    print("Add to OVERRIDES of server.env, with about the largest norm of an upload:")
+    address = f"secure_aggregation.address={host}:{port}"
+    print(f"  secure_aggregation=helper {address} secure_aggregation.clip_norm=5")
 
 
 def _healthy(arguments: argparse.Namespace) -> int:

@@ -37,6 +37,7 @@ from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, public
 from fl_app.field.data import of_data, of_server
 from fl_app.field.gate import REFUSED, is_loopback
 from fl_app.field.health import PATIENCE, any_server, ask, healthy, request, split, trusting
+from fl_app.field.helper_checks import of_helper, of_helpers_key, of_servers_helper
 from fl_app.field.identity import known_to_server
 from fl_app.field.kit import Kit
 from fl_app.flower.private import difference
@@ -63,6 +64,11 @@ def examine(
         training_time: seconds that the slowest device trains for one order; None if unknown.
         overrides: of the run, as after ``python -m fl_app``; () = OVERRIDES of the folder.
     """
+    if kit is not None and kit.role == "helper":
+        answers = healthy(kit)
+        port = split(kit.address)[1]
+        listens = checks.check_port(port, _free(port), answers)
+        return [*_of_system(kit), listens, *of_helper(kit)]
     findings = [*of_machine(kit)]
     address = superlink or (kit.address if kit else None)
     if kit is not None:
@@ -88,8 +94,7 @@ def show(findings: Sequence[Finding]) -> int:
 
 def of_machine(kit: Kit | None) -> Iterator[Finding]:
     """Check the machine, without any server."""
-    yield checks.check_python(tuple(sys.version_info[:3]), 8 * struct.calcsize("P"))
-    yield checks.check_flower(_version("flwr"), _wanted("flwr"))
+    yield from _of_system(kit)
     if has_torch():
         probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
         yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
@@ -97,6 +102,11 @@ def of_machine(kit: Kit | None) -> Iterator[Finding]:
         yield checks.without_torch()
     free = room.free() + (_held(kit) if kit else 0)
     yield checks.check_memory(free, room.least())
+
+
+def _of_system(kit: Kit | None) -> Iterator[Finding]:
+    yield checks.check_python(tuple(sys.version_info[:3]), 8 * struct.calcsize("P"))
+    yield checks.check_flower(_version("flwr"), _wanted("flwr"))
     where = kit.folder if kit else Path.cwd()
     yield checks.check_disk(shutil.disk_usage(where).free / GIB, where)
 
@@ -136,6 +146,7 @@ def of_settings(
     yield checks.check_heartbeat(run.deadline, OFFLINE_AFTER)
     if run.guard.bench_after is not None:
         yield checks.check_bench(_benched(kit.folder / "run"))
+    yield from of_servers_helper(kit, run)
 
 
 def of_files(kit: Kit) -> Iterator[Finding]:
@@ -152,6 +163,7 @@ def of_files(kit: Kit) -> Iterator[Finding]:
     if kit.role == "node":
         yield checks.check_private(kit.folder / "node.key")
         yield checks.check_node_key(kit.folder / "node.key")
+        yield from of_helpers_key(kit)
     else:
         yield checks.check_private(kit.folder / "server.key")
 

@@ -65,11 +65,11 @@ def ask(address: str, path: str, context: ssl.SSLContext | None) -> httpx.Respon
 
 
 def healthy(kit: Kit) -> bool:
-    """Return whether the SuperLink of a server's kit, or the SuperNode of a device's, answers."""
-    server = kit.role == "server"
-    address = kit.address if server else f"127.0.0.1:{kit.settings['PORT']}"
+    """Return whether the SuperLink, the SuperNode or the helper of a folder answers."""
+    node = kit.role == "node"
+    address = f"127.0.0.1:{kit.settings['PORT']}" if node else kit.address
     try:
-        ask(address, "/health", trusting(kit) if server else None)
+        ask(address, "/health", None if node else trusting(kit))
     except (OSError, httpx.HTTPError, httpx.InvalidURL):
         return False
     return True
@@ -78,11 +78,18 @@ def healthy(kit: Kit) -> bool:
 def trusting(kit: Kit) -> ssl.SSLContext | None:
     """Return a context that trusts the kit's authority alone; None if the kit is insecure.
 
+    A helper answers nobody without a certificate, so in its own folder it shows its own.
+
     Raises:
-        OSError: the authority's certificate cannot be read.
+        OSError: a certificate cannot be read.
     """
     root = kit.root_certificate
-    return ssl.create_default_context(cafile=root) if root else None
+    if root is None:
+        return None
+    context = ssl.create_default_context(cafile=root)
+    if kit.role == "helper":
+        context.load_cert_chain(kit.folder / "helper.crt", kit.folder / "helper.key")
+    return context
 
 
 def split(address: str) -> tuple[str, int]:

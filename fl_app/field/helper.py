@@ -1,6 +1,7 @@
 """The helper of secure aggregation as a folder of the edge kit."""
 
 import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fl_app.core.errors import require
+from fl_app.core.errors import require, require_at_least, require_count
 from fl_app.field.certificates import (
     PRIVATE,
     PUBLIC,
@@ -20,16 +21,23 @@ from fl_app.field.certificates import (
     load_certificate,
     write,
 )
-from fl_app.field.kit import FILES, VENV
+from fl_app.field.kit import VENV, WHEEL, Kit, write_program, write_settings
 from fl_app.secure.folder import CLIENT, PUBLIC_KEY, RECORD, helper_key_pem
 from fl_app.secure.ledger import Ledger
 
 PORT = 8101
+SERVER, CLIENT_USE = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 def add_helper(
-    kit: Path, hosts: Sequence[str], *, port: int = PORT, least: int | None = None, days: int = 3650
+    kit: Path,
+    hosts: Sequence[str],
+    *,
+    port: int = PORT,
+    least: int | None = None,
+    noise_multiplier: float = 0.0,
+    days: int = 3650,
 ) -> Path:
     """Add the folder ``helper`` to a kit, and what server and devices need to use it.
 
@@ -38,15 +46,17 @@ def add_helper(
         hosts: names and addresses of the helper's machine.
         port: that it listens on.
         least: T, fewest different devices of a sum; None = half of the kit's devices, at least 2.
+        noise_multiplier: smallest noise multiplier of a sum, >= 0.
         days: days until the certificates expire.
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: an argument is out of its bounds, or the kit has no authority.
+        ValueError: an argument is out of its bounds, or the kit has no authority; nothing was
+            written.
     """
-    folder, authority = kit / "helper", kit / "ca"
+    folder, authority, server = kit / "helper", kit / "ca", kit / "server"
     require(
         (authority / "ca.key").is_file(),
         "kit",
@@ -67,21 +77,39 @@ def add_helper(
         f"between 2 and the {len(nodes)} devices of the kit",
         "a sum over one device is its upload, and one of more devices never comes",
     )
-    folder.mkdir(mode=0o700)
-    for file in (FILES / "helper").iterdir():
-        shutil.copy(file, folder)
-    settings = {"BIND": "0.0.0.0", "PORT": port, "MIN_CLIENTS": least, "VENV": VENV}
-    (folder / "helper.env").write_text("".join(f'{k}="{v}"\n' for k, v in settings.items()))
-    shutil.copy(authority / "ca.crt", folder)
-    shutil.copytree(kit / "server" / "keys", folder / "keys")
-    names = [*hosts, *LOOPBACK]
-    _certificate(authority, folder, "helper", names, ExtendedKeyUsageOID.SERVER_AUTH, days)
-    _certificate(authority, kit / "server", CLIENT, [], ExtendedKeyUsageOID.CLIENT_AUTH, days)
-    ledger = Ledger.create(folder / RECORD)
-    public = helper_key_pem(ledger.private_key.public_key())
-    ledger.close()
-    for where in (folder, *nodes):
-        write(where / PUBLIC_KEY, public, PUBLIC)
+    require_at_least("--noise-multiplier", noise_multiplier, 0.0, "noise has no negative deviation")
+    require_count("--days", days, "the certificate would have expired")
+    names = [general_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
+    settings = Kit.read(server, {}).settings
+    draft = Path(tempfile.mkdtemp(prefix=".helper-", dir=kit))
+    try:
+        write_program(draft, "helper", port, next(server.glob(WHEEL), None))
+        mine = {
+            "BIND": "0.0.0.0",
+            "PORT": str(port),
+            "MIN_CLIENTS": str(least),
+            "NOISE_MULTIPLIER": f"{noise_multiplier:g}",
+            "VENV": VENV,
+        }
+        made = {"MADE": settings["MADE"]} if "MADE" in settings else {}
+        write_settings(draft / "helper.env", {**mine, **made})
+        shutil.copy(authority / "ca.crt", draft)
+        shutil.copytree(server / "keys", draft / "keys")
+        # It may ask itself, too: `healthy` does.
+        _certificate(authority, draft, "helper", names, [SERVER, CLIENT_USE], days)
+        for path in server.glob(f"{CLIENT}.*"):  # of an attempt that was interrupted
+            path.unlink()
+        _certificate(authority, server, CLIENT, [], [CLIENT_USE], days)
+        ledger = Ledger.create(draft / RECORD)
+        public = helper_key_pem(ledger.private_key.public_key())
+        ledger.close()
+        for where in (draft, server, *nodes):
+            (where / PUBLIC_KEY).unlink(missing_ok=True)
+            write(where / PUBLIC_KEY, public, PUBLIC)
+        draft.rename(folder)
+    except BaseException:
+        shutil.rmtree(draft)
+        raise
     return folder
 
 
@@ -89,8 +117,8 @@ def _certificate(
     authority: Path,
     folder: Path,
     name: str,
-    hosts: Sequence[str],
-    usage: x509.ObjectIdentifier,
+    names: Sequence[x509.GeneralName],
+    uses: Sequence[x509.ObjectIdentifier],
     days: int,
 ) -> None:
     """Write ``<name>.crt`` and ``<name>.key``, signed by the kit's authority."""
@@ -103,10 +131,9 @@ def _certificate(
         _builder(issuer.subject, subject, key.public_key(), issuer_key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     )
-    if hosts:
-        names = [general_name(host) for host in dict.fromkeys(hosts)]
+    if names:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     certificate = builder.sign(issuer_key, hashes.SHA384())
     write(folder / f"{name}.key", _pem(key), PRIVATE)

@@ -1,8 +1,8 @@
 """Writes and reads the edge kit: one folder for the server and one for every device.
 
-A folder holds settings (``server.env`` or ``node.env``), files that start its process
-(``start.sh``, systemd units, a compose file), what installs them (``install.sh``, a wheel of this
-project), certificates and keys. Flower writes its files to the same folder.
+A folder holds settings (``server.env``, ``node.env`` or ``helper.env``), files that start its
+process (``start.sh``, systemd units, a compose file), what installs them (``install.sh``, a wheel
+of this project), certificates and keys. Flower writes its files to the same folder.
 """
 
 import os
@@ -27,6 +27,7 @@ SHARED = (
     *HERE.glob("packages.py"),
     FILES / "project" / "constraints.txt",
 )
+ROLES = ("server", "node", "helper")
 PORT = 8100  # of the SuperLink, as in the compose files
 NODE_PORT = 9094  # Flower's default for the first node; nodes of one kit can share a machine
 VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
@@ -47,7 +48,7 @@ class Kit:
 
     Args:
         folder: absolute path.
-        role: "server" or "node".
+        role: "server", "node" or "helper".
         settings: of its ``.env`` file; environment variables take precedence.
     """
 
@@ -63,30 +64,32 @@ class Kit:
             ValueError: the folder holds no kit, or its settings cannot be read.
         """
         folder = folder.resolve()
-        for role in ("server", "node"):
+        for role in ROLES:
             path = folder / f"{role}.env"
             if path.is_file():
                 settings = _settings(path)
-                settings.setdefault("SUPERLINK", "")
+                settings.setdefault("PORT" if role == "helper" else "SUPERLINK", "")
                 mine = {key: environment.get(key, value) for key, value in settings.items()}
-                _, colon, port = mine["SUPERLINK"].rpartition(":")
+                kit = cls(folder, role, mine)
+                _, colon, port = kit.address.rpartition(":")
                 sound = colon == ":" and port.isdecimal() and 0 < int(port) < 65536
-                require(
-                    sound,
-                    f"SUPERLINK of {path}",
-                    mine["SUPERLINK"],
-                    "host:port",
-                    "no device would find the server",
+                key, bound, lost = (
+                    ("PORT", "between 1 and 65535", "no server would find the helper")
+                    if role == "helper"
+                    else ("SUPERLINK", "host:port", "no device would find the server")
                 )
-                return cls(folder, role, mine)
+                require(sound, f"{key} of {path}", mine[key], bound, lost)
+                return kit
         raise ValueError(
-            f"{folder} must hold server.env or node.env: it is no folder of the edge kit; "
-            "`python -m fl_app.field init` writes some"
+            f"{folder} must hold {' or '.join(f'{role}.env' for role in ROLES)}: it is no folder "
+            "of the edge kit; `python -m fl_app.field init` writes some"
         )
 
     @property
     def address(self) -> str:
-        """Address of the SuperLink, as host:port."""
+        """Address of the SuperLink, as host:port; of a helper's folder, that of the helper."""
+        if self.role == "helper":
+            return f"127.0.0.1:{self.settings['PORT']}"
         return self.settings["SUPERLINK"]
 
     @property
@@ -102,7 +105,7 @@ class Kit:
     @property
     def data(self) -> str | None:
         """Path of a device's own data, from DATA or ``data=`` in NODE_CONFIG; None = none."""
-        if self.role == "server":
+        if self.role != "node":
             return None
         configured = re.search(DATA_PATTERN, self.settings.get("NODE_CONFIG", ""))
         named = next(filter(None, configured.groups()), None) if configured else None
@@ -159,11 +162,11 @@ def new_kit(
     try:
         for name in ["server", *(f"node-{i}" for i in range(nodes))]:
             (draft / name).mkdir(mode=0o700)
-            _write_program(draft / name, name.partition("-")[0], port, wheel)
+            write_program(draft / name, name.partition("-")[0], port, wheel)
         trust = {"MADE": str(int(time.time()))} | ({"INSECURE": "1"} if insecure else {})
-        _write_settings(draft / "server" / "server.env", _server(nodes, port, open_control) | trust)
+        write_settings(draft / "server" / "server.env", _server(nodes, port, open_control) | trust)
         for i in range(nodes):
-            _write_settings(
+            write_settings(
                 draft / f"node-{i}" / "node.env", _node(i, nodes, hosts[0], port) | trust
             )
         (draft / "compose.yaml").write_text(_one_machine(nodes, port))
@@ -195,12 +198,19 @@ def update_kit(out: Path, wheel: Path) -> list[Path]:
     folders = [path.parent for path in sorted(out.glob("*/*.env"))]
     kits = [Kit.read(folder, {}) for folder in folders or [out]]
     for kit in kits:
-        _write_program(kit.folder, kit.role, int(kit.address.rpartition(":")[2]), wheel)
+        write_program(kit.folder, kit.role, int(kit.address.rpartition(":")[2]), wheel)
     return [kit.folder for kit in kits]
 
 
-def _write_program(folder: Path, role: str, port: int, wheel: Path | None) -> None:
-    """Write the files that are the same in all folders of a role."""
+def write_program(folder: Path, role: str, port: int, wheel: Path | None) -> None:
+    """Write the files that are the same in all folders of a role.
+
+    Args:
+        folder: of the kit.
+        role: its role.
+        port: of the SuperLink.
+        wheel: of this project; None leaves it out.
+    """
     for old in folder.glob(WHEEL):
         old.unlink()
     for file in [*(FILES / role).iterdir(), *SHARED, *filter(None, [wheel])]:
@@ -284,7 +294,7 @@ def _set_port(compose: Path, port: int) -> None:
     compose.write_text(compose.read_text().replace(str(PORT), str(port)))
 
 
-def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
+def write_settings(path: Path, settings: Mapping[str, str]) -> None:
     """Write settings in the spelling that the shell, systemd and Docker read alike."""
     path.write_text("".join(f'{key}="{value}"\n' for key, value in settings.items()))
 

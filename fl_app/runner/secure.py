@@ -14,19 +14,23 @@ from fl_app.secure.helper import LEAST, Helper
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.request import Summer
 from fl_app.secure.server import NoMasks, SecureAggregation
-from fl_app.secure.simulated import SimulatedDevices, helper_key
+from fl_app.secure.simulated import SimulatedDevices, helper_key, key_of_noise
 from fl_app.secure.terms import terms_of
+from fl_app.strategy.privacy import Account
 
 ON = "secure_aggregation=helper"
 
 
-def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> None:
+def validate_secure(
+    config: DictConfig, strategy: Algorithm, schedule: Schedule, versions: float
+) -> None:
     """Refuse a run that cannot mask its uploads.
 
     Args:
         config: of a run with ``secure_aggregation=helper``.
         strategy: of the run.
         schedule: of the run.
+        versions: most that the run can publish; inf = any number.
 
     Raises:
         ValueError: naming key, value, bound and consequence.
@@ -117,10 +121,20 @@ def validate_secure(config: DictConfig, strategy: Algorithm, schedule: Schedule)
         f"between {LEAST} and schedule.buffer_size={members}",
         "a sum over one client is its upload, and one of more than the buffer never comes",
     )
+    account = _account(config)
+    if account is not None:
+        require(
+            getattr(strategy, "noise_multiplier", None) is None,
+            "secure_aggregation.noise_multiplier",
+            secure.noise_multiplier,
+            f"null with algorithm={name}",
+            "its server adds noise already; algorithm=fedbuff leaves the noise to the helper",
+        )
+        account.validate_run(versions)
     clip_norm = _clip_norm(config, strategy)
     if secure.scale is not None:
         require_positive("secure_aggregation.scale", secure.scale, "nothing would be sent")
-        check_overflow(clip_norm, secure.scale, members)
+        check_overflow(clip_norm, secure.scale, members, secure.noise_multiplier or 0.0)
 
 
 def with_scale(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> DictConfig:
@@ -129,7 +143,8 @@ def with_scale(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> D
     secure = config.secure_aggregation
     secure.clip_norm = float(_clip_norm(config, strategy))
     if secure.scale is None:
-        secure.scale = largest_scale(secure.clip_norm, _members(schedule))
+        noise = secure.noise_multiplier or 0.0
+        secure.scale = largest_scale(secure.clip_norm, _members(schedule), noise)
     secure.min_clients = fewest(config, schedule)
     return config
 
@@ -155,6 +170,7 @@ def build_secure(
         strategy.public_weights(),
         members=_members(schedule),
         least=secure.min_clients,
+        account=_account(config),
     )
 
 
@@ -244,6 +260,31 @@ def _helper(config: DictConfig) -> Summer:
 
         return RemoteHelper(secure.address, patience=secure.patience)
     if secure.simulate == "cost":
-        return NoMasks()
+        return NoMasks(key_of_noise(seed))
     devices = SimulatedDevices(seed, config.num_clients)
-    return Helper(helper_key(seed), devices, Ledger(), secure.min_clients)
+    return Helper(
+        helper_key(seed),
+        devices,
+        Ledger(),
+        secure.min_clients,
+        key_of_noise=key_of_noise(seed),
+    )
+
+
+def _account(config: DictConfig) -> Account | None:
+    """What counts the privacy that the helper's noise spends; None without noise.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+    secure = config.secure_aggregation
+    if secure.noise_multiplier is None:
+        require(
+            secure.max_epsilon is None,
+            "secure_aggregation.max_epsilon",
+            secure.max_epsilon,
+            "null with secure_aggregation.noise_multiplier=null",
+            "without noise no epsilon bounds what is spent",
+        )
+        return None
+    return Account("secure_aggregation", secure.noise_multiplier, secure.delta, secure.max_epsilon)

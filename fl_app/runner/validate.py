@@ -189,7 +189,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     )
     build_guard(config).validate_kinds(strategy.takes)
     if asks_for_masks(config):
-        validate_secure(config, strategy, schedule)
+        validate_secure(config, strategy, schedule, most)
     if "_target_" in config.partition:  # else a given task has clients of its own
         instantiate(config.partition)
     if not real:

@@ -34,7 +34,8 @@ class Masked:
     Args:
         trainer: does the training.
         terms: of the run, but for its ``run``, which orders tell.
-        seed: of the run; it decides the rounding, so that results can be repeated.
+        seed: of the run, which decides the rounding in a simulation, so that results can be
+            repeated; None = rounding is nobody's to predict, as on real devices.
         losses: whether clients tell their mean training loss.
         keys: gives the helper's public key and the device's key of a client; None = nothing is
             masked, as where the costs of a run are modelled.
@@ -45,7 +46,7 @@ class Masked:
         trainer: Trainer,
         terms: Terms,
         *,
-        seed: int,
+        seed: int | None,
         losses: bool = True,
         keys: Callable[[int], tuple[X25519PublicKey, DeviceKey]] | None,
     ) -> None:
@@ -67,7 +68,8 @@ class Masked:
         """
         secure, seed = config["secure_aggregation"], int(config["seed"])
         keys: Callable[[int], tuple[X25519PublicKey, DeviceKey]] | None = None
-        if config["runtime"]["name"] == "deployment":
+        real = config["runtime"]["name"] == "deployment"
+        if real:
             from fl_app.secure.folder import keys_of_device
 
             keys = keys_of_device
@@ -80,7 +82,7 @@ class Masked:
         return cls(
             trainer,
             terms_of(config, size, ""),
-            seed=seed,
+            seed=None if real else seed,
             losses=bool(secure["losses"]),
             keys=keys,
         )
@@ -98,7 +100,9 @@ class Masked:
             raise ValueError(f"the upload is a {upload.kind}, expected a {self._terms.kind}")
         vector = np.empty_like(upload.vector) if out is None else out
         masked = vector.view(np.uint32)
-        rng = np.random.default_rng((self._seed, order.client_id, order.sequence, ROUNDING))
+        rng = np.random.default_rng()
+        if self._seed is not None:
+            rng = np.random.default_rng((self._seed, order.client_id, order.sequence, ROUNDING))
         if self._keys is None:
             mask, seal = None, unsealed(order.sequence)
         else:

@@ -8,7 +8,8 @@ An entry changes by less than 1 / s, and so does every entry of a weighted mean.
 what rounding can add, so ||q_i|| <= s C always holds. That bounds sums, and what one
 client can change of them.
 
-A sum of at most K uploads with weights of at most 16 does not overflow if 16 K C s < 2^31.
+A sum of at most K uploads with weights of at most 16, and of noise with the multiplier z, does not
+overflow if 16 (K + 12 z) C s < 2^31: `fl_app.secure.noise`.
 """
 
 import math
@@ -20,6 +21,7 @@ from fl_app.core.errors import require
 from fl_app.core.types import Vector
 from fl_app.core.vector import norm
 from fl_app.secure.masks import Integers, Mask, blocks
+from fl_app.secure.noise import TAIL
 from fl_app.secure.weights import LARGEST
 
 LIMIT = 2.0**31
@@ -91,29 +93,34 @@ class FixedPoint:
         return vector
 
 
-def largest_scale(clip_norm: float, members: int) -> float:
+def largest_scale(clip_norm: float, members: int, noise_multiplier: float = 0.0) -> float:
     """The largest power of two s with which sums cannot overflow.
 
     Args:
         clip_norm: C > 0.
         members: K >= 1.
+        noise_multiplier: z >= 0.
     """
-    most = (LIMIT - 1) / (LARGEST * clip_norm * members)
+    most = (LIMIT - 1) / (LARGEST * clip_norm * (members + TAIL * noise_multiplier))
     return 2.0 ** math.floor(math.log2(most))
 
 
-def check_overflow(clip_norm: float, scale: float, members: int) -> None:
-    """Refuse a scale with which a sum could overflow: 16 K C s must be below 2^31.
+def check_overflow(
+    clip_norm: float, scale: float, members: int, noise_multiplier: float = 0.0
+) -> None:
+    """Refuse a scale with which a sum could overflow: 16 (K + 12 z) C s must be below 2^31.
 
     Raises:
         ValueError: naming the largest scale.
     """
-    largest = LARGEST * clip_norm * scale * members
+    largest = LARGEST * clip_norm * scale * (members + TAIL * noise_multiplier)
+    noise = f", secure_aggregation.noise_multiplier={noise_multiplier:g}"
     require(
         largest < LIMIT,
         "secure_aggregation.scale",
         f"{scale:g}",
-        f"at most {largest_scale(clip_norm, members):g} with "
-        f"secure_aggregation.clip_norm={clip_norm:g} and schedule.buffer_size={members}",
+        f"at most {largest_scale(clip_norm, members, noise_multiplier):g} with "
+        f"secure_aggregation.clip_norm={clip_norm:g}{noise if noise_multiplier else ''} and "
+        f"schedule.buffer_size={members}",
         "a sum could reach 2^31 and overflow",
     )

@@ -3,11 +3,13 @@
 A process finds its folder by the environment variable FL_APP_KIT, which ``start.sh`` sets.
 """
 
+import hashlib
 import os
 import ssl
 from functools import lru_cache
 from pathlib import Path
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
@@ -80,16 +82,26 @@ def helper_key_pem(key: X25519PublicKey) -> bytes:
     )
 
 
+def fingerprint(key: X25519PublicKey) -> str:
+    """SHA-256 of the helper's public key, as hexadecimal digits."""
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()
+
+
 class RegisteredDevices:
     """The devices whose public keys lie in a folder as ``*.pub``, in OpenSSH's format.
 
-    The folder is read again when an unknown device appears.
+    The folder is read again when an unknown device appears. A key that is taken out of it counts
+    until the process ends.
 
     Args:
         folder: of the keys.
+
+    Attributes:
+        faults: file -> why it holds no key; such a file is read again, as it may not be complete.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.faults: dict[Path, str] = {}
         self._folder = folder
         self._keys: dict[bytes, DevicePublicKey] = {}
         self._seen: set[Path] = set()
@@ -106,12 +118,18 @@ class RegisteredDevices:
 
     def _read(self) -> None:
         for path in sorted(self._folder.glob("*.pub")):
-            if path not in self._seen:
+            if path in self._seen:
+                continue
+            try:
                 key = serialization.load_ssh_public_key(path.read_bytes())
                 check_curve(key, str(path))
-                assert isinstance(key, DevicePublicKey)
-                self._keys[device_id(key)] = key
-                self._seen.add(path)
+            except (OSError, ValueError, UnsupportedAlgorithm) as error:
+                self.faults[path] = str(error)
+                continue
+            assert isinstance(key, DevicePublicKey)
+            self._keys[device_id(key)] = key
+            self._seen.add(path)
+            self.faults.pop(path, None)
 
 
 def server_context(folder: Path) -> ssl.SSLContext:

@@ -12,6 +12,8 @@ from fl_app.core.errors import require_at_least
 from fl_app.secure.errors import Refused
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.masks import Integers, sum_of_masks
+from fl_app.secure.noise import LARGEST as LARGEST_DEVIATION
+from fl_app.secure.noise import KeyOfNoise, add_noise, deviation, noise_key
 from fl_app.secure.request import Member, Request
 from fl_app.secure.seals import DevicePublicKey, is_signed, open_seal
 from fl_app.secure.weights import LARGEST, hides_all, integer_weights
@@ -42,15 +44,19 @@ class Helper:
     - Weights are integers from 1 to 16, computed here from what devices have signed and from the
       version that the server states, and they decode no upload (`fl_app.secure.weights`).
     - A seed is used for one request, ever. That is on disk before the sum is told.
+    - The noise that the devices have signed is at least that of this helper. It is added to the
+      sum, and is the same if the request comes again (`fl_app.secure.noise`).
 
     Args:
         private_key: opens the seals.
         registry: the devices that may take part.
         ledger: of the seeds that were used.
         least: T >= 2, fewest different devices of a sum.
+        least_noise: smallest noise multiplier of a sum, >= 0.
+        key_of_noise: gives the noise's key, from the request and its seeds.
 
     Raises:
-        ValueError: `least` is out of its bounds.
+        ValueError: `least` or `least_noise` is out of its bounds.
     """
 
     def __init__(
@@ -59,6 +65,8 @@ class Helper:
         registry: Registry,
         ledger: Ledger,
         least: int = LEAST,
+        least_noise: float = 0.0,
+        key_of_noise: KeyOfNoise = noise_key,
     ) -> None:
         require_at_least(
             "secure_aggregation.min_clients",
@@ -66,13 +74,21 @@ class Helper:
             LEAST,
             "the sum over one client would be its upload",
         )
+        require_at_least(
+            "secure_aggregation.noise_multiplier",
+            least_noise,
+            0.0,
+            "noise has no negative deviation",
+        )
         self._private_key = private_key
         self._registry = registry
         self._ledger = ledger
         self._least = least
+        self._least_noise = least_noise
+        self._key_of_noise = key_of_noise
 
     def sum(self, request: Request) -> Integers:
-        """sum_i a_i PRG(seed_i) modulo 2^32, shape ``(d,)``.
+        """sum_i a_i PRG(seed_i) + noise modulo 2^32, shape ``(d,)``.
 
         Raises:
             Refused: a check failed.
@@ -94,6 +110,8 @@ class Helper:
             )
         weights = integer_weights(request.exact_weights())
         check_weights(weights, devices)
+        sigma = deviation(terms, weights, devices)
+        check_noise(terms.noise_multiplier, self._least_noise, sigma)
         seeds = self._open(members, request)
         if spent := self._ledger.use(seeds, request.digest()):
             raise Refused(
@@ -101,7 +119,10 @@ class Helper:
                 "single uploads",
                 dict.fromkeys(spent, "its seed was used before"),
             )
-        return sum_of_masks(seeds, weights, terms.size)
+        total = sum_of_masks(seeds, weights, terms.size)
+        if sigma:
+            add_noise(total, self._key_of_noise(request, seeds), sigma)
+        return total
 
     def _check_signed(self, request: Request) -> None:
         """Refuse members that are not what a registered device has signed."""
@@ -155,6 +176,29 @@ def check_weights(weights: Sequence[int], devices: Sequence[bytes]) -> None:
         raise Refused(
             f"weights {list(weights)} have a common divisor without those of one device: the sum "
             "modulo that divisor would show this device's upload"
+        )
+
+
+def check_noise(noise_multiplier: float, least: float, sigma: int) -> None:
+    """Refuse less noise than this helper requires, and noise that cannot be drawn.
+
+    Args:
+        noise_multiplier: z, as the devices have signed it.
+        least: smallest one that is accepted.
+        sigma: deviation of the noise, as an integer.
+
+    Raises:
+        Refused: one of them is out of its bounds.
+    """
+    if not noise_multiplier >= max(least, 0.0):
+        raise Refused(
+            f"noise_multiplier={noise_multiplier:g} must be at least {least:g} for this helper: "
+            "the sum would show more of single uploads than it may"
+        )
+    if sigma > LARGEST_DEVIATION:
+        raise Refused(
+            f"noise with the deviation {sigma} must have at most {LARGEST_DEVIATION}: the sum "
+            "would overflow"
         )
 
 

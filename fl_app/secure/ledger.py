@@ -90,13 +90,14 @@ class Ledger:
             was noted.
         """
         marks = [_mark(seed) for seed in seeds]
+        first = {mark: place for place, mark in reversed([*enumerate(marks)])}
         with self._lock:
             self._database.execute("BEGIN IMMEDIATE")
             try:
                 spent = [
                     place
                     for place, mark in enumerate(marks)
-                    if mark in marks[:place] or self._request_of(mark) not in (None, request)
+                    if first[mark] < place or self._request_of(mark) not in (None, request)
                 ]
                 if not spent:
                     self._database.executemany(
@@ -115,6 +116,19 @@ class Ledger:
         with self._lock:
             number: int = self._database.execute("SELECT count(*) FROM used").fetchone()[0]
         return number
+
+    def check_writable(self) -> None:
+        """Write a seed, and take it back.
+
+        Raises:
+            sqlite3.Error: the record cannot be written.
+        """
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                self._database.execute("INSERT INTO used VALUES (?, ?)", (b"", b""))
+            finally:
+                self._database.execute("ROLLBACK")
 
     def close(self) -> None:
         """Close the file."""

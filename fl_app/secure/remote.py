@@ -8,6 +8,7 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 
 import httpx
@@ -73,7 +74,7 @@ class RemoteHelper:
                     trust_env=False,
                 )
                 if response.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-                    return _sum_in(response, request.terms.size)
+                    return _sum_in(response, request)
                 problem = f"status {response.status_code}"
             except (httpx.TransportError, ssl.SSLError) as error:
                 problem = repr(error)
@@ -92,14 +93,17 @@ class RemoteHelper:
             pause = min(2 * pause, LONGEST)
 
 
-def _sum_in(response: httpx.Response, size: int) -> Integers:
+def _sum_in(response: httpx.Response, request: Request) -> Integers:
+    size = 4 * request.terms.size
     if response.status_code == HTTPStatus.CONFLICT:
-        told = response.json()
-        members = {int(place): str(why) for place, why in told["members"].items()}
-        raise Refused(str(told["reason"]), members)
-    if response.status_code != HTTPStatus.OK or len(response.content) != 4 * size:
-        raise RunError(
-            f"the helper answered with status {response.status_code} and {len(response.content)} "
-            f"bytes, expected 200 and {4 * size}: {response.text[:200]!r}"
-        )
-    return np.frombuffer(response.content, "<u4").astype(np.uint32, copy=False)
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
+            told = response.json()
+            members = {int(place): str(why) for place, why in told["members"].items()}
+            if members.keys() <= set(range(len(request.members))):
+                raise Refused(str(told["reason"]), members)
+    elif response.status_code == HTTPStatus.OK and len(response.content) == size:
+        return np.frombuffer(response.content, "<u4").astype(np.uint32, copy=False)
+    raise RunError(
+        f"the helper answered with status {response.status_code} and {len(response.content)} "
+        f"bytes, expected 200 and {size}: {response.text[:200]!r}"
+    )

@@ -1,8 +1,8 @@
 """The server's half: what the engine aggregates where uploads are masked."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from fl_app.core.weighting import Weighting
 from fl_app.secure.errors import Refused
 from fl_app.secure.fixed_point import FixedPoint
 from fl_app.secure.masks import Integers
+from fl_app.secure.noise import KeyOfNoise, add_noise, deviation
 from fl_app.secure.request import Member, Request, Summer
 from fl_app.secure.seals import SEAL_BYTES
 from fl_app.secure.terms import Terms
@@ -36,6 +37,24 @@ class Opened:
     faults: dict[int, str] = field(default_factory=dict)
 
 
+class Account(Protocol):
+    """Counts what the helper's noise spends of privacy (`fl_app.strategy.privacy.Account`).
+
+    Attributes:
+        state: for checkpoints.
+    """
+
+    state: dict[str, Any]
+
+    def spend(self, clients: Iterable[int]) -> None:
+        """Count a version that these clients moved."""
+        ...
+
+    def totals(self) -> dict[str, float]:
+        """Numbers for the run's summary."""
+        ...
+
+
 class SecureAggregation:
     """Opens sums of masked uploads.
 
@@ -49,16 +68,25 @@ class SecureAggregation:
         weighting: of the algorithm.
         members: K, most updates of an aggregation.
         least: T, fewest different clients of an aggregation.
+        account: of the helper's noise; None = it adds none.
     """
 
     def __init__(
-        self, helper: Summer, terms: Terms, weighting: Weighting, *, members: int, least: int
+        self,
+        helper: Summer,
+        terms: Terms,
+        weighting: Weighting,
+        *,
+        members: int,
+        least: int,
+        account: Account | None = None,
     ) -> None:
         self._helper = helper
         self._terms = terms
         self._weighting = weighting
         self._members = members
         self._least = least
+        self._account = account
         self._point = FixedPoint(terms.clip_norm, terms.scale, terms.size)
 
     def refuse(self, upload: Upload) -> str:
@@ -116,13 +144,19 @@ class SecureAggregation:
             divisor = max(divisor, float(exact.sum() / exact.max() * max(weights)))
         mean = self._point.mean(total, divisor)
         mean.flags.writeable = False
+        report = {
+            "weight_rounding": rounding(exact, weights),
+            "quantisation_error": 1.0 / self._terms.scale,
+        }
+        if self._account is not None:
+            clients = [update.client_id for update in updates]
+            self._account.spend(clients)
+            sigma = deviation(self._terms, weights, clients)
+            report["noise_deviation"] = sigma / (self._terms.scale * divisor)
         return Opened(
             updates=[replace(update, vector=mean, seal=b"") for update in updates],
             shares=[weight / divisor for weight in weights],
-            report={
-                "weight_rounding": rounding(exact, weights),
-                "quantisation_error": 1.0 / self._terms.scale,
-            },
+            report=report,
         )
 
     def reported(self, report: dict[str, Any], opened: Opened) -> None:
@@ -137,6 +171,19 @@ class SecureAggregation:
             report["weight"] = [total * share for share in opened.shares]
         report.update(opened.report)
 
+    def totals(self) -> dict[str, float]:
+        """What noise has spent of privacy, for the run's summary; empty without noise."""
+        return {} if self._account is None else self._account.totals()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run must know; empty without noise."""
+        return {} if self._account is None else self._account.state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        if self._account is not None:
+            self._account.state = state
+
 
 def weighted_total(uploads: Sequence[Vector], weights: Sequence[int]) -> Integers:
     """sum_i a_i y_i modulo 2^32 of masked uploads, shape ``(d,)``."""
@@ -150,8 +197,20 @@ def weighted_total(uploads: Sequence[Vector], weights: Sequence[int]) -> Integer
 
 
 class NoMasks:
-    """Stands for the helper where uploads are not masked, and their costs are modelled."""
+    """Stands for the helper where uploads are not masked, and their costs are modelled.
+
+    Args:
+        key_of_noise: as of `fl_app.secure.helper.Helper`; None = there is no noise.
+    """
+
+    def __init__(self, key_of_noise: KeyOfNoise | None = None) -> None:
+        self._key_of_noise = key_of_noise
 
     def sum(self, request: Request) -> Integers:
-        """Zeros, shape ``(d,)``."""
-        return np.zeros(request.terms.size, np.uint32)
+        """The noise alone, shape ``(d,)``."""
+        total = np.zeros(request.terms.size, np.uint32)
+        weights = integer_weights(request.exact_weights())
+        sigma = deviation(request.terms, weights, [member.client for member in request.members])
+        if sigma and self._key_of_noise is not None:
+            add_noise(total, self._key_of_noise(request, ()), sigma)
+        return total

@@ -1,8 +1,11 @@
 """The helper as a process: HTTPS, with a record that outlives it."""
 
 import ssl
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -12,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fl_app.secure.errors import Refused
-from fl_app.secure.folder import RECORD, RegisteredDevices
+from fl_app.secure.folder import RECORD, RegisteredDevices, fingerprint
 from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.remote import HEALTH, SUM
@@ -21,8 +24,13 @@ from fl_app.secure.request import Request
 LARGEST_REQUEST = 16 << 20  # bytes; 10,000 members take 6 MB
 
 
-def application(helper: Helper) -> Starlette:
-    """The helper's HTTP interface: ``POST /sum`` and ``GET /health``."""
+def application(helper: Helper, about: Callable[[], Mapping[str, Any]]) -> Starlette:
+    """The helper's HTTP interface: ``POST /sum`` and ``GET /health``.
+
+    Args:
+        helper: tells sums.
+        about: what ``/health`` tells of it, for JSON.
+    """
 
     async def tell_sum(http: HttpRequest) -> Response:
         body = b""
@@ -44,7 +52,7 @@ def application(helper: Helper) -> Starlette:
 
     async def tell_health(http: HttpRequest) -> Response:
         del http
-        return JSONResponse({"fl_app": "helper"})
+        return JSONResponse({"fl_app": "helper", **about()})
 
     return Starlette(
         routes=[
@@ -54,22 +62,36 @@ def application(helper: Helper) -> Starlette:
     )
 
 
-def open_helper(folder: Path, least: int) -> Helper:
-    """The helper of a folder of the kit.
+def served(folder: Path, least: int, least_noise: float = 0.0) -> Starlette:
+    """The interface of the helper of a folder of the kit.
 
     Args:
         folder: with ``helper.db`` and ``keys/``.
         least: T, fewest different devices of a sum.
+        least_noise: smallest noise multiplier of a sum.
 
     Raises:
-        ValueError: a file is missing, or `least` is out of its bounds.
+        ValueError: a file is missing, or an argument is out of its bounds.
     """
-    ledger = Ledger(folder / RECORD)
-    return Helper(ledger.private_key, RegisteredDevices(folder / "keys"), ledger, least)
+    ledger, devices = Ledger(folder / RECORD), RegisteredDevices(folder / "keys")
+    key = ledger.private_key
+    helper = Helper(key, devices, ledger, least, least_noise)
+
+    def about() -> dict[str, Any]:
+        return {
+            "key": fingerprint(key.public_key()),
+            "devices": len(devices),
+            "min_clients": least,
+            "noise_multiplier": least_noise,
+        }
+
+    return application(helper, about)
 
 
-def serve(folder: Path, host: str, port: int, least: int) -> None:
-    """Serve until SIGTERM or SIGINT.
+def configured(
+    folder: Path, host: str, port: int, least: int, least_noise: float = 0.0
+) -> uvicorn.Config:
+    """A server for the helper of a folder of the kit.
 
     Only a server with a certificate of the kit's authority is answered.
 
@@ -78,20 +100,30 @@ def serve(folder: Path, host: str, port: int, least: int) -> None:
         host: to listen on.
         port: to listen on.
         least: T.
+        least_noise: smallest noise multiplier of a sum.
 
     Raises:
-        ValueError: as of `open_helper`.
+        ValueError: as of `served`.
     """
-    uvicorn.run(
-        application(open_helper(folder, least)),
+    return uvicorn.Config(
+        served(folder, least, least_noise),
         host=host,
         port=port,
+        ws="none",
+        lifespan="off",
         log_level="warning",
         ssl_certfile=folder / "helper.crt",
         ssl_keyfile=folder / "helper.key",
         ssl_ca_certs=str(folder / "ca.crt"),
         ssl_cert_reqs=ssl.CERT_REQUIRED,
     )
+
+
+def serve(folder: Path, host: str, port: int, least: int, least_noise: float = 0.0) -> None:
+    """Serve until SIGTERM or SIGINT; arguments and errors as of `configured`."""
+    server = uvicorn.Server(configured(folder, host, port, least, least_noise))
+    with suppress(KeyboardInterrupt):  # after it has shut down
+        server.run()
 
 
 def _bad(reason: str) -> Response:

@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from fl_app.secure.masks import SEED_BYTES
+from fl_app.secure.noise import KeyOfNoise
 from fl_app.secure.seals import DeviceKey, DevicePublicKey, device_id
 
 # Order of the group of P-384 (NIST SP 800-186); private keys are below it.
@@ -30,6 +32,14 @@ def device_key(seed: int, client: int) -> DeviceKey:
 def helper_key(seed: int) -> X25519PrivateKey:
     """The private key of the simulated helper."""
     return X25519PrivateKey.from_private_bytes(_derived("helper", seed, 32))
+
+
+def key_of_noise(seed: int) -> KeyOfNoise:
+    """Keys of noise that follow from the run's seed and the version, so that runs can be repeated.
+
+    Seeds of masks are drawn anew in every run; they have no effect here.
+    """
+    return lambda request, seeds: _derived(f"noise {request.version}", seed, SEED_BYTES)
 
 
 class SimulatedDevices:

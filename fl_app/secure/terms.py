@@ -5,16 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from fl_app.core.errors import is_number
+
 PROTOCOL = "fl-app secure aggregation 1"
-KINDS: dict[str, type | tuple[type, ...]] = {
-    "task": str,
-    "algorithm": str,
-    "run": str,
-    "kind": str,
-    "size": int,
-    "clip_norm": (int, float),
-    "scale": (int, float),
-}
+TEXTS = ("task", "algorithm", "run", "kind")
+NUMBERS = ("clip_norm", "scale", "noise_multiplier")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +24,7 @@ class Terms:
         size: d, entries of an upload.
         clip_norm: C.
         scale: s.
+        noise_multiplier: z, of the noise that the helper adds; 0 = none.
     """
 
     task: str
@@ -38,20 +34,26 @@ class Terms:
     size: int
     clip_norm: float
     scale: float
+    noise_multiplier: float = 0.0
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "Terms":
         """The inverse of `plain`.
 
         Raises:
-            ValueError: a key is unknown or missing, or a value is of another type.
+            ValueError: a key is unknown or missing, or a value is of another type or not finite.
         """
         known = {field.name for field in fields(cls)}
         if plain.keys() != known:
             raise ValueError(f"terms have the keys {sorted(plain)}, expected {sorted(known)}")
-        for key, kind in KINDS.items():
-            if not isinstance(plain[key], kind) or isinstance(plain[key], bool):
-                raise ValueError(f"terms.{key}={plain[key]!r} is of another type")
+        sound = {
+            **{key: isinstance(plain[key], str) for key in TEXTS},
+            **{key: is_number(plain[key]) for key in NUMBERS},
+            "size": type(plain["size"]) is int,
+        }
+        for key, good in sound.items():
+            if not good:
+                raise ValueError(f"terms.{key}={plain[key]!r} is of another type, or not finite")
         return cls(**plain)
 
     @property
@@ -95,4 +97,5 @@ def terms_of(config: Mapping[str, Any], size: int, run: str) -> Terms:
         size=size,
         clip_norm=float(secure["clip_norm"]),
         scale=float(secure["scale"]),
+        noise_multiplier=float(secure["noise_multiplier"] or 0.0),
     )

@@ -1,6 +1,7 @@
 """Secure aggregation with every algorithm: with which it works, and why not with the others."""
 
 import json
+from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +21,7 @@ from fl_app.runner.secure import linear_kinds
 from fl_app.runner.validate import build_strategy, validate_config
 from fl_app.secure.masks import Integers
 from fl_app.secure.request import Request
+from fl_app.strategy.privacy import epsilon
 
 FITS = {
     *("afl", "dp_fedbuff", "dynsgd", "fadas", "fedasync", "fedavg", "fedavg_k", "fedbuff"),
@@ -28,6 +30,7 @@ FITS = {
 # Synchronous, or every arrival makes a version, unless told otherwise.
 ROUNDS = ("fedasync", "fedavg", "fedprox", "moon", "ringmaster")
 ON = ("secure_aggregation=helper", "secure_aggregation.clip_norm=3")
+NOISE = ["secure_aggregation.noise_multiplier=4"]
 SMALL = (
     *("num_clients=20", "task.model=logistic", "algorithm.client.local_steps=2"),
     *("algorithm.schedule.buffer_size=4", "algorithm.schedule.concurrency=8"),
@@ -116,6 +119,16 @@ def test_a_subclass_with_other_equations_inherits_no_declaration() -> None:
         (["secure_aggregation.patience=0"], "patience=0 must be a finite number above 0"),
         (["secure_aggregation.address=a:1"], "address=a:1 must be host:port with runtime=dep"),
         (["runtime=deployment"], "address=None must be host:port with runtime=deployment"),
+        (["secure_aggregation.noise_multiplier=0"], "noise_multiplier=0 must be a finite number"),
+        (["secure_aggregation.noise_multiplier=x"], "noise_multiplier=x must be a finite number"),
+        (["secure_aggregation.max_epsilon=8"], "max_epsilon=8 must be null with .*multiplier=null"),
+        ([*NOISE, "secure_aggregation.delta=1"], r"aggregation.delta=1 must be in \(0, 1\): it is"),
+        ([*NOISE, "secure_aggregation.max_epsilon=0"], "max_epsilon=0 must be a finite number ab"),
+        ([*NOISE, "secure_aggregation.max_epsilon=1"], "max_epsilon=1 must be at least .* for num"),
+        (
+            [*NOISE, "secure_aggregation.scale=1e6"],
+            r"scale=1e\+06 must be at most 524288 with .*er=4",
+        ),
         (["algorithm/schedule=periodic"], "cannot be used with the schedule Periodic"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
@@ -133,6 +146,11 @@ def test_what_others_offer_is_named() -> None:
         match=r"^secure_aggregation=true must be secure_aggregation= one of: helper, none",
     ):
         compose(["secure_aggregation=true"])
+
+
+def test_noise_on_the_server_and_at_the_helper_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"multiplier=4 must be null with algorithm=dp_fedbuff"):
+        validate_config(secure("dp_fedbuff", *NOISE))
 
 
 def test_buffers_are_refused() -> None:
@@ -248,6 +266,39 @@ def test_a_modelled_run_has_the_same_events_and_the_same_model() -> None:
     assert (masked.outcome.params == modelled.outcome.params).all()
     arrival = next(e for e in masked.recorder.events if e["kind"] == "arrival")
     assert arrival["bytes"] == 4 * masked.outcome.params.size + 216
+
+
+@pytest.mark.slow
+def test_the_helpers_noise_is_accounted_for() -> None:
+    """Masked or modelled, resumed or not: the same noise, and the same epsilon."""
+    noise = [*NOISE, "num_versions=4", "secure_aggregation.max_epsilon=30"]
+    masked, modelled = (
+        Run(secure("fedbuff", *noise, f"secure_aggregation.simulate={how}"))
+        for how in ("helper", "cost")
+    )
+    assert masked.recorder.events == modelled.recorder.events
+    assert (masked.outcome.params == modelled.outcome.params).all()
+    assert masked.outcome.totals["epsilon"] == epsilon(4.0, 4, 1e-5)
+    counts = Counter(
+        client
+        for event in masked.recorder.events
+        if event["kind"] == "aggregate"
+        for client in event["client"]
+    )
+    spent = masked.memory["secure"]
+    assert spent == {"versions": 4, "participation": counts}
+    most = masked.outcome.totals["epsilon_of_most_frequent_client"]
+    assert most == epsilon(4.0, max(counts.values()), 1e-5)
+    # 4 C / K of the noise, in every entry of the mean of K = 4 equally old uploads.
+    event = next(e for e in masked.recorder.events if e["kind"] == "aggregate")
+    assert event["age"] == [0] * 4
+    assert event["noise_deviation"] == pytest.approx(4 * 3 / 4, rel=1e-5)
+    updates, mean = masked.seen[0]
+    plain = [masked.secrets[u.client_id, sequence_of(u)] for u in updates]
+    assert np.std(mean - np.mean(plain, axis=0)) == pytest.approx(3.0, rel=0.1)
+    engine = build_engine(build_components(secure("fedbuff", *noise)), sinks=[], batch=1)
+    engine.load_state_dict(masked.memory)
+    assert engine.state_dict()["secure"] == spent
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from fl_app.field.helper import add_helper
 from fl_app.field.kit import new_kit
 
 GIB = 2**20  # in KiB, as /proc/meminfo and df have it
@@ -232,6 +233,24 @@ def test_the_servers_folder_brings_what_the_server_needs(machine, kit):
     units = sorted(path.name for path in (machine.root / "etc/systemd/system").iterdir())
     assert units == ["fl-run.service", "fl-superlink.service"]
     assert machine.called("systemctl enable") == ["systemctl enable --quiet fl-superlink"]
+
+
+def test_the_helpers_folder_installs_no_torch_and_keeps_its_record(machine, kit):
+    folder = add_helper(kit, ["helper.lan"])
+    (folder / "packages.py").write_text("no installer is run")
+    done = machine.run(folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert machine.called("systemctl enable") == ["systemctl enable --quiet fl-helper"]
+    (installation,) = machine.called("python3 .*packages.py")
+    assert "--torch none " in installation
+    assert " fl-app @ file://" in installation
+    home = machine.root / "opt/fl-app/helper"
+    used = (home / "helper.db").read_bytes() + b"seeds"
+    (home / "helper.db").write_bytes(used)
+    assert machine.run(folder).returncode == 0  # an older copy does not replace the record
+    assert (home / "helper.db").read_bytes() == used
+    (folder / "helper.key").write_text("of another kit")
+    assert "belongs to another device or kit" in machine.run(folder).stderr
 
 
 def test_what_doctor_finds_does_not_keep_the_service_from_starting(machine, kit):

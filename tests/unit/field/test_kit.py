@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from flwr.common.config import parse_config_args
 
+from fl_app.field.helper import add_helper
 from fl_app.field.kit import FILES, SHARED, Kit, new_kit, update_kit
 
 
@@ -161,7 +162,9 @@ def test_settings_that_cannot_be_used_are_refused(tmp_path, settings, refusal):
 
 
 def test_another_folder_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"must hold server.env or node.env: it is no folder of"):
+    with pytest.raises(
+        ValueError, match=r"must hold server.env or node.env or helper.env: it is no"
+    ):
         Kit.read(tmp_path, {})
 
 
@@ -271,3 +274,26 @@ def test_the_files_of_a_kit_know_its_places():
         assert shlex.split(text.split("ExecStart=")[1].splitlines()[0])[-1].startswith(
             f"/opt/fl-app/{role}"
         )
+
+
+def test_a_helpers_folder_has_what_installs_it_and_is_updated_with_the_kit(tmp_path):
+    wheel = tmp_path / "fl_app-1.0.whl"
+    wheel.touch()
+    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"], wheel=wheel)
+    helper = add_helper(tmp_path / "out", ["helper.lan"], port=9001)
+    mine = {"ca.crt", "helper.crt", "helper.key", "helper.pub", "helper.db", "helper.env"}
+    mine |= {"keys/node-0.pub", "keys/node-1.pub"}
+    programs = {path.name for path in (*SHARED, *(FILES / "helper").iterdir())}
+    assert files(helper) == mine | programs | {"fl_app-1.0.whl"}
+    assert stat.S_IMODE(helper.stat().st_mode) == 0o700
+    kit = Kit.read(helper, {})
+    assert (kit.role, kit.address, kit.data) == ("helper", "127.0.0.1:9001", None)
+    assert kit.settings["MADE"] == Kit.read(tmp_path / "out" / "server", {}).settings["MADE"]
+    record = (helper / "helper.db").read_bytes()
+    (helper / "start.sh").unlink()
+    new = wheel.rename(tmp_path / "fl_app-2.0.whl")
+    assert helper in update_kit(tmp_path / "out", new)
+    assert files(helper) == mine | programs | {"fl_app-2.0.whl"}
+    assert (helper / "helper.db").read_bytes() == record
+    with pytest.raises(ValueError, match=r"PORT of .*helper.env=x must be between 1 and 65535"):
+        Kit.read(helper, {"PORT": "x"})

@@ -72,3 +72,11 @@ def test_a_sum_at_the_bound_does_not_overflow() -> None:
 def test_a_scale_that_only_leaves_rounding_is_refused() -> None:
     with pytest.raises(ValueError, match=r"^secure_aggregation.scale=5 must be above sqrt"):
         FixedPoint(clip_norm=1.0, scale=5.0, size=100)
+
+
+def test_noise_takes_its_part_of_the_range() -> None:
+    """16 (10 + 12 x 5) C s < 2^31: a seventh of the scale without noise, and so an eighth."""
+    assert largest_scale(3.0, 10, 5.0) == largest_scale(3.0, 10) / 8
+    check_overflow(3.0, largest_scale(3.0, 10, 5.0), 10, 5.0)
+    with pytest.raises(ValueError, match=r"must be at most .*multiplier=5 and schedule.buf"):
+        check_overflow(3.0, largest_scale(3.0, 10), 10, 5.0)

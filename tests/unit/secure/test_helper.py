@@ -1,5 +1,7 @@
 """Every check of the helper, seen to refuse."""
 
+import json
+import math
 import multiprocessing
 from collections.abc import Sequence
 from dataclasses import replace
@@ -283,3 +285,78 @@ def test_no_client_beyond_those_registered() -> None:
 def test_what_is_no_request(data: bytes) -> None:
     with pytest.raises((ValueError, TypeError, AttributeError)):
         Request.of(data)
+
+
+# -- noise ----------------------------------------------------------------------------------------
+
+NOISY = replace(TERMS, noise_multiplier=0.5)
+
+
+def noisy(count: int = 4, **more: object) -> list[Update]:
+    return [masked(v, i, terms=NOISY, **more) for i, v in enumerate(vectors(count))]  # type: ignore[arg-type]
+
+
+def noise_of(asked: Request, mine: Sequence[Update], tells: Helper) -> np.ndarray:
+    """What is left of a sum with equal weights, in units of the noise's deviation 0.5 C s."""
+    bare = [masked(v, i, keys=None).vector.view(np.uint32) for i, v in enumerate(vectors(4))]
+    total = sum(update.vector.view(np.uint32) for update in mine) - tells.sum(asked)
+    return (total - sum(bare)).view(np.int32) / (0.5 * TERMS.clip_norm * TERMS.scale)
+
+
+def test_noise_is_added_and_is_the_same_when_it_is_asked_again() -> None:
+    """Otherwise the mean of many answers would show the sum, also after a restart."""
+    mine = noisy()
+    asked = request(mine, terms=NOISY)
+    first = noise_of(asked, mine, helper())
+    assert 0.7 < first.std() < 1.3
+    assert len(np.unique(first)) == SIZE
+    assert (noise_of(Request.of(asked.to_bytes()), mine, helper()) == first).all()
+    others = noisy(sequence=1)
+    other = noise_of(request(others, terms=NOISY), others, helper())
+    assert abs(np.corrcoef(first, other)[0, 1]) < 0.5
+
+
+def test_less_noise_than_the_devices_signed() -> None:
+    """A server that would like exact sums, and states so."""
+    error = refused(request(noisy(), terms=TERMS))
+    assert error.members == dict.fromkeys(range(4), UNSIGNED[0])
+
+
+def test_less_noise_than_the_helper_requires() -> None:
+    strict = Helper(helper_key(0), SimulatedDevices(0, CLIENTS), Ledger(), 3, least_noise=0.6)
+    asked = request(noisy(), terms=NOISY)
+    assert str(refused(asked, strict)).startswith("noise_multiplier=0.5 must be at least 0.6")
+    helper().sum(asked)  # and nothing was used
+
+
+def test_negative_noise_and_noise_that_overflows() -> None:
+    for z, text in ((-1.0, "noise_multiplier=-1 must be"), (1e4, "must have at most 268435456")):
+        terms = replace(TERMS, noise_multiplier=z)
+        mine = [masked(v, i, terms=terms) for i, v in enumerate(vectors(4))]
+        assert text in str(refused(request(mine, terms=terms)))
+    with pytest.raises(ValueError, match=r"noise_multiplier=-1 must be a finite number >= 0"):
+        Helper(helper_key(0), SimulatedDevices(0, 2), Ledger(), 2, least_noise=-1)
+
+
+@pytest.mark.parametrize("key", ["noise_multiplier", "clip_norm", "size", "run"])
+def test_terms_that_are_no_numbers_or_texts(key: str) -> None:
+    asked = request(updates())
+    for bad in (math.nan, None, [1]):
+        plain = json.loads(asked.to_bytes())
+        plain["terms"][key] = bad
+        with pytest.raises(ValueError, match=f"terms.{key}=.* is of another type, or not finite"):
+            Request.of(json.dumps(plain).encode())
+
+
+def test_too_many_uploads_and_nothing_to_sum() -> None:
+    mine = updates()
+    assert "must be between 3 and 10000" in str(refused(request(mine * 2501)))
+    nothing = refused(request(mine, terms=replace(TERMS, size=0)))
+    assert "size=0 must be at least 1" in str(nothing)
+
+
+@pytest.mark.parametrize("told", [{"base_version": -1}, {"examples": 0}])
+def test_numbers_that_no_honest_device_signs(told: dict[str, int]) -> None:
+    error = refused(request([*updates(3), masked(vectors()[0], 4, **told)]))  # type: ignore[arg-type]
+    assert error.members.keys() == {3}
+    assert "must be between 0 and 3, and examples=" in error.members[3]

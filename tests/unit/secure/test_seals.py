@@ -24,12 +24,12 @@ from fl_app.secure.terms import Terms
 
 HELPER = X25519PrivateKey.from_private_bytes(bytes(range(32)))
 SEED = bytes(range(100, 132))
-TERMS = Terms("task", "fedbuff", "run", "delta", 4, 1.0, 1024.0)
+TERMS = Terms("task", "fedbuff", "run", "delta", 4, 1.0, 1024.0, 0.5)
 STATEMENT = TERMS.statement(3, 2, 7, 50)
 # SEED, sealed once for HELPER with STATEMENT.
 SEALED = bytes.fromhex(
-    "3bebbc34d60040ed59ac099d482fe9ba76f0e0d9cb77739461e2e8dff4311a5b56bfbff86bef1be3"
-    "d7cd0f6bafb2258575eccb9fd2e76440156dc5dae4780d9675dae151bebf60348638bcf4bef71ebc"
+    "e0fcd9c29b370742ef8a1cfd3096e31162b09a108ed28afb915feaf349aab21d80a5aeafc513cd89"
+    "ccbcc4df5df73a780b1bbdfbeb65482e31e89e764568f7cf62df2f59b3921077fa939b2033dca179"
 )
 
 
@@ -72,8 +72,8 @@ def test_a_new_seal_opens_as_the_rfc_says() -> None:
 def test_the_statement_is_written_out() -> None:
     assert STATEMENT == (
         b'{"algorithm": "fedbuff", "base_version": 7, "client": 3, "clip_norm": 1.0, "examples": '
-        b'50, "kind": "delta", "protocol": "fl-app secure aggregation 1", "run": "run", "scale": '
-        b'1024.0, "sequence": 2, "size": 4, "task": "task"}'
+        b'50, "kind": "delta", "noise_multiplier": 0.5, "protocol": "fl-app secure aggregation 1", '
+        b'"run": "run", "scale": 1024.0, "sequence": 2, "size": 4, "task": "task"}'
     )
 
 

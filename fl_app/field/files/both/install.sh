@@ -9,8 +9,8 @@ usage() {
 sudo sh install.sh [OPTION...]    in a kit's folder: installs it in /opt/fl-app, as a service
 
   --torch auto|cpu|cuda|none  build of torch: auto takes the one for NVIDIA's GPUs where there is one,
-                              and none trains without torch, on boards with 512 MB (auto; when run
-                              again: as before)
+                              and none trains without torch, on boards with 512 MB (auto, for the
+                              helper none; when run again: as before)
   --check                     check the system, and change nothing; needs no root
   --uninstall                 remove service and environment; settings, keys and state stay
   --purge                     with --uninstall: remove these, too
@@ -64,8 +64,10 @@ if [ -f "$here/server.env" ]; then
     role=server service=fl-superlink services='fl-superlink fl-run'
 elif [ -f "$here/node.env" ]; then
     role=node service=fl-supernode services=fl-supernode
+elif [ -f "$here/helper.env" ]; then
+    role=helper service=fl-helper services=fl-helper
 else
-    die "$here holds neither node.env nor server.env: it is no folder of the kit"
+    die "$here holds no node.env, server.env or helper.env: it is no folder of the kit"
 fi
 home=$opt/$role
 
@@ -194,7 +196,7 @@ install_python() {
 
 # Whether the installed folder is an earlier copy of this one, and no other device's or kit's.
 check_same() {
-    for file in ca.crt node.key server.key; do
+    for file in ca.crt node.key server.key helper.key; do
         if [ -f "$here/$file" ] || [ -f "$home/$file" ]; then
             cmp -s "$here/$file" "$home/$file" || return 1
         fi
@@ -230,7 +232,7 @@ place() {
 stopped=''
 # A service runs on what it has loaded: it must not find half of another version.
 stop_services() {
-    for name in fl-run fl-supernode fl-superlink; do
+    for name in fl-run fl-supernode fl-superlink fl-helper; do
         if active "$name"; then
             systemctl stop "$name"
             stopped="$name $stopped"
@@ -247,10 +249,10 @@ make_environment() {
     set -- "$home"/fl_app-*.whl
     [ $# = 1 ] && [ -f "$1" ] || die "$home must hold one wheel of this project: copy the kit's folder again"
     requirement="fl-app @ file://$1"
-    [ "$role" = node ] || requirement="fl-app[server] @ file://$1"
+    [ "$role" != server ] || requirement="fl-app[server] @ file://$1"
     wanted=$(cat "$1" "$home/constraints.txt" "$home/packages.py" | cksum)
     wanted="$wanted $torch $("$python" --version)"
-    for other in "$role" server; do # what the server needs suffices for a node
+    for other in "$role" server; do # what the server needs suffices for the others
         if [ "$(cat "$venv/.complete-$other" 2>/dev/null)" = "$wanted" ]; then
             say "The environment $venv is up to date"
             printf '%s' "$wanted" >"$venv/.complete-$role"
@@ -330,7 +332,9 @@ remove() {
 }
 
 main() {
-    if [ -z "$torch" ]; then torch=$(cat "$opt/.torch" 2>/dev/null || echo auto); fi
+    usual=auto
+    [ "$role" != helper ] || usual=none # it trains nothing
+    if [ -z "$torch" ]; then torch=$(cat "$opt/.torch" 2>/dev/null || echo "$usual"); fi
     case $torch in
         auto | cpu | cuda | none) ;;
         *) die "--torch $torch must be auto, cpu, cuda or none" ;;
