@@ -172,6 +172,20 @@ def test_uv_is_in_the_environment_even_if_the_base_image_has_one(tmp_path: Path)
     assert calls.read_text().splitlines()[-1].endswith("uv")
 
 
+def test_tests_of_packages_are_not_kept(tmp_path: Path) -> None:
+    environment = python_that(tmp_path / "venv", "exit 0")
+    environment.uv.write_text("#!/bin/sh\n")
+    environment.uv.chmod(0o755)
+    site = tmp_path / "venv/lib/python3.11/site-packages"
+    kept = ["scipy/stats/mean.py", "torch/bin/torch_shm_manager", "torch/testing/close.py"]
+    removed = ["scipy/tests/x.py", "scipy/stats/tests/data/tests/x.py", "torch/bin/protoc"]
+    for name in (*kept, *removed):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).touch()
+    environment.install(["numpy"], Plan())
+    assert sorted(str(p.relative_to(site)) for p in site.rglob("*") if p.is_file()) == kept
+
+
 def test_linked_files_count_once(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "one").write_bytes(bytes(500_000))
