@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from boards import images
-from boards.kits import make_kit, own, told
+from boards.kits import ONLINE, make_kit, online, own, told
 from boards.podman import Container, Podman
 from boards.row import Disappointed, Row, attempt, wait_for
 from fl_app.core.events import Arrived
@@ -41,25 +41,15 @@ time.sleep(float(sys.argv[2]))
 """
 SECONDS = 900.0  # that a run may take
 BACK = 300.0  # seconds after its death in which a node must have trained again
-# A federation of processes: the same kit and the same commands, in one container.
+# A federation of processes: the same kit and the same commands, in one container. With two devices,
+# which of them is given an order would depend on which was there first.
 PROCESSES = """
 set -e
-for node in /kit/node-*; do python -m fl_app.field keep "$node" >"$node/log" 2>&1 & done
+python -m fl_app.field keep /kit/node-0 >/kit/node-0/log 2>&1 &
 python -m fl_app.field keep /kit/server >/kit/server/log 2>&1 &
-until [ "$(python -c "$1" /kit/server)" = "$2" ]; do sleep 1; done
-shift 2
+until [ "$(python -c "$1" /kit/server)" = 1 ]; do sleep 1; done
+shift
 exec python -m fl_app.field run /kit/server "$@"
-"""
-# How many nodes are online; the SuperLink may not listen yet.
-ONLINE = """
-import sys
-from pathlib import Path
-from fl_app.field.control import SuperLink, Unreachable
-from fl_app.field.kit import Kit
-try:
-    print(SuperLink(Kit.read(Path(sys.argv[1]))).online())
-except Unreachable:
-    print(0)
 """
 
 
@@ -170,13 +160,13 @@ class Field:
         return f"trained again {seconds:.0f} s after its death; {told(run)}"
 
     def compare(self) -> str:
-        """Give one order at a time: to containers, and to processes."""
+        """Give one device one order at a time: in a container, and as a process."""
         words = [*RUN, *IN_TURN]
-        self._start("1g")
+        self._start("1g", nodes=1)
         ours = self._complete("run-in-turn", IN_TURN) / "model.npz"
         self._podman.once(
             images.SUPERLINK,
-            *("sh", "-c", PROCESSES, "sh", ONLINE, NODES, *words),
+            *("sh", "-c", PROCESSES, "sh", ONLINE, *words),
             options=["--init", f"--add-host={SERVER}:127.0.0.1", *mounted(self._processes)],
             seconds=SECONDS,
         )
@@ -185,16 +175,17 @@ class Field:
             raise Disappointed(f"{ours} differs from {theirs}")
         return f"{ours.stat().st_size} equal bytes"
 
-    def _start(self, memory: str, others: Mapping[str, str] = {}) -> None:
-        """Start it anew, and wait until all nodes are online."""
+    def _start(self, memory: str, others: Mapping[str, str] = {}, nodes: int = NODES) -> None:
+        """Start it anew with the first nodes, and wait until they are online."""
         if not self._kit.exists():
             make_kit(self._kit, SERVER, nodes=NODES)
             shutil.copytree(self._kit, self._processes)
             for folder in (self._kit, self._processes):
                 own(folder)
         self._podman.clear()
+        self._containers = {}
         network = self._podman.network()
-        for name in ("server", *(f"node-{i}" for i in range(NODES))):
+        for name in ("server", *(f"node-{i}" for i in range(nodes))):
             server = name == "server"
             self._containers[name] = self._podman.start(
                 name,
@@ -206,11 +197,8 @@ class Field:
                     *mounted(self._kit / name),
                 ],
             )
-        wait_for(self._all_online, "all nodes are online", 400.0, every=3.0)
-
-    def _all_online(self) -> bool:
-        said = self._containers["server"].ask("python", "-c", ONLINE, "/kit")
-        return said.strip() == str(NODES)
+        link = self._containers["server"]
+        wait_for(lambda: online(link, "/kit") == nodes, "all nodes are online", 400.0, every=3.0)
 
     def _begin(self, run: Path, words: Sequence[str]) -> None:
         """Begin a run, whose folder is `run` on this machine."""

@@ -5,12 +5,25 @@ import sys
 from pathlib import Path
 
 from boards.commands import ask
-from boards.podman import PROJECT
+from boards.podman import PROJECT, Container
 from boards.row import Disappointed
 from fl_app.core.events import Arrived, Event
 from fl_app.record.log import read_events
 
 UID = 1000  # the images' user, who owns the folders
+HOME = "/opt/fl-app"  # where install.sh puts folders and environment
+PYTHON = f"{HOME}/.venv/bin/python"
+# How many nodes are online; the SuperLink may not listen yet.
+ONLINE = """
+import sys
+from pathlib import Path
+from fl_app.field.control import SuperLink, Unreachable
+from fl_app.field.kit import Kit
+try:
+    print(SuperLink(Kit.read(Path(sys.argv[1]))).online())
+except Unreachable:
+    print(0)
+"""
 
 
 def make_kit(out: Path, host: str, *words: str, nodes: int) -> None:
@@ -37,6 +50,17 @@ def change(settings: Path, old: str, new: str) -> None:
     if old not in text:
         raise Disappointed(f"{settings} must hold {old}")
     settings.write_text(text.replace(old, new))
+
+
+def online(container: Container, folder: str, python: str = "python") -> int:
+    """How many devices are online.
+
+    Args:
+        container: with the server.
+        folder: of the server's part of the kit, in the container.
+        python: of the container, with this project.
+    """
+    return int(container.ask(python, "-c", ONLINE, folder).split()[-1])
 
 
 def told(run: Path) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from boards import bases
 from boards.podman import Container, Podman
-from boards.row import Disappointed, wait_for
+from boards.row import Disappointed, Impossible, wait_for
 
 BOOT = 90.0  # seconds that it may take until all services were started
 LIFE = 3000  # seconds after which Podman ends it
@@ -24,6 +24,9 @@ class Machine:
         name: of the machine.
         image: a base with systemd and the user.
         options: further options of ``podman run``.
+
+    Raises:
+        Impossible: it does not boot.
     """
 
     def __init__(self, podman: Podman, name: str, image: str, options: Sequence[str] = ()) -> None:
@@ -33,8 +36,11 @@ class Machine:
         words = ["--systemd", "always", "--timeout", str(LIFE), "--hostname", name]
         words += [*RIGHTS, *options]
         self.on = True
-        self.container: Container = podman.start(name, image, "/sbin/init", options=words)
-        self.wait()
+        try:  # nothing of this project is in it yet
+            self.container: Container = podman.start(name, image, "/sbin/init", options=words)
+            self.wait()
+        except Disappointed as error:
+            raise Impossible(f"systemd cannot be started in a container here: {error}") from None
 
     def wait(self) -> float:
         """Wait until it has booted; return the seconds that it took."""
@@ -93,12 +99,26 @@ class Machine:
         self.container.kill()
         self.on = False
 
-    def switch_on(self) -> None:
-        """Boot it again, with the files that it had."""
+    def switch_on(self, *, plugged: bool = True) -> None:
+        """Boot it again, with the files that it had.
+
+        Args:
+            plugged: whether it has a network; `plug` makes up for that.
+        """
         self.container.start()
+        if not plugged:
+            self._link("down")
         self.on = True
         self._cwd = self.home
         self.wait()
+
+    def plug(self) -> None:
+        """Connect it to its network, in which it still has its address."""
+        self._link("up")
+
+    def _link(self, state: str) -> None:
+        words = ["ip", "link", "set", "eth0", state]
+        self.container.ask(*words, options=["--privileged"])
 
     def fetch(self, folder: str, into: Path) -> Path:
         """Copy a folder of its files to this machine; return where it lies."""

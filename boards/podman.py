@@ -9,6 +9,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -24,8 +25,8 @@ PROJECT = Path(__file__).resolve().parents[1]
 ROOT = Path("/")  # of this machine's files
 CACHE = PROJECT / "outputs" / "boards"  # what outlasts a run
 NAME = "fl-boards"  # with which the names of containers, images and networks begin
-NETWORK = f"{NAME}-network"
 REMOVE = ("rm", "--all", "--force", "--time", "0", "--volumes")
+REMOVAL = 45.0  # seconds that this may take
 # Name, number and value. Podman's own are higher than a container engine in a container may set.
 LIMITS = (
     ("nofile", resource.RLIMIT_NOFILE, 8192),
@@ -46,6 +47,9 @@ class Podman:
     def __init__(self, cache: Path = CACHE) -> None:
         self.cache = cache
         self.storage = self.cache / "storage"
+        # All storages of a machine share one file of names per network. In two networks of one
+        # name, containers would not find each other.
+        self.network_name = f"{NAME}-{zlib.crc32(str(self.cache).encode()):08x}"
         self._settings = self.cache / "containers.conf"
 
     def __enter__(self) -> Self:
@@ -59,6 +63,10 @@ class Podman:
             raise Impossible("this user is not root, as the bases need it: sudo make boards")
         self.storage.mkdir(parents=True, exist_ok=True)
         self._settings.write_text(_settings(volumes(self.cache)))
+        try:
+            self.ask("info")
+        except Disappointed as error:
+            raise Impossible(f"Podman cannot keep images here: {error}") from None
         self.clear()
         # Its standard input ends with this process, however that ends.
         self._guard = subprocess.Popen(
@@ -90,7 +98,7 @@ class Podman:
         # Podman 4.3 may wait for itself for ever; what is ended gives its locks back.
         for _ in range(2):
             with suppress(Disappointed, OSError):
-                self.ask(*REMOVE)
+                self.ask(*REMOVE, seconds=REMOVAL)
                 break
         with suppress(Disappointed, OSError):
             self.ask("network", "prune", "--force")
@@ -164,9 +172,9 @@ class Podman:
 
     def network(self) -> str:
         """Create a network in which containers know each other by name; return its option."""
-        if NETWORK not in self.ask("network", "ls", "--format", "{{.Name}}").split():
-            self.ask("network", "create", NETWORK)
-        return f"--network={NETWORK}"
+        if self.network_name not in self.ask("network", "ls", "--format", "{{.Name}}").split():
+            self.ask("network", "create", self.network_name)
+        return f"--network={self.network_name}"
 
     def start(
         self, name: str, image: str, *command: object, options: Sequence[str] = ()
@@ -253,11 +261,11 @@ class Container:
 
     def disconnect(self) -> None:
         """Take it off the network."""
-        self._podman.ask("network", "disconnect", NETWORK, self.name)
+        self._podman.ask("network", "disconnect", self._podman.network_name, self.name)
 
     def connect(self) -> None:
         """Connect it to the network again."""
-        self._podman.ask("network", "connect", NETWORK, self.name)
+        self._podman.ask("network", "connect", self._podman.network_name, self.name)
 
     def log(self) -> str:
         """What its process has printed."""

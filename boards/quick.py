@@ -10,15 +10,13 @@ from pathlib import Path
 
 from boards import bases, images
 from boards.commands import ask
-from boards.kits import make_kit, told
+from boards.kits import HOME, PYTHON, make_kit, told
 from boards.machine import Machine
 from boards.podman import PROJECT, Podman
 from boards.row import Disappointed, Row, attempt, wait_for
 
 PART = "systemd"
 KITS, UNITS = ("server", "node-0"), ("fl-superlink", "fl-supernode")
-HOME = "/opt/fl-app"
-PYTHON = f"{HOME}/.venv/bin/python"
 INSTALL = 600.0  # seconds that an install.sh may take
 DATA = "/srv/readings.csv"
 OWN = {"/tmp", "/var/tmp"}  # of every service

@@ -7,7 +7,7 @@ import pytest
 from boards import podman as module
 from boards.machine import Machine
 from boards.podman import Container, Podman
-from boards.row import Disappointed
+from boards.row import Disappointed, Impossible
 
 MOUNTS = """\
 overlay / overlay ro,relatime,lowerdir=/x 0 0
@@ -37,6 +37,26 @@ def test_a_build_stops_at_its_target(tmp_path: Path) -> None:
     words = podman.asked[0]
     assert words[words.index("--target") + 1] == "supernode"
     assert words[words.index("--build-arg") + 1] == "TORCH=none"
+
+
+def test_networks_of_two_storages_have_two_names(tmp_path: Path) -> None:
+    one, other = (Answering(tmp_path / name, "") for name in ("one", "other"))
+    assert one.network() != other.network()
+    assert one.network() == one.network()
+
+
+def test_a_machine_that_can_keep_no_images_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Refusing(Answering):
+        def ask(self, *words: object, seconds: float = 0.0) -> str:
+            raise Disappointed("operation not permitted")
+
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+    monkeypatch.setattr(module, "require_programs", lambda *words: None)
+    podman = Refusing(tmp_path, "")
+    with pytest.raises(Impossible, match="cannot keep images here: operation not permitted"):
+        podman.__enter__()
 
 
 def test_where_a_service_may_write(tmp_path: Path) -> None:
