@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from queue import Empty, SimpleQueue
+from typing import Any
 
 import numpy as np
 from flwr.app import Message, MessageType, RecordDict
@@ -243,6 +244,14 @@ class GridMailbox:
                 return []
             if not self._told_of_idleness and time.monotonic() - began >= self._patience:
                 self._tell_of_idleness()
+
+    def state_dict(self) -> dict[str, Any]:
+        """How often clients had saved their states, so that an older copy is still noticed."""
+        return {"state_counts": dict(self._state_counts)} if self._state_counts else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Remember a result of `state_dict`; clients may be ahead of it, which is no fault."""
+        self._state_counts = dict(state.get("state_counts", {}))
 
     def _tell_of_idleness(self) -> None:
         """Warn if nodes are there and no order is under way, once: others may never come."""

@@ -1,9 +1,11 @@
 """A device that was restored from an old copy begins anew, and one with a full disk says so."""
 
 import errno
+import json
 import logging
 import shutil
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,10 @@ from omegaconf import OmegaConf
 from fl_app import client_app
 from fl_app.client.build import build_task
 from fl_app.client.trainer import build_model
+from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import Order
-from fl_app.engine.clock import Joined
+from fl_app.engine.clock import Joined, Replied
+from fl_app.engine.wall import WallClock
 from fl_app.flower import grid, names, wire
 from fl_app.flower.grid import GridMailbox
 from fl_app.node import memory
@@ -100,37 +104,95 @@ def test_a_count_without_meaning_is_none(state: Path, told: Any) -> None:
     assert wire.state_counts(reply) == (0, None)
 
 
-def test_the_server_tells_the_next_order_what_it_has_seen_and_warns(
-    state: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def app(message: Message, context: Context) -> Message:
-        """A ClientApp whose process ends after every order."""
-        if message.metadata.message_type == "query":
-            return client_app.app(message, context)
-        return MessageHandler().handle(message, context)
+def app(message: Message, context: Context) -> Message:
+    """A ClientApp whose process ends after every order."""
+    if message.metadata.message_type == "query":
+        return client_app.app(message, context)
+    return MessageHandler().handle(message, context)
 
-    server, nodes = Server(), FakeGrid(app, 1, [{"partition-id": 1}])
-    mailbox = GridMailbox(nodes, server.model.layout, train_config=TRAIN)
+
+class Clock:
+    """A server's clock, with a mailbox of a node that is client 1.
+
+    Args:
+        nodes: the grid.
+        saved: what an earlier clock had in its checkpoint.
+    """
+
+    def __init__(self, nodes: FakeGrid, saved: Any = None) -> None:
+        self.server, self.number = Server(), 0
+        mailbox = GridMailbox(nodes, self.server.model.layout, train_config=TRAIN)
+        self.clock = WallClock(mailbox)
+        if saved is not None:
+            self.clock.load_state_dict(saved, {})
+        assert self.clock.next(20.0) == Joined(1)
+
+    def order(self) -> None:
+        """Give an order and wait for its reply."""
+        vector = self.server.model.read()
+        given = Order(self.number, 1, self.number, 0, vector, {"regularisation": 0.1}, 0.0)
+        self.clock.dispatch(given)
+        self.number += 1
+        replied = self.clock.next(self.clock.now + 20.0)
+        assert isinstance(replied, Replied)
+        assert not replied.reply.error
+
+
+def counts_sent(nodes: FakeGrid) -> list[Any]:
+    """The counts that went with the orders so far."""
+    orders = [m for m in nodes.received if m.metadata.message_type == "train"]
+    return [wire.order_config(m).get(names.STATE_COUNT) for m in orders]
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
     grid.log.addHandler(caplog.handler)
-    try:
-        (joined,) = mailbox.pull(20.0)
-        assert joined == Joined(1)
-        for number in range(3):
-            mailbox.push(
-                Order(number, 1, number, 0, server.model.read(), {"regularisation": 0.1}, 0.0)
-            )
-            (reply,) = mailbox.pull(20.0)
-            assert not reply.error  # type: ignore[union-attr]
-            if number == 0:
-                shutil.copy(state, state.with_name("copy"))
-            elif number == 1:
-                shutil.copy(state.with_name("copy"), state)
-    finally:
-        grid.log.removeHandler(caplog.handler)
-        mailbox.close()
-    sent = [wire.order_config(m).get(names.STATE_COUNT) for m in nodes.received[-3:]]
-    assert sent == [None, 1, 2]
-    assert "client 1 had an old copy of its state, saved 1 times, and begins anew" in caplog.text
+    yield caplog
+    grid.log.removeHandler(caplog.handler)
+
+
+WARNING = "client 1 had an old copy of its state, saved 1 times, and begins anew"
+
+
+def test_the_server_tells_the_next_order_what_it_has_seen_and_warns(
+    state: Path, logged: pytest.LogCaptureFixture
+) -> None:
+    nodes = FakeGrid(app, 1, [{"partition-id": 1}])
+    with closing(Clock(nodes).clock) as clock:
+        assert clock.state_dict().keys() == {"now"}
+    one = Clock(nodes)
+    with closing(one.clock):
+        one.order()
+        shutil.copy(state, state.with_name("copy"))
+        one.order()
+        shutil.copy(state.with_name("copy"), state)
+        one.order()
+    assert counts_sent(nodes) == [None, 1, 2]
+    assert WARNING in logged.text
+
+
+def test_a_server_that_goes_on_from_its_checkpoint_notices_it_too(
+    state: Path, logged: pytest.LogCaptureFixture
+) -> None:
+    nodes = FakeGrid(app, 1, [{"partition-id": 1}])
+    one = Clock(nodes)
+    with closing(one.clock):
+        one.order()
+        shutil.copy(state, state.with_name("copy"))
+        one.order()
+        encoder = Encoder()
+        saved = decode(
+            json.loads(json.dumps(encoder.encode(one.clock.state_dict()))), encoder.arrays
+        )
+        one.order()  # after the checkpoint
+    two = Clock(nodes, saved)
+    with closing(two.clock):
+        two.order()
+        assert WARNING not in logged.text  # the device is ahead, which is no fault
+        shutil.copy(state.with_name("copy"), state)
+        two.order()
+    assert counts_sent(nodes) == [None, 1, 2, 2, 4]
+    assert WARNING in logged.text
 
 
 def test_a_full_disk_is_the_failure_of_the_order(
