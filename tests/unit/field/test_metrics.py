@@ -1,12 +1,17 @@
 """Figures for Prometheus, as Prometheus's own parser reads them."""
 
 import json
+import re
 import socket
 import urllib.request
 from pathlib import Path
 from typing import Any
 
+import promql_parser
 import pytest
+from grafana_foundation_sdk.cog import plugins
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -144,16 +149,55 @@ def test_it_is_served(tmp_path: Path) -> None:
         serve(collector(tmp_path / "none"), "127.0.0.1", port)
 
 
+DASHBOARD = json.loads((FILES / "server" / "grafana.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+
+
 def test_the_dashboard_asks_for_figures_that_exist(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     write(path, EVENTS)
     known = {name.split()[0] for name in scraped(collector(path))}
-    dashboard = json.loads((FILES / "server" / "grafana.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    assert len(asked) > 8
-    import re
+    assert len(QUERIES) > 8
+    for query in QUERIES:
+        promql_parser.parse(query)  # raises ValueError where Prometheus would
+        names = set(re.findall(r"\bfl_app_\w+", query))
+        assert names, query
+        assert names <= known, query
 
-    for words in asked:
-        names = set(re.findall(r"\bfl_app_\w+", words))
-        assert names, words
-        assert names <= known, words
+
+def differences(mine: Any, theirs: Any, path: str = "") -> list[str]:
+    """Where a value differs that is in `mine`."""
+    if isinstance(mine, dict) and isinstance(theirs, dict):
+        pairs = [(f"{path}.{key}", mine[key], theirs.get(key)) for key in mine]
+    elif isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
+        pairs = [(f"{path}[{i}]", a, b) for i, (a, b) in enumerate(zip(mine, theirs, strict=True))]
+    else:
+        return [] if mine == theirs else [path]
+    return [found for where, a, b in pairs for found in differences(a, b, where)]
+
+
+def read_by_grafana(dashboard: Any) -> Any:
+    """What Grafana's own types keep of a dashboard: they know no other keys."""
+    plugins.register_default_plugins()
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
+
+
+def test_grafana_reads_the_whole_dashboard() -> None:
+    assert differences(DASHBOARD, read_by_grafana(DASHBOARD)) == []
+    mistyped = json.loads(json.dumps(DASHBOARD).replace('"gridPos"', '"gridPosition"', 1))
+    assert differences(mistyped, read_by_grafana(mistyped)) == [".panels[0].gridPosition"]
+
+
+def test_panels_have_places_and_numbers_of_their_own() -> None:
+    panels = DASHBOARD["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [
+        (x, y)
+        for at in (panel["gridPos"] for panel in panels)
+        for x in range(at["x"], at["x"] + at["w"])
+        for y in range(at["y"], at["y"] + at["h"])
+    ]
+    assert len(places) == len(set(places))
+    assert max(x for x, _ in places) < 24  # columns of Grafana
+    (source,) = DASHBOARD["templating"]["list"]
+    assert {panel["datasource"]["uid"] for panel in panels} == {f"${{{source['name']}}}"}
