@@ -38,10 +38,12 @@ class Field:
 
     Args:
         folder: new; for the kit, the nodes' instructions and the logs.
+        nodes: number of SuperNodes.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int = NODES) -> None:
         self._folder = folder.resolve()
+        self._nodes = nodes
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
         self._leaving = threading.Event()
         self.links: list[Link] = []
@@ -58,22 +60,24 @@ class Field:
             Disappointed: the nodes are not online in time.
         """
         self._folder.mkdir(parents=True)
-        port, *node_ports = free_ports(1 + NODES)
+        port, *node_ports = free_ports(1 + self._nodes)
         kit = self._folder / "kit"
         new_kit(
             kit,
-            nodes=NODES,
+            nodes=self._nodes,
             hosts=[HOST],
             port=port,
             insecure=not keys,
             finish=enrol if keys else lambda server: None,
         )
-        self.give(range(NODES), seconds=0.0)
+        self.give(range(self._nodes), seconds=0.0)
         self._keep("server")
         self._control = SuperLink(Kit.read(kit / "server"), app=APP)
         for node, node_port in enumerate(node_ports):
             self.links.append(Link(port))
-            config = f"partition-id={node} num-partitions={NODES} orders='{self._orders(node)}'"
+            config = (
+                f"partition-id={node} num-partitions={self._nodes} orders='{self._orders(node)}'"
+            )
             if node == resident:
                 config += " resident=true"
             self._keep(
@@ -82,7 +86,7 @@ class Field:
                 PORT=str(node_port),
                 NODE_CONFIG=config,
             )
-        wait_for(lambda: self.online() == NODES, f"{NODES} nodes are online")
+        wait_for(lambda: self.online() == self._nodes, f"{self._nodes} nodes are online")
 
     def online(self) -> int:
         """How many nodes are online."""

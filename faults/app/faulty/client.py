@@ -102,7 +102,10 @@ def misbehave(fault: str, arrays: Arrays, metrics: dict[str, Any]) -> RecordDict
         case "huge":
             arrays = {name: array * np.float32(1e6) for name, array in arrays.items()}
         case "garbage":
-            arrays = {str(i): np.full(PART, i, np.uint8) for i in range(GARBAGE // PART)}
+            # Never the same bytes: a SuperLink stores what it has already got only once.
+            rng = np.random.default_rng()
+            parts = range(GARBAGE // PART)
+            arrays = {str(i): rng.integers(0, 256, PART, np.uint8) for i in parts}
         case "version":
             metrics["version"] += FAR
         case "newer-base":

@@ -1,6 +1,7 @@
 """Random kills are judged rightly, on a federation that is only told."""
 
 import random
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +18,17 @@ class Told:
     Args:
         silent: a client that answers no more after the first kill.
         twice: whether a version is published a second time at the end.
+        other: whether every version becomes another one a minute after it was published.
     """
 
     def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, silent: int | None = None, twice: bool = False
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        silent: int | None = None,
+        twice: bool = False,
+        other: bool = False,
     ) -> None:
-        self.now, self.silent, self.twice = 10.0, silent, twice
+        self.now, self.silent, self.twice, self.other = 10.0, silent, twice, other
         self.killed: list[tuple[str, str]] = []
         clock = SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep)
         monkeypatch.setattr(kills, "time", clock)
@@ -43,12 +49,14 @@ class Told:
                 order = second * NODES + client
                 found.append(Arrived(float(second), client, order, 0, age=0))
                 version += 1
-                found.append(Aggregated(float(second), version, [client], [order], [0]))
+                t = float(second) + (0.5 if self.other and self.now > second + 60.0 else 0.0)
+                found.append(Aggregated(t, version, [client], [order], [0]))
         return found + ([found[-1]] if self.twice else [])
 
 
-def problems(told: Told, times: int = 6) -> list[str]:
-    return kills.kill_often(told, told, times, random.Random(0))  # type: ignore[arg-type]
+def problems(told: Told, times: int = 6, together: int = 1) -> list[str]:
+    rng = random.Random(0)
+    return kills.kill_often(told, told, times, rng, together)  # type: ignore[arg-type]
 
 
 def test_clients_that_all_come_back_are_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,3 +76,34 @@ def test_a_version_that_is_published_twice_is_a_problem(monkeypatch: pytest.Monk
     found = problems(Told(monkeypatch, twice=True), times=1)
     assert found[-1] == "the log does not hold every version once"
     assert "never arrived" in found[0]
+
+
+def test_several_are_killed_at_the_same_moment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told(monkeypatch)
+    assert problems(told, times=8, together=3) == []
+    assert len(told.killed) == 8
+    said = capsys.readouterr().out
+    assert said.count("next version 0 s") + said.count("next version 1 s") == 3
+    counts = re.findall(r"(\d+) kills; back: median", said)
+    assert sum(map(int, counts)) == 8
+
+
+def test_a_version_that_becomes_another_one_is_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = problems(Told(monkeypatch, other=True), times=30)
+    assert found
+    assert all(text.endswith("was rolled back") for text in found)
+
+
+def test_an_interruption_does_not_lose_the_judgement(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = Told(monkeypatch, twice=True)
+
+    def interrupted(field: Any, where: str, name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(kills, "kill", interrupted)
+    assert problems(told)[-1] == "the log does not hold every version once"
+    assert "interrupted after 0 kills" in capsys.readouterr().out
