@@ -1,29 +1,22 @@
-"""Clients trained together, against one at a time and a bare loop, in turns of half a second.
+"""Clients trained together, against one at a time and a bare loop, in turns.
 
-Each side is processes of its own that live all the time, and whoever is not measured is frozen, so
-that background load affects all alike. The two simulations are built from the configuration, as
-``python -m fl_app`` builds them.
+The two simulations are built from the configuration, as ``python -m fl_app`` builds them.
 """
 
-import ctypes
-import multiprocessing
 import os
-import time
-from collections.abc import Sequence
+from functools import partial
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import hydra
-import psutil
 from omegaconf import DictConfig
 
 from bench.limit import Limit
-from bench.processes import cpu_seconds, freeze, pss_mb, thaw
-from bench.throughput import TURN, Tally
+from bench.processes import pss_mb
+from bench.sides import Count, Federation, Side, race
 from bench.workloads import LOCAL_LR, NOISE, Workload
 from fl_app.cli import CONF
 from fl_app.client.build import build_task, prepare_process
-from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
 from fl_app.runner.factory import build_components, build_engine, choose_batch
 from fl_app.tasks.task import Task
@@ -39,58 +32,27 @@ WORKLOADS = (
 )
 
 
-class Side(Protocol):
-    """Processes that do client updates."""
+class _Arrivals:
+    """A sink that counts client updates.
 
-    @property
-    def pids(self) -> list[int]: ...
-    def updates(self) -> float: ...
+    Args:
+        count: is told of them.
+    """
+
+    def __init__(self, count: Count) -> None:
+        self._count = count
+
+    def emit(self, event: Event) -> None:
+        if isinstance(event, Arrived):
+            self._count(1)
+
     def close(self) -> None: ...
 
 
-class Simulation:
-    """A run in processes of its own, without evaluation.
-
-    Args:
-        config: of the run.
-        task: its data, inherited through fork.
-        batch: in place of ``runtime.batch``.
-    """
-
-    def __init__(self, config: DictConfig, task: Task, batch: int) -> None:
-        context = multiprocessing.get_context("fork")
-        self._arrivals = context.RawValue(ctypes.c_ulonglong)
-        self._process = context.Process(target=_simulate, args=(config, task, batch, self))
-        self._process.start()
-
-    @property
-    def pids(self) -> list[int]:
-        """The engine's process, and those of its workers."""
-        assert self._process.pid is not None
-        parent = psutil.Process(self._process.pid)
-        return [parent.pid, *(child.pid for child in parent.children(recursive=True))]
-
-    def updates(self) -> float:
-        """Client updates that have arrived."""
-        if not self._process.is_alive():
-            raise RunError("a simulation has ended")
-        return float(self._arrivals.value)
-
-    def emit(self, event: Event) -> None:
-        """Count an arrival: as the sink of the run."""
-        if isinstance(event, Arrived):
-            self._arrivals.value += 1
-
-    def close(self) -> None:
-        """End all of its processes at once."""
-        for pid in reversed(self.pids):
-            psutil.Process(pid).kill()
-        self._process.join()
-
-
-def _simulate(config: DictConfig, task: Task, batch: int, counter: Simulation) -> None:
+def _simulate(config: DictConfig, task: Task, batch: int, count: Count) -> None:
+    """Run until this process is killed, with `batch` in place of ``runtime.batch``."""
     prepare_process()
-    build_engine(build_components(config, task), sinks=[counter], batch=batch).run()
+    build_engine(build_components(config, task), sinks=[_Arrivals(count)], batch=batch).run()
 
 
 def _configuration(workload: Workload, algorithm: str, batch: str) -> DictConfig:
@@ -116,34 +78,6 @@ def _configuration(workload: Workload, algorithm: str, batch: str) -> DictConfig
         return hydra.compose("config", overrides=overrides)
 
 
-def _turn(side: Side, tally: Tally) -> None:
-    """Let one side run for a while; the others are frozen."""
-    pids = side.pids
-    before = side.updates(), time.perf_counter(), cpu_seconds(pids)
-    thaw(pids)
-    time.sleep(TURN)
-    freeze(pids)
-    tally.updates += side.updates() - before[0]
-    tally.seconds += time.perf_counter() - before[1]
-    tally.cpu += cpu_seconds(pids) - before[2]
-
-
-def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> list[list[Tally]]:
-    """Tallies of all sides for each repeat; in a turn of one side, the others are frozen."""
-    for side in sides:
-        while side.updates() < warm_up:
-            time.sleep(0.05)
-        freeze(side.pids)
-    results = []
-    for _ in range(repeats):
-        tallies = [Tally() for _ in sides]
-        while tallies[0].seconds < seconds:
-            for side, tally in zip(sides, tallies, strict=True):
-                _turn(side, tally)
-        results.append(tallies)
-    return results
-
-
 def measure(
     workload: Workload, algorithm: str, batch: str, repeats: int, seconds: float
 ) -> dict[str, Any]:
@@ -164,8 +98,8 @@ def measure(
     size = choose_batch(build_components(config, task))
     sides: list[Side] = []
     try:
-        sides.append(Simulation(config, task, size))
-        sides.append(Simulation(config, task, 1))
+        sides.append(Federation(partial(_simulate, config, task, size)))
+        sides.append(Federation(partial(_simulate, config, task, 1)))
         sides.append(Limit(workload, task, cores))
         results = race(sides, workload.warm_up, repeats, seconds)
         memory = [pss_mb(side.pids)["Pss"] for side in sides]

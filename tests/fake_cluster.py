@@ -40,7 +40,8 @@ class FakeWorker(ClusterWorker):
         self._cluster = cluster
 
     def introduce(self) -> Facts:
-        return replace(super().introduce(), **self._cluster.told.get(self.machine, {}))
+        told = self._cluster.told.get(self.machine, {})
+        return replace(super().introduce(), machine=self.machine, **told)
 
     def prepare(self, packed: Packed, task: Packed | None = None) -> str:
         self._cluster.prepared.append((self.machine, task is not None))
@@ -62,6 +63,7 @@ class FakeCluster:
     Attributes:
         told: what the facts of a machine's workers are instead.
         without_data: machines.
+        busy: machines whose processors others hold, and where workers come up instead.
         prepared: machine of every preparation, and whether the data came along.
         work: parcels of every call to work.
         puts: references to everything that was put into the store.
@@ -78,6 +80,7 @@ class FakeCluster:
         self.fate = fate
         self.told: dict[str, dict[str, Any]] = {}
         self.without_data: set[str] = set()
+        self.busy: dict[str, str] = {}
         self.prepared: list[tuple[str, bool]] = []
         self.work: list[Any] = []
         self.puts: list[Stored] = []
@@ -90,8 +93,9 @@ class FakeCluster:
             name: Machine(name, room, 10**9, f"{room} CPUs") for name, room in self.rooms.items()
         }
 
-    def start(self, machine: str) -> FakeWorker:
-        self.workers.append(FakeWorker(self, machine))
+    def start(self, machine: str, *, strictly: bool) -> FakeWorker:
+        elsewhere = None if strictly else self.busy.get(machine)
+        self.workers.append(FakeWorker(self, elsewhere or machine))
         return self.workers[-1]
 
     def call(
@@ -104,10 +108,14 @@ class FakeCluster:
         if worker.dead:
             then(Lost("it was killed before"))
         elif fate is None:
-            found = [each.value if isinstance(each, Stored) else each for each in arguments]
+            found = [
+                each.value if isinstance(each, Stored) else deepcopy(each) for each in arguments
+            ]
             then(getattr(worker, method)(*found))
         elif fate is not NEVER:
             then(fate)
+
+    inline_bytes = 0
 
     def put(self, value: Any) -> Stored:
         self.puts.append(Stored(deepcopy(value)))
@@ -125,6 +133,7 @@ def mailbox_over(
 ) -> ClusterMailbox:
     """A mailbox whose workers are those of the cluster; `more` is for `Crew`."""
     crew = Crew(cluster, pack_object("setup"), lambda: pack_object("task"), num_workers, **more)
-    mailbox = ClusterMailbox(crew, Versions(cluster.put, 10**9), patience=patience)
+    versions = Versions(cluster.put, 10**9, cluster.inline_bytes)
+    mailbox = ClusterMailbox(crew, versions, patience=patience)
     mailbox.pull(0.0)  # until all workers are ready
     return mailbox

@@ -7,11 +7,13 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import fl_app
+from fl_app.cluster.facts import Facts
 from fl_app.cluster.machines import Lost, Machine, Outcome
 from fl_app.cluster.worker import ClusterWorker
 from fl_app.core.errors import RunError
@@ -22,6 +24,20 @@ REFRESH = 1.0  # seconds between two questions for the machines
 CLOSE_SECONDS = 5.0  # for the last workers to be ended; Ray ends them with the connection, too
 MOST_LETTERS = 300  # of Ray's reasons
 LEAST_STORE = 100 << 20  # bytes; Ray takes none smaller than 75 MiB
+# What travels within a call, and not through the store. An object in the store costs the processes
+# of a machine 1 to 5 ms together, and a copy of a megabyte in a call less than one.
+INLINE = 90 << 10  # bytes of an object; Ray's own limit is 100 KiB with what is around it
+OWN_INLINE = 8 << 20  # in a cluster of this machine's own
+OWN_INLINE_CALL = 64 << 20  # of all objects of a call
+
+
+class RayWorker(ClusterWorker):
+    """A worker that knows where Ray has put it."""
+
+    def introduce(self) -> Facts:
+        import ray
+
+        return replace(super().introduce(), machine=ray.get_runtime_context().get_node_id())
 
 
 class RayCluster:
@@ -59,6 +75,8 @@ class RayCluster:
         self._cpus = cpus
         self._gpus = gpus
         self._owned = not ray.is_initialized()
+        # Of an array: a call and its result carry several.
+        self.inline_bytes = OWN_INLINE // 8 if self._owned and address is None else INLINE
         if self._owned:
             with _handlers_kept():
                 self._connect(address, num_workers, store_bytes)
@@ -67,7 +85,7 @@ class RayCluster:
                 f"runtime.address={address} must be {ray.get_runtime_context().gcs_address} or "
                 "null: this process is connected to that cluster, and Ray connects to one at a time"
             )
-        self._worker = ray.remote(ClusterWorker)
+        self._worker = ray.remote(RayWorker)
         # What waits for an answer of the cluster's head has a thread of its own: the head may be
         # slow to answer when a machine is lost, and training goes on meanwhile.
         self._machines = self._ask_for_machines()
@@ -97,7 +115,7 @@ class RayCluster:
             )
         return found
 
-    def start(self, machine: str) -> Any:
+    def start(self, machine: str, *, strictly: bool) -> Any:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         options = self._worker.options(
@@ -106,7 +124,10 @@ class RayCluster:
             # Orders of a lost worker are given to others: the cluster must repeat nothing.
             max_restarts=0,
             max_task_retries=0,
-            scheduling_strategy=NodeAffinitySchedulingStrategy(machine, soft=False),
+            # Other runs of the cluster may hold the processors of this machine.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(
+                machine, soft=not strictly, _spill_on_unavailable=not strictly
+            ),
         )
         return options.remote()
 
@@ -124,9 +145,10 @@ class RayCluster:
             self._ray.exceptions.ObjectStoreFullError,
             self._ray.exceptions.OutOfDiskError,
         ) as error:
+            told = _one_line(error)[:MOST_LETTERS]
             raise RunError(
-                f"the object store of this machine is full ({_first_line(error)}): start Ray with "
-                "a larger --object-store-memory"
+                f"the object store of this machine is full ({told}): start Ray with a larger "
+                "--object-store-memory"
             ) from error
 
     def kill(self, worker: Any) -> None:
@@ -168,6 +190,10 @@ class RayCluster:
                     num_cpus=cpus,
                     include_dashboard=False,
                     object_store_memory=max(LEAST_STORE, store_bytes),
+                    _system_config={
+                        "max_direct_call_object_size": OWN_INLINE,
+                        "task_rpc_inlined_bytes_limit": OWN_INLINE_CALL,
+                    },
                     **common,
                 )
             return
@@ -254,10 +280,6 @@ def _reason(error: BaseException) -> str:
         return "its machine was short of memory, so Ray ended it"
     why = told.partition("because ")[2].partition(" Some common causes")[0]
     return (why or told)[:MOST_LETTERS]
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _one_line(error: BaseException) -> str:

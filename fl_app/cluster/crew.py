@@ -53,6 +53,8 @@ class Crew:
         task: gives the task for machines without the data; it is put into the store once.
         num_workers: on all machines; None = as many as there is room for, also on machines that
             join later.
+        shares: runs that share the machines, each with a crew of its own; without `num_workers`,
+            every crew takes its share of the room.
         start_seconds: real seconds within which a worker must have its place at the start.
         patience: real seconds that a worker may take to load the data.
         monotonic: tells real time.
@@ -65,6 +67,7 @@ class Crew:
         task: Callable[[], Packed],
         num_workers: int | None = None,
         *,
+        shares: int = 1,
         start_seconds: float = 25.0,
         patience: float = 600.0,
         monotonic: Callable[[], float] = time.monotonic,
@@ -74,6 +77,7 @@ class Crew:
         self._pack_task = task
         self._task: Any = None  # in the store
         self._num_workers = num_workers
+        self._shares = shares
         self._start_seconds = start_seconds
         self._patience = patience
         self._monotonic = monotonic
@@ -147,13 +151,22 @@ class Crew:
         lost = [member for member in self.members if member.machine not in self._machines]
         for member in lost:
             self.lose(member, "its machine is gone")
+        self._fill(now)
+        self._give_up(now)
+        return lost
+
+    def _fill(self, now: float) -> None:
+        """Start workers on the machines that have fewest of them."""
+        wanted = self._num_workers
+        if wanted is None:
+            room = sum(machine.room for machine in self._machines.values())
+            wanted = max(room // self._shares, 1)
         counts = Counter(member.machine for member in self.members)
         free = {
             machine: about.room - counts[machine]
             for machine, about in self._machines.items()
             if machine not in self._left_out and now >= self._not_before.get(machine, now)
         }
-        wanted = math.inf if self._num_workers is None else self._num_workers
         while len(self.members) < wanted:
             open_to = [machine for machine, room in free.items() if room > 0]
             if not open_to:
@@ -162,8 +175,6 @@ class Crew:
             counts[machine] += 1
             free[machine] -= 1
             self._start(machine)
-        self._give_up(now)
-        return lost
 
     def seconds_to_look(self) -> float:
         """Until the next look does something."""
@@ -213,7 +224,9 @@ class Crew:
         self._cluster.call(member.handle, method, *arguments, then=received)
 
     def _start(self, machine: str) -> None:
-        member = Member(self._cluster.start(machine), machine)
+        # Once a machine is left out, no worker may come up there by chance.
+        handle = self._cluster.start(machine, strictly=bool(self._left_out))
+        member = Member(handle, machine)
         self.members.append(member)
         self.call(member, partial(self._introduced, member), "introduce")
 
@@ -221,6 +234,8 @@ class Crew:
         if member.gone or not self._succeeded(member, outcome):
             return
         there: Facts = outcome
+        if there.machine in self._machines:
+            member.machine = there.machine
         name = self._machines[member.machine].name
         if differs := difference(self._here, there):
             self._refuse(

@@ -21,15 +21,15 @@ class Facts:
     """What a process says of itself before it imports torch.
 
     Attributes:
-        machine: name of its machine.
         versions: of Python, NumPy, torch and this project, by name. That of the project is the
             first digits of its code's SHA-256, since a clone changes without a new version.
         processor: on which results are computed. Others may round differently.
+        machine: id of its machine in the cluster; "" = of a process that is no worker.
     """
 
-    machine: str
     versions: dict[str, str]
     processor: str
+    machine: str = ""
 
 
 def facts() -> Facts:
@@ -41,7 +41,7 @@ def facts() -> Facts:
         "torch": _version("torch").partition("+")[0],  # without the build, such as +cpu
         "fl_app's code": _digest_of_code()[:8],
     }
-    return Facts(platform.node(), versions, _processor())
+    return Facts(versions, _processor())
 
 
 def difference(here: Facts, there: Facts) -> str:

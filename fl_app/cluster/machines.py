@@ -44,14 +44,25 @@ Outcome: TypeAlias = Any
 
 
 class Cluster(Protocol):
-    """Machines, and workers on them. Nothing here waits for a worker."""
+    """Machines, and workers on them. Nothing here waits for a worker.
+
+    Attributes:
+        inline_bytes: size up to which an array is cheaper as an argument than in the store.
+    """
+
+    inline_bytes: int
 
     def machines(self) -> Mapping[str, Machine]:
         """Those that are connected now, by their ids."""
         ...
 
-    def start(self, machine: str) -> Any:
-        """A handle of a new worker, which comes up on this machine when there is room."""
+    def start(self, machine: str, *, strictly: bool) -> Any:
+        """A handle of a new worker, which comes up when there is room.
+
+        Args:
+            machine: where it comes up.
+            strictly: whether it waits for room there, even if another machine has room.
+        """
         ...
 
     def call(

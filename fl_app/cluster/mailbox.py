@@ -17,7 +17,7 @@ from fl_app.core.types import Order, Reply, Vector
 from fl_app.core.vector import read_only
 
 CALLS = 2  # that a worker has at most: one at work, one waiting, so that it never waits for us
-CALL_SECONDS = 0.03  # of training that a call is worth, against a third of a millisecond for itself
+CALL_SECONDS = 0.1  # of training that a call is worth, against some milliseconds for itself
 MOST_ORDERS = 32  # of a call
 # A worker that dies takes its call along. After so many such deaths an order has failed: it is the
 # likely reason, since from the second on it travels alone. Machines that are lost do not count.

@@ -1,4 +1,4 @@
-"""Model versions in the cluster's object store: each is put once, and freed."""
+"""Model versions in the cluster's object store: each is put once, and freed. Small ones are not."""
 
 import weakref
 from collections import OrderedDict
@@ -18,17 +18,23 @@ class Versions:
     Args:
         put: puts a vector into the store and returns a reference to it.
         most_bytes: of the vectors to whom references are kept, but for the latest one.
+        inline_bytes: size of a vector up to which it is not put, but travels with every call.
     """
 
-    def __init__(self, put: Callable[[Vector], Any], most_bytes: int) -> None:
+    def __init__(
+        self, put: Callable[[Vector], Any], most_bytes: int, inline_bytes: int = 0
+    ) -> None:
         self._put = put
+        self._inline_bytes = inline_bytes
         self._most_bytes = most_bytes
         self._num_bytes = 0
         # By the id of the vector; least recently used first.
         self._kept: OrderedDict[int, tuple[weakref.ref[Vector], Any, int]] = OrderedDict()
 
     def reference(self, vector: Vector) -> Any:
-        """The reference to a vector, which is not changed afterwards."""
+        """The reference to a vector, which is not changed afterwards; a small one itself."""
+        if vector.nbytes <= self._inline_bytes:
+            return vector
         key = id(vector)
         if key not in self._kept:
             reference = self._put(vector)

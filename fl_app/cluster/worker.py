@@ -95,7 +95,7 @@ class ClusterWorker:
 
         Args:
             parcels: the orders.
-            vectors: that they share, shape ``(d,)``, read-only.
+            vectors: that they share, shape ``(d,)``.
 
         Returns:
             The replies, and the seconds that all of them took.
@@ -103,6 +103,8 @@ class ClusterWorker:
         inline = self._inline
         assert inline is not None
         began = time.perf_counter()
+        for vector in vectors:  # those of the store are read-only, and those of the call are not
+            vector.flags.writeable = False
         replies: list[Reply] = []
         for order in unpack(parcels, vectors):
             inline.push(order)

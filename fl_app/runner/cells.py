@@ -46,7 +46,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             cannot run so many cells at a time.
     """
     experiment = config.experiment
-    _check(experiment, config.runtime.name)
+    _check(experiment, config.runtime)
     if not experiment.cells:
         return {"": config}
     if any(override.startswith("algorithm=") for override in overrides):
@@ -89,7 +89,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     return cells
 
 
-def _check(experiment: DictConfig, runtime: str) -> None:
+def _check(experiment: DictConfig, runtime: DictConfig) -> None:
     require(
         experiment.scale in ("full", "reduced", "smoke"),
         "experiment.scale",
@@ -106,11 +106,19 @@ def _check(experiment: DictConfig, runtime: str) -> None:
     )
     require_count("experiment.parallel", experiment.parallel, "no cell would run")
     require(
-        experiment.parallel == 1 or runtime == "inprocess",
+        experiment.parallel == 1 or runtime.name in ("inprocess", "ray"),
         "experiment.parallel",
         experiment.parallel,
-        f"1 with runtime={runtime}",
+        f"1 with runtime={runtime.name}",
         "the cells would compete for the same nodes",
+    )
+    require(
+        experiment.parallel == 1 or runtime.get("address", "") is not None,
+        "experiment.parallel",
+        experiment.parallel,
+        "1 with runtime.address=null",
+        "every cell would start a cluster of its own; start one with `ray start --head`, and give "
+        "runtime.address=auto",
     )
     for key in ("seeds", "only"):
         require(

@@ -95,9 +95,9 @@ def carry_out(
 ) -> Iterator[tuple[Job, Ended]]:
     """Carry out jobs, and yield each with its end. After Ctrl-C no further job begins.
 
-    Each process computes with one thread, and ``runtime.workers=auto`` shares the cores among the
-    processes. If a process is killed, another one resumes its job from
-    the last checkpoint, or begins it again; other jobs do not notice.
+    Each process computes with one thread, and ``runtime.workers=auto`` shares the cores, or the
+    room of a Ray cluster, among the processes. If a process is killed, another one resumes its job
+    from the last checkpoint, or begins it again; other jobs do not notice.
 
     Args:
         jobs: first comes first. The caller may append further ones while this iterates.
@@ -112,7 +112,7 @@ def carry_out(
         yield from _SideBySide(jobs, parallel, show).run()
         return
     while jobs:
-        job = jobs.popleft()
+        job = _with_its_share(jobs.popleft(), 1)
         ended = _run(job, grid=grid, show=show)
         yield job, ended
         if ended.interrupted:
@@ -257,11 +257,15 @@ class _Slot:
 
 def _with_its_share(job: Job, parallel: int) -> Job:
     """The job, with worker processes for its share of the cores; with one core it needs none."""
-    if job.plan.config.runtime.get("workers") != "auto":
+    runtime = job.plan.config.runtime
+    if runtime.get("workers") != "auto" or (parallel == 1 and runtime.name != "ray"):
         return job
     config = job.plan.config.copy()
-    cores = len(os.sched_getaffinity(0)) // parallel
-    config.runtime.workers = cores if cores > 1 else 0
+    if runtime.name == "ray":  # how much room a cluster has, the process will know
+        config.experiment.parallel = parallel
+    else:
+        cores = len(os.sched_getaffinity(0)) // parallel
+        config.runtime.workers = cores if cores > 1 else 0
     return replace(job, plan=replace(job.plan, config=config))
 
 

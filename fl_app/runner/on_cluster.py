@@ -58,9 +58,17 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
         gpus=runtime.gpus_per_worker,
         store_bytes=needed,
     )
-    stores = [machine.store_bytes for machine in cluster.machines().values()]
+    machines = cluster.machines().values()
+    parallel, room = config.experiment.parallel, sum(machine.room for machine in machines)
+    if parallel > room > 0:
+        cluster.close()
+        raise ValueError(
+            f"experiment.parallel={parallel} must be at most {room}, the number of workers for "
+            "which the cluster has room: further cells would wait for processors that others hold"
+        )
+    stores = [machine.store_bytes for machine in machines]
     return ClusterMailbox(
-        Crew(cluster, setup, packed_task, num_workers, patience=runtime.patience),
-        Versions(cluster.put, min(stores, default=0) // SHARE_OF_VERSIONS),
+        Crew(cluster, setup, packed_task, num_workers, shares=parallel, patience=runtime.patience),
+        Versions(cluster.put, min(stores, default=0) // SHARE_OF_VERSIONS, cluster.inline_bytes),
         patience=runtime.patience,
     )

@@ -148,7 +148,7 @@ def workers() -> list[psutil.Process]:
     found = []
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has ended
-            if "ray::ClusterWorker" in " ".join(each.cmdline()):
+            if "ray::RayWorker" in " ".join(each.cmdline()):
                 found.append(each)
     return found
 
@@ -199,6 +199,12 @@ def test_a_machine_lost_at_ten_moments_takes_nothing_along(
     own.shutdown()
 
 
+def test_a_machine_lost_at_random_moments_of_two_runs(tmp_path: Path) -> None:
+    """`python -m faults.machines` does it in ten."""
+    command = [sys.executable, "-m", "faults.machines", "--quick"]
+    assert output_of([*command, f"--folder={tmp_path / 'runs'}"]).endswith("nothing was lost\n")
+
+
 def test_killed_workers_are_replaced(cluster: Any, tmp_path: Path) -> None:
     settings = ["num_versions=80", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)
@@ -242,6 +248,38 @@ def test_a_run_goes_on_that_was_interrupted_with_its_cluster(
     assert "goes on from version" in output_of([*command, "resume=auto"])
     assert_same(tmp_path / "here", tmp_path / "there")
     assert not psutil.wait_procs(children, timeout=10)[1]
+
+
+CELLS = ["experiment=quickstart", "num_versions=40", "eval_every=10", "checkpoint_every=10"]
+
+
+def test_cells_side_by_side_share_a_cluster(cluster: Any, tmp_path: Path) -> None:
+    """Ctrl-C in the middle, and a killed process of a cell, change nothing."""
+    line = [sys.executable, "-m", "fl_app", *CELLS]
+    output_of([*line, f"hydra.run.dir={tmp_path / 'here'}", "runtime.workers=0", "runtime.batch=1"])
+    there = tmp_path / "there"
+    line += [f"hydra.run.dir={there}", "experiment.parallel=2", "resume=auto"]
+    line += ["runtime=ray", f"runtime.address={cluster.address}"]
+    with started(line) as process:
+        while not (there / "fedavg_k" / "metrics.csv").exists():
+            assert process.runs(), process.printed()
+            time.sleep(0.02)
+        assert len(workers()) == 2  # each cell takes its share of three
+        os.killpg(process.pid, signal.SIGINT)
+        assert "interrupted; to go on" in process.ended(130, seconds=60)
+    with started(line) as process:
+        while not (there / "fedbuff" / "metrics.csv").exists():
+            assert process.runs(), process.printed()
+            time.sleep(0.02)
+        cells = [
+            child
+            for child in psutil.Process(process.pid).children()
+            if any("events.jsonl" in file.path for file in child.open_files())
+        ]
+        cells[0].kill()
+        assert process.ended().endswith("All 4 cells are done\n")
+    for cell in ("fedavg", "fedavg_k", "fedasync", "fedbuff"):
+        assert_same(tmp_path / "here" / cell, there / cell)
 
 
 SCRIPT = """

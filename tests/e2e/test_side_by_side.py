@@ -151,6 +151,10 @@ def test_a_cell_that_is_refused_keeps_no_other_from_running(tmp_path: Path) -> N
             ["experiment=quickstart", "experiment.parallel=2", "runtime=flower"],
             "parallel=2 must be 1 with runtime=flower",
         ),
+        (
+            ["experiment=quickstart", "experiment.parallel=2", "runtime=ray"],
+            "parallel=2 must be 1 with runtime.address=null: .* `ray start --head`",
+        ),
     ],
 )
 def test_numbers_of_cells_that_cannot_run_are_refused(words: list[str], told: str) -> None:

@@ -89,6 +89,23 @@ def test_a_version_is_put_once_and_freed() -> None:
     assert mailbox._versions.num_bytes == 0
 
 
+def test_orders_that_share_a_small_version_take_it_along_once() -> None:
+    cluster = FakeCluster(TRAINER, {"a": 1})
+    cluster.inline_bytes = 8
+    mailbox = mailbox_over(cluster)
+    version = mailbox.share(np.array([3, 4], np.float32))
+    mailbox.push(order(0, version))
+    collect(mailbox, 1)
+    for number in range(1, 5):
+        mailbox.push(order(number, version))
+    replies = collect(mailbox, 4)
+    assert not any(reply.error for reply in replies.values())
+    assert cluster.puts == []
+    assert [[parcel.place for parcel in parcels] for _, parcels in cluster.work[1:]] == [
+        [0] * 2
+    ] * 2
+
+
 def test_a_bug_in_a_worker_ends_the_run() -> None:
     cluster = FakeCluster(
         TRAINER, fate=lambda worker, method, n: KeyError("x") if method == "work" else None
@@ -248,6 +265,44 @@ def test_workers_are_spread_and_come_up_on_machines_that_join() -> None:
     mailbox._crew._next_look = 0.0
     mailbox.pull(0.0)
     assert len(cluster.workers) == 2 + 9 + 2
+
+
+def test_runs_side_by_side_share_the_room_also_of_machines_that_join() -> None:
+    cluster = FakeCluster(TRAINER, {"a": 3, "b": 2})
+    mailbox = mailbox_over(cluster, shares=2)
+    assert len(cluster.workers) == 2
+    cluster.rooms["c"] = 3
+    mailbox._crew._next_look = 0.0
+    mailbox.pull(0.0)
+    assert sorted(worker.machine for worker in cluster.workers) == ["a", "a", "b", "c"]
+    alone = FakeCluster(TRAINER, {"a": 1})
+    mailbox_over(alone, shares=2)
+    assert len(alone.workers) == 1  # nobody trains with less
+
+
+def test_a_worker_comes_up_elsewhere_if_others_hold_the_processors_of_a_machine() -> None:
+    cluster = FakeCluster(TRAINER, {"a": 1, "b": 1})
+    cluster.busy["a"] = "b"
+    mailbox = mailbox_over(cluster, 1)
+    assert [member.machine for member in mailbox._crew.members] == ["b"]
+    del cluster.rooms["a"]  # where no worker of this run is
+    mailbox._crew._next_look = 0.0
+    mailbox.pull(0.0)
+    assert len(cluster.workers) == 1
+
+
+def test_no_worker_comes_up_by_chance_on_a_machine_that_was_left_out() -> None:
+    cluster = FakeCluster(TRAINER, {"a": 1})
+    mailbox = mailbox_over(cluster)
+    cluster.told["b"] = {"versions": {}}
+    cluster.rooms["b"] = 1
+    mailbox._crew._next_look = 0.0
+    mailbox.pull(0.0)
+    cluster.rooms["c"] = 1
+    cluster.busy["c"] = "b"
+    mailbox._crew._next_look = 0.0
+    mailbox.pull(0.0)
+    assert [worker.machine for worker in cluster.workers] == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("name", ["Python", "torch", "fl_app's code"])

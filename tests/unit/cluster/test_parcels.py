@@ -89,6 +89,9 @@ def test_the_references_of_a_store_are_bounded() -> None:
     assert [versions.reference(each) for each in (a, b, a, c)] == [1, 2, 1, 3]
     assert versions.num_bytes == 16  # b was used before a, so it made room for c
     assert [versions.reference(each) for each in (a, b)] == [1, 4]
+    assert len(put) == 4
+    assert Versions(put_one, most_bytes=20, inline_bytes=8).reference(a) is a
+    assert len(put) == 4  # a small one travels with its call
     put.clear()
     del a
     assert versions.num_bytes == 8
