@@ -1,5 +1,8 @@
 """Configurations, composed from `conf/` as the command line does."""
 
+from copy import deepcopy
+from functools import lru_cache
+
 import hydra
 import pytest
 from omegaconf import DictConfig
@@ -39,6 +42,12 @@ QUIET = {
 }
 
 
-def composed(*overrides: str) -> DictConfig:
+@lru_cache(256)
+def _composed(overrides: tuple[str, ...]) -> DictConfig:
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         return hydra.compose("config", overrides=list(overrides))
+
+
+def composed(*overrides: str) -> DictConfig:
+    """What these words describe; many tests ask for the same, and a copy takes a tenth."""
+    return deepcopy(_composed(overrides))

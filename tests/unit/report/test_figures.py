@@ -232,7 +232,7 @@ def test_what_clients_measured_has_a_picture(tmp_path):
     write_cell(tmp_path / "fedavg", events=events, algorithm="fedavg")
     write_cell(tmp_path / "fedasync", events=ASYNCHRONOUS, algorithm="fedasync")
     cells = read_run(tmp_path)
-    write_figures(cells, 0.9, tmp_path / "figures")
+    write_figures(cells[:1], 0.9, tmp_path / "figures")
     assert (tmp_path / "figures" / "clients.png").is_file()
     axes = Figure().subplots()
     series = group(cells)
