@@ -1,5 +1,6 @@
 """The page of a search: what mattered, what was tried, and how the best settings learn."""
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -150,7 +151,7 @@ def _last(trial: FrozenTrial) -> float | None:
 
 def _curves(found: Found, look: Look) -> Figure:
     """Score over client updates, the mean over the seeds of each trial."""
-    best = found.study.best
+    best, score = found.study.best, _score_of(found)
     data = []
     for trial in found.study.trials:
         tables = [
@@ -158,16 +159,24 @@ def _curves(found: Found, look: Look) -> Figure:
             for path in sorted((found.folder / str(trial.number)).glob("seed*/metrics.csv"))
             if path.stat().st_size  # else the run was killed before it wrote the first line
         ]
-        tables = [table for table in tables if {"accuracy", "t"} <= {*table.columns}]
+        tables = [table for table in tables if score in table]
         if not tables:
             continue
         shortest = min(len(table) for table in tables)
         column = "client_updates" if "client_updates" in tables[0] else "version"
-        mean = sum(table["accuracy"].to_numpy()[:shortest] for table in tables) / len(tables)
+        mean = sum(table[score].to_numpy()[:shortest] for table in tables) / len(tables)
         thick = best is not None and trial.number == best.number
         line = line_of(look, 3 if thick else 1)
         line["opacity"] = 1.0 if thick else 0.4
         x = [float(each) for each in tables[0][column].to_numpy()[:shortest]]
         y = [float(each) if math.isfinite(each) else None for each in mean]
         data.append({**line, "x": x, "y": y, "name": f"trial {trial.number}"})
-    return {"data": data, "layout": layout_of("client updates", "accuracy", legend=False)}
+    return {"data": data, "layout": layout_of("client updates", score, legend=False)}
+
+
+def _score_of(found: Found) -> str:
+    """The metric by which the runs are judged."""
+    for path in sorted(found.folder.glob("*/seed*/summary.json")):
+        if score := json.loads(path.read_text()).get("score"):
+            return str(score)
+    return "accuracy"

@@ -9,7 +9,9 @@ from fl_app.search.space import at_edge, grid, override, parse, words_of
 
 def test_words_describe_distributions() -> None:
     text = "a=choice(1,x,'a b') b=interval(0.1,2) c=tag(log,interval(0.01,1)) d=int(interval(1,9))"
-    assert parse(words_of(f'"{text.split(" b=")[0]}" b={text.split(" b=")[1]} e=range(2,9,3)')) == {
+    assert parse(
+        words_of(f'"{text.split(" b=")[0]}" b={text.split(" b=")[1]} e=range(2,10,3)')
+    ) == {
         "a": CategoricalDistribution([1, "x", "a b"]),
         "b": FloatDistribution(0.1, 2.0),
         "c": FloatDistribution(0.01, 1.0, log=True),
