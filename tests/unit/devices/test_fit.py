@@ -88,7 +88,12 @@ def test_recorded_durations_and_tables_of_seconds(
     table.write_text("kind,seconds,first\njetson,3,0\njetson,5,0\njetson,10,1\n")
     kinds = fitted(capsys, durations, table)["kinds"]
     assert (kinds["client-7"]["seconds"], kinds["client-7"]["first"]) == (3.0, 6.0)
-    assert (kinds["jetson"]["seconds"], kinds["jetson"]["first"]) == (4.0, 6.0)
+    jetson = kinds["jetson"]
+    assert (jetson["seconds"], jetson["first"]) == (4.0, 6.0)
+    assert jetson["spread"] == pytest.approx(2**0.5 / 4, abs=1e-6)
+    assert jetson["interval"] == pytest.approx([4 - 1.959964, 4 + 1.959964], abs=1e-6)
+    early = fitted(capsys, durations, "--until", 12)["kinds"]["client-7"]
+    assert (early["seconds"], early["orders"]) == (2.0, 1)
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,7 @@ def test_forgotten_gradients_are_in_no_weighted_sum_until_there_is_another():
     assert memories.weighted(lambda version: 1.0) == (np.array([2.0]), 1.0)
     memories.forget([2])
     memories.put(2, vec(32), 5)
+    assert memories.counts(2)
     memories.put(0, vec(64), 6)
     assert memories.weighted(lambda version: 1.0) == (np.array([98.0]), 3.0)
     assert memories.total.tolist() == [98.0]
