@@ -54,6 +54,12 @@ def test_bounds_on_lengths_are_refused_where_uploads_have_none() -> None:
         validate_config(composed("algorithm=area", "guard.max_norm_ratio=4"))
 
 
+@pytest.mark.parametrize("metrics", ["null", "f1", "[f1]"])
+def test_metrics_are_a_list_of_known_ones(metrics: str) -> None:
+    with pytest.raises(ValueError, match=r"^metrics=.* must be a list of some of recall, clients"):
+        validate_config(composed(f"metrics={metrics}"))
+
+
 @pytest.mark.parametrize(("settings", "upload"), [([], 8), (["upload_dtype=float16"], 4)])
 def test_the_bytes_of_vectors_beside_the_model_are_known_before_the_run(
     settings: list[str], upload: int
