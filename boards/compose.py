@@ -119,6 +119,7 @@ class Compose:
         """Read and change a device's own data."""
         path = self._kit / "data.csv"
         path.write_text(DATA)
+        own(path)  # so that nothing but the mount protects it
         change(self._kit / "node-0" / "node.env", 'DATA=""', f'DATA="{path}"')
         self._type("node-0", DEVICE_UP)
         seen = self._execute("node-0", "supernode", "cat", str(path))
@@ -140,7 +141,7 @@ class Compose:
     def together(self) -> str:
         """Start everything from one file; complete a run."""
         for folder in ("server", *(f"node-{i}" for i in range(NODES))):
-            self._type(folder, "down")
+            self._type(folder, "--profile run down")
         shutil.rmtree(self._kit / "server" / "run")
         self._type(".", "--profile run up --detach")
         return self._finish()

@@ -71,8 +71,8 @@ class Small:
 
     def boot(self) -> str:
         """Make the system and boot it, with the kit in the user's home."""
-        make_kit(self._kit, "localhost", nodes=1)
         image = bases.make(self._podman, bases.BOARD)
+        make_kit(self._kit, "localhost", nodes=1)
         self._machine = Machine(self._podman, "both", image, [self._podman.network()])
         for name in KITS:
             self._machine.receive(self._kit / name)
