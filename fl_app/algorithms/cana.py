@@ -20,7 +20,13 @@ memories. There is none if R has fewer than two uploads or all their memories ar
 until there was one.
 
 With fusion alpha > 0 each g_i in v is g_i + alpha V_k, where V_k is that of the last L steps v
-whose cosine with g_i is smallest, once there are L.
+whose cosine with g_i is smallest, once there are L. With `fusion_falls` alpha is
+alpha min(1, L K / N): the more clients there are, the older are their gradients, and the less do
+the last L steps say about them. With `normalise` the step is as long as the gradients are:
+
+    w_{t+1} = w_t - eta v / ||v|| mean_i ||g_i||
+
+With `averaging` a mean of the versions is tested and saved (`fl_app.strategy.averaging`).
 
 Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient
 of one mini-batch at w_o.
@@ -44,11 +50,14 @@ from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_non
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import combine, cosines, norm
+from fl_app.strategy.averaging import AveragesVersions
 from fl_app.strategy.memories import RemembersClients
+
+SHORTEST = 1e-12  # the direction of a shorter v is rounding noise
 
 
 @dataclass(kw_only=True)
-class CANA(RemembersClients):
+class CANA(RemembersClients, AveragesVersions):
     """One step along the age-weighted mean of K gradients, calibrated by clients' memories.
 
     The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and their sums by
@@ -64,6 +73,9 @@ class CANA(RemembersClients):
             ``"computed"``, or from the version at which it arrived, ``"arrived"``.
         fusion: alpha; 0 = past steps are not added.
         fusion_length: L, number of past steps.
+        fusion_falls: whether alpha is multiplied by min(1, L K / N).
+        normalise: whether a step has the mean length of the gradients.
+        averaging: how much more later versions count in their mean; None = the last one is tested.
         num_clients: N; None = the clients that have reported so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
@@ -88,6 +100,8 @@ class CANA(RemembersClients):
     )
     fusion: float = bounded(0.0, at_least(0), "history would be subtracted")
     fusion_length: int = bounded(10, count(), "it is a number of steps")
+    fusion_falls: bool = False
+    normalise: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,7 +117,7 @@ class CANA(RemembersClients):
         gradients = [upload[:split] for upload in uploads]
         weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
         weights /= weights.sum()
-        direction = self._fused(weights, gradients)
+        direction, lengths = self._fused(weights, gradients, self._fusion(updates))
         matched = self._matched(model, updates)
         own = {place: memory.row(updates[place].client_id) for place in matched}
         beta = self._coefficient(gradients, own)
@@ -114,7 +128,10 @@ class CANA(RemembersClients):
         self.state["arrived"] |= {update.client_id: model.version for update in updates}
         if self.fusion > 0:
             self._keep_step(direction)
-        return self.step(model, self.complete(model, direction, weights, uploads), self.server_lr)
+        if self.normalise and (length := norm(direction)) >= SHORTEST:
+            direction *= np.float32(lengths.mean() / length)
+        direction = self.complete(model, direction, weights, uploads)
+        return self.published(model, self.step(model, direction, self.server_lr))
 
     # -- calibration ------------------------------------------------------------------------------
 
@@ -167,10 +184,18 @@ class CANA(RemembersClients):
 
     # -- fusion -----------------------------------------------------------------------------------
 
-    def _fused(self, weights: NDArray[np.float64], gradients: Sequence[Vector]) -> Vector:
-        """sum_i a_i g_i, where each g_i has the most opposite past step added."""
+    def _fusion(self, updates: Sequence[Update]) -> float:
+        """alpha of this aggregation."""
+        if not self.fusion_falls:
+            return self.fusion
+        return self.fusion * min(1.0, self.fusion_length * len(updates) / self.population(updates))
+
+    def _fused(
+        self, weights: NDArray[np.float64], gradients: Sequence[Vector], fusion: float
+    ) -> tuple[Vector, NDArray[np.float64]]:
+        """sum_i a_i g_i, where each g_i has the most opposite past step added; and ||g_i||."""
         length = self.fusion_length
-        if self.fusion == 0 or self.state["num_past"] < length:
+        if fusion == 0 or self.state["num_past"] < length:
             direction, lengths, _ = combine(weights, gradients)
         else:
             past = self.state["past"]
@@ -178,10 +203,10 @@ class CANA(RemembersClients):
             oldest_first = (self.state["num_past"] + np.arange(length)) % length
             cosine = cosines(products, lengths, [norm(row) for row in past])
             chosen = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
-            shares = self.fusion * np.bincount(chosen, weights, minlength=length)
+            shares = fusion * np.bincount(chosen, weights, minlength=length)
             direction += shares.astype(np.float32) @ past
         self.describe(weights, lengths, norm(direction))
-        return direction
+        return direction, lengths
 
     def _keep_step(self, direction: Vector) -> None:
         """Put v in place of the oldest of the past steps."""

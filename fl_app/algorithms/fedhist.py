@@ -32,6 +32,8 @@ aggregated; or g_i, as line 16 of Algorithm 1 has it), ``ina_norm`` (the mean of
 rounds are kept, this one included, so that round r - h + 1 is judged; or h + 1 rounds and round
 r - h, as the text has it), ``cache_before_ina`` (G holds steps with their final length; or before
 INA), ``decay_absent`` (U_i of clients that are not judged stays; or falls by 1 - gamma).
+Not in the paper: with `averaging` a mean of the versions is tested and saved
+(`fl_app.strategy.averaging`).
 
 Deviations: eq. 8 as printed sums over the clients that it weighs. The reward in eq. 13 as printed,
 (1 - e/2)^(-tau), changes its sign with every version and diverges; according to the text it grows
@@ -54,14 +56,14 @@ from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import combine, cosines, norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.averaging import AveragesVersions
 
 NORM_FLOOR = 0.05
 SHORTEST = 1e-12  # the direction of a shorter g is rounding noise
 
 
 @dataclass(kw_only=True)
-class FedHist(AsyncStrategy):
+class FedHist(AveragesVersions):
     """Fuses gradients with opposite past ones, weighs clients in hindsight, keeps steps long.
 
     The server keeps the last ``h K`` uploads and the last h steps: 4 h (K + 1) d bytes.
@@ -86,6 +88,7 @@ class FedHist(AsyncStrategy):
         extra_slot: whether h + 1 rounds of uploads are kept, and the one before is judged.
         cache_before_ina: whether G holds the steps before INA.
         decay_absent: whether utilities of clients that are not judged fall by 1 - gamma.
+        averaging: how much more later versions count in their mean; None = the last one is tested.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -179,7 +182,8 @@ class FedHist(AsyncStrategy):
             if len(self._local) == self.buffer_length + self.extra_slot:
                 self._judge()
                 del self._local[0]
-        return self.step(model, self.complete(model, direction, weights, uploads), self.server_lr)
+        direction = self.complete(model, direction, weights, uploads)
+        return self.published(model, self.step(model, direction, self.server_lr))
 
     # -- EGS --------------------------------------------------------------------------------------
 

@@ -146,6 +146,33 @@ def test_each_gradient_is_fused_with_its_own_opposite():
     np.testing.assert_allclose(strategy.aggregate(second, [fresh, stale]), [1, 0.5], rtol=1e-6)
 
 
+@pytest.mark.parametrize(("num_clients", "factor"), [(2, 1), (4, 0.5)])
+def test_fusion_falls_with_the_number_of_clients(num_clients, factor):
+    """L = 2, K = 1, alpha = 1/2: min(1, 2 / N). Steps [1, 0] and [0, 1], then [-2, 0]."""
+    strategy = cana(
+        calibration=0.0, fusion=0.5, fusion_length=2, fusion_falls=True, num_clients=num_clients
+    )
+    model = GlobalModel(vec(0, 0), 0)
+    for g in ([1, 0], [0, 1], [-2, 0]):
+        moved = strategy.aggregate(model, [Update(0, 0, vec(*g), "pseudo", 10, 0.1)])
+    np.testing.assert_allclose(moved, [2 - 0.5 * factor, 0])
+
+
+def test_steps_are_as_long_as_gradients():
+    """p = 0: v = [3/2, 2] of length 5/2, mean length 7/2: [2.1, 2.8]. Past steps keep theirs."""
+    strategy = cana(exponent=0.0, normalise=True, fusion=0.5, fusion_length=1)
+    model = GlobalModel(vec(0, 0), 0)
+    updates = [Update(c, 0, vec(*g), "pseudo", 1, 0.1) for c, g in enumerate(([3, 0], [0, 4]))]
+    np.testing.assert_allclose(strategy.aggregate(model, updates), [-2.1, -2.8], rtol=1e-6)
+    assert strategy.state["past"].tolist() == [[1.5, 2]]
+
+
+def test_gradients_that_cancel_move_nothing():
+    strategy = cana(exponent=0.0, normalise=True)
+    updates = [Update(c, 0, vec(sign), "pseudo", 1, 0.1) for c, sign in enumerate((1, -1))]
+    assert strategy.aggregate(GlobalModel(vec(5), 0), updates).tolist() == [5]
+
+
 def test_buffers_take_the_weighted_mean():
     """Ages 0 and 1, p = 1: weights 2/3 and 1/3 of the buffers 3 and 6."""
     model = GlobalModel(vec(0, 0), 1, num_trainable=1)
@@ -162,6 +189,7 @@ def test_buffers_take_the_weighted_mean():
         ("calibration_rate", 0, r"calibration_rate=0 must be in \(0, 1\]"),
         ("age_from", "sent", "age_from=sent must be computed or arrived"),
         ("fusion_length", 0, "fusion_length=0 must be an integer >= 1"),
+        ("averaging", -1, "averaging=-1 must be a finite number >= 0 or null"),
     ],
 )
 def test_refused(key, value, text):

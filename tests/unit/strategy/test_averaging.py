@@ -1,0 +1,35 @@
+"""The mean of the versions by hand."""
+
+import pytest
+from helpers import vec
+
+from fl_app.algorithms.cana import CANA
+from fl_app.algorithms.fedhist import FedHist
+from fl_app.core.types import GlobalModel, Update
+from fl_app.strategy.averaging import AveragesVersions
+
+
+@pytest.mark.parametrize(
+    "strategy", [CANA(averaging=1.0), FedHist(server_lr=1.0, norm_decay=0.0, averaging=1.0)]
+)
+def test_a_mean_of_the_versions_is_tested(strategy: AveragesVersions) -> None:
+    """e = 1: shares 2/2, 2/3, 2/4 of w = 1, 4, 2: 1; 1 + 2/3 3 = 3; 3 - 1/2 = 2.5.
+
+    w_3 = 2 has the weight 3, w_2 the weight 2, w_1 the weight 1: (6 + 8 + 1) / 6.
+    """
+    start = GlobalModel(vec(0), 0)
+    assert strategy.to_evaluate(start) is start.params
+    params = vec(0)
+    for version, (moved, mean) in enumerate([(1, 1), (4, 3), (2, 2.5)]):
+        model = GlobalModel(params, version)
+        update = Update(0, version, params - vec(moved), "pseudo", 10, 0.1)
+        params = strategy.aggregate(model, [update])
+        assert params.tolist() == [moved]
+        assert strategy.to_evaluate(GlobalModel(params, version + 1)).tolist() == [mean]
+
+
+def test_without_averaging_the_last_version_is_tested() -> None:
+    strategy = CANA()
+    update = Update(0, 0, vec(1), "pseudo", 10, 0.1)
+    model = GlobalModel(strategy.aggregate(GlobalModel(vec(0), 0), [update]), 1)
+    assert strategy.to_evaluate(model) is model.params
