@@ -177,7 +177,10 @@ def test_a_run_through_flowers_messages(party: Party, monkeypatch: pytest.Monkey
     grid = FakeGrid(node, 5)
     components = build_components(config)
     engine = build_engine(components, sinks=[recorder], grid=grid, run="abc", batch=1)
+    before = set(threading.enumerate())
     outcome = engine.run()
+    for thread in set(threading.enumerate()) - before:
+        thread.join(30)  # nodes still carry out orders of which the run needs no reply
     assert outcome.stopped == "num_versions"
     assert recorder.history.failures == recorder.history.rejected == 0
     events = [e for e in recorder.events if e["kind"] == "aggregate"]
