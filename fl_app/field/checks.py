@@ -328,6 +328,23 @@ def check_registered(name: str, key: bytes, registered: Mapping[bytes, str] | No
     return good(subject, f"yes, and {registered[key]}")
 
 
+def check_update(current: int, trial: int, failed: int, reason: str) -> Finding:
+    """Say which release a device uses, and what became of another one.
+
+    Args:
+        current: number of the release in use; 0 = as it was installed.
+        trial: number of the release on trial; 0 = none.
+        failed: number of the release that was given up last; 0 = none.
+        reason: why it was.
+    """
+    if trial:
+        return unknown("update", f"release {trial} is on trial until it has carried out an order")
+    if failed > current:
+        mend = "make another release: `python -m fl_app.field update`"
+        return unknown("update", f"release {failed} was given up: {reason}", mend)
+    return good("update", f"release {current} is in use" if current else "as it was installed")
+
+
 # -- settings -------------------------------------------------------------------------------------
 
 

@@ -40,6 +40,7 @@ from fl_app.field.health import PATIENCE, any_server, ask, healthy, request, spl
 from fl_app.field.helper_checks import of_helper, of_helpers_key, of_servers_helper
 from fl_app.field.identity import known_to_server
 from fl_app.field.kit import Kit
+from fl_app.field.versions import Versions
 from fl_app.flower.private import difference
 from fl_app.node import room
 from fl_app.record.log import Log
@@ -123,6 +124,10 @@ def of_settings(
         differences = filter(None, map(difference, ("waits", "starts", "executor")))
         warm = kit.settings.get("WARM", "")
         yield checks.check_fast(warm, room.free() + _held(kit), [*dict.fromkeys(differences)])
+        versions = Versions(kit.folder)
+        if versions.folder.is_dir():
+            last = versions.record
+            yield checks.check_update(versions.current, last.trial, last.failed, last.reason)
     port = int(kit.settings["PORT"]) if node else split(kit.address)[1]
     yield checks.check_port(port, _free(port), healthy(kit))
     run = None

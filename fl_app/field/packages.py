@@ -165,6 +165,18 @@ class Environment:
                 else:
                     path.unlink(missing_ok=True)  # of a folder that is gone
 
+    def problems(self) -> set[str]:
+        """What installed packages lack, a line each.
+
+        Raises:
+            InstallError: uv cannot be started.
+        """
+        try:
+            done = subprocess.run(self._uv("check"), capture_output=True, text=True)
+        except OSError as error:
+            raise InstallError(f"{self.uv} cannot be started: {error}") from error
+        return {line for line in done.stderr.splitlines() if " requires " in line}
+
     def _uv(self, command: str, *words: str) -> list[str]:
         cache = [] if self._cache is None else ["--cache-dir", str(self._cache)]
         return [str(self.uv), *cache, "pip", command, "--python", str(self.python), *words]

@@ -23,7 +23,7 @@ from fl_app.record.log import Log
 
 COLUMNS = (
     *("node", "status", "client", "last order", "age", "updates", "failures"),
-    *("Flower", "torch", "fl-app", "last failure"),
+    *("Flower", "torch", "fl-app", "update", "last failure"),
 )
 # Parts of the command lines of a server's processes, and what they are.
 PROCESSES = {
@@ -101,9 +101,10 @@ def rows(
         number = about.get("client", "")
         shown.add(number)
         versions = [about.get(part, "?") for part in ("flower", "torch", "project")]
+        versions.append(about.get("update", ""))
         found.append([name, status, number, *_of(clients, number, ahead), *versions])
     for number in clients.by_id.keys() - shown:  # nodes that have told nothing
-        found.append(["?", "?", number, *_of(clients, number, ahead), "?", "?", "?"])
+        found.append(["?", "?", number, *_of(clients, number, ahead), "?", "?", "?", ""])
     return [[*row[:7], *row[8:], row[7]] for row in found]  # the reason is long: it comes last
 
 

@@ -47,6 +47,7 @@ from fl_app.field.gate import (
     is_loopback,
     key_name,
 )
+from fl_app.field.release import FOLDER as RELEASE_FOLDER
 from fl_app.flower.private import COMMAND, EXTENSIONS, difference, replace
 
 VARIABLE, LOCAL, OPEN = "CONTROL", "local", "open"
@@ -134,6 +135,7 @@ def _guard(opened: bool, most: int, upload: int, environment: Mapping[str, str])
         "upload": upload,
         "facts": _facts(),
         "note": Notes(Path(NODES)).take,
+        "release": Path(RELEASE_FOLDER),
     }
     gate = Middleware(Gate, **options)  # type: ignore[arg-type]
     extensions.get_middleware = lambda: (gate, *before())  # type: ignore[attr-defined]

@@ -29,6 +29,8 @@ import httpx
 from fl_app.core import json_log
 from fl_app.core.errors import RunError
 from fl_app.field.identity import fingerprint, known_to_server
+from fl_app.field.renewal import KIT, renewal_of
+from fl_app.field.versions import Versions
 from fl_app.node import warm
 
 LOOK = 5.0  # seconds
@@ -88,6 +90,7 @@ class Asks:
         self.key = Path(key) if self._address and root and key else None
         self._context = ssl.create_default_context(cafile=root) if self.key else None
         mine = re.search(r"\bpartition-id=(\d+)", config or "")
+        self._kit = os.environ.get(KIT, "")
         self._about = {"client": mine[1] if mine else "", "project": _version("fl-app")}
         self._about |= {"flower": _version("flwr"), "torch": _version("torch")}
 
@@ -96,7 +99,12 @@ class Asks:
         if self.key is None:
             return {}
         try:
-            return known_to_server(self._address, self.key, self._context, self._about) or {}
+            about = (
+                {**self._about, "update": Versions(Path(self._kit)).told}
+                if self._kit
+                else self._about
+            )
+            return known_to_server(self._address, self.key, self._context, about) or {}
         except httpx.HTTPError:  # the SuperNode itself tries again
             return {}
 
@@ -107,7 +115,7 @@ class Asks:
             return ""
         return (
             f"this device has version {ours or 'unknown'} of fl-app, and the server {theirs}: "
-            "orders may fail until it is updated (docs/edge.md, update)"
+            "orders may fail until it is updated (docs/edge.md, Updates)"
         )
 
 
@@ -121,12 +129,16 @@ def _version(package: str) -> str:
 def _node() -> None:
     json_log.install()
     asks = Asks(sys.argv[1:])
+    renewal = None
     if asks.key is not None:
         name = f"{fingerprint(asks.key)} in {asks.key}"
         wait_for_key(lambda: asks.told().get("status"), name)
         if differs := asks.other_version():
             print(differs, flush=True)
-    warm.main()
+        renewal = renewal_of(os.environ, asks.told)
+        if renewal is not None and renewal.begin(bool(differs)):
+            raise RunError("another release is used from the next start on")
+    warm.main(renewal.beside) if renewal else warm.main()
 
 
 def serve(node: Callable[[], None]) -> NoReturn:

@@ -38,6 +38,7 @@ CLIENT_APP = "flwr.supernode.runtime.run_clientapp"
 INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 HTTP_GRID = "flwr.superlink.grid.http_grid"
 TOO_LARGE = "the reply is larger than"
+RUN_HAS_ENDED = "the run has ended"  # the error of an order that was dropped
 COMMAND, SUPERLINK = "flwr.superlink.cli.flower_superlink", "flwr.superlink.main"
 EXTENSIONS = "flwr.superlink.extensions"
 PULLS = "pull_objects", "pull_and_inflate_object_from_tree"
@@ -64,9 +65,10 @@ def difference(part: str) -> str:
     """What keeps a part of Flower from being replaced; "" = nothing does.
 
     Args:
-        part: "waits" (of a SuperNode), "orders" (that it has under way), "starts" (of its
-            executor), "executor" (all that replaces the executor's inside), "pulls" (of messages,
-            on the server, too), "replies" (on the server) or "gate" (of a SuperLink).
+        part: "waits" (of a SuperNode), "orders" (that it has under way), "sent" (of its
+            replies), "starts" (of its executor), "executor" (all that replaces the executor's
+            inside), "pulls" (of messages, on the server, too), "replies" (on the server) or
+            "gate" (of a SuperLink).
     """
     try:
         for check in _CHECKS[part]:
@@ -139,9 +141,9 @@ class Waiting:
         assert self.run_id is not None
         # What no ClientApp has taken yet gets no error: it counts as taken from now on.
         self.state.get_messages_legacy(run_ids=[self.run_id], is_reply=False)
-        error = Error(code=ErrorCode.UNKNOWN, reason="the run has ended")
+        error = Error(code=ErrorCode.UNKNOWN, reason=RUN_HAS_ENDED)
         self.state._store_error_replies({self.run_id}, error)
-        self._end_tasks(self._tasks(), "the run has ended")
+        self._end_tasks(self._tasks(), RUN_HAS_ENDED)
 
     def _tasks(self) -> list[Any]:
         return [task for task in self.state.get_tasks() if not task.finished_at]
@@ -160,12 +162,11 @@ def waiting(frame: FrameType) -> Waiting | None:
         frame: of a function that sleeps.
     """
     name = frame.f_code.co_name
-    if name == "_push_messages":
-        outer = frame.f_back
-    elif name == "start_client_internal":
-        outer = frame
-    else:
+    if name not in ("_push_messages", "start_client_internal"):
         return None
+    outer: FrameType | None = frame
+    while outer is not None and outer.f_code.co_name == "_push_messages":  # and of `watch_replies`
+        outer = outer.f_back
     if outer is None or outer.f_code.co_name != "start_client_internal":
         return None
     found = outer.f_locals
@@ -173,6 +174,27 @@ def waiting(frame: FrameType) -> Waiting | None:
         return Waiting(found["state"], found["store"], found["run_id"], found["get_run"])
     except KeyError:
         return None
+
+
+def watch_replies(told: Callable[[str, str], None]) -> None:
+    """Let this process tell of every reply that a SuperNode has sent.
+
+    Args:
+        told: is given the type of the message, such as "train", and the reason of its error; "" =
+            it has none.
+    """
+    where = import_module(NODE)
+    push = where._push_messages
+
+    def _push_messages(send: Callable[..., Any], **others: Any) -> None:  # as `waiting` knows it
+        def sending(message: Any, *more: Any) -> Any:
+            answer = send(message, *more)
+            told(message.metadata.message_type, message.error.reason if message.has_error() else "")
+            return answer
+
+        push(send=sending, **others)
+
+    where._push_messages = _push_messages  # type: ignore[attr-defined]
 
 
 def has_ended(order: Waiting) -> bool:
@@ -275,6 +297,16 @@ def _watched() -> None:
             raise _Differs(f"a SuperNode's state has no {method}")
 
 
+def _sends() -> None:
+    """A SuperNode hands over its replies with `_push_messages(..., send=...)`."""
+    tree = ast.parse(inspect.getsource(import_module(NODE).start_client_internal))
+    calls = list(_calls(tree, "_push_messages"))
+    if not calls or any(
+        call.args or "send" not in {keyword.arg for keyword in call.keywords} for call in calls
+    ):
+        raise _Differs(f"{NODE} does not call _push_messages with send=")
+
+
 def _spawns(module: str) -> None:
     """A module starts commands with `subprocess.Popen(command)`, and does not use what it gets."""
     where = import_module(module)
@@ -369,6 +401,7 @@ def _calls(tree: ast.AST, function: str) -> Iterator[ast.Call]:
 _CHECKS: dict[str, list[Callable[[], object]]] = {
     "waits": [lambda: _sleeps(NODE), _pulls],
     "orders": [lambda: _sleeps(NODE), _watched],
+    "sent": [_sends],
     "starts": [lambda: _spawns(NODE)],
     "executor": [
         lambda: _sleeps(SUPEREXEC), lambda: _spawns(LAUNCHER), _forkable, _installs, _pulls

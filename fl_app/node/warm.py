@@ -233,12 +233,15 @@ def run_super_exec() -> None:
     flower_superexec()
 
 
-def run_super_node(way: Way, only: str | None = None) -> None:
+def run_super_node(
+    way: Way, only: str | None = None, beside: Callable[[bool], None] = lambda busy: None
+) -> None:
     """Run ``flower-supernode`` in this process.
 
     Args:
         way: what it does between two orders.
         only: "executor" or "node": the other one runs unchanged; None = both as `way` says.
+        beside: called again and again, with whether an order is under way, if Flower is as known.
     """
     from flwr.supernode.cli import flower_supernode
 
@@ -252,7 +255,8 @@ def run_super_node(way: Way, only: str | None = None) -> None:
         pull_sooner()
     pause = Pace().sleep if often else time.sleep
     if known("orders"):
-        replace(NODE, "time", sleep=Patience(pause, look=Watch(end_client_apps).look).sleep)
+        watch = Watch(end_client_apps, beside=beside)
+        replace(NODE, "time", sleep=Patience(pause, look=watch.look).sleep)
     elif often:
         replace(NODE, "time", sleep=Patience(pause).sleep)
     flower_supernode()
@@ -289,8 +293,11 @@ def _become_super_exec(words: list[str], descriptors: list[int]) -> None:
     run_super_exec()
 
 
-def main() -> None:
+def main(beside: Callable[[bool], None] = lambda busy: None) -> None:
     """The command line.
+
+    Args:
+        beside: as of `run_super_node`.
 
     Raises:
         ValueError: WARM of the environment has no meaning.
@@ -303,7 +310,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("executor", "node"))
     options, arguments = parser.parse_known_args()
     sys.argv = ["flower-supernode", *arguments]
-    run_super_node(room.choose(room.setting(), room.free()), options.only)
+    run_super_node(room.choose(room.setting(), room.free()), options.only, beside)
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ class Watch:
         every: seconds between two questions.
         settle: seconds without an order, after which no ClientApp can be writing its context.
         now: returns the seconds on a clock.
+        beside: called again and again, with whether an order is under way.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class Watch:
         every: float = ASK_EVERY,
         settle: float = SETTLE,
         now: Callable[[], float] = time.monotonic,
+        beside: Callable[[bool], None] = lambda busy: None,
     ) -> None:
         self._end, self._every, self._settle, self._now = end, every, settle, now
+        self._beside = beside
         self._asked: float | None = None  # since when the order is under way, or was asked about
         self._idle: float | None = None  # since when there is none
 
@@ -57,6 +60,7 @@ class Watch:
         found = waiting(frame)
         if found is None:
             return
+        self._beside(found.run_id is not None)
         now = self._now()
         if found.run_id is None:
             self._asked = None

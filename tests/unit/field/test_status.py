@@ -31,21 +31,32 @@ EVENTS = (
     Failed(9.0, 1, 1, 0, "node vanished"),
     Rejected(10.0, reason="duplicate"),
 )
-ABOUT = {"client": "0", "flower": "1.41.0", "torch": "2.9.1", "project": "0.1.0"}
+ABOUT = {"client": "0", "flower": "1.41.0", "torch": "2.9.1", "project": "0.1.0", "update": "7"}
 
 
 def test_a_row_for_every_node_and_for_clients_of_unknown_nodes():
     found = rows({"K": ("node-0", "online")}, {"K": ABOUT}, clients(*EVENTS), ahead=2.0)
     assert found[0] == [
         *("node-0", "online", "0", "version 3, under way", "6 s", "1", "0"),
-        *("1.41.0", "2.9.1", "0.1.0", ""),
+        *("1.41.0", "2.9.1", "0.1.0", "7", ""),
     ]
-    assert ["?", "?", "1", "version 0, failed", "3 s", "0", "1", *"???", "node vanished"] in found
+    assert [
+        "?",
+        "?",
+        "1",
+        "version 0, failed",
+        "3 s",
+        "0",
+        "1",
+        *"???",
+        "",
+        "node vanished",
+    ] in found
 
 
 def test_a_node_that_has_told_nothing_has_a_row():
     assert rows({"K": ("node-0", "offline")}, {}, Clients(), 0.0) == [
-        ["node-0", "offline", "", "", "", "0", "0", "?", "?", "?", ""]
+        ["node-0", "offline", "", "", "", "0", "0", "?", "?", "?", "", ""]
     ]
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common.constant import SubStatus
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode, SubStatus
 from flwr.supercore.constant import TaskType
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run, RunNotRunningException
@@ -286,3 +286,34 @@ def test_a_finished_task_is_not_finished_again(monkeypatch: pytest.MonkeyPatch) 
     node.run()
     (found,) = node.state.get_tasks()
     assert found.status.details == "done"
+
+
+def test_replies_are_told_and_the_watch_sees_what_it_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, str]] = []
+    busy_at: list[float] = []
+    idle_at: list[float] = []
+
+    class Failing(Clock):
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.seconds > 5.0 and not told:
+                node.state.get_messages_legacy(run_ids=[RUN], is_reply=False)
+                node.state._store_error_replies({RUN}, Error(ErrorCode.UNKNOWN, "it is broken"))
+
+    monkeypatch.setattr(sys.modules[__name__], "Clock", Failing)
+    node = Node(monkeypatch, [RUN, NEXT], {NEXT: 40.0}, until=100.0)
+    monkeypatch.setattr(node.module, "_push_messages", node.module._push_messages)
+    assert private.difference("sent") == ""
+    private.watch_replies(lambda *reply: told.append(reply))
+    watch = Watch(
+        lambda: node.killed.append(node.clock.now()),
+        now=node.clock.now,
+        beside=lambda busy: (busy_at if busy else idle_at).append(node.clock.now()),
+    )
+    sleep = Patience(node.clock.sleep, now=node.clock.now, look=watch.look).sleep
+    private.replace(private.NODE, "time", sleep=sleep)
+    node.run()
+    assert told == [("train", "it is broken")]  # and not that of the run that had ended
+    assert node.sent == [(RUN, True)]
+    assert len(node.killed) == 1
+    assert min(idle_at) > node.killed[0] >= max(busy_at) > 30.0

@@ -1,0 +1,59 @@
+"""Commands of a kit on this machine, and the processes that they start."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+def field(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "fl_app.field", *map(str, arguments)]
+
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
+
+
+def ask(*arguments: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(field(*arguments), env=ENVIRONMENT, text=True, capture_output=True)
+
+
+def start(log: Path, *arguments: object) -> "subprocess.Popen[bytes]":
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            field(*arguments),
+            env=ENVIRONMENT,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def wait_for(true: Callable[[], bool], what: str, seconds: float = 120.0) -> float:
+    """Seconds that it took to become true."""
+    began = time.monotonic()
+    while not true():
+        assert time.monotonic() - began < seconds, f"not within {seconds:g} s: {what}"
+        time.sleep(0.2)
+    return time.monotonic() - began
+
+
+def processes(folder: Path, name: str = "") -> dict[int, str]:
+    """Of those whose home for Flower lies in `folder`: process ids and command lines."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (process / "cmdline").read_text().replace("\0", " ")
+            if f"FLWR_HOME={folder}".encode() in (process / "environ").read_bytes():
+                found[int(process.name)] = line
+        except OSError:  # gone meanwhile, or somebody else's
+            continue
+    return {pid: line for pid, line in found.items() if name in line}
+
+
+def logged(run: Path, kind: str) -> int:
+    events = run / "events.jsonl"
+    lines = events.read_text().splitlines(keepends=True) if events.exists() else []
+    return sum(json.loads(line)["kind"] == kind for line in lines if line.endswith("\n"))
