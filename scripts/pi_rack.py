@@ -22,6 +22,7 @@ from fl_app.devices.boards import boards_of
 from fl_app.record.log import read_events
 
 TARGET = 0.6
+BOARDS = {"equal": {"rpi5": 15}, "mixed": {"rpi5": 10, "rpi4": 5}}
 UPDATES = {"fedavg-iid": 195, "fedavg-noniid": 425, "iid": 343, "noniid": 750}
 MEASURED = ("s to 60 %", "updates/s", "share rpi4", "age rpi5", "age rpi4")
 
@@ -32,15 +33,15 @@ class Prediction:
 
     Attributes:
         target: second of the first evaluation at the target; None = it was not reached.
-        accuracy: of the last evaluation; None = there is none.
-        seconds: up to the last update that counts.
+        updates: that count.
+        seconds: up to the last of them.
         rate: updates a second after the first version, by when all apps have started.
         shares: kind of board -> share of the updates that were aggregated.
         ages: kind of board -> mean age of these updates.
     """
 
     target: float | None
-    accuracy: float | None
+    updates: int
     seconds: float
     rate: float
     shares: dict[str, float]
@@ -55,7 +56,7 @@ def predicted(events: Path, kinds: Sequence[str], updates: int) -> Prediction:
         kinds: of every client.
         updates: up to which it counts if it does not reach the target.
     """
-    target = accuracy = None
+    target, evaluated = None, False
     arrived, first, last = 0, (0, 0.0), (0, 0.0)
     ages: dict[str, list[int]] = defaultdict(list)
     for event in read_events(events):
@@ -67,17 +68,17 @@ def predicted(events: Path, kinds: Sequence[str], updates: int) -> Prediction:
             last = arrived, event.t
             if event.version == 1:
                 first = last
-            if arrived >= updates and accuracy is None:
+            if arrived >= updates and not evaluated:
                 break
         elif isinstance(event, Evaluated) and "accuracy" in event.metrics:
-            accuracy = float(event.metrics["accuracy"])
-            if accuracy >= TARGET:
+            evaluated = True
+            if event.metrics["accuracy"] >= TARGET:
                 target = event.t
                 break
     count = sum(map(len, ages.values()))
     return Prediction(
         target=target,
-        accuracy=accuracy,
+        updates=last[0],
         seconds=last[1],
         rate=(last[0] - first[0]) / (last[1] - first[1]),
         shares={kind: len(each) / count for kind, each in ages.items()},
@@ -95,15 +96,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for events in sorted(given.folder.glob("*/events.jsonl")):
         name = events.parent.name.partition("-seed")[0]
         algorithm, _, setting = name.partition("@")
-        boards, data = setting.split("-")
-        counts = {"equal": {"rpi5": 15}, "mixed": {"rpi5": 10, "rpi4": 5}}[boards]
-        kinds, _ = boards_of("pi_rack", counts, 15)
+        boards, _, data = setting.partition("-")
+        if boards not in BOARDS or data not in UPDATES:
+            print(f"error: {events.parent} is no cell of experiment=pi_rack", file=sys.stderr)
+            return 2
+        kinds, _ = boards_of("pi_rack", BOARDS[boards], 15)
         updates = given.updates or UPDATES.get(f"{algorithm}-{data}", UPDATES[data])
         cells[name].append(predicted(events, kinds, updates))
     if not cells:
         print(f"error: {given.folder} holds no cell with an events.jsonl", file=sys.stderr)
         return 2
-    columns = ["setting", "runs", "seconds", *MEASURED, *(f"{name} measured" for name in MEASURED)]
+    columns = [
+        "setting",
+        "runs",
+        "updates",
+        "s",
+        *MEASURED,
+        *(f"{name} measured" for name in MEASURED),
+    ]
     print("|".join(["", *columns, ""]))
     print("|---" * len(columns) + "|")
     for name, runs in cells.items():
@@ -113,8 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             shown([run.shares.get("rpi4") for run in runs], ".1%"),
             *(shown([run.ages.get(kind) for run in runs], ".2f") for kind in ("rpi5", "rpi4")),
         ]
+        updates = f"{fmean(run.updates for run in runs):.0f}"
         seconds = shown([run.seconds for run in runs], ",.0f")
-        cells_of = [name, str(len(runs)), seconds, *values, *("" for _ in MEASURED)]
+        cells_of = [name, str(len(runs)), updates, seconds, *values, *("" for _ in MEASURED)]
         print("|".join(["", *cells_of, ""]))
     return 0
 

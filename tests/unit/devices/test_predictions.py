@@ -61,8 +61,11 @@ def test_the_table_has_room_for_what_is_measured(
     log(tmp_path, *EVENTS)
     assert main([str(tmp_path)]) == 0
     row = capsys.readouterr().out.splitlines()[-1]
-    assert row == "|fedbuff@mixed-iid|1|110|111|0.200||1.25|||||||"  # both are Raspberry Pi 5
+    assert row == "|fedbuff@mixed-iid|1|4|110|111|0.200||1.25|||||||"  # both are Raspberry Pi 5
     assert main([str(tmp_path / "nowhere")]) == 2
+    (tmp_path / "fedbuff@mixed-iid-seed3").rename(tmp_path / "fedbuff")
+    assert main([str(tmp_path)]) == 2
+    assert "fedbuff is no cell of experiment=pi_rack" in capsys.readouterr().err
 
 
 def test_the_rack_is_simulated_as_its_pieces_say() -> None:
