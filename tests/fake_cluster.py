@@ -12,7 +12,8 @@ from fl_app.cluster.mailbox import ClusterMailbox
 from fl_app.cluster.parcels import Packed, pack_object
 from fl_app.cluster.versions import Versions
 from fl_app.cluster.worker import ClusterWorker
-from fl_app.engine.workers import Inline, Trainer
+from fl_app.engine.worker import Trainer
+from fl_app.engine.workers import Inline
 
 NEVER = object()
 """In place of an outcome: there is none."""

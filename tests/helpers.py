@@ -33,7 +33,8 @@ from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.server import Server
 from fl_app.engine.virtual import VirtualClock
-from fl_app.engine.workers import Inline, Trainer, Workers
+from fl_app.engine.worker import Trainer
+from fl_app.engine.workers import Inline, Workers
 from fl_app.record.history import History
 from fl_app.schedule import Schedule
 

@@ -5,7 +5,7 @@ import signal
 from dataclasses import dataclass, field
 
 from fl_app.core.types import Order, Scores, Upload, Vector
-from fl_app.engine.workers import Equipment
+from fl_app.engine.worker import Equipment
 
 
 @dataclass

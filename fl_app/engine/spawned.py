@@ -9,7 +9,8 @@ from typing import TypeVar
 
 from fl_app.core.errors import RunError
 from fl_app.engine.parcel import Parcel
-from fl_app.engine.workers import Equipment, Processes, work
+from fl_app.engine.worker import Equipment, work
+from fl_app.engine.workers import Processes
 
 SPAWN = multiprocessing.get_context("spawn")
 T = TypeVar("T")

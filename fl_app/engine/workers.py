@@ -4,80 +4,44 @@ import logging
 import math
 import multiprocessing
 import os
-import pickle
 import selectors
 import signal
 import socket
 import struct
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from queue import SimpleQueue
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 import numpy as np
 
 from fl_app.core.errors import RunError
-from fl_app.core.layout import check_extra
 from fl_app.core.types import NO_EXTRA, Order, Reply, Scores, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.engine.arena import Arena
-from fl_app.engine.clock import NO_VECTOR
+from fl_app.engine.worker import (
+    BESIDE_ORDER,
+    BESIDE_VECTOR,
+    NOTHING,
+    Answer,
+    BatchTrainer,
+    Equipment,
+    Told,
+    Trainer,
+    Unfit,
+    carry_out_all,
+    send,
+    work,
+)
 
 log = logging.getLogger(__name__)
 
-# What travels through the pipe: every field of an Order and of an Upload but the vectors.
-BESIDE_ORDER, BESIDE_VECTOR = (
-    [entry.name for entry in fields(cls) if entry.name not in ("vector", "extra")]
-    for cls in (Order, Upload)
-)
-Answer: TypeAlias = Upload | Scores | str  # of a client; a text says why there is neither
-NOTHING = -1  # in place of a slot: an empty vector, the client continues with its model
 # One at work, one waiting, so that a worker never waits for the engine; batches count as one.
 ORDERS_PER_WORKER = 2
-
-
-class Trainer(Protocol):
-    """What a worker calls (`fl_app.client.LocalTrainer`)."""
-
-    def train(self, order: Order, out: Vector | None = None) -> Upload: ...
-    def score(self, order: Order) -> Scores: ...
-
-
-class BatchTrainer(Protocol):
-    """What a worker calls for several orders at once (`fl_app.client.batch.BatchTrainer`)."""
-
-    def train(
-        self, orders: Sequence[Order], outs: Sequence[Vector | None]
-    ) -> Sequence[Upload | None]:
-        """Upload of every order; None = it is to be trained alone."""
-        ...
-
-    def notice(self) -> str:
-        """What there is to tell the user since the last call; "" = nothing."""
-        ...
-
-
-Equipment: TypeAlias = tuple[Trainer, BatchTrainer | None]  # of a worker
-
-
-@dataclass(frozen=True)
-class _Told:
-    """Sent by a worker: something that the user should know."""
-
-    text: str
-
-
-@dataclass(frozen=True)
-class _Unfit:
-    """Sent by a worker that cannot train, and has ended: the reason."""
-
-    reason: str
 
 
 class Inline:
@@ -109,7 +73,7 @@ class Inline:
         if not self._batches or timeout == 0.0:
             return []
         orders = self._batches.popleft()
-        answers = _carry_out_all(self._trainer, self._batch_trainer, orders, [None] * len(orders))
+        answers = carry_out_all(self._trainer, self._batch_trainer, orders, [None] * len(orders))
         if self._batch_trainer is not None and (told := self._batch_trainer.notice()):
             log.warning(told)
         return [
@@ -245,7 +209,7 @@ class Processes:
         worker.orders.append(list(given))
         with suppress(OSError):  # it is dead, and `_read` will see the end of its pipe
             try:
-                _send(worker.pipe, messages)
+                send(worker.pipe, messages)
             except BlockingIOError:  # it stopped reading, half a message is in its pipe
                 worker.process.kill()
 
@@ -267,7 +231,7 @@ class Processes:
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
-            answers: list[tuple[Answer | tuple[Any, ...], bool]] | _Told | _Unfit
+            answers: list[tuple[Answer | tuple[Any, ...], bool]] | Told | Unfit
             answers = worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join(1.0)
@@ -278,9 +242,9 @@ class Processes:
                 self._renew(worker)
                 return []
             return self._replace(worker, f"worker process died (exit code {code})")
-        if isinstance(answers, _Unfit):
+        if isinstance(answers, Unfit):
             raise RunError(f"a worker process cannot train: {answers.reason}")
-        if isinstance(answers, _Told):
+        if isinstance(answers, Told):
             if answers.text not in self._told:
                 self._told.add(answers.text)
                 log.warning(answers.text)
@@ -385,42 +349,6 @@ class Workers(Processes):
         )
 
 
-def _carry_out_all(
-    trainer: Trainer,
-    together: BatchTrainer | None,
-    orders: Sequence[Order],
-    outs: Sequence[Vector | None],
-) -> list[tuple[Answer, bool]]:
-    """The answer to every order, and whether it was computed together with others."""
-    uploads: Sequence[Upload | None] = [None] * len(orders)
-    if together is not None and len(orders) > 1:
-        # What one of them raises must not be the end of the others.
-        with suppress(Exception):
-            uploads = together.train(orders, outs)
-    return [
-        (_carry_out(trainer, order, out), False) if upload is None else (upload, True)
-        for order, out, upload in zip(orders, outs, uploads, strict=True)
-    ]
-
-
-def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Answer:
-    """A client's upload or scores, or the reason why there are none."""
-    try:
-        if order.evaluates:
-            scores = trainer.score(order)
-            if not isinstance(scores, Scores):
-                return f"the client returned {type(scores).__name__} instead of Scores"
-            return scores
-        upload = trainer.train(order, out)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    if not isinstance(upload, Upload):
-        return f"the client returned {type(upload).__name__} instead of an Upload"
-    if not isinstance(upload.extra, Mapping):
-        return f"the upload's extra is a {type(upload.extra).__name__} instead of a mapping"
-    return upload
-
-
 def _reply(number: int, answer: Answer, together: bool = False) -> Reply:
     if isinstance(answer, str):
         return Reply(number, error=answer)
@@ -432,92 +360,9 @@ def _reply(number: int, answer: Answer, together: bool = False) -> Reply:
     return Reply(number, answer, together=together)
 
 
-def work(
-    pipe: Connection,
-    inherited: Sequence[Connection],
-    arena: Arena,
-    equip: Callable[[], Equipment],
-    upload_extra: Sequence[str],
-) -> None:
-    """A worker's life: read orders, train, write the results into their slots, say so.
-
-    Args:
-        pipe: to the engine's process.
-        inherited: other ends of pipes, which a process that was forked has, too.
-        arena: has the vectors.
-        equip: makes what trains.
-        upload_extra: names of the extra vectors of an upload.
-    """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    for other in inherited:
-        other.close()  # else the pipes of a dead parent never end
-    # Read while training: a client's state can be larger than a pipe, and a parent that waits to
-    # send the next order would wait for ever for a worker that waits to send its answer.
-    messages: SimpleQueue[Any] = SimpleQueue()
-    threading.Thread(target=_receive, args=(pipe, messages), daemon=True).start()
-    try:
-        trainer, together = equip()
-    except Exception as error:
-        _send(pipe, _Unfit(f"{type(error).__name__}: {error}"))
-        return
-    while (batch := messages.get()) is not None:
-        orders: list[Order] = []
-        outs: list[Vector] = []
-        further: list[dict[str, Vector]] = []
-        for places, slots, names, about in batch:
-            received, *extra = (NO_VECTOR if p == NOTHING else arena.view(p) for p in places)
-            out, *results = map(arena.view, slots)
-            for vector in (received, *extra):
-                vector.flags.writeable = False  # it is the server's, and other clients' too
-            beside = dict(zip(BESIDE_ORDER, about, strict=True))
-            named = dict(zip(names, extra, strict=True))
-            orders.append(Order(vector=received, extra=named, **beside))
-            outs.append(out)
-            further.append(dict(zip(upload_extra, results, strict=True)))
-        answers = _carry_out_all(trainer, together, orders, outs)
-        if together is not None and (told := together.notice()):
-            _send(pipe, _Told(told))
-        _send(
-            pipe,
-            [
-                (_without_vectors(answer, out, named), batched)
-                for (answer, batched), out, named in zip(answers, outs, further, strict=True)
-            ],
-        )
-
-
-def _without_vectors(
-    answer: Answer, out: Vector, further: Mapping[str, Vector]
-) -> Answer | tuple[Any, ...]:
-    """What is sent of an answer whose vectors are in shared memory, or else the answer itself."""
-    if (
-        not isinstance(answer, Upload)
-        or answer.vector is not out
-        or check_extra(answer.extra, tuple(further), out.size)
-    ):
-        return answer
-    for name, result in further.items():
-        np.copyto(result, answer.extra[name])
-    return tuple(getattr(answer, name) for name in BESIDE_VECTOR)
-
-
-def _receive(pipe: Connection, messages: SimpleQueue[Any]) -> None:
-    with suppress(EOFError, OSError):
-        while True:
-            messages.put(pipe.recv())
-    messages.put(None)
-
-
 def _limit(pipe: Connection, seconds: float) -> None:
     """Make a write to the pipe (a socket) that blocks for `seconds` raise BlockingIOError."""
     whole = int(min(seconds, 1e9))
     limit = struct.pack("ll", whole, int(1e6 * (min(seconds, 1e9) - whole)))
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-
-def _send(pipe: Connection, message: object) -> None:
-    # `Connection.send` makes a pickler with tables of its own for every message, and a dataclass
-    # names its fields one by one: together 0.1 ms a message.
-    pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))

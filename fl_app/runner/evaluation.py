@@ -17,7 +17,8 @@ from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.engine.background import Background
 from fl_app.engine.engine import Evaluate
 from fl_app.engine.spawned import SpawnedWorkers
-from fl_app.engine.workers import Equipment, Workers
+from fl_app.engine.worker import Equipment
+from fl_app.engine.workers import Workers
 from fl_app.runner.placement import Placement
 from fl_app.tasks.per_class import ClassTask, PerClass
 

@@ -1,0 +1,184 @@
+"""A worker process: reads orders from its pipe, trains, and writes the results to shared memory."""
+
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from multiprocessing.connection import Connection
+from queue import SimpleQueue
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from fl_app.core.layout import check_extra
+from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.engine.arena import Arena
+from fl_app.engine.clock import NO_VECTOR
+
+# What travels through the pipe: every field of an Order and of an Upload but the vectors.
+BESIDE_ORDER, BESIDE_VECTOR = (
+    [entry.name for entry in fields(cls) if entry.name not in ("vector", "extra")]
+    for cls in (Order, Upload)
+)
+Answer: TypeAlias = Upload | Scores | str  # of a client; a text says why there is neither
+NOTHING = -1  # in place of a slot: an empty vector, the client continues with its model
+
+
+class Trainer(Protocol):
+    """What a worker calls (`fl_app.client.LocalTrainer`)."""
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload: ...
+    def score(self, order: Order) -> Scores: ...
+
+
+class BatchTrainer(Protocol):
+    """What a worker calls for several orders at once (`fl_app.client.batch.BatchTrainer`)."""
+
+    def train(
+        self, orders: Sequence[Order], outs: Sequence[Vector | None]
+    ) -> Sequence[Upload | None]:
+        """Upload of every order; None = it is to be trained alone."""
+        ...
+
+    def notice(self) -> str:
+        """What there is to tell the user since the last call; "" = nothing."""
+        ...
+
+
+Equipment: TypeAlias = tuple[Trainer, BatchTrainer | None]  # of a worker
+
+
+@dataclass(frozen=True)
+class Told:
+    """Sent by a worker: something that the user should know."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Unfit:
+    """Sent by a worker that cannot train, and has ended: the reason."""
+
+    reason: str
+
+
+def carry_out_all(
+    trainer: Trainer,
+    together: BatchTrainer | None,
+    orders: Sequence[Order],
+    outs: Sequence[Vector | None],
+) -> list[tuple[Answer, bool]]:
+    """The answer to every order, and whether it was computed together with others."""
+    uploads: Sequence[Upload | None] = [None] * len(orders)
+    if together is not None and len(orders) > 1:
+        # What one of them raises must not be the end of the others.
+        with suppress(Exception):
+            uploads = together.train(orders, outs)
+    return [
+        (_carry_out(trainer, order, out), False) if upload is None else (upload, True)
+        for order, out, upload in zip(orders, outs, uploads, strict=True)
+    ]
+
+
+def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Answer:
+    """A client's upload or scores, or the reason why there are none."""
+    try:
+        if order.evaluates:
+            scores = trainer.score(order)
+            if not isinstance(scores, Scores):
+                return f"the client returned {type(scores).__name__} instead of Scores"
+            return scores
+        upload = trainer.train(order, out)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    if not isinstance(upload, Upload):
+        return f"the client returned {type(upload).__name__} instead of an Upload"
+    if not isinstance(upload.extra, Mapping):
+        return f"the upload's extra is a {type(upload.extra).__name__} instead of a mapping"
+    return upload
+
+
+def work(
+    pipe: Connection,
+    inherited: Sequence[Connection],
+    arena: Arena,
+    equip: Callable[[], Equipment],
+    upload_extra: Sequence[str],
+) -> None:
+    """A worker's life: read orders, train, write the results into their slots, say so.
+
+    Args:
+        pipe: to the engine's process.
+        inherited: other ends of pipes, which a process that was forked has, too.
+        arena: has the vectors.
+        equip: makes what trains.
+        upload_extra: names of the extra vectors of an upload.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in inherited:
+        other.close()  # else the pipes of a dead parent never end
+    # Read while training: a client's state can be larger than a pipe, and a parent that waits to
+    # send the next order would wait for ever for a worker that waits to send its answer.
+    messages: SimpleQueue[Any] = SimpleQueue()
+    threading.Thread(target=_receive, args=(pipe, messages), daemon=True).start()
+    try:
+        trainer, together = equip()
+    except Exception as error:
+        send(pipe, Unfit(f"{type(error).__name__}: {error}"))
+        return
+    while (batch := messages.get()) is not None:
+        orders: list[Order] = []
+        outs: list[Vector] = []
+        further: list[dict[str, Vector]] = []
+        for places, slots, names, about in batch:
+            received, *extra = (NO_VECTOR if p == NOTHING else arena.view(p) for p in places)
+            out, *results = map(arena.view, slots)
+            for vector in (received, *extra):
+                vector.flags.writeable = False  # it is the server's, and other clients' too
+            beside = dict(zip(BESIDE_ORDER, about, strict=True))
+            named = dict(zip(names, extra, strict=True))
+            orders.append(Order(vector=received, extra=named, **beside))
+            outs.append(out)
+            further.append(dict(zip(upload_extra, results, strict=True)))
+        answers = carry_out_all(trainer, together, orders, outs)
+        if together is not None and (told := together.notice()):
+            send(pipe, Told(told))
+        send(
+            pipe,
+            [
+                (_without_vectors(answer, out, named), batched)
+                for (answer, batched), out, named in zip(answers, outs, further, strict=True)
+            ],
+        )
+
+
+def _without_vectors(
+    answer: Answer, out: Vector, further: Mapping[str, Vector]
+) -> Answer | tuple[Any, ...]:
+    """What is sent of an answer whose vectors are in shared memory, or else the answer itself."""
+    if (
+        not isinstance(answer, Upload)
+        or answer.vector is not out
+        or check_extra(answer.extra, tuple(further), out.size)
+    ):
+        return answer
+    for name, result in further.items():
+        np.copyto(result, answer.extra[name])
+    return tuple(getattr(answer, name) for name in BESIDE_VECTOR)
+
+
+def _receive(pipe: Connection, messages: SimpleQueue[Any]) -> None:
+    with suppress(EOFError, OSError):
+        while True:
+            messages.put(pipe.recv())
+    messages.put(None)
+
+
+def send(pipe: Connection, message: object) -> None:
+    """Send a message, as `Connection.send` does, but sooner."""
+    # `Connection.send` makes a pickler with tables of its own for every message, and a dataclass
+    # names its fields one by one: together 0.1 ms a message.
+    pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))
