@@ -94,10 +94,9 @@ def _on_device(parser: argparse.ArgumentParser, options: argparse.Namespace) -> 
     if not device.startswith(("cuda:", "cpu")):
         parser.error(f"--device {options.device}: give cuda, a GPU such as cuda:1, or cpu")
     together = gpu.CLIENTS if options.batch == "auto" else int(options.batch)
-    for workload in gpu.WORKLOADS:
-        if options.only is None or workload.work in options.only:
-            for line in gpu.measure(workload, device, together, options.repeats, options.seconds):
-                print(json.dumps(line), flush=True)
+    chosen = [each for each in gpu.WORKLOADS if not options.only or each.work in options.only]
+    for line in gpu.table(chosen, device, together, options.repeats, options.seconds):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

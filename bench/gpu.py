@@ -2,12 +2,19 @@
 
 The bare loop is what `bench.limit` does, on the device. A way's ratio is its client updates a
 second over those of the loop before it.
+
+Steps of clients together may be compiled (`torch.compile`): forward and backward pass, with mode
+"reduce-overhead" as CUDA graphs on a GPU. That is no option of a run, because a compiled form is
+made for one shape. Clients with unequal numbers of examples have hundreds of shapes, each compiled
+for seconds; and with one form for several shapes, or torch's limit of 8, the last bits of a result
+would depend on which shapes its process had seen before.
 """
 
 import itertools
 import multiprocessing
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -15,14 +22,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.batches import WORKLOADS as SMALL
 from bench.workloads import LOCAL_LR, Workload
 from fl_app.client import LocalTrainer
-from fl_app.client.batch import BatchTrainer
+from fl_app.client.batch import BatchTrainer, Losses
 from fl_app.client.batchable import obstacle
-from fl_app.client.bounds import GROUPED, UNFOLD
+from fl_app.client.bounds import BFLOAT16, FLOAT32, GROUPED, UNFOLD
 from fl_app.client.build import prepare_process
 from fl_app.client.gpus import prepare
 from fl_app.core.errors import RunError
@@ -31,7 +38,10 @@ from fl_app.tasks.task import Task
 from fl_app.tasks.vision import torchvision
 
 CLIENTS = 100
-LOOP = "loop"
+LOOP = "bare loop"
+# Modes of torch.compile, by their names in the table.
+MODES = {"compiled": "default", "CUDA graphs": "reduce-overhead"}
+PATIENCE = 300.0  # seconds for the preparation of a way; compilation takes up to a minute or two
 SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -59,61 +69,92 @@ class Way:
         processes: that share the device.
         together: clients in one operation; 1 = one at a time.
         convolution: form of the convolutions of clients in one operation.
+        mode: of `torch.compile` for clients in one operation; "" = their steps are not compiled.
+        precision: of products.
     """
 
     name: str
     processes: int = 1
     together: int = 1
     convolution: str = GROUPED
+    mode: str = ""
+    precision: str = FLOAT32
 
 
 def ways(together: int) -> list[Way]:
-    """All that are compared; the bare loop is the first."""
+    """All that are compared; the bare loop is the first.
+
+    Args:
+        together: clients in one operation.
+    """
+    many = f"{together} together"
+    half = max(2, together // 2)
     return [
         Way(LOOP),
         *(Way(f"one at a time, processes: {count}", count) for count in (1, 2, 4)),
-        *(Way(f"{together} together, {form}", 1, together, form) for form in (GROUPED, UNFOLD)),
+        Way("one at a time, bfloat16", precision=BFLOAT16),
+        Way(f"{half} together, grouped, processes: 2", 2, half),
+        *(
+            Way(
+                ", ".join(filter(None, (many, form, name, low))), 1, together, form, mode, precision
+            )
+            for form in (GROUPED, UNFOLD)
+            for low, precision in (("", FLOAT32), (BFLOAT16, BFLOAT16))
+            for name, mode in (("", ""), *MODES.items())
+        ),
     ]
 
 
-def measure(
-    workload: Workload, device: str, together: int, repeats: int, seconds: float
-) -> Iterator[dict[str, Any]]:
-    """The lines of one workload's table.
+COLUMNS = ("", "model", "way", "updates/s", "of the bare loop", "from - to", "device MB", "note")
+
+
+def table(
+    workloads: Sequence[Workload], device: str, together: int, repeats: int, seconds: float
+) -> Iterator[str]:
+    """The lines of a table in Markdown, each when it is known; of each workload the fastest way.
+
+    A way that cannot be measured has a line that says why.
 
     Args:
-        workload: what is trained.
+        workloads: what is trained.
         device: torch device.
         together: clients in one operation.
         repeats: measurements of every way.
         seconds: of each.
     """
-    loop = 0.0
-    for way in ways(together):
-        about = {
-            "work": f"{workload.work} on {device}",
-            "model": workload.model,
-            "way": way.name,
-        }
-        try:
-            rates, memory, told = _measured(workload, way, device, repeats, seconds)
-        except RunError as error:
-            yield {**about, "failed": str(error)}
-            continue
-        rate = median(rates)
-        loop = loop or rate
-        yield {
-            **about,
-            "updates_per_second": round(rate, 1),
-            "limit_updates_per_second": round(loop, 1),
-            "ratio": round(rate / loop, 2),
-            "spread": [round(min(rates) / loop, 2), round(max(rates) / loop, 2)],
-            "device_mb": round(memory / 1e6),
-            **({"told": told} if told else {}),
-            "name": _name(device),
-            "repeats": repeats,
-            "seconds": seconds,
-        }
+    yield f"{_name(device)}, torch {torch.__version__}, {repeats} times {seconds:g} s of each way\n"
+    yield _row(COLUMNS)
+    yield _row(["---"] * len(COLUMNS))
+    fastest = []
+    for workload in workloads:
+        loop, best, name = 0.0, 0.0, ""
+        for way in ways(together):
+            about = (workload.work, workload.model.rpartition(":")[2], way.name)
+            try:
+                rates, memory, told = _measured(workload, way, device, repeats, seconds)
+            except RunError as error:
+                reason = " ".join(str(error).split()).replace("|", "/")
+                yield _row((*about, "", "", "", "", f"failed: {reason[:300]}"))
+                continue
+            rate = median(rates)
+            loop = rate if way.name == LOOP else loop
+            if rate > best:
+                best, name = rate, way.name
+            compared = ("", "")
+            if loop:
+                compared = (
+                    f"{rate / loop:.2f}",
+                    f"{min(rates) / loop:.2f} - {max(rates) / loop:.2f}",
+                )
+            yield _row((*about, f"{rate:.1f}", *compared, f"{memory / 1e6:.0f}", told))
+        if best:
+            times = f", {best / loop:.2f} times the bare loop" if loop else ""
+            fastest.append(f"{workload.work}: fastest is {name}{times}")
+    yield "\n" + "\n".join(fastest)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _measured(
@@ -131,6 +172,10 @@ def _measured(
         theirs.close()
         pipes.append(ours)
     try:
+        end = time.monotonic() + PATIENCE + 2 * repeats * seconds
+        for pipe in pipes:
+            if not pipe.poll(max(0.0, end - time.monotonic())):
+                raise RunError(f"no answer after {PATIENCE:g} s beside the measurements")
         answers = [pipe.recv() for pipe in pipes]
     except EOFError as error:
         raise RunError("a process was killed") from error
@@ -164,6 +209,8 @@ def _train(
 def _rates(
     workload: Workload, way: Way, device: str, repeats: int, seconds: float, start: Any
 ) -> tuple[list[float], int, str]:
+    # Else torch compiles in further processes, which would outlive one that is killed.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
     prepare_process()
     prepare(device)
     trainer = LocalTrainer(
@@ -173,6 +220,7 @@ def _rates(
         local_steps=workload.steps,
         local_lr=LOCAL_LR,
         device=device,
+        precision=way.precision,
     )
     batch = None
     work: Callable[[], int]
@@ -180,6 +228,8 @@ def _rates(
         if reason := obstacle(trainer):
             raise RunError(f"clients cannot be trained together: {reason}")
         batch = BatchTrainer(trainer, way.convolution)
+        if way.mode:
+            batch.losses = compiled(batch.losses, mode=way.mode)
         work = partial(_several, batch, [*_orders(trainer, way.together)])
     elif way.name == LOOP:
         work = _loop(workload, trainer)
@@ -195,6 +245,25 @@ def _rates(
         rates.append(done / (now - began))
     memory = torch.cuda.max_memory_allocated() if device.startswith("cuda") else 0
     return rates, memory, "" if batch is None else batch.notice()
+
+
+def compiled(losses: Losses, **options: Any) -> Losses:
+    """The same losses, whose forward and backward pass are compiled for every shape they get.
+
+    What torch cannot compile as a whole is an error.
+
+    Args:
+        losses: of stacked models.
+        options: of `torch.compile`.
+    """
+    function = torch.compile(losses, dynamic=False, fullgraph=True, **options)
+
+    def marked(params: Sequence[Tensor], inputs: Tensor, target: Tensor) -> Tensor:
+        # What a graph returned before is not used any more.
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        return function(params, inputs, target)
+
+    return marked
 
 
 def _orders(trainer: LocalTrainer, count: int | None = None) -> Iterator[Order]:

@@ -15,10 +15,10 @@ because sums are taken in another order.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -31,10 +31,16 @@ from fl_app.client.flat import FlatModel
 from fl_app.client.mini_batches import MiniBatches, mini_batches
 from fl_app.client.private import PRIVATE, private_of
 from fl_app.client.stacked import Forward, stacked_forward
-from fl_app.client.tensors import TensorOperations
+from fl_app.client.tensors import TensorOperations, in_float32
 from fl_app.client.trainer import LocalTrainer
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, State, Upload, Vector
+
+# Maps stacked parameters, inputs ``(B, m, ...)`` and targets ``(B * m, ...)`` to the loss of every
+# example, ``(B, m)``.
+Losses: TypeAlias = Callable[[Sequence[Tensor], Tensor, Tensor], Tensor]
+
+FETCHED = 2048  # examples that are fetched together, about
 
 
 class BatchTrainer:
@@ -46,13 +52,16 @@ class BatchTrainer:
     Args:
         trainer: of one client; `fl_app.client.batchable.obstacle` knows nothing against it.
         convolution: form of the clients' convolutions, see `fl_app.client.stacked`.
+
+    Attributes:
+        losses: of the mini-batches of all clients; it may be replaced by another form of the same.
     """
 
     def __init__(self, trainer: LocalTrainer, convolution: str = GROUPED) -> None:
         self._trainer = trainer
         self._model = trainer.model
-        self._forward: Forward = stacked_forward(
-            trainer.model.module, trainer.model.trained, convolution
+        self.losses = stacked_losses(
+            trainer, stacked_forward(trainer.model.module, trainer.model.trained, convolution)
         )
         self._most = math.inf  # orders that the device has had memory for
         self._notice = ""
@@ -129,12 +138,14 @@ class BatchTrainer:
         trainer = self._trainer
         if type(trainer) is not LocalTrainer:  # it may keep something between its steps
             trainer = copy(trainer)
+        given, order = order, trainer.basis(order)
         indices, rng, _ = trainer._take(order)  # nothing is drawn from torch's generators
         steps = 1
         if trainer.upload != "gradient":
             _, steps = trainer._lengths(indices.size, order.config)
         return _Client(
             place=place,
+            given=given,
             order=order,
             trainer=trainer,
             indices=indices,
@@ -157,7 +168,7 @@ class BatchTrainer:
             [(client.indices, client.rng, client.steps) for client in clients],
             self._trainer.batch_size,
         )
-        steps = _Steps(self._trainer, self._forward, clients, rows, private, batches)
+        steps = _Steps(self._trainer, self.losses, clients, rows, private, batches)
         if self._trainer.upload == "gradient":
             losses, gradient = steps.gradient()
             ends = gradient.cpu().numpy()
@@ -219,7 +230,7 @@ class BatchTrainer:
         if client.trainer is self._trainer:  # which has had several orders since
             state = dict(order.state)
         upload = Upload(vector, kind, int(client.indices.size), loss, rate_sum, state=state)
-        upload = client.trainer.finish(order, upload)
+        upload = client.trainer.finish(client.given, upload)
         if private:
             kept = {PRIVATE + name: tensor.cpu().numpy().copy() for name, tensor in private.items()}
             upload = replace(upload, state={**upload.state, **kept})
@@ -234,8 +245,9 @@ class _Client:
     """One client's part of a batch.
 
     Attributes:
-        place: of its order among those given.
-        order: without what compression and private parameters have in its state.
+        place: of its order among all.
+        given: its order, without what compression and private parameters have in its state.
+        order: that is trained in its place (`LocalTrainer.basis`).
         trainer: a copy for this client, if hooks of its class are called.
         indices: its training examples.
         rng: of its order.
@@ -247,6 +259,7 @@ class _Client:
     """
 
     place: int
+    given: Order
     order: Order
     trainer: LocalTrainer
     indices: NDArray[np.int64]
@@ -284,7 +297,7 @@ class _Steps:
 
     Args:
         trainer: its settings.
-        forward: through stacked models.
+        losses: of stacked models.
         clients: those with more steps first.
         rows: of the models, shape ``(B, d)``; they are changed.
         private: stacked private parameters by name; they are changed.
@@ -294,14 +307,14 @@ class _Steps:
     def __init__(
         self,
         trainer: LocalTrainer,
-        forward: Forward,
+        losses: Losses,
         clients: Sequence[_Client],
         rows: Tensor,
         private: dict[str, Tensor],
         batches: MiniBatches,
     ) -> None:
         self._trainer = trainer
-        self._forward = forward
+        self._losses = losses
         self._clients = clients
         self._rows = rows
         self._private = [*private.values()]
@@ -312,6 +325,7 @@ class _Steps:
         self._weights = torch.from_numpy(batches.weights).to(rows.device)
         self._rates = _PerClient([client.rate for client in clients], rows)
         self._pulls = _PerClient([client.proximal for client in clients], rows)
+        self._ahead: tuple[range, Tensor, Tensor] | None = None  # examples of some steps
         self._params: list[Tensor] = []
         self._anchor: list[Tensor] = []
         self._velocity: list[Tensor] = []
@@ -357,9 +371,9 @@ class _Steps:
         """The clients' losses, and their gradients with all terms, as `LocalTrainer` has them."""
         trainer, params = self._trainer, self._params
         active, width = int(self._batches.active[step]), int(self._batches.widths[step])
-        chosen = self._indices[step, :active, :width]
+        inputs, target = self._examples(step, active, width)
         weights = self._weights[step, :active, :width]
-        losses = example_losses(trainer, self._forward, params, chosen)
+        losses = self._losses(params, inputs, target)
         grad = list(torch.autograd.grad(losses, params, weights))
         shared = len(params) - len(self._private)
         with torch.no_grad():
@@ -372,10 +386,26 @@ class _Steps:
                 grad = list(torch._foreach_add(grad, params, alpha=trainer.weight_decay))
             if self._pulls.any:
                 pull = list(torch._foreach_sub(params[:shared], self._anchor))
-                pulled = [g.clone() for g in grad[:shared]]
-                self._pulls.add_to(pulled, pull, 1.0)
-                grad = [*pulled, *grad[shared:]]
+                grad = [*self._pulls.added(grad[:shared], pull), *grad[shared:]]
         return loss, grad
+
+    def _examples(self, step: int, active: int, width: int) -> tuple[Tensor, Tensor]:
+        """Inputs ``(active, width, ...)`` and targets ``(active * width, ...)`` of a step.
+
+        Those of several steps are fetched together.
+        """
+        if self._ahead is None or step not in self._ahead[0]:
+            _, clients, most = self._indices.shape
+            steps = range(step, step + max(1, FETCHED // (clients * most)))
+            chosen = self._indices[step : steps.stop]
+            inputs, target = (
+                part.view(*chosen.shape, *part.shape[1:])
+                for part in examples(self._trainer, chosen)
+            )
+            self._ahead = steps, inputs, target
+        steps, inputs, target = self._ahead
+        mine = inputs[step - steps.start, :active, :width].contiguous()
+        return mine, target[step - steps.start, :active, :width].flatten(0, 1)
 
     def _corrections(self, grad: Sequence[Tensor], step: int) -> list[Tensor]:
         """The gradients as each client's `LocalTrainer.correct` changes them."""
@@ -409,33 +439,50 @@ class _PerClient:
             factor = _shaped(self._values[: len(tensor)], tensor)
             tensor.addcmul_(other, factor, value=sign)
 
+    def added(self, tensors: list[Tensor], others: list[Tensor]) -> list[Tensor]:
+        """Sums with the others times the factor."""
+        if self._same is not None:
+            return list(torch._foreach_add(tensors, others, alpha=self._same))
+        sums = [tensor.clone() for tensor in tensors]
+        self.add_to(sums, others, 1.0)
+        return sums
 
-def example_losses(
-    trainer: LocalTrainer,
-    forward: Forward,
-    params: Sequence[Tensor],
-    chosen: NDArray[np.int64] | Tensor,
-) -> Tensor:
-    """The loss of every example of the clients' mini-batches, shape ``(B, m)``.
+
+def stacked_losses(trainer: LocalTrainer, forward: Forward) -> Losses:
+    """The losses of stacked models.
 
     Args:
         trainer: has the task.
-        forward: through stacked models.
-        params: stacked.
-        chosen: training examples, shape ``(B, m)``; an array, or a tensor of `Operations.places`.
+        forward: through the models.
 
     Raises:
         NotImplementedError: the task knows no loss of each example.
     """
-    losses = getattr(trainer.task, "losses", None)
-    if losses is None:
+    of_task = getattr(trainer.task, "losses", None)
+    if of_task is None:
         raise NotImplementedError("the task has no loss of each example")
     operations = trainer.operations
     assert isinstance(operations, TensorOperations)
-    inputs, target = operations.examples(trainer.task, chosen.reshape(-1))
-    output = forward(params, inputs.view(*chosen.shape, *inputs.shape[1:]))
-    each: Tensor = losses(output.flatten(0, 1), target)
-    return each.view(chosen.shape)
+
+    def losses(params: Sequence[Tensor], inputs: Tensor, target: Tensor) -> Tensor:
+        with operations.mixed():
+            output = in_float32(forward(params, inputs))
+            each: Tensor = of_task(output.flatten(0, 1), target)
+        return each.view(inputs.shape[:2])
+
+    return losses
+
+
+def examples(trainer: LocalTrainer, chosen: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, a row each for every example.
+
+    Args:
+        trainer: has the data.
+        chosen: training examples of any shape; an array, or a tensor of `Operations.places`.
+    """
+    operations = trainer.operations
+    assert isinstance(operations, TensorOperations)
+    return operations.examples(trainer.task, chosen.reshape(-1))
 
 
 def _clipped(grad: Sequence[Tensor], longest: float) -> list[Tensor]:

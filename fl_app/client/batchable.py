@@ -5,7 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.batch import example_losses
+from fl_app.client.batch import examples, stacked_losses
+from fl_app.client.bounds import FLOAT32
 from fl_app.client.stacked import stacked_forward
 from fl_app.client.tensors import TensorOperations
 from fl_app.client.trainer import LocalTrainer
@@ -37,14 +38,16 @@ def obstacle(trainer: LocalTrainer) -> str:
         return f"{name} does not say that its clients can be trained together (batches)"
     if isinstance(trainer.sender, Masked):
         return "each client masks its upload"
-    if not isinstance(trainer.operations, TensorOperations):
+    operations = trainer.operations
+    if not isinstance(operations, TensorOperations):
         return "runtime.backend=numpy"
     layout, model = trainer.model.layout, trainer.model
     if layout.size > layout.num_trainable or len(model.trained) < len(model.params) + len(
         model.private
     ):
         return "the model has buffers, such as the running statistics of BatchNorm"
-    before = model.flat.clone()
+    before, precision = model.flat.clone(), operations.precision
+    operations.precision = FLOAT32  # else both ways would differ by rounding alone
     try:
         with torch.random.fork_rng(devices=[]):
             return _difference(trainer)
@@ -52,6 +55,7 @@ def obstacle(trainer: LocalTrainer) -> str:
         told = " ".join(str(error).split())[:200]
         return f"the model or the loss cannot be vectorised ({type(error).__name__}: {told})"
     finally:
+        operations.precision = precision
         model.flat.copy_(before)
 
 
@@ -79,9 +83,10 @@ def _difference(trainer: LocalTrainer) -> str:
         alone.append((loss.detach(), *torch.autograd.grad(loss, model.trained)))
         stacked.append([parameter.detach().clone() for parameter in model.trained])
     params = [torch.stack(parts).requires_grad_() for parts in zip(*stacked, strict=True)]
-    forward = stacked_forward(model.module, model.trained)
+    of_stacked = stacked_losses(trainer, stacked_forward(model.module, model.trained))
     weights = weights.to(model.flat)
-    losses = example_losses(trainer, forward, params, chosen)
+    inputs, target = examples(trainer, chosen)
+    losses = of_stacked(params, inputs.view(*chosen.shape, *inputs.shape[1:]), target)
     mean = (losses.detach() * weights).sum(1)
     together = (mean, *torch.autograd.grad(losses, params, weights))
     for one, both in zip(zip(*alone, strict=True), together, strict=True):

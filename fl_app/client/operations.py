@@ -8,6 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.client.backend import NUMPY
+from fl_app.client.bounds import FLOAT32, PRECISIONS
+from fl_app.core.errors import require
 from fl_app.core.types import Vector
 
 Arrays = list[Any]  # one for each trained array of the model, in the order of its vector
@@ -106,20 +108,36 @@ class Operations(Protocol):
         ...
 
 
-def operations(backend: str, device: str) -> Operations:
+def operations(backend: str, device: str, precision: str = FLOAT32) -> Operations:
     """The operations of a backend.
 
     Args:
         backend: ``"torch"`` or ``"numpy"``.
         device: of torch; ``"auto"`` takes a GPU if there is one.
+        precision: of products while a model trains, ``"float32"`` or ``"bfloat16"``.
 
     Raises:
-        ValueError: NumPy is to compute on another device than the processor.
+        ValueError: NumPy is to compute on another device than the processor, or the backend or the
+            device lacks the precision.
     """
+    require(
+        precision in PRECISIONS,
+        "runtime.precision",
+        precision,
+        f"one of {', '.join(PRECISIONS)}",
+        "a model's products are computed in one of them",
+    )
     if backend == NUMPY:
         from fl_app.client.arrays import ArrayOperations
 
+        require(
+            precision == FLOAT32,
+            "runtime.precision",
+            precision,
+            "float32 with runtime.backend=numpy",
+            "NumPy has no such numbers",
+        )
         return ArrayOperations(device)
     from fl_app.client.tensors import TensorOperations  # torch takes seconds to import
 
-    return TensorOperations(device)
+    return TensorOperations(device, precision)

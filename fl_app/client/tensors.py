@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fl_app.client.bounds import FLOAT32
 from fl_app.client.flat import FlatModel
 from fl_app.client.weights import load_weights
+from fl_app.core.errors import require
 from fl_app.core.types import Vector
 
 log = logging.getLogger(__name__)
@@ -22,12 +24,29 @@ class TensorOperations:
 
     Args:
         device: torch device; ``"auto"`` takes a GPU if there is one.
+        precision: see `precision` below.
+
+    Attributes:
+        precision: ``"float32"``; or ``"bfloat16"``, in which torch computes products, such as those
+            of a linear layer or a convolution, in forward and backward pass. Parameters, losses,
+            gradients and steps are float32 either way.
+
+    Raises:
+        ValueError: torch has no mixed precision on the device.
     """
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, precision: str = FLOAT32) -> None:
         if device == "auto":
             device = "cuda" if torch.cuda.is_available() else "cpu"
         self.device = torch.device(device)
+        require(
+            precision == FLOAT32 or torch.amp.is_autocast_available(self.device.type),
+            "runtime.precision",
+            precision,
+            f"float32 with runtime.device={device}",
+            "torch has no mixed precision there",
+        )
+        self.precision = precision
         self.holds_data = False  # whether a task's data are on the device, which is no processor
 
     def placed(self, task: Any) -> Any:
@@ -83,9 +102,16 @@ class TensorOperations:
             inputs, target = inputs.to(self.device), target.to(self.device)
         return inputs, target
 
+    def mixed(self) -> AbstractContextManager[Any]:
+        """A context in which products have the precision."""
+        if self.precision == FLOAT32:
+            return nullcontext()
+        return torch.autocast(self.device.type, getattr(torch, self.precision))
+
     def loss(self, model: FlatModel, task: Any, chosen: NDArray[np.int64] | Tensor) -> Tensor:
         inputs, target = self.examples(task, chosen)
-        loss: Tensor = task.loss(model.module(inputs), target)
+        with self.mixed():
+            loss: Tensor = task.loss(in_float32(model.module(inputs)), target)
         return loss
 
     def gradient(
@@ -97,7 +123,8 @@ class TensorOperations:
     ) -> tuple[Tensor, list[Tensor]]:
         total = loss = self.loss(model, task, chosen)
         if penalty is not None:
-            total = loss + penalty()
+            with self.mixed():
+                total = loss + penalty()
         return loss.detach(), list(torch.autograd.grad(total, model.trained))
 
     def descend(
@@ -158,3 +185,8 @@ class TensorOperations:
 
     def mean(self, losses: Sequence[Tensor]) -> float:
         return float(torch.stack(list(losses)).mean())
+
+
+def in_float32(output: Any) -> Any:
+    """A model's output in the precision in which losses are computed."""
+    return output.float() if getattr(output, "dtype", None) is torch.bfloat16 else output

@@ -16,7 +16,7 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 
 from fl_app.client.backend import NUMPY, TORCH
-from fl_app.client.bounds import check_training
+from fl_app.client.bounds import FLOAT32, check_training
 from fl_app.client.compression import Compressed
 from fl_app.client.compression import Trainer as Sender
 from fl_app.client.operations import Arrays, operations
@@ -132,6 +132,8 @@ class LocalTrainer(NumPyClient):
         seed: seed of the run; an order's random draws follow from (seed, client, `Order.sequence`),
             and the model's first weights from it alone.
         device: torch device; ``"auto"`` takes a GPU if there is one.
+        precision: of products in forward and backward pass, ``"float32"`` or ``"bfloat16"``
+            (`fl_app.client.tensors.TensorOperations`).
 
     Attributes:
         backends: what can compute the hooks of this class, ``"torch"`` and ``"numpy"``; a subclass
@@ -173,6 +175,7 @@ class LocalTrainer(NumPyClient):
         private: Sequence[str] | None = None,
         seed: int = 0,
         device: str = "cpu",
+        precision: str = FLOAT32,
     ) -> None:
         self.compression = check_training(
             upload=upload,
@@ -213,7 +216,7 @@ class LocalTrainer(NumPyClient):
             f"torch or auto with {cls.__name__}",
             "it computes with tensors of torch",
         )
-        self.operations = operations(backend, device)
+        self.operations = operations(backend, device, precision)
         self.device = self.operations.device
         self.model: FlatModel = self.operations.build_model(task, seed, private or (), None)
         self.task: TrainingTask = self.operations.placed(task)
@@ -248,9 +251,9 @@ class LocalTrainer(NumPyClient):
     def batches(self) -> bool:
         """Whether orders of several clients can be trained in one operation, with equal results.
 
-        A subclass says so itself. Then `begin`, `correct` and `finish` are called on a copy of the
-        trainer for each client, whose `model` has `layout`, `params`, `flat` and `read` alone, and
-        `train` is not called. `penalty` and `should_pause` are not called either.
+        A subclass says so itself. Then `basis`, `begin`, `correct` and `finish` are called on a
+        copy of the trainer for each client, whose `model` has `layout`, `params`, `flat` and `read`
+        alone, and `train` is not called. `penalty` and `should_pause` are not called either.
         """
         return type(self) is LocalTrainer
 
@@ -269,6 +272,10 @@ class LocalTrainer(NumPyClient):
         """
         raise NotImplementedError
 
+    def basis(self, order: Order) -> Order:
+        """The order that is trained in place of this one, for the same client."""
+        return order
+
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Prepare an order; called before its first batch."""
 
@@ -276,7 +283,7 @@ class LocalTrainer(NumPyClient):
         """The upload with what the trainer adds to it, such as the client's new state.
 
         Args:
-            order: the order, after its last step.
+            order: the order as it came, after its last step.
             upload: as it would be without.
         """
         del order
@@ -324,6 +331,12 @@ class LocalTrainer(NumPyClient):
         Raises:
             ValueError: the client has no training data, or the order continues without a pause.
         """
+        upload = self._train(self.basis(order), out)
+        whole = upload.done and not order.config.get("continues", False)
+        return self.finish(order, upload) if whole else upload
+
+    def _train(self, order: Order, out: Vector | None = None) -> Upload:
+        """See `train`; the upload before `finish`."""
         received, config = order.vector, order.config
         indices, rng, seed = self._take(order)
         self.operations.seed(seed)
@@ -335,9 +348,8 @@ class LocalTrainer(NumPyClient):
         self.model.load(received)
         self.begin(config, rng)
         if self.upload == "gradient":
-            return self.finish(order, self._gradient(indices, rng, received, out))
-        upload = self._descend(indices, rng, received, config, out, _Progress())
-        return self.finish(order, upload) if upload.done else upload
+            return self._gradient(indices, rng, received, out)
+        return self._descend(indices, rng, received, config, out, _Progress())
 
     def _take(self, order: Order) -> tuple[NDArray[np.int64], np.random.Generator, int]:
         """Make an order the current one.

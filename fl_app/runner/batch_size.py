@@ -1,11 +1,12 @@
 """How many orders a run computes together: as configured, measured, or one at a time."""
 
 import logging
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy, deepcopy
+from dataclasses import dataclass, field, replace
 from functools import partial
-from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,9 +16,12 @@ from fl_app.client.batch import BatchTrainer
 from fl_app.client.batchable import obstacle
 from fl_app.client.recipe import Recipe, convolution
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import GlobalModel, Order
+from fl_app.core.types import GlobalModel, Order, Upload
 from fl_app.engine.checks import order_extra
+from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.spawned import in_spawned_process
+from fl_app.runner.factory import virtual_clock
+from fl_app.runner.imagined import ImaginedWorkers, Stopwatch
 
 if TYPE_CHECKING:
     from fl_app.runner.factory import Components
@@ -26,9 +30,11 @@ log = logging.getLogger(__name__)
 
 SECONDS = 1.0  # that a measurement takes, more or less
 LONG_STEP = 0.02  # seconds; a step that takes longer is not spent on calling torch
-# Least measured gain for which orders are computed together: batches are not always full, and
-# while the clock waits for one, there may be none for the other workers.
-GAIN = 1.5
+GAIN = 1.2  # least gain for which orders are computed together: measurements vary
+SIZES = (4, 8, 16, 32, 64)
+LARGEST = 128  # size that is tried
+MESSAGE = 1e-4  # seconds that an order and its upload take each process, as measured on a server
+UPDATES = 8  # of every client at work, in a run that is imagined
 PIECE = 0.01  # seconds of training of an order in the measurement
 
 
@@ -54,16 +60,19 @@ def batch_size(components: "Components") -> int:
                 *(asked, at_work, at_work),
             )
         return asked
-    orders = _orders(components, at_work)
-    placement = components.placement
-    if placement.gpus:
-        work = partial(_on_gpu, components.recipe(), placement.gpus, orders, at_work)
-        size, told = in_spawned_process(work)
-    else:
-        workers, form = max(placement.workers, 1), convolution(components.config)
-        size, told = _measured(components.trainer, orders, at_work, workers, form)
-    log.warning("runtime.batch=auto: %s (%s)", size, told)
-    return size
+    costs = _costs(components, at_work)
+    if costs.told:
+        log.warning("runtime.batch=auto: 1 (%s)", costs.told)
+        return 1
+    rates = {size: _rate(components, costs, size, at_work) for size in costs.seconds}
+    gains = {size: rate / rates[1] for size, rate in rates.items() if size > 1}
+    best = max(gains, key=lambda size: gains[size])
+    told = ", ".join(f"{size}: {gain:.1f}" for size, gain in gains.items())
+    best = best if gains[best] > GAIN else 1
+    log.warning(
+        "runtime.batch=auto: %s (times the updates of one client at a time: %s)", best, told
+    )
+    return best
 
 
 def _at_work(components: "Components") -> int:
@@ -74,49 +83,101 @@ def _at_work(components: "Components") -> int:
     return min(num_clients, max(started, getattr(schedule, "concurrency", None) or 1))
 
 
-def _on_gpu(
-    recipe: Recipe, gpus: Sequence[str], orders: Sequence[Order], at_work: int
-) -> tuple[int, str]:
-    """As `_measured`, in a process that may use a GPU; processes that share one count as one."""
-    form = convolution(recipe.config)
-    return _measured(recipe.trainer(gpus[0]), orders, at_work, len(gpus), form, time.perf_counter)
+@dataclass(frozen=True)
+class _Costs:
+    """What was measured.
+
+    Attributes:
+        seconds: of an operation by its number of clients, 1 and more than 1; empty = see `told`.
+        upload: of a client.
+        told: why clients are not to be trained together.
+    """
+
+    seconds: Mapping[int, float] = field(default_factory=dict)
+    upload: Upload | None = None
+    told: str = ""
+
+
+def _costs(components: "Components", at_work: int) -> _Costs:
+    """Measure where the workers train."""
+    if at_work < 2:
+        return _Costs(told="one client is at work at a time")
+    orders, gpus = _orders(components, min(at_work, LARGEST)), components.placement.gpus
+    if gpus:
+        return in_spawned_process(partial(_on_gpu, components.recipe(), gpus[0], orders))
+    return _measured(components.trainer, orders, convolution(components.config))
+
+
+def _on_gpu(recipe: Recipe, gpu: str, orders: Sequence[Order]) -> _Costs:
+    """As `_measured`, in a process that may use a GPU."""
+    return _measured(recipe.trainer(gpu), orders, convolution(recipe.config), time.perf_counter)
 
 
 def _measured(
     trainer: LocalTrainer,
     orders: Sequence[Order],
-    at_work: int,
-    num_workers: int,
     form: str,
     clock: Callable[[], float] = time.process_time,
-) -> tuple[int, str]:
-    """The size with which most orders are computed in a second, and what was measured."""
-    if at_work < 2:
-        return 1, "one client is at work at a time"
+) -> _Costs:
+    """The seconds of operations with some numbers of clients, at most those of the orders."""
     trainer = copy(trainer)
     trainer.sender = trainer  # compression takes as long either way
-    most = max(
+    steps = [
         trainer._lengths(trainer.task.train_indices(o.client_id).size, o.config)[1] for o in orders
-    )
+    ]
+    usual = sum(steps) / len(steps)
     trainer.local_steps = 1
+    upload = trainer.train(orders[0])
     step = _seconds(lambda: trainer.train(orders[0]), SECONDS / 20, clock)
     if step > LONG_STEP:
-        return 1, f"a step of one client takes {1e3 * step:.0f} ms"
-    trainer.local_steps = max(1, min(most, int(PIECE / step)))
-    alone = _seconds(lambda: trainer.train(orders[0]), SECONDS / 5, clock)
-    best, rate = 1, min(num_workers, at_work) / alone
-    gains = []
-    sizes = sorted({ceil(at_work / parts) for parts in (1, 2, num_workers, 2 * num_workers)} - {1})
+        return _Costs(told=f"a step of one client takes {1e3 * step:.0f} ms")
+    trainer.local_steps = max(1, min(max(steps), int(PIECE / step)))
+    scale = usual / trainer.local_steps if trainer.upload != "gradient" else 1.0
+    sizes = sorted({size for size in SIZES if size < len(orders)} | {len(orders)})
+    seconds = {1: scale * _seconds(lambda: trainer.train(orders[0]), SECONDS / 10, clock)}
     for size in sizes:
         some = orders[:size]
         batch = BatchTrainer(trainer, form)
-        together = _seconds(lambda: batch.train(some, [None] * size), SECONDS / 5, clock)  # noqa: B023
-        workers = min(num_workers, max(1, at_work // size))
-        gain = workers * size / together / (min(num_workers, at_work) / alone)
-        gains.append(f"{size}: {gain:.1f}")
-        if gain > GAIN and workers * size / together > rate:
-            best, rate = size, workers * size / together
-    return best, f"times the updates of one client at a time: {', '.join(gains)}"
+        together = _seconds(lambda: batch.train(some, [None] * size), SECONDS / 10, clock)  # noqa: B023
+        seconds[size] = scale * together
+    return _Costs(seconds, upload)
+
+
+def _rate(components: "Components", costs: _Costs, size: int, at_work: int) -> float:
+    """Updates a second of the run's beginning, imagined, with batches of at most this size."""
+    assert costs.upload is not None
+    known, placement = [*costs.seconds], components.placement
+    # Processes that share a GPU count as one.
+    num_workers, num_cores = len(placement.gpus), None
+    if not placement.gpus:
+        num_workers = max(placement.workers, 1)
+        num_cores = min(len(os.sched_getaffinity(0)), 1 + num_workers) if placement.workers else 1
+    workers = ImaginedWorkers(
+        costs.upload,
+        num_workers,
+        num_cores,
+        lambda count: float(np.interp(count, known, [*costs.seconds.values()])),
+        MESSAGE if placement.workers else 0.0,
+    )
+    watch = Stopwatch(workers, at_work, SECONDS / 10)
+    parts = replace(
+        components,
+        strategy=deepcopy(components.strategy),
+        schedule=deepcopy(components.schedule),
+        devices=deepcopy(components.devices),
+    )
+    watch.engine = Engine(
+        strategy=parts.strategy,
+        schedule=parts.schedule,
+        clock=virtual_clock(parts, workers, size),
+        initial=parts.initial,
+        num_trainable=parts.trainer.model.layout.num_trainable,
+        stop=Stop(updates=UPDATES * at_work),
+        sinks=[watch],
+        seed=parts.config.seed,
+    )
+    watch.engine.run()
+    return watch.rate()
 
 
 def _orders(components: "Components", count: int) -> list[Order]:

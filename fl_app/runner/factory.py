@@ -313,19 +313,31 @@ def _clock(
             needs_torch=needs_torch(config),
         )
         return WallClock(mailbox, deadline=deadline)
-    devices = schedule.devices or components.devices
-    assert devices is not None
     if schedule.devices is not None and (trainer.pauses or trainer.overlaps):
         raise ValueError(
             f"algorithm/schedule=random_k knows how long an order takes, and not its parts: "
             f"algorithm={config.algorithm.name} needs devices, and another schedule"
         )
+    return virtual_clock(components, _mailbox(components, layout, grid, settings, batch), batch)
+
+
+def virtual_clock(components: Components, mailbox: Mailbox, batch: int) -> VirtualClock:
+    """The clock of a simulation.
+
+    Args:
+        components: of the run.
+        mailbox: does the work.
+        batch: largest number of orders that are computed together.
+    """
+    config, trainer, schedule = components.config, components.trainer, components.schedule
+    devices = schedule.devices or components.devices
+    assert devices is not None
     availability, server = (config.devices.get(part) for part in ("availability", "server"))
     return VirtualClock(
-        _mailbox(components, layout, grid, settings, batch),
+        mailbox,
         devices,
         config.num_clients,
-        deadline=deadline,
+        deadline=_unlimited(config.deadline),
         seed=config.seed,
         availability=availability and instantiate(availability, {"seed": config.seed}),
         epochs=trainer.epochs,

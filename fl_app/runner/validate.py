@@ -14,7 +14,7 @@ from typing import Any, cast
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.backend import NUMPY, has_torch, refuse_weights
-from fl_app.client.bounds import CONVOLUTIONS, check_training
+from fl_app.client.bounds import CONVOLUTIONS, FLOAT32, PRECISIONS, check_training
 from fl_app.client.build import (
     asks_for_masks,
     check_type,
@@ -338,6 +338,14 @@ def _check_runtime(runtime: DictConfig) -> None:
         )
     if runtime.name == "ray":
         _check_cluster(runtime)
+    precision = runtime.get("precision", FLOAT32)  # the other runtimes have no such key
+    require(
+        precision in PRECISIONS,
+        "runtime.precision",
+        precision,
+        f"one of {', '.join(PRECISIONS)}",
+        "torch computes a model's products in one of them",
+    )
     if runtime.device not in ("auto", "cpu"):
         _check_device(runtime.device)
 

@@ -29,6 +29,7 @@ class OverlapTrainer(LocalTrainer):
 
     backends: ClassVar = (TORCH, NUMPY)
     overlaps: ClassVar[bool] = True
+    batches: ClassVar = True
 
     def __init__(self, task: TrainingTask, *, bootstrap: str = "w0", **settings: Any) -> None:
         require(
@@ -44,31 +45,40 @@ class OverlapTrainer(LocalTrainer):
         self._ahead: tuple[int, Vector, Upload] | None = None
         self._until: Callable[[], bool] | None = None
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
-        version, state = int(order.config.get("version", 0)), order.state
-        base, base_version = order.vector, version
-        # A resumed server may not have reached that version again.
-        first = not state or int(state["version"]) > version
-        moved = None if first else state.get("moved")
-        if not first:
-            base, base_version = state["received"], int(state["version"])
-        if moved is not None:
-            base = base + moved
-        ahead, self._ahead = self._ahead, None
-        if ahead and ahead[0] == order.client_id and np.array_equal(ahead[1], base):
-            assert out is None, "worker processes do not work ahead"
-            upload = ahead[2]
-        else:
-            upload = super().train(replace(order, vector=base, state={}), out)
-        kept = {"received": order.vector.copy(), "version": np.array(version)}
+    def basis(self, order: Order) -> Order:
+        vector, _, _ = self._base(order)
+        return replace(order, vector=vector, state={})
+
+    def finish(self, order: Order, upload: Upload) -> Upload:
+        _, base_version, moved = self._base(order)
+        kept = {"received": order.vector.copy(), "version": np.array(_version(order))}
         latest: Vector = kept["received"]
-        if first and self.bootstrap == "continue":
+        if self._is_first(order) and self.bootstrap == "continue":
             kept["moved"] = upload.vector * self._factors(upload)
             latest = latest + kept["moved"]
         if moved is not None:
             np.add(upload.vector, moved / self._factors(upload), out=upload.vector)
         self._latest = replace(order, vector=latest, state={})
         return replace(upload, base_version=base_version, state=kept)
+
+    def _base(self, order: Order) -> tuple[Vector, int, Vector | None]:
+        """The model that an order is trained from, its version, and what it moved since."""
+        if self._is_first(order):
+            return order.vector, _version(order), None
+        state = order.state
+        base, moved = state["received"], state.get("moved")
+        return base if moved is None else base + moved, int(state["version"]), moved
+
+    def _is_first(self, order: Order) -> bool:
+        # A resumed server may not have reached the version of the client's state again.
+        return not order.state or int(order.state["version"]) > _version(order)
+
+    def _train(self, order: Order, out: Vector | None = None) -> Upload:
+        ahead, self._ahead = self._ahead, None
+        if ahead and ahead[0] == order.client_id and np.array_equal(ahead[1], order.vector):
+            assert out is None, "worker processes do not work ahead"
+            return ahead[2]
+        return super()._train(order, out)
 
     def _factors(self, upload: Upload) -> Vector:
         """What an upload's entries are multiplied by to be a displacement, shape ``(d,)``."""
@@ -82,13 +92,13 @@ class OverlapTrainer(LocalTrainer):
         if self._latest is None:
             return
         order, self._latest = self._latest, None
-        version = int(order.config.get("version", 0)) + 1
+        version = _version(order) + 1
         most = order.config.get("max_local_epochs", self.local_epochs)
         config = {**order.config, "version": version, "local_epochs": most}
         self._until = until
         try:
             # With the randomness of the next order, which this will answer.
-            upload = super().train(replace(order, sequence=order.sequence + 1, config=config))
+            upload = super()._train(replace(order, sequence=order.sequence + 1, config=config))
         finally:
             self._until = None
         self._ahead = order.client_id, order.vector, upload
@@ -96,3 +106,7 @@ class OverlapTrainer(LocalTrainer):
     def should_stop(self, epoch: int) -> bool:
         del epoch
         return self._until is not None and self._until()
+
+
+def _version(order: Order) -> int:
+    return int(order.config.get("version", 0))

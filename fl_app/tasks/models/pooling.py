@@ -16,7 +16,10 @@ class MaxPool2d(nn.MaxPool2d):
 
     def forward(self, images: Tensor) -> Tensor:
         """Images of shape ``(n, channels, height, width)``."""
-        if not (torch.is_inference_mode_enabled() and images.device.type == "cpu" and self._halves):
+        # torch.compile knows whether there are gradients, and cannot ask for the inference mode.
+        if torch.is_grad_enabled() or not (
+            torch.is_inference_mode_enabled() and images.device.type == "cpu" and self._halves
+        ):
             pooled: Tensor = super().forward(images)
             return pooled
         height, width = (size // 2 * 2 for size in images.shape[-2:])

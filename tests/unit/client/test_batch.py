@@ -371,15 +371,15 @@ class Small(BatchTrainer):
     def __init__(self, trainer: LocalTrainer, room: int) -> None:
         super().__init__(trainer)
         self.tried: list[int] = []
-        forward = self._forward
+        losses = self.losses
 
-        def limited(params: Any, inputs: torch.Tensor) -> torch.Tensor:
+        def limited(params: Any, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
             self.tried.append(len(inputs))
             if len(inputs) > room:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return forward(params, inputs)
+            return losses(params, inputs, target)
 
-        self._forward = limited
+        self.losses = limited
 
 
 def test_a_batch_that_does_not_fit_is_halved_from_then_on_and_told_once() -> None:

@@ -52,7 +52,6 @@ def test_a_batch_of_more_clients_than_are_at_work_is_told(
     [
         (["algorithm=moon"], "MOONTrainer has a penalty of its own"),
         (["algorithm=fedasmu"], "FedASMUTrainer has a should_pause of its own"),
-        (["algorithm=overlap_fedavg"], "OverlapTrainer has a train of its own"),
     ],
 )
 @pytest.mark.parametrize("asked", ["4", "auto"])
@@ -113,7 +112,13 @@ def carry_out(folder: Path, *overrides: str) -> dict[str, Any]:
 def test_a_resumed_run_keeps_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The measurement of another machine, or of another hour, could come to another size."""
     sizes = iter([3])
-    monkeypatch.setattr(batch_size, "_measured", lambda *_: (next(sizes), "fast"))
+    taken = batch_size.batch_size
+
+    def measured(components: Components) -> int:
+        auto = components.config.runtime.batch == "auto"
+        return next(sizes) if auto else taken(components)
+
+    monkeypatch.setattr(batch_size, "batch_size", measured)
     auto = ["runtime.batch=auto", "resume=auto"]
     carry_out(tmp_path / "parts", "num_versions=20", *auto)
     summary = carry_out(tmp_path / "parts", "num_versions=40", *auto)
