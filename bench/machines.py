@@ -5,9 +5,9 @@ data, every client trains on one mini-batch. As it is, 10,000 clients with 1,000
 three machines with a worker each. One JSON object tells
 
 - ``megabytes``: proportional set size of all processes together, the largest that was seen,
-  ``early`` after a tenth of the training and ``late`` after four fifths; ``of_it`` is the largest by its parts:
-  the command, its workers, Ray's node managers (raylets), the head's own process (GCS), and all
-  further processes that Ray starts. Not among them is this script, which only looks,
+  ``early`` after a tenth of the training and ``late`` after four fifths; ``of_it`` is the largest
+  by its parts: the command, its workers, Ray's node managers (raylets), the head's own process
+  (GCS), and all further processes that Ray starts. Not among them is this script, which only looks,
 - ``store_megabytes``: what the object stores of all machines hold, likewise.
 """
 
