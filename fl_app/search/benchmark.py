@@ -105,6 +105,12 @@ class Benchmark:
         best = str(order[0])
         return best, {str(m): interval(list(table[m] - table[best])) for m in order[1:]}
 
+    def ahead_of(self, method: str, setting: str) -> dict[str, Interval]:
+        """How far each other method of a setting is ahead of one."""
+        table = self.table([setting])
+        others = [str(name) for name in table.columns if name != method]
+        return {name: interval(list(table[name] - table[method])) for name in others}
+
     def ranks(self) -> dict[str, Interval]:
         """The mean rank of each method over all settings, with its interval over the seeds."""
         ranked = []
@@ -198,8 +204,8 @@ def advice(found: Benchmark) -> list[list[str]]:
     return rows
 
 
-def write_page(found: Benchmark, path: Path) -> None:
-    """Write the page."""
+def write_page(found: Benchmark, path: Path, against: Sequence[str] = ()) -> None:
+    """Write the page; `against` as of `parts_of`."""
     require_installed("jinja2", "plotly")
     from fl_app.report.document import write_document
 
@@ -209,7 +215,7 @@ def write_page(found: Benchmark, path: Path) -> None:
         ("seeds", ", ".join(map(str, sorted(set(found.scores.seed))))),
         ("measure", "mean accuracy of a run's last ten evaluations"),
     ]
-    write_document(path, "Benchmark", facts, parts_of(found))
+    write_document(path, "Benchmark", facts, parts_of(found, against))
 
 
 def markdown(parts: Sequence["Part"]) -> str:
@@ -223,8 +229,13 @@ def markdown(parts: Sequence["Part"]) -> str:
     return "\n".join(lines)
 
 
-def parts_of(found: Benchmark) -> list["Part"]:
-    """The page: what to choose when, mean ranks, each setting, and what went wrong."""
+def parts_of(found: Benchmark, against: Sequence[str] = ()) -> list["Part"]:
+    """The page: what to choose when, mean ranks, each setting, and what went wrong.
+
+    Args:
+        found: the results.
+        against: methods with which each other one is compared, besides the best.
+    """
     from fl_app.report.charts import layout_of
     from fl_app.report.document import Part
     from fl_app.report.style import INK
@@ -269,7 +280,7 @@ def parts_of(found: Benchmark) -> list["Part"]:
         text = f"Mean over {len(found.settings)} settings, of methods with results in each of them."
         rows = [[name, each.text(1, "{:.1f}")] for name, each in ranks.items()]
         parts.append(Part("Mean rank", [text], ["method", "mean rank"], rows, [figure], True))
-    parts += [_of_setting(found, setting) for setting in found.settings]
+    parts += [_of_setting(found, setting, against) for setting in found.settings]
     if found.failed or found.missing:
         rows = [[name, reason] for name, reason in found.failed.items()]
         rows += [[name, "no result"] for name in found.missing]
@@ -278,19 +289,22 @@ def parts_of(found: Benchmark) -> list["Part"]:
     return parts
 
 
-def _of_setting(found: Benchmark, setting: str) -> "Part":
+def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> "Part":
     from fl_app.report.document import Part
 
     table = found.table([setting])
     best, others = found.behind_best([setting])
+    rivals = {name: found.ahead_of(name, setting) for name in against if name in table}
     has_recall = not found.scores[found.scores.setting == setting].recall.isna().all()
     recall = found.table([setting], "recall") if has_recall else None
     header = ["method", "accuracy, %", "ahead of the best, points"]
+    header += [f"ahead of {name}" for name in rivals]
     header += ["recall of the slow labels, %"] * has_recall
     rows = []
     for method in [best, *others]:
         row = [method, interval(list(table[method])).text(form="{:.1f}")]
-        row.append(others[method].text() if method in others else "-")
+        for ahead in (others, *rivals.values()):
+            row.append(ahead[method].text() if method in ahead else "-")
         if recall is not None:
             known = method in recall
             row.append(interval(list(recall[method])).text(form="{:.1f}") if known else "-")
@@ -303,15 +317,20 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m fl_app.search.benchmark")
     parser.add_argument("folder", type=Path, help="of the search, of searches, or of judged runs")
     parser.add_argument("--markdown", action="store_true", help="print the tables instead")
+    help_against = "methods with which each other one is compared, besides the best"
+    parser.add_argument("--against", nargs="+", default=[], metavar="METHOD", help=help_against)
     given = parser.parse_args(words)
     folder: Path = given.folder
     try:
         with told_if_missing():
             found = read(folder)
+            known = sorted(found.scores.method.unique())
+            for name in given.against:
+                require(name in known, "--against", name, f"among {', '.join(known)}", "no run")
             if given.markdown:
-                print(markdown(parts_of(found)))
+                print(markdown(parts_of(found, given.against)))
                 return
-            write_page(found, folder / PAGE)
+            write_page(found, folder / PAGE, given.against)
     except ValueError as error:
         parser.error(str(error))
     print(f"page: {folder / PAGE}")

@@ -94,6 +94,20 @@ def test_results_that_nothing_can_be_said_of_are_refused(
     assert not (folder / PAGE).exists()
 
 
+def test_methods_are_compared_with_a_named_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main([str(folder), "--markdown", "--against", "c"])
+    printed = capsys.readouterr().out
+    assert "| method | accuracy, % | ahead of the best, points | ahead of c |" in printed
+    row = "| a | 82.0 [77.0, 87.0] | - | +20.0 [+20.0, +20.0] |"
+    assert row in printed
+    assert "| c | 62.0 [57.0, 67.0] | -20.0 [-20.0, -20.0] | - |" in printed
+    with pytest.raises(SystemExit):
+        main([str(folder), "--against", "d"])
+    assert "--against" in capsys.readouterr().err
+
+
 def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "test" / "c@n10-iid-seed5" / "summary.json"
     summary = json.loads(path.read_text())
