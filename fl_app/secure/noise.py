@@ -53,9 +53,7 @@ class Uniform:
             count: at most `AT_A_TIME`.
         """
         words = self._words(count)
-        usable = (
-            2**64 - 2**64 % bound
-        )  # a multiple of the bound; words from there on are drawn anew
+        usable = 2**64 - 2**64 % bound  # a multiple of the bound: words beyond are drawn anew
         if usable < 2**64:
             words = words.copy()
             while (beyond := np.flatnonzero(words >= np.uint64(usable))).size:
