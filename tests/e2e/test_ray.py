@@ -314,15 +314,30 @@ def test_objects_of_a_script_reach_the_machines(cluster: Any, tmp_path: Path) ->
     assert_same(tmp_path / "here", tmp_path / "there")
 
 
-def test_a_cluster_of_its_own_ends_with_the_run(tmp_path: Path) -> None:
+def test_a_cluster_of_its_own_ends_with_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_OF_A_CLUSTER", str(tmp_path))  # all its processes inherit this
     settings = ["num_versions=3", "runtime=ray", "runtime.workers=2"]
     here(tmp_path / "here", "num_versions=3")
     command = [sys.executable, "-m", "fl_app", f"hydra.run.dir={tmp_path / 'there'}", *SMALL]
-    before = {each.pid for each in psutil.process_iter()}
-    output_of([*command, *settings])
+    with started([*command, *settings]) as process:
+        while len(marked(tmp_path)) < 4 and process.runs():  # more than the command itself
+            time.sleep(0.1)
+        assert process.runs(), process.printed()
+        process.ended(0)
     assert_same(tmp_path / "here", tmp_path / "there")
-    after = [each for each in psutil.process_iter(["cmdline"]) if each.pid not in before]
-    assert not [p for p in after if "ray" in " ".join(p.info["cmdline"] or ())]
+    assert not marked(tmp_path)
+
+
+def marked(folder: Path) -> list[psutil.Process]:
+    """The processes of a test; Ray may have others for other tests."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get("TEST_OF_A_CLUSTER") == str(folder):
+                found.append(process)
+    return found
 
 
 # -- bad input ------------------------------------------------------------------------------------
