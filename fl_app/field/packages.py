@@ -52,6 +52,13 @@ VARIABLES = {
 }
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.__version__)"
+# Fails as an import does; not if there is no torchvision, as on a device without torch.
+VISION = (
+    "import importlib, importlib.util\n"
+    "importlib.util.find_spec('torchvision') and importlib.import_module('torchvision')"
+)
+# What torchvision says if its compiled operators were built for another build of torch.
+NO_OPERATORS = "operator torchvision::nms does not exist"
 ILLEGAL = (-4, 132)  # exit statuses after SIGILL, here and in a shell
 
 
@@ -242,14 +249,18 @@ def plan_for(
 
 
 def beside_interpreter() -> tuple[str, ...]:
-    """What can be imported of torch, torchvision and NumPy outside of every environment."""
+    """What can be imported of torch, torchvision and NumPy outside of every environment.
+
+    A torchvision without its operators counts: another one would not fit that torch better.
+    """
     python = getattr(sys, "_base_executable", sys.executable)
-    return tuple(
-        package
-        for package in (*TORCH, "numpy")
-        if subprocess.run([python, "-I", "-c", f"import {package}"], capture_output=True).returncode
-        == 0
-    )
+    found = []
+    for package in (*TORCH, "numpy"):
+        command = [python, "-I", "-c", f"import {package}"]
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode == 0 or NO_OPERATORS in done.stderr:
+            found.append(package)
+    return tuple(found)
 
 
 def has_nvidia() -> bool:
@@ -273,6 +284,32 @@ def check_torch(environment: Environment) -> str:
         reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
         raise InstallError(f"torch was installed and does not compute: {reason}")
     return done.stdout.strip()
+
+
+def check_torchvision(environment: Environment) -> str:
+    """What is to be told of the torchvision that was installed; "" = nothing.
+
+    One that was built for another build of torch is usable here: this project imports it with
+    `fl_app.tasks.vision.torchvision`, and calls none of its compiled operators.
+
+    Raises:
+        InstallError: it cannot be imported for another reason.
+    """
+    done = subprocess.run([environment.python, "-c", VISION], capture_output=True, text=True)
+    if done.returncode == 0:
+        return ""
+    reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+    if NO_OPERATORS in reason:
+        return (
+            "torchvision was built for another build of torch: this project uses it without its "
+            "compiled operators; a program that imports torchvision itself must call "
+            "fl_app.tasks.vision.torchvision() before"
+        )
+    raise InstallError(
+        f"torchvision was installed and cannot be imported: {reason}; every run with CIFAR, CelebA "
+        "or a model of torchvision would fail: install the torchvision of this torch, or, where "
+        "the base image brings torch, take a base with both"
+    )
 
 
 def _checked(environment: Environment, requirements: Sequence[str], plan: Plan) -> str:
@@ -395,6 +432,8 @@ def main() -> int:
             print(plan.note, flush=True)
         environment.install(requirements, plan)
         torch = _checked(environment, requirements, plan)
+        if told := check_torchvision(environment):
+            print(told, flush=True)
     except (InstallError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -281,8 +281,8 @@ def _image_set(
 def _fetch(kind: str, options: str = "train=t", values: str = "(True, False)") -> str:
     """A command with which torchvision downloads and unpacks its files into DIR."""
     return (
-        f'python -c "from torchvision.datasets import {kind}; '
-        f"[{kind}('DIR', {options}, download=True) for t in {values}]\""
+        'python -c "from fl_app.tasks.vision import torchvision as v; '
+        f"[v().datasets.{kind}('DIR', {options}, download=True) for t in {values}]\""
     )
 
 

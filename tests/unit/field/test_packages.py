@@ -16,6 +16,7 @@ from fl_app.field.packages import (
     InstallError,
     Plan,
     check_torch,
+    check_torchvision,
     megabytes,
     plan_for,
     refusal,
@@ -146,6 +147,26 @@ def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path: Path) -> 
     with pytest.raises(InstallError, match="does not compute: ImportError: no libcudart"):
         check_torch(python_that(tmp_path / "error", "echo 'ImportError: no libcudart' >&2; exit 1"))
     assert check_torch(python_that(tmp_path / "good", "echo 2.15.0+cpu")) == "2.15.0+cpu"
+
+
+def python_with(folder: Path, torchvision: str | None) -> Environment:
+    """An environment whose torchvision is this code; None = it has none."""
+    if torchvision is not None:
+        (folder / "torchvision").mkdir(parents=True)
+        (folder / "torchvision" / "__init__.py").write_text(torchvision)
+    options = f'-S -c \'import sys; sys.path.insert(0, "{folder}"); exec(sys.argv[1])\' "$2"'
+    return python_that(folder / "venv", f"exec {sys.executable} {options}")
+
+
+def test_a_torchvision_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
+    assert check_torchvision(python_with(tmp_path / "none", None)) == ""
+    assert check_torchvision(python_with(tmp_path / "good", "")) == ""
+    other = "raise RuntimeError('operator torchvision::nms does not exist')"
+    told = check_torchvision(python_with(tmp_path / "other", other))
+    assert told.startswith("torchvision was built for another build of torch: this project uses it")
+    broken = "from torch.library import register_fake"
+    with pytest.raises(InstallError, match=r"torchvision was installed and .*No module named"):
+        check_torchvision(python_with(tmp_path / "broken", broken))
 
 
 def test_a_machine_without_a_network_is_told_as_what_it_is(

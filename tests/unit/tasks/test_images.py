@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,34 @@ def refused(data: str, root: Path, file: str, told: str) -> None:
     assert told in sentence
     assert sentence.endswith("what its name says; delete it and fetch it again with")
     assert command.strip()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind", "parts"),
+    [
+        ("mnist", "MNIST", [{"train": True}, {"train": False}]),
+        (
+            "emnist_balanced",
+            "EMNIST",
+            [{"split": "balanced", "train": True}, {"split": "balanced", "train": False}],
+        ),
+        ("cifar100", "CIFAR100", [{"train": True}, {"train": False}]),
+        ("celeba", "CelebA", [{"split": "all"}]),
+    ],
+)
+def test_the_command_that_fetches_a_set_can_be_pasted(
+    data: str, kind: str, parts: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the operators of torchvision are those of another build of torch."""
+    asked = []
+    monkeypatch.setattr(
+        torchvision().datasets, kind, lambda root, **options: asked.append((root, options))
+    )
+    python, option, code = shlex.split(IMAGE_SETS[data].data.command)
+    assert (python, option) == ("python", "-c")
+    assert "from torchvision" not in code
+    exec(code, {})
+    assert asked == [("DIR", {**part, "download": True}) for part in parts]
 
 
 IDX = {
