@@ -19,6 +19,7 @@ from boards.podman import PROJECT, Podman
 from boards.row import Disappointed, Row, attempt, wait_for
 from boards.walk import Walk
 from fl_app.core.events import Arrived, Event
+from fl_app.field.__main__ import INTERRUPTED
 from fl_app.record.log import read_events
 
 PART = "systemd"
@@ -28,10 +29,16 @@ ADDRESS = "server.lan"  # of the server, as on the page
 TYPING = 1800.0  # seconds that a command may take: one installs everything
 LONG = "num_versions=40"  # added to the kit's OVERRIDES, whose run would take longer
 RUN = "/opt/fl-app/server/run"
+OTHER_RUN = "/opt/fl-app/server/run-2"  # of the run with other words
 END = 900.0  # seconds from the start of the run to its end, with two power failures
 MEANINGS = {"server": ADDRESS, "device": DEVICE, "user": bases.USER}
-# Commands that would go on for long, and that a person ends with Ctrl-C.
-FOLLOWS = ("journalctl -f", "sudo -u fl-app .venv/bin/python -m fl_app.field run")
+# A command that would go on for long, and that a person ends with Ctrl-C.
+SUPERVISOR = ".venv/bin/python -m fl_app.field run"
+UNTIL = 90  # seconds after which it is pressed
+CTRL_C = (
+    *("systemd-run", f"--on-active={UNTIL}", "--timer-property=AccuracySec=1s"),
+    *("pkill", "-INT", "-f", f"^{SUPERVISOR}"),
+)
 # What is typed where: heading, number of the block below it, machine.
 Stop = tuple[str, int, str]
 STEPS: dict[str, Sequence[Stop]] = {
@@ -112,8 +119,16 @@ class Boards:
         return f"{UNIT} is active after {seconds:.0f} s"
 
     def other_words(self) -> str:
-        """Begin a run with other words; press Ctrl-C once it is under way."""
-        return self.follow(OTHER_WORDS)
+        """Begin a run with other words, press Ctrl-C after a while; the run goes on.
+
+        It trains on the device that was installed step by step: no other is on.
+        """
+        self.follow(OTHER_WORDS)
+        before = len(self._arrived(OTHER_RUN))
+        seconds = wait_for(
+            lambda: len(self._arrived(OTHER_RUN)) > before, "an update arrived", 400.0
+        )
+        return f"{before} updates before Ctrl-C; another one {seconds:.0f} s after it"
 
     def _boot(self, host: str, name: str | None = None) -> None:
         """Boot a machine that others know as `host`."""
@@ -176,8 +191,9 @@ class Boards:
 
     def _type(self, name: str, command: str) -> str:
         """Type a command on a machine; what would go on for long is interrupted."""
-        if command.startswith(FOLLOWS):
-            command = f"timeout --signal=INT 60 {command} || [ $? = 124 ]"
+        if SUPERVISOR in command:
+            self._machines[name].root(*CTRL_C)
+            command = f"{command} || [ $? = {INTERRUPTED} ]"
         return self._machines[name].type(command, TYPING)
 
     def _copy(self, command: str) -> str:
@@ -190,10 +206,10 @@ class Boards:
                 self._machines[name].receive(self._work / source)
         return f"copied {source}"
 
-    def _arrived(self) -> list[Event]:
+    def _arrived(self, run: str = RUN) -> list[Event]:
         log = self._work / "events.jsonl"
         try:
-            log.write_text(self._machines[SERVER].root("cat", f"{RUN}/events.jsonl"))
+            log.write_text(self._machines[SERVER].root("cat", f"{run}/events.jsonl"))
         except Disappointed:
             return []
         return [event for event in read_events(log) if isinstance(event, Arrived)]
