@@ -71,6 +71,18 @@ def mean_age(ages: Counter[int]) -> float:
     return sum(age * count for age, count in ages.items()) / ages.total()
 
 
+def age_quantile(ages: Counter[int], share: float) -> int:
+    """The smallest age that at least a share of the updates does not exceed.
+
+    Args:
+        ages: how many updates had each age; there must be some.
+        share: of the updates, in (0, 1].
+    """
+    needed = share * ages.total()
+    seen = np.cumsum([ages[age] for age in sorted(ages)])
+    return sorted(ages)[int(np.searchsorted(seen, needed))]
+
+
 def participation_gini(history: History, num_clients: int | None) -> float:
     """Gini coefficient of the number of used updates per client.
 

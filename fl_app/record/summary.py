@@ -56,6 +56,8 @@ def of_outcome(
         "final_loss": _finite(losses[-1:]),
         "model_sha256": hashlib.sha256(outcome.params.tobytes()).hexdigest(),
         "mean_staleness": measures.mean_age(history.ages) if history.ages else None,
+        "median_staleness": measures.age_quantile(history.ages, 0.5) if history.ages else None,
+        "p90_staleness": measures.age_quantile(history.ages, 0.9) if history.ages else None,
         "max_staleness": max(history.ages, default=None),
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,

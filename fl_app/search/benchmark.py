@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PAGE = "benchmark.html"
 LEVEL = 0.95
+AGES = ("median_staleness", "p90_staleness", "max_staleness")
 MAX_TIED = 6  # methods that are named beside the best one
 
 
@@ -61,7 +62,8 @@ class Benchmark:
 
     Attributes:
         scores: accuracy of every run, in [0, 1]; columns method, setting, seed, accuracy, recall
-            (mean over the slow labels; missing where there are none).
+            (mean over the slow labels; missing where there are none), and those of `AGES`, of the
+            aggregated updates, in versions.
         missing: runs that have no result, by the names of their folders.
         failed: runs that ended early, by the names of their folders, with the reason. They count
             with the evaluations that they had.
@@ -156,10 +158,10 @@ def read(folder: Path) -> Benchmark:
         recall = fmean(recalls) if recalls and None not in recalls else None
         seed = summary["seed"]
         own = {"method": found[1], "setting": found[2], "seed": seed, "accuracy": accuracy}
-        rows.append({**own, "recall": recall})
+        rows.append({**own, "recall": recall, **{age: summary.get(age) for age in AGES}})
     require(bool(rows), "folder", folder, "the test folder of a search over settings", "no results")
     scores = pd.DataFrame(rows)
-    scores["recall"] = scores["recall"].astype(float)
+    scores = scores.astype(dict.fromkeys(("recall", *AGES), float))
     order = _order(paths)
     scores["place"] = [order.index(s) if s in order else len(order) for s in scores.setting]
     scores = scores.sort_values(["place", "method", "seed"]).drop(columns="place")
@@ -300,6 +302,10 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> "Part
     header = ["method", "accuracy, %", "ahead of the best, points"]
     header += [f"ahead of {name}" for name in rivals]
     header += ["recall of the slow labels, %"] * has_recall
+    ages = (
+        found.scores[found.scores.setting == setting].groupby("method")[list(AGES)].mean().dropna()
+    )
+    header += ["ages: median, 90 %, largest"] * (len(ages) > 0)
     rows = []
     for method in [best, *others]:
         row = [method, interval(list(table[method])).text(form="{:.1f}")]
@@ -308,6 +314,9 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> "Part
         if recall is not None:
             known = method in recall
             row.append(interval(list(recall[method])).text(form="{:.1f}") if known else "-")
+        if len(ages) > 0:
+            known = method in ages.index
+            row.append(", ".join(f"{age:.0f}" for age in ages.loc[method]) if known else "-")
         rows.append(row)
     return Part(setting, [], header, rows)
 

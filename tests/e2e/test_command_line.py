@@ -35,6 +35,8 @@ SUMMARY_KEYS = set(
         "final_loss",
         "model_sha256",
         "mean_staleness",
+        "median_staleness",
+        "p90_staleness",
         "max_staleness",
         "bytes_up",
         "bytes_down",

@@ -1,6 +1,7 @@
 """What runs are judged by; expected values are derived in the docstrings."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from fl_app.record.history import History
 from fl_app.record.log import events_of
 from fl_app.record.measures import (
+    age_quantile,
     columns,
     expected_accuracy,
     gini,
@@ -48,6 +50,14 @@ def test_gini_is_half_the_relative_mean_difference() -> None:
     counts = np.random.default_rng(0).integers(0, 50, 40)
     difference = np.abs(counts[:, None] - counts).mean()
     assert gini(counts) == pytest.approx(difference / (2 * counts.mean()))
+
+
+@pytest.mark.parametrize(
+    ("share", "age"), [(0.1, 0), (0.5, 0), (0.51, 2), (0.9, 7), (0.8, 2), (1.0, 7)]
+)
+def test_ages_that_a_share_of_the_updates_does_not_exceed(share: float, age: int) -> None:
+    """Of ten updates five are fresh, three have age 2 and two have age 7."""
+    assert age_quantile(Counter({7: 2, 0: 5, 2: 3}), share) == age
 
 
 def test_stability_is_the_scatter_of_the_last_ten_accuracies() -> None:

@@ -119,6 +119,19 @@ def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture
         assert text in page
 
 
+def test_ages_stand_beside_the_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of methods whose runs have them; the means over the seeds 5, 6 and 7."""
+    for path in folder.glob("test/a@n10-iid-*/summary.json"):
+        summary = json.loads(path.read_text())
+        ages = {"median_staleness": 4, "p90_staleness": 20, "max_staleness": 60 + summary["seed"]}
+        path.write_text(json.dumps({**summary, **ages}))
+    main([str(folder), "--markdown"])
+    printed = capsys.readouterr().out
+    assert "| a | 82.0 [77.0, 87.0] | - | 4, 20, 66 |" in printed
+    assert "| b | 81.0 [76.7, 85.3] | -1.0 [-3.5, +1.5] | - |" in printed
+    assert printed.count("ages: median") == 1
+
+
 def test_searches_of_single_settings_make_one_page(folder: Path) -> None:
     apart = folder.parent / "apart"
     for setting in ("n10-iid", "n10-slow"):
