@@ -170,6 +170,22 @@ def test_cnn_cifars_quirk_gives_shares_in_place_of_logits() -> None:
     assert sum(p.numel() for p in quirk.parameters()) == 878_538
 
 
+def test_cnn_bns_channels_lie_last_and_its_numbers_are_those_of_other_layouts() -> None:
+    torch.manual_seed(0)
+    model = architecture("cnn_bn", COLOUR, 10)()
+    laid: list[bool] = []
+    for layer in model:
+        if isinstance(layer, nn.Conv2d):
+            layer.register_forward_hook(
+                lambda _layer, _inputs, output: laid.append(
+                    output.is_contiguous(memory_format=torch.channels_last)
+                )
+            )
+    inputs = inputs_of(COLOUR, 3)
+    assert torch.allclose(model(inputs), nn.Sequential(*model)(inputs), atol=1e-5)
+    assert laid == 3 * [True] + 3 * [False]
+
+
 @pytest.mark.parametrize("name", sorted(MODELS.keys() - QUIRKS.keys()))
 def test_other_models_have_no_quirk(name: str) -> None:
     with pytest.raises(
