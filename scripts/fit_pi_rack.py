@@ -1,10 +1,14 @@
 """Fits the table of a rack of fifteen Raspberry Pis to the seconds that were published of it.
 
-    python -m scripts.fit_pi_rack calibration.csv [--write]
+    python -m scripts.fit_pi_rack calibration.csv [--refits 20] [--write]
 
 The file has a row per aggregation: data (iid, noniid), boards (all_rpi5, mixed), algorithm, seed,
 server_step, client_updates, seconds and accuracy. The settings are those of
 ``conf/experiment/pi_rack.yaml``. Without ``--write`` the fit is only shown.
+
+``interval`` is the 95 % interval of a value. The fit is repeated on logs that the simulator draws
+with the fitted table, as long as the real ones. So it has what chance does to orders, and not what
+differs between real runs.
 
 A server's log says when versions came, and not what a device or the server took. So the seconds are
 those with which the simulator comes to the log's:
@@ -39,7 +43,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -63,6 +67,7 @@ POLL = 1.0
 SEEDS = 3
 BUFFERS = {"fedavg": 15, "fedbuff": 10}
 LOWER, UPPER = 0.7, 1.3  # what the fit may make of its first guesses, as a factor
+TWO_SIDED = NormalDist().inv_cdf(0.975)
 Log = dict[int, list[float]]  # seed -> seconds of every aggregation
 
 
@@ -70,14 +75,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Show the fit, and write the table if that was asked for."""
     parser = argparse.ArgumentParser(prog="python -m scripts.fit_pi_rack")
     parser.add_argument("calibration", type=Path, help="CSV, as above")
+    parser.add_argument("--refits", type=int, default=20, help="for the intervals (20); 0 = none")
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.name}")
     given = parser.parse_args(arguments)
+    if given.refits < 0 or given.refits == 1:
+        parser.error(f"--refits {given.refits} must be 0 or at least 2: one has no deviation")
     try:
         logs = read(given.calibration)
     except (OSError, ValueError) as error:
         parser.error(str(error))
     table = fit(logs)
-    show(logs, table, longest_of(logs, table))
+    seeds = seeds_for(longest_of(logs, table), table["kinds"]["rpi4"]["seconds"])
+    if given.refits:
+        add_intervals(table, [fit(drawn(logs, table, seeds, n)) for n in range(given.refits)])
+    show(logs, table, longest_of(logs, table), seeds)
     if given.write:
         TABLE.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
         print(f"written: {TABLE}")
@@ -300,14 +311,72 @@ def seeds_for(longest: Mapping[int, float], means: Sequence[float]) -> dict[int,
     raise ValueError(f"no partition agrees with {longest}")
 
 
+# -- the intervals --------------------------------------------------------------------------------
+
+
+def drawn(
+    logs: Mapping[tuple[str, str, str], Log],
+    table: Mapping[str, Any],
+    seeds: Mapping[int, int],
+    number: int,
+) -> dict[tuple[str, str, str], Log]:
+    """Logs as long as these that the simulator draws with a table.
+
+    Args:
+        logs: the real ones.
+        table: a device file.
+        seeds: of every seed of the logs, that of its partition.
+        number: of the draw, >= 0; another one has other draws.
+    """
+    return {
+        (data, boards, algorithm): {
+            seed: simulated(
+                table,
+                boards,
+                algorithm,
+                len(run),
+                sizes=partition(seeds[seed]) if data == "noniid" else (EXAMPLES,) * 15,
+                seed=1000 * (number + 1) + place,
+            )
+            for place, (seed, run) in enumerate(runs.items())
+        }
+        for (data, boards, algorithm), runs in logs.items()
+    }
+
+
+def add_intervals(table: dict[str, Any], refits: Sequence[Mapping[str, Any]]) -> None:
+    """Add ``interval``, the 95 % interval of what was fitted, to kinds and server.
+
+    Args:
+        table: gets them.
+        refits: device files, fitted to logs that were drawn with `table`; at least two.
+    """
+
+    def interval(value: float, others: Sequence[float]) -> list[float]:
+        half = TWO_SIDED * stdev(others)
+        return [round(value - half, 4), round(value + half, 4)]
+
+    for name, kind in table["kinds"].items():
+        again = [refit["kinds"][name]["seconds"] for refit in refits]
+        if isinstance(kind["seconds"], list):
+            columns = zip(kind["seconds"], *again, strict=True)
+            kind["interval"] = [interval(value, others) for value, *others in columns]
+        else:
+            kind["interval"] = interval(kind["seconds"], again)
+    table["server"]["interval"] = {
+        what: interval(table["server"][what], [refit["server"][what] for refit in refits])
+        for what in ("receipt", "evaluation")
+    }
+
+
 def show(
     logs: Mapping[tuple[str, str, str], Log],
     table: Mapping[str, Any],
     longest: Mapping[int, float],
+    found: Mapping[int, int],
 ) -> None:
     """Print the table, and the simulated seconds beside the measured ones."""
     print(json.dumps(table, indent=2))
-    found = seeds_for(longest, table["kinds"]["rpi4"]["seconds"])
     for logged, seconds in longest.items():
         seed = found[logged]
         print(f"seed {logged}: longest order {seconds:.1f} s: seed {seed}, {partition(seed)}")
