@@ -47,7 +47,7 @@ from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
-from scipy.optimize import differential_evolution
+from scipy.optimize import differential_evolution, minimize
 
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.core.events import Aggregated, Event
@@ -66,7 +66,7 @@ BOARDS = {"all_rpi5": {"rpi5": 15}, "mixed": {"rpi5": 10, "rpi4": 5}}
 POLL = 1.0
 SEEDS = 3
 BUFFERS = {"fedavg": 15, "fedbuff": 10}
-LOWER, UPPER = 0.7, 1.3  # what the fit may make of its first guesses, as a factor
+REFIT = 80  # evaluations of a refit, which begins at the fitted values
 TWO_SIDED = NormalDist().inv_cdf(0.975)
 Log = dict[int, list[float]]  # seed -> seconds of every aggregation
 
@@ -87,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     table = fit(logs)
     seeds = seeds_for(longest_of(logs, table), table["kinds"]["rpi4"]["seconds"])
     if given.refits:
-        add_intervals(table, [fit(drawn(logs, table, seeds, n)) for n in range(given.refits)])
+        draws = (drawn(logs, table, seeds, number) for number in range(given.refits))
+        add_intervals(table, [fit(draw, near=table) for draw in draws])
     show(logs, table, longest_of(logs, table), seeds)
     if given.write:
         TABLE.write_text(json.dumps(table, indent=2) + "\n", encoding="utf-8")
@@ -224,8 +225,15 @@ def course(runs: Iterable[Sequence[float]]) -> tuple[float, float, float]:
     return fmean(map(fmean, settled)), fmean(map(stdev, settled)), alike
 
 
-def fit(logs: Mapping[tuple[str, str, str], Log]) -> dict[str, Any]:
-    """The device file with which the simulator comes closest to the logs."""
+def fit(
+    logs: Mapping[tuple[str, str, str], Log], near: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """The device file with which the simulator comes closest to the logs.
+
+    Args:
+        logs: of all settings.
+        near: a device file with which the search begins; None = it looks everywhere.
+    """
     equal = [run for data in ("iid", "noniid") for run in logs[data, "all_rpi5", "fedavg"].values()]
     a_round = mean_step(equal)
     a_buffer, deviation, alike = course(logs["iid", "all_rpi5", "fedbuff"].values())
@@ -246,7 +254,14 @@ def fit(logs: Mapping[tuple[str, str, str], Log]) -> dict[str, Any]:
 
     guess = 1.5 * a_buffer  # fifteen clients, ten a buffer
     bounds = [(0.6 * guess, guess), (0.0, 0.05), (0.0, 0.8), (0.0, 0.7 * a_buffer)]
-    found = differential_evolution(misfit, bounds, seed=0, maxiter=12, popsize=6, polish=False)
+    if near is None:
+        found = differential_evolution(misfit, bounds, seed=0, maxiter=12, popsize=6, polish=False)
+    else:
+        kind, server = near["kinds"]["rpi5"], near["server"]
+        start = [kind["seconds"], kind["spread"], server["receipt"], server["evaluation"]]
+        corners = [[*start[:i], 0.85 * start[i], *start[i + 1 :]] for i in range(len(start))]
+        options = {"initial_simplex": [start, *corners], "maxfev": REFIT}
+        found = minimize(misfit, start, method="Nelder-Mead", bounds=bounds, options=options)
     rpi5, spread, receipt, evaluation = (float(value) for value in found.x)
     print(f"misfit {found.fun:.2f} after {found.nfev} evaluations")
 

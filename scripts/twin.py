@@ -108,11 +108,13 @@ def record(folder: Path, seconds: float) -> Path:
         federation.start(0)
         address = (federation.home / "config.toml").read_text()
         port = int(address.partition(f"{HOST}:")[2].partition('"')[0])
-        for node, (wait, delay, speed) in enumerate(NODES):
+        for _, delay, speed in NODES:
             link = Link(port, speed)
             link.up.delay = link.down.delay = delay
             links.append(link)
-            (own,) = free_ports(1)
+        own_ports = free_ports(len(NODES))  # after the links, which would take one of them
+        places = zip(NODES, links, own_ports, strict=True)
+        for node, ((wait, *_), link, own) in enumerate(places):
             federation.spawn(
                 f"node-{node}",
                 sys.executable,
