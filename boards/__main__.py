@@ -22,6 +22,8 @@ from boards.row import Impossible, Row, line, show
 Part = Callable[[Path], Iterator[Row]]
 PARTS: Mapping[str, Part] = {
     "containers": containers.run,
+    "memory": containers.run_small,
+    "on-torch": containers.run_on_torch,
     "systemd": systemd.run,
     "trouble": trouble.run,
     "arm": arm.run,

@@ -1,4 +1,4 @@
-"""Part ``containers``: the kit's federation, with every process in a container of its own."""
+"""Parts ``containers``, ``memory`` and ``on-torch``: the kit's federation in containers."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,9 +71,21 @@ def run(work: Path) -> Iterator[Row]:
                 ("one order at a time: the same model as that of processes", field.compare),
             ],
         )
+
+
+def run_small(work: Path) -> Iterator[Row]:
+    """Yield a row for everything that is tried with little memory.
+
+    Args:
+        work: empty folder for the files of this run.
+    """
+    with Podman() as podman:
+        field = Field(podman, work)
         yield from attempt(
-            PART,
+            "memory",
             [
+                ("a base made of Debian's packages", partial(images.make_base, podman)),
+                ("docker/Dockerfile", partial(images.build, podman)),
                 ("docker/Dockerfile, TORCH=none", partial(images.build_small, podman)),
                 *(
                     (
@@ -85,9 +97,21 @@ def run(work: Path) -> Iterator[Row]:
                 ("memory runs short while a node trains", field.shorten),
             ],
         )
+
+
+def run_on_torch(work: Path) -> Iterator[Row]:
+    """Yield a row for everything that is tried on a base with a torch of its own.
+
+    Args:
+        work: empty folder for the files of this run.
+    """
+    with Podman() as podman:
+        field = Field(podman, work)
         yield from attempt(
-            PART,
+            "on-torch",
             [
+                ("a base made of Debian's packages", partial(images.make_base, podman)),
+                ("docker/Dockerfile", partial(images.build, podman)),
                 (
                     "docker/Dockerfile on a base with a torch",
                     partial(images.build_on_torch, podman),

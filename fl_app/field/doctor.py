@@ -101,8 +101,7 @@ def of_machine(kit: Kit | None) -> Iterator[Finding]:
         yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
     else:
         yield checks.without_torch()
-    free = room.free() + (_held(kit) if kit else 0)
-    yield checks.check_memory(free, room.least())
+    yield checks.check_memory(_room(kit), room.least())
 
 
 def _of_system(kit: Kit | None) -> Iterator[Finding]:
@@ -123,7 +122,7 @@ def of_settings(
         yield checks.check_partition(kit.settings.get("NODE_CONFIG", ""), kit.data is not None)
         differences = filter(None, map(difference, ("waits", "starts", "executor")))
         warm = kit.settings.get("WARM", "")
-        yield checks.check_fast(warm, room.free() + _held(kit), [*dict.fromkeys(differences)])
+        yield checks.check_fast(warm, _room(kit), [*dict.fromkeys(differences)])
         versions = Versions(kit.folder)
         if versions.folder.is_dir():
             last = versions.record
@@ -336,15 +335,18 @@ def _benched(run: Path) -> dict[int, str]:
     return {}
 
 
+def _room(kit: Kit | None) -> int:
+    """Bytes that a node's processes can have: what is free without them and this process."""
+    return room.free() + room.held() + (_held(kit) if kit else 0)
+
+
 def _held(kit: Kit) -> int:
     """Bytes that the processes of a running node hold; what n of them share counts 1/n each."""
     home, held = str(kit.folder / "flower"), 0
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):  # gone meanwhile, or somebody else's
             if process.environ().get("FLWR_HOME") == home:
-                text = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
-                lines = dict(line.split(":") for line in text.splitlines()[1:])
-                held += 1024 * int(lines["Pss_Anon"].split()[0])
+                held += room.held(process.pid)
     return held
 
 

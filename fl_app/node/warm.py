@@ -310,7 +310,9 @@ def main(beside: Callable[[bool], None] = lambda busy: None) -> None:
     parser.add_argument("--only", choices=("executor", "node"))
     options, arguments = parser.parse_known_args()
     sys.argv = ["flower-supernode", *arguments]
-    run_super_node(room.choose(room.setting(), room.free()), options.only, beside)
+    # What the imports of this process have taken is a part of what a node needs.
+    free = room.free() + room.held()
+    run_super_node(room.choose(room.setting(), free), options.only, beside)
 
 
 if __name__ == "__main__":

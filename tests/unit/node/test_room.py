@@ -1,6 +1,8 @@
 """Whether there is memory for what stays between two orders."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -101,6 +103,19 @@ def test_what_training_needs(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 < room.least() < room.needed() + room.NODE * MIB
         found.append(room.needed())
     assert found == sorted(found, reverse=True)
+
+
+def test_what_a_process_holds() -> None:
+    holds = "x = bytearray(100 * 2**20); print(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-S", "-c", holds], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert 100 * MIB < room.held(process.pid) < 120 * MIB
+        process.communicate(b"\n")
+    assert room.held(process.pid) == 0
+    assert room.held() > 10 * MIB  # this process
 
 
 def test_a_value_without_meaning_is_refused() -> None:

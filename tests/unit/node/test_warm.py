@@ -328,7 +328,8 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]
 
 @pytest.mark.parametrize(("value", "megabytes", "forks", "waits", "left"), [
     ("auto", 8000, True, True, "auto"),
-    ("auto", 200, True, True, "0"),
+    ("auto", 454, True, True, "auto"),
+    ("auto", 453, True, True, "0"),
     ("auto", 100, True, True, "0"),  # Flower's own executor would take more
     ("1", 100, True, True, "1"),
     ("0", 8000, False, False, "0"),
@@ -347,7 +348,9 @@ def test_memory_and_warm_decide_what_stays(
     """ClientApps read from WARM whether a training process stays."""
     monkeypatch.setenv("WARM", value)
     monkeypatch.setattr(sys, "argv", ["warm"])
-    monkeypatch.setattr(room, "free", lambda: megabytes * 2**20)
+    monkeypatch.setattr(room, "free", lambda: (megabytes - 90) * 2**20)
+    monkeypatch.setattr(room, "torch_build", lambda: "cpu")
+    monkeypatch.setattr(room, "held", lambda: 90 * 2**20)  # a part of what a node needs
     warm.main()
     assert (node.subprocess is not subprocess) is forks
     assert (pulls[0].__kwdefaults__["initial_backoff"] < 1) is waits
