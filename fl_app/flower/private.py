@@ -4,8 +4,9 @@ They are: how `start_client_internal` and `run_superexec` sleep, which order the
 way, how the former and
 `subprocess_executor` start a command, how long the two functions of `inflatable_utils` wait that
 pull the parts of a message, and `install_from_fab` of `run_clientapp`. A SuperLink's gate needs
-`get_middleware` of its extensions and the one call of `uvicorn.run` in its command, and the bound
-on replies the one call of `pull_objects` in `http_grid`.
+`get_middleware` of its extensions and the one call of `uvicorn.run` in its command, its bound of
+memory the `SQLITE_PRAGMAS` of `sql_mixin`, and the bound on replies the one call of `pull_objects`
+in `http_grid`.
 
 What decides is what these modules contain, not Flower's version. Where they differ from what is
 described here, nothing is replaced.
@@ -38,9 +39,14 @@ CLIENT_APP = "flwr.supernode.runtime.run_clientapp"
 INFLATABLE = "flwr.supercore.inflatable.inflatable_utils"
 HTTP_GRID = "flwr.superlink.grid.http_grid"
 TOO_LARGE = "the reply is larger than"
+INSTEAD = {"replies": "replies have no bound", "database": "it holds much of its database"}
 RUN_HAS_ENDED = "the run has ended"  # the error of an order that was dropped
 COMMAND, SUPERLINK = "flwr.superlink.cli.flower_superlink", "flwr.superlink.main"
 EXTENSIONS = "flwr.superlink.extensions"
+DATABASE = "flwr.supercore.sql_mixin"
+# Of every connection of a SuperLink to its database, of which there may be fifteen. Flower allows
+# each 64 MB, and a map of 256 MB: with large replies that is more than a gigabyte.
+PRAGMAS = {"cache_size": "-8000", "mmap_size": "0"}  # KB, bytes
 PULLS = "pull_objects", "pull_and_inflate_object_from_tree"
 # Of `start_client_internal`: what it knows of the order under way.
 VARIABLES = frozenset({"state", "store", "run_id", "get_run"})
@@ -56,7 +62,7 @@ def known(part: str) -> bool:
     """Whether Flower is as described in a part, as `difference` says; warns if it is not."""
     found = difference(part)
     if found:
-        instead = "replies have no bound" if part == "replies" else "it waits as it always does"
+        instead = INSTEAD.get(part, "it waits as it always does")
         log.warning("Flower %s, %s: %s", version("flwr"), found, instead)
     return not found
 
@@ -67,8 +73,8 @@ def difference(part: str) -> str:
     Args:
         part: "waits" (of a SuperNode), "orders" (that it has under way), "sent" (of its
             replies), "starts" (of its executor), "executor" (all that replaces the executor's
-            inside), "pulls" (of messages, on the server, too), "replies" (on the server) or
-            "gate" (of a SuperLink).
+            inside), "pulls" (of messages, on the server, too), "replies" (on the server),
+            "gate" or "database" (of a SuperLink).
     """
     try:
         for check in _CHECKS[part]:
@@ -217,13 +223,16 @@ def has_ended(order: Waiting) -> bool:
     return False
 
 
-def bound_replies(most: int) -> None:
+def bound_replies(most: int, grid: Any) -> None:
     """Let this process refuse a reply before it holds more than `most` bytes of it.
 
-    A grid pulls a reply part by part. Without a bound a node could fill the server's memory.
+    A grid pulls a reply part by part. Without a bound a node could fill the server's memory. What
+    is refused is also removed from the SuperLink's database. Flower removes only what was pulled
+    whole, and the rest when the run ends, so a node could fill the server's disk.
 
     Args:
         most: bytes of the parts of one reply.
+        grid: pulls the replies.
     """
     inflatable = import_module(INFLATABLE)
     pull_all, refused = inflatable.pull_objects, inflatable.ObjectPullError
@@ -243,10 +252,34 @@ def bound_replies(most: int) -> None:
                     raise refused(object_id, f"{TOO_LARGE} {most} bytes")
             return content
 
-        found: dict[str, bytes] = pull_all(object_ids, pull, **options)
+        try:
+            found: dict[str, bytes] = pull_all(object_ids, pull, **options)
+        except refused:
+            _remove(grid, object_ids[-1])  # the message itself: children go before their parents
+            raise
         return found
 
     import_module(HTTP_GRID).pull_objects = pull_objects  # type: ignore[attr-defined]
+
+
+def _remove(grid: Any, message_id: str) -> None:
+    """Let the SuperLink forget the parts of a reply; those that are still pushed are refused."""
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+
+    request = ConfirmMessageReceivedRequest(
+        node=grid.node, run_id=grid.run.run_id, message_object_id=message_id
+    )
+    try:
+        grid._runtime_client.ConfirmMessageReceived(request)
+    except Exception as error:  # the parts stay until the run ends
+        log.warning("a refused reply was not removed from the SuperLink: %r", error)
+
+
+def bound_database() -> None:
+    """Let the connections of this process to a SuperLink's database hold little of it."""
+    where = import_module(DATABASE)
+    found = tuple((name, PRAGMAS.get(name, value)) for name, value in where.SQLITE_PRAGMAS)
+    where.SQLITE_PRAGMAS = found  # type: ignore[attr-defined]
 
 
 def install_once(fab: bytes, **options: Any) -> None:
@@ -371,12 +404,19 @@ def _replies() -> None:
     used = getattr(used, "__wrapped__", used)  # of a run of this process that has a bound
     if used is not import_module(INFLATABLE).pull_objects:
         raise _Differs(f"{HTTP_GRID} does not import pull_objects")
-    named = [
-        {keyword.arg for keyword in call.keywords}
-        for call in _calls(ast.parse(inspect.getsource(where)), "pull_objects")
-    ]
+    tree = ast.parse(inspect.getsource(where))
+    named = [{keyword.arg for keyword in call.keywords} for call in _calls(tree, "pull_objects")]
     if named != [{"object_ids", "pull_object_fn"}]:
         raise _Differs(f"{HTTP_GRID} calls pull_objects in another way")
+    if not list(_calls(tree, "self._runtime_client.ConfirmMessageReceived")):
+        raise _Differs(f"{HTTP_GRID} does not confirm messages")
+
+
+def _database() -> None:
+    """A SuperLink's database has settings for each connection, in pairs."""
+    names = {name for name, _ in getattr(import_module(DATABASE), "SQLITE_PRAGMAS", ())}
+    if missing := PRAGMAS.keys() - names:
+        raise _Differs(f"{DATABASE} does not set {min(missing)}")
 
 
 def _called_with_one_argument(module: ModuleType, function: str) -> None:
@@ -408,5 +448,6 @@ _CHECKS: dict[str, list[Callable[[], object]]] = {
     ],
     "pulls": [_pulls],
     "replies": [_replies],
+    "database": [_database],
     "gate": [_gated],
 }  # fmt: skip

@@ -301,7 +301,7 @@ def _clock(
         if runtime.warm and private.known("pulls"):
             private.pull_sooner()
         if private.known("replies"):
-            private.bound_replies(_largest_reply(components))
+            private.bound_replies(_largest_reply(components), grid)
         if run:
             settings[names.RUN] = run
         mailbox = GridMailbox(

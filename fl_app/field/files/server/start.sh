@@ -29,6 +29,8 @@ default = "field"
 address = "127.0.0.1:${SUPERLINK##*:}"
 $trust
 END
+# What large requests took goes back to the system at once, and does not stay with each thread.
+export MALLOC_ARENA_MAX="${MALLOC_ARENA_MAX-2}" MALLOC_MMAP_THRESHOLD_="${MALLOC_MMAP_THRESHOLD_-1048576}"
 # The database keeps nodes, keys and the history of runs over a restart of the SuperLink.
 # Behind a gate: only devices reach the port from elsewhere, unless CONTROL says "open".
 exec python -m fl_app.field.superlink --host "$BIND" --port "${SUPERLINK##*:}" --database state.db "$@"
