@@ -3,12 +3,13 @@
 import json
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from time import time
+from types import MappingProxyType
 
 from flwr.proto.control_pb2 import ListNodesResponse, ListRunsResponse
 from flwr.proto.node_pb2 import NodeInfo
@@ -28,6 +29,7 @@ def superlink(
     status: int = 200,
     proxied: bool = False,
     gate: str | None = None,
+    facts: Mapping[str, str] = MappingProxyType({}),
     release: Path | None = None,
 ) -> Iterator[int]:
     """Its port on loopback.
@@ -41,6 +43,7 @@ def superlink(
         status: of all answers.
         proxied: lets through what SuperNodes need, and no more.
         gate: the status that a gate tells a device that asks; None = it has no gate.
+        facts: what a gate tells besides.
         release: folder with the files that the gate hands out.
     """
 
@@ -56,7 +59,7 @@ def superlink(
 
         def at_the_gate(self) -> None:
             told = (
-                {"status": gate, "flower": version, "project": version}
+                {"status": gate, "flower": version, "project": version, **facts}
                 if gate
                 else {"detail": "fl-app: unknown"}
             )

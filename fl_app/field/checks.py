@@ -98,6 +98,19 @@ def check_server_version(mine: str | None, servers: str | None) -> Finding:
     return good("Flower, server", servers)
 
 
+def check_allowed(differs: str, allowed: str) -> Finding:
+    """Check that the server's app allows the versions of this device.
+
+    Args:
+        differs: what it does not allow, in words; "" = nothing.
+        allowed: the ranges that it allows.
+    """
+    if differs:
+        mend = "update this device (docs/edge.md, Updates), or widen NODE_VERSIONS of the server"
+        return wrong("versions, server", f"{differs}: orders may fail", mend)
+    return good("versions, server", f"within {allowed}" if allowed else "all are allowed")
+
+
 def check_torch(status: int, output: str) -> Finding:
     """Check that torch can compute: a build for newer processors dies when it loads or computes.
 

@@ -31,6 +31,7 @@ from fl_app.client.backend import has_torch
 from fl_app.core.errors import RunError
 from fl_app.core.events import Benched
 from fl_app.field import checks
+from fl_app.field.allowed import outside, versions_here
 from fl_app.field.certificates import load_certificate
 from fl_app.field.checks import Finding, Verdict
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, public_bytes
@@ -212,6 +213,8 @@ def of_network(address: str, kit: Kit | None) -> Iterator[Finding]:
             known = known_to_server(address, kit.folder / "node.key", trusting(kit))
     servers_flower = known.get("flower") if known else _servers_version(address, context)
     yield checks.check_server_version(_version("flwr"), servers_flower)
+    if known and "allows" in known:
+        yield checks.check_allowed(outside(known["allows"], versions_here()), known["allows"])
     if kit is not None and not kit.insecure and certificate is not None:
         yield from _registered(kit, known)
     if kit is not None:
@@ -246,7 +249,7 @@ def _closed(kit: Kit, address: str, context: ssl.SSLContext | None) -> Iterator[
     host, port = split(address)
     on_device = "whether the port is closed to strangers shows on a device"
     if kit.role == "server":
-        own = _own_address(host, kit.settings.get("BIND", ""))
+        own = own_address(host, kit.settings.get("BIND", ""))
         if own is None:
             yield checks.unknown("strangers", f"this machine is none of them: {on_device}")
             return
@@ -266,7 +269,7 @@ def _closed(kit: Kit, address: str, context: ssl.SSLContext | None) -> Iterator[
     yield checks.check_closed(address, status, kit.settings.get("CONTROL") == "open")
 
 
-def _own_address(host: str, bind: str) -> str | None:
+def own_address(host: str, bind: str) -> str | None:
     """This machine's address by which others reach it; None if none is known.
 
     A SuperLink that listens at one address only takes calls from it as its own.

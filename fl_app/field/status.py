@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fl_app.core.errors import RunError, require_positive
 from fl_app.core.events import Arrived, Benched, Dispatched, Event, Failed, Rejected
+from fl_app.field.allowed import VARIABLE, outside, ranges, written
 from fl_app.field.control import SuperLink, public_bytes
 from fl_app.field.gate import NODES, key_name
 from fl_app.field.kit import Kit
@@ -31,6 +32,9 @@ PROCESSES = {
     "fl_app.field.superlink": "superlink",
     "flower-superexec": "superexec",
 }
+
+
+NOT_ALLOWED = " (not allowed)"
 
 
 @dataclass
@@ -86,6 +90,7 @@ def rows(
     told: Mapping[str, Mapping[str, str]],
     clients: Clients,
     ahead: float,
+    allows: str = "",
 ) -> list[list[str]]:
     """The rows of the table, in the order of `COLUMNS`.
 
@@ -94,13 +99,18 @@ def rows(
         told: name of a node's key -> what the node has told of itself.
         clients: of the run.
         ahead: seconds since the last event of the run.
+        allows: versions that nodes may have, as `allowed.written`; others have a mark.
     """
     found, shown = [], set()
     for key, (name, status) in statuses.items():
         about = told.get(key, {})
         number = about.get("client", "")
         shown.add(number)
-        versions = [about.get(part, "?") for part in ("flower", "torch", "project")]
+        versions = [
+            about.get(part, "?")
+            + (NOT_ALLOWED if outside(allows, {part: about.get(part, "")}) else "")
+            for part in ("flower", "torch", "project")
+        ]
         versions.append(about.get("update", ""))
         found.append([name, status, number, *_of(clients, number, ahead), *versions])
     for number in clients.by_id.keys() - shown:  # nodes that have told nothing
@@ -179,7 +189,9 @@ def _table(kit: Kit, log: Log, clients: Clients, output: Path) -> Table:
     ahead = 0.0
     with suppress(FileNotFoundError):
         ahead = max(time.time() - (output / "events.jsonl").stat().st_mtime, 0.0)
-    return _filled(rows(dict(sorted(by_key.items(), key=_name)), _told(kit), clients, ahead))
+    allows = written(ranges(kit.settings.get(VARIABLE, "")))
+    named_nodes = dict(sorted(by_key.items(), key=_name))
+    return _filled(rows(named_nodes, _told(kit), clients, ahead, allows))
 
 
 def _name(entry: tuple[str, tuple[str, str]]) -> str:

@@ -10,6 +10,7 @@ refused, the server does not start: its port would stand open.
 
 import asyncio
 import json
+import logging
 import os
 import sys
 import threading
@@ -35,6 +36,7 @@ from starlette.middleware import Middleware
 from fl_app.core import json_log
 from fl_app.core.errors import RunError, require
 from fl_app.core.files import atomic_write
+from fl_app.field import allowed
 from fl_app.field.gate import (
     MIB,
     MOST_MIB,
@@ -48,7 +50,16 @@ from fl_app.field.gate import (
     key_name,
 )
 from fl_app.field.release import FOLDER as RELEASE_FOLDER
-from fl_app.flower.private import COMMAND, EXTENSIONS, difference, replace
+from fl_app.flower.private import (
+    COMMAND,
+    EXTENSIONS,
+    bound_database,
+    difference,
+    known,
+    replace,
+)
+
+log = logging.getLogger("flwr")
 
 VARIABLE, LOCAL, OPEN = "CONTROL", "local", "open"
 BODY, UPLOAD = "BODY_MIB", "UPLOAD_MIB"
@@ -96,6 +107,7 @@ def main(environment: Mapping[str, str] = os.environ) -> None:
     )
     most = _mebibytes(environment, BODY, MOST_MIB)
     upload = _mebibytes(environment, UPLOAD, UPLOAD_MIB)
+    allows = allowed.written(allowed.ranges(environment.get(allowed.VARIABLE, "")))
     for name in OTHER_PORTS:
         if environment.get(name) == "1" and control == LOCAL:
             raise RunError(NOT_STARTED.format(f"{name}=1 opens a port that has no gate"))
@@ -104,7 +116,9 @@ def main(environment: Mapping[str, str] = os.environ) -> None:
             raise RunError(NOT_STARTED.format(f"Flower {version('flwr')}: {found}"))
         print(f"The SuperLink has no gate: Flower {version('flwr')}: {found}", file=sys.stderr)
     else:
-        _guard(control == OPEN, most, upload, environment)
+        _guard(control == OPEN, most, upload, allows, environment)
+    if known("database"):
+        bound_database()
     import_module(COMMAND).flower_superlink()
 
 
@@ -121,7 +135,9 @@ def _mebibytes(environment: Mapping[str, str], name: str, default: int) -> int:
     return int(value) * MIB
 
 
-def _guard(opened: bool, most: int, upload: int, environment: Mapping[str, str]) -> None:
+def _guard(
+    opened: bool, most: int, upload: int, allows: str, environment: Mapping[str, str]
+) -> None:
     """Let Flower put the gate before its app, and see to it that it does before it listens."""
     command, extensions = import_module(COMMAND), import_module(EXTENSIONS)
     before = extensions.get_middleware
@@ -133,8 +149,8 @@ def _guard(opened: bool, most: int, upload: int, environment: Mapping[str, str])
         "opened": opened,
         "most": most,
         "upload": upload,
-        "facts": _facts(),
-        "note": Notes(Path(NODES)).take,
+        "facts": {**_facts(), "allows": allows},
+        "note": Notes(Path(NODES), allows).take,
         "release": Path(RELEASE_FOLDER),
     }
     gate = Middleware(Gate, **options)  # type: ignore[arg-type]
@@ -221,10 +237,11 @@ class Notes:
 
     Args:
         path: of the file.
+        allows: versions that nodes may have, as `allowed.written`; others are logged.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, allows: str = "") -> None:
+        self._path, self._allows = path, allows
         self._told: dict[str, Mapping[str, str]] = {}
         with suppress(OSError, ValueError):
             self._told = dict(json.loads(path.read_text()))
@@ -234,6 +251,8 @@ class Notes:
         if self._told.get(key) == told:
             return
         self._told[key] = told
+        if differs := allowed.outside(self._allows, told):
+            log.warning("the node of client %s: %s", told.get("client") or "?", differs)
         with suppress(OSError), atomic_write(self._path) as file:
             file.write(json.dumps(self._told, indent=1).encode())
 

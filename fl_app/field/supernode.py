@@ -20,7 +20,6 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,12 +27,15 @@ import httpx
 
 from fl_app.core import json_log
 from fl_app.core.errors import RunError
+from fl_app.field.allowed import outside, versions_here
 from fl_app.field.identity import fingerprint, known_to_server
 from fl_app.field.renewal import KIT, renewal_of
 from fl_app.field.versions import Versions
 from fl_app.node import warm
 
 LOOK = 5.0  # seconds
+AGAIN = 2.0  # seconds until a server that does not answer is asked again
+UNTRUSTED = "certificate verify failed"
 # Seconds without a heartbeat after which Flower misses a node, and some: after them, a node that is
 # online is another device.
 MISSED = 75.0
@@ -91,39 +93,70 @@ class Asks:
         self._context = ssl.create_default_context(cafile=root) if self.key else None
         mine = re.search(r"\bpartition-id=(\d+)", config or "")
         self._kit = os.environ.get(KIT, "")
-        self._about = {"client": mine[1] if mine else "", "project": _version("fl-app")}
-        self._about |= {"flower": _version("flwr"), "torch": _version("torch")}
+        self._about = {"client": mine[1] if mine else "", **versions_here()}
 
     def told(self) -> Mapping[str, str]:
         """What the server tells; nothing if it does not answer, or has no gate."""
-        if self.key is None:
-            return {}
         try:
-            about = (
-                {**self._about, "update": Versions(Path(self._kit)).told}
-                if self._kit
-                else self._about
-            )
-            return known_to_server(self._address, self.key, self._context, about) or {}
+            return self._ask()
         except httpx.HTTPError:  # the SuperNode itself tries again
             return {}
 
+    def wait(
+        self,
+        pause: Callable[[float], None] = time.sleep,
+        tell: Callable[[str], None] = lambda text: print(text, flush=True),
+    ) -> None:
+        """Wait until the server answers, so that its node knows what it says before it joins.
+
+        Args:
+            pause: waits for a number of seconds.
+            tell: reports to the user.
+        """
+        reported = False
+        while True:
+            try:
+                self._ask()
+                return
+            except httpx.TransportError as error:
+                if UNTRUSTED in str(error):
+                    return  # the SuperNode itself says so, and ends
+                if not reported:
+                    tell(f"waiting for the server: {self._address} does not answer: {error}")
+                    reported = True
+            pause(AGAIN)
+
+    def _ask(self) -> Mapping[str, str]:
+        """What the server tells; nothing if it has no gate.
+
+        Raises:
+            httpx.HTTPError: it does not answer.
+        """
+        if self.key is None:
+            return {}
+        update = {"update": Versions(Path(self._kit)).told} if self._kit else {}
+        about = {**self._about, **update}
+        return known_to_server(self._address, self.key, self._context, about) or {}
+
     def other_version(self) -> str:
-        """How the server's version of this project differs, in words; "" = it does not."""
-        theirs, ours = self.told().get("project", ""), self._about["project"]
+        """How the server's version of this project differs, in words; "" = it does not.
+
+        Also what this device has that the server does not allow its nodes.
+        """
+        told, ours = self.told(), self._about["project"]
+        theirs = told.get("project", "")
+        if differs := outside(told.get("allows", ""), self._about):
+            return (
+                f"this device has a version that the server's app does not allow: {differs}; "
+                "orders may fail until it is updated (docs/edge.md, Updates)"
+            )
         if not theirs or theirs == ours:
             return ""
+        known = "which it allows" if told.get("allows") else "orders may fail until it is updated"
         return (
             f"this device has version {ours or 'unknown'} of fl-app, and the server {theirs}: "
-            "orders may fail until it is updated (docs/edge.md, Updates)"
+            f"{known} (docs/edge.md, Updates)"
         )
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return ""
 
 
 def _node() -> None:
@@ -132,6 +165,7 @@ def _node() -> None:
     renewal = None
     if asks.key is not None:
         name = f"{fingerprint(asks.key)} in {asks.key}"
+        asks.wait()
         wait_for_key(lambda: asks.told().get("status"), name)
         if differs := asks.other_version():
             print(differs, flush=True)

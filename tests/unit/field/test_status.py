@@ -60,6 +60,11 @@ def test_a_node_that_has_told_nothing_has_a_row():
     ]
 
 
+def test_a_version_that_is_not_allowed_is_marked():
+    (found,) = rows({"K": ("n", "online")}, {"K": ABOUT}, Clients(), 0.0, "fl-app>=0.2 flwr>=1.41")
+    assert found[7:10] == ["1.41.0", "2.9.1", "0.1.0 (not allowed)"]
+
+
 def test_a_benched_client_is_seen():
     found = clients(*EVENTS, Benched(11.0, 1, 5, "norm"))
     assert found.by_id["1"].last == "benched"

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sqlite3
 import sys
 from base64 import b64encode
 from importlib import import_module
@@ -108,6 +109,26 @@ def test_a_registered_node_is_known(started: Any, tmp_path: Any) -> None:
     assert ask(app, NODE, headers={**headers, "flwr-timestamp": "2020-01-01T00:00:00+00:00"}) == 403
     state.delete_node("", node)
     assert ask(app, NODE, headers=headers) == 404
+
+
+def test_connections_to_the_database_hold_little(
+    started: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    sql = import_module(private.DATABASE)
+    monkeypatch.setattr(sql, "SQLITE_PRAGMAS", sql.SQLITE_PRAGMAS)
+    started()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    sql._set_sqlite_pragmas(connection, None)
+    found = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in private.PRAGMAS}
+    assert found == {"cache_size": -8000, "mmap_size": 0}
+    assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    connection.close()
+
+
+def test_a_flower_with_another_database_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert private.difference("database") == ""
+    monkeypatch.setattr(import_module(private.DATABASE), "SQLITE_PRAGMAS", (("cache_size", "1"),))
+    assert "does not set mmap_size" in private.difference("database")
 
 
 def test_what_nodes_tell_outlives_the_superlink(tmp_path: Any) -> None:

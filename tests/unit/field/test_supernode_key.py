@@ -73,6 +73,17 @@ def test_the_status_comes_from_the_server_of_flowers_arguments(tmp_path):
         assert asks.told() == {"status": "online", "flower": "9.9", "project": "9.9"}
         assert asks._about["client"] == "7"
         assert "of fl-app, and the server 9.9: orders may fail" in asks.other_version()
+    for allows, said in [
+        (
+            "fl-app<0.1",
+            "the server's app does not allow: fl-app 0.1.0 is not <0.1; orders may fail",
+        ),
+        ("fl-app>=0.1,<99", "and the server 9.9: which it allows"),
+    ]:
+        told = {"gate": "online", "version": "9.9", "facts": {"allows": allows}}
+        with superlink(tmp_path / "out" / "server", **told) as port:
+            asks = Asks(["--superlink", f"127.0.0.1:{port}", *words])
+            assert said in asks.other_version()
     assert asks.told() == {}  # nobody answers: the SuperNode itself tries again
     assert asks.other_version() == ""
     with superlink(tmp_path / "out" / "server") as port:  # Flower's own server, without a gate
@@ -80,6 +91,33 @@ def test_the_status_comes_from_the_server_of_flowers_arguments(tmp_path):
     insecure = Asks(["--insecure", "--superlink", "127.0.0.1:1"])
     assert insecure.key is None
     assert insecure.told() == {}
+
+
+def test_a_device_that_is_there_before_its_server_asks_it_first(tmp_path):
+    new_kit(tmp_path / "out", nodes=1, hosts=["127.0.0.1"])
+    folder = tmp_path / "out" / "node-0"
+    key = ["--auth-supernode-private-key", str(folder / "node.key")]
+    said: list[str] = []
+    with superlink(tmp_path / "out" / "server", gate="registered") as port:
+        words = ["--superlink", f"127.0.0.1:{port}", *key, "--root-certificates"]
+        there = Asks([*words, str(folder / "ca.crt")])
+        there.wait(tell=said.append)
+        new_kit(tmp_path / "other", nodes=1, hosts=["127.0.0.1"])
+        stranger = Asks([*words, str(tmp_path / "other" / "node-0" / "ca.crt")])
+        stranger.wait(tell=said.append)  # is not waited for: it is another server
+    assert said == []
+    pauses: list[float] = []
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 3:
+            raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        there.wait(pause, said.append)
+    assert said[0].startswith(f"waiting for the server: 127.0.0.1:{port} does not answer: ")
+    assert len(said) == 1
+    Asks(["--insecure", "--superlink", "127.0.0.1:1"]).wait(pause)  # there is nothing to ask
 
 
 def test_a_key_that_cannot_be_read_is_an_error(tmp_path):
