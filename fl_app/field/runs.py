@@ -186,6 +186,7 @@ class Supervisor:
             if not writer:  # none has begun to write
                 self._pause(POLL)
             elif self._dies(output, writer):
+                self._wait_for_room(output)  # a SuperLink whose disk is full can stop no run
                 status, details = self._answer(partial(self._link.status, run_id))
                 if status.startswith("finished"):
                     continue

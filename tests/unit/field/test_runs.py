@@ -420,3 +420,20 @@ def test_a_disk_that_fills_up_during_a_run_is_waited_for_before_the_next(tmp_pat
     link.complete(room=lambda folder: free.pop(0))
     assert link.submitted == [[], ["resume=auto"]]
     assert link.paused.count(30.0) == 1
+
+
+def test_a_server_app_that_dies_of_a_full_disk_is_stopped_once_there_is_room(tmp_path):
+    """Until then the SuperLink can write nothing to its database, and stops no run."""
+    free = [100 * 2**20, 0, 0, 100 * 2**20, 100 * 2**20]
+    link = Scripted(tmp_path / "run", (log, *["running"] * 3), DONE)
+    stop = link.stop
+
+    def stop_with_room(run_id):
+        assert len(free) == 1, "a SuperLink with a full disk was asked to stop a run"
+        stop(run_id)
+
+    link.stop = stop_with_room
+    app = ServerApp([42, 42, 42, None])
+    link.complete(room=lambda folder: free.pop(0), writer=app.writer, alive=app.alive)
+    assert link.paused.count(30.0) == 2
+    assert sum("waiting for room on the disk" in line for line in link.told) == 1
