@@ -18,7 +18,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from faults.field import NODES, Disappointed, Field, Run
+from faults.field import Disappointed, Field, Run
 from faults.groups import GROUPS, QUICK, UNTESTED, Group
 from faults.injections import SECONDS, Injection
 from faults.story import Span, share
@@ -36,18 +36,24 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
         folder: new; for logs and the run's files.
         window: least seconds over which the rate of the other clients is measured.
     """
+    if reason := group.missing():
+        return [Row(name, untested=reason) for name in group.faults]
     rows = {name: Row(name, problems=["never injected"]) for name in group.faults}
     began, ended = time.monotonic(), ""
-    print(f"{group.name}: starting {NODES} SuperNodes", flush=True)
-    field = Field(folder)
+    print(f"{group.name}: starting {group.nodes} SuperNodes", flush=True)
+    field, everybody = Field(folder, group.nodes), range(group.nodes)
+    # A disk of the server's own also has its run.
+    output = field.kit("server") / "run" if "server" in group.disks else folder / "run"
     try:
-        field.start(keys=group.keys, resident=group.resident)
-        field.give(range(NODES), seconds=SECONDS)
-        run = field.submit(group.overrides, folder / "run")
-        run.until(lambda: run.answered() == {*range(NODES)}, "every node has answered")
+        field.start(
+            keys=group.keys, resident=group.resident, disks=group.disks, server=group.server
+        )
+        field.give(everybody, seconds=SECONDS)
+        run = field.submit(group.overrides, output)
+        run.until(lambda: run.answered() == {*everybody}, "every node has answered")
         first = quiet(run, window)
         for injection in group.injections:
-            others = {*range(NODES)} - {*injection.nodes, group.resident}
+            others = {*everybody} - {*injection.nodes, group.resident}
             start = run.now()
             for name, seen in observe(injection, run).items():
                 rows[name] = seen
@@ -60,7 +66,7 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
             for name in injection.names:
                 row = rows[name]
                 row.others, row.calm, row.disturbed = sorted(others), calm, disturbed
-        field.give(range(NODES), seconds=0.0)
+        field.give(everybody, seconds=0.0)
         run.finish()
     except (Disappointed, RunError, OSError, ValueError) as error:
         ended = str(error)
@@ -72,6 +78,8 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
     finally:
         if not field.stop():
             ended = ended or "a process was left behind"
+    if output != folder / "run" and output.exists():
+        shutil.move(output, folder / "run")  # the kit is removed
     judge(list(rows.values()), folder / "run", ended)
     print(f"{group.name}: {time.monotonic() - began:.0f} s", flush=True)
     return list(rows.values())

@@ -7,12 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
+from faults.disks import Disk
 from faults.link import HOST, Link, Way
 from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
@@ -42,26 +44,39 @@ class Field:
     """
 
     def __init__(self, folder: Path, nodes: int = NODES) -> None:
-        self._folder = folder.resolve()
+        self.folder = folder.resolve()
+        self.disks: dict[str, Disk] = {}
+        self.links: list[Link] = []
+        self.port = 0
         self._nodes = nodes
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
+        self._settings: list[dict[str, str]] = []
         self._leaving = threading.Event()
-        self.links: list[Link] = []
 
-    def start(self, *, keys: bool, resident: int | None = None) -> None:
+    def start(
+        self,
+        *,
+        keys: bool,
+        resident: int | None = None,
+        disks: Mapping[str, int] = MappingProxyType({}),
+        server: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Start all processes, and wait until all nodes are online.
 
         Args:
             keys: whether there are certificates, and a key for every node. Otherwise connections
                 are not encrypted, and any node may join.
             resident: index of the node with a resident trainer; None = no node.
+            disks: name of a folder of the kit -> MiB of a disk of its own, which needs root.
+            server: settings of the server.
 
         Raises:
             Disappointed: the nodes are not online in time.
+            OSError: a disk cannot be made.
         """
-        self._folder.mkdir(parents=True)
+        self.folder.mkdir(parents=True)
         port, *node_ports = free_ports(1 + self._nodes)
-        kit = self._folder / "kit"
+        kit, self.port = self.folder / "kit", port
         new_kit(
             kit,
             nodes=self._nodes,
@@ -70,8 +85,10 @@ class Field:
             insecure=not keys,
             finish=enrol if keys else lambda server: None,
         )
+        for name, mebibytes in disks.items():
+            self.disks[name] = Disk(kit / name, mebibytes)
         self.give(range(self._nodes), seconds=0.0)
-        self._keep("server")
+        self._keep("server", server)
         self._control = SuperLink(Kit.read(kit / "server"), app=APP)
         for node, node_port in enumerate(node_ports):
             self.links.append(Link(port))
@@ -80,13 +97,18 @@ class Field:
             )
             if node == resident:
                 config += " resident=true"
-            self._keep(
-                f"node-{node}",
-                SUPERLINK=f"{HOST}:{self.links[node].port}",
-                PORT=str(node_port),
-                NODE_CONFIG=config,
-            )
+            mine = {"SUPERLINK": f"{HOST}:{self.links[node].port}", "PORT": str(node_port)}
+            self._settings.append({**mine, "NODE_CONFIG": config})
+            self._keep(f"node-{node}", self._settings[node])
         wait_for(lambda: self.online() == self._nodes, f"{self._nodes} nodes are online")
+
+    def kit(self, name: str) -> Path:
+        """A folder of the kit."""
+        return self.folder / "kit" / name
+
+    def settings(self, node: int) -> dict[str, str]:
+        """Settings of a node, beside those of its folder."""
+        return self._settings[node]
 
     def online(self) -> int:
         """How many nodes are online."""
@@ -110,7 +132,7 @@ class Field:
 
     def processes(self, where: str, name: str) -> list[psutil.Process]:
         """Processes of ``server`` or ``node-<i>`` whose command line holds `name`."""
-        home = str(self._folder / "kit" / where / "flower")
+        home = str(self.folder / "kit" / where / "flower")
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -124,10 +146,12 @@ class Field:
 
     def log(self, name: str) -> str:
         """Output of a supervised process."""
-        return (self._folder / f"{name}.log").read_text(errors="replace")
+        return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def mend(self) -> None:
-        """Remove the faults of every link."""
+        """Remove the faults of every link and every disk."""
+        for disk in self.disks.values():
+            disk.free()
         for link in self.links:
             link.up, link.down = Way(), Way()
             link.repeat("")
@@ -160,21 +184,24 @@ class Field:
                 for process in self.processes(name, ""):
                     process.kill()
             return False
+        finally:
+            for disk in self.disks.values():
+                disk.close()
         return True
 
     def _orders(self, node: int) -> Path:
-        return self._folder / f"orders-{node}.json"
+        return self.folder / f"orders-{node}.json"
 
-    def _keep(self, name: str, **settings: str) -> None:
+    def _keep(self, name: str, settings: Mapping[str, str]) -> None:
         environment = {
             **os.environ,
             **settings,
             "OMP_NUM_THREADS": "1",  # the nodes share this machine's cores
-            "FL_APP_STATE_DIR": str(self._folder / "state"),
+            "PYTHONPATH": os.pathsep.join([str(APP.parents[1]), *sys.path]),  # of `faults`
         }
-        with (self._folder / f"{name}.log").open("wb") as log:
+        with (self.folder / f"{name}.log").open("wb") as log:
             self._keepers[name] = subprocess.Popen(
-                [sys.executable, "-m", "fl_app.field", "keep", str(self._folder / "kit" / name)],
+                [sys.executable, "-m", "fl_app.field", "keep", str(self.folder / "kit" / name)],
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -241,6 +268,10 @@ class Run:
     def submitted(self) -> int:
         """How often the supervisor has submitted the run."""
         return self._told.count(" submitted: ")
+
+    def told(self, text: str) -> int:
+        """How often the supervisor has said something."""
+        return self._told.count(text)
 
     def until(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
         """Wait until a condition is true.

@@ -1,9 +1,13 @@
 """Groups of faults: each is injected into one federation and one run."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+from faults import garbage
+from faults.disks import missing
+from faults.doors import NOT_ALLOWED, other_version, second_device, stranger
 from faults.field import NODES
+from faults.full import COUNTING, node_disk_full, restored, server_disk_full
 from faults.injections import (
     SECONDS,
     UPDATES,
@@ -25,6 +29,7 @@ from faults.injections import (
 ALL = range(NODES)
 CYCLE = 8.5  # least seconds of an order: the client sleeps for 8
 EACH = 2  # updates in a version
+BENCH_AFTER = 4  # refused replies of a client
 UNTESTED = {
     "packet-loss": "needs netem in the kernel: a proxy in user space works above TCP, which "
     "resends lost packets, so a loss would only be more latency"
@@ -42,6 +47,11 @@ class Group:
         estimate: expected duration in seconds, from which the number of versions is computed.
         injections: in the order in which they happen.
         resident: index of the node with a resident trainer; None = no node.
+        nodes: how many there are.
+        more: overrides of the run, beside those of every group.
+        disks: name of a folder of the kit -> MiB of a disk of its own.
+        server: settings of the server.
+        missing: says why the faults cannot be injected on this machine; "" = they can.
     """
 
     name: str
@@ -50,6 +60,11 @@ class Group:
     estimate: float
     injections: Sequence[Injection]
     resident: int | None = None
+    nodes: int = NODES
+    more: Sequence[str] = ()
+    disks: Mapping[str, int] = field(default_factory=dict)
+    server: Mapping[str, str] = field(default_factory=dict)
+    missing: Callable[[], str] = lambda: ""
 
     @property
     def faults(self) -> list[str]:
@@ -59,14 +74,17 @@ class Group:
     @property
     def overrides(self) -> list[str]:
         """Hydra overrides of the run."""
-        versions = round(self.estimate * NODES / CYCLE / EACH)
+        versions = round(self.estimate * self.nodes / CYCLE / EACH)
+        concurrency = f"algorithm.schedule.concurrency={self.nodes}"
         return [
-            *("algorithm=fedbuff", "runtime=deployment", "partition=iid", f"num_clients={NODES}"),
+            *("algorithm=fedbuff", "runtime=deployment", "partition=iid"),
+            f"num_clients={self.nodes}",
             *("task=synthetic", "task.model=lenet", "task.num_examples=500", "task.num_test=100"),
-            *(f"algorithm.schedule.concurrency={NODES}", f"algorithm.schedule.buffer_size={EACH}"),
+            *(concurrency, f"algorithm.schedule.buffer_size={EACH}"),
             *("algorithm.client.local_epochs=1", "eval_every=1000", "checkpoint_every=1"),
             *(f"num_versions={versions}", f"deadline={self.deadline}", "tensorboard=false"),
             *("guard.max_norm_ratio=10", "guard.max_examples=100000"),
+            *self.more,
         ]
 
     def only(self, names: Sequence[str]) -> "Group":
@@ -121,6 +139,36 @@ GROUPS = (
             server_killed("server-app-killed", "flwr-serverapp", ALL),
             server_killed("superlink-killed", "fl_app.field.superlink", ALL),
         ],
+    ),
+    Group(
+        "doors",
+        keys=True,
+        deadline=60.0,
+        estimate=240.0,
+        nodes=3,
+        server={"NODE_VERSIONS": NOT_ALLOWED},
+        injections=[other_version(0), stranger(), second_device(1)],
+    ),
+    Group(
+        "disks",
+        keys=True,
+        deadline=80.0,
+        estimate=420.0,
+        nodes=3,
+        resident=0,
+        more=[COUNTING],
+        disks={"server": 256, "node-0": 256},
+        missing=missing,
+        injections=[node_disk_full(0), restored(0), server_disk_full([0, 1, 2], seconds=70.0)],
+    ),
+    Group(
+        "garbage",
+        keys=True,
+        deadline=90.0,
+        estimate=140.0,  # most nodes are benched soon
+        nodes=garbage.NODES,
+        more=[f"guard.bench_after={BENCH_AFTER}"],
+        injections=[garbage.garbage(seconds=60.0)],
     ),
 )
 

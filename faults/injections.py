@@ -104,7 +104,7 @@ def late(node: int, seconds: float) -> Injection:
         order = _ended(run, node, f"late:{seconds}", since)
         run.until(lambda: bool(_order(run, node, order.sequence).late), "the late reply comes")
         order = _order(run, node, order.sequence)
-        _expect(order, "failure", "deadline passed")
+        expect(order, "failure", "deadline passed")
         if "late: its deadline" not in order.late:
             raise Disappointed(f"the late reply was {order.late!r}")
         yield "late-reply", f"failure: {order.reason}; reject: {order.late}"
@@ -116,7 +116,7 @@ def duplicates(node: int) -> Injection:
     """All requests with which the node sends an update are repeated after it has arrived."""
 
     def inject(run: Run) -> Seen:
-        link, first = run.field.links[node], _last(run, node) + 1
+        link, first = run.field.links[node], last_order(run, node) + 1
         link.repeat(PUSH, after=PULL)
         run.until(lambda: _answered(run, node, first) >= 3, "the node answers three times")
         link.repeat("")
@@ -147,7 +147,7 @@ def upload_disturbed(node: int) -> Injection:
         run.until(lambda: bool(lost()), "an update is lost")
         link.repeat("")
         order = lost()[0]
-        _answers_again(run, node, order.sequence)
+        answers_again(run, node, order.sequence)
         yield "upload-disturbed", _story(run, order)
 
     return Injection(["upload-disturbed"], inject, [node])
@@ -162,10 +162,10 @@ def client_app_killed(node: int) -> Injection:
     def inject(run: Run) -> Seen:
         process, sequence = _training(run, node)
         process.kill()
-        order = _outcome(run, node, sequence)
+        order = outcome(run, node, sequence)
         if order.ended != "failure":
             raise Disappointed(f"its order ended with {order.ended}")
-        _answers_again(run, node, sequence)
+        answers_again(run, node, sequence)
         yield "client-app-killed", _story(run, order)
 
     return Injection(["client-app-killed"], inject, [node])
@@ -178,12 +178,12 @@ def client_app_hangs(node: int) -> Injection:
         process, sequence = _training(run, node)
         process.suspend()
         try:
-            order = _outcome(run, node, sequence)
-            _expect(order, "failure", "deadline passed")
+            order = outcome(run, node, sequence)
+            expect(order, "failure", "deadline passed")
         finally:
             with suppress(psutil.NoSuchProcess):
                 process.resume()
-        _answers_again(run, node, sequence)
+        answers_again(run, node, sequence)
         yield "client-app-hangs", _story(run, order)
 
     return Injection(["client-app-hangs"], inject, [node])
@@ -196,11 +196,11 @@ def node_killed(node: int, name: str) -> Injection:
         _, sequence = _training(run, node)
         began = time.monotonic()
         _kill(run, f"node-{node}", "fl_app.field.supernode")
-        order = _outcome(run, node, sequence)
+        order = outcome(run, node, sequence)
         if order.ended != "failure":
             raise Disappointed(f"its order ended with {order.ended}")
         missed = time.monotonic() - began
-        _answers_again(run, node, sequence)
+        answers_again(run, node, sequence)
         starts = run.field.log(f"node-{node}").count("starts again in")
         yield (
             name,
@@ -217,15 +217,15 @@ def resident_killed(node: int) -> Injection:
     def inject(run: Run) -> Seen:
         field, where = run.field, f"node-{node}"
         (process,) = field.processes(where, "fl_app.node.resident")
-        last = _last(run, node)
+        last = last_order(run, node)
         process.kill()
-        run.until(lambda: _last(run, node) > last + 1, "the node is given orders again")
+        run.until(lambda: last_order(run, node) > last + 1, "the node is given orders again")
         told = [o for o in orders(run.events(), node) if o.sequence >= last]
         if failed := [o for o in told if o.ended not in ("arrival", "")]:
             raise Disappointed(f"an order was lost: {failed[0]}")
         starts = len(re.findall(r"resident process \d+ has started", field.log(where)))
         yield "resident-killed", f"no order lost: resident process {starts} carried it out"
-        last = _last(run, node)
+        last = last_order(run, node)
 
         def given_up() -> bool:
             for process in field.processes(where, "fl_app.node.resident"):
@@ -234,7 +234,7 @@ def resident_killed(node: int) -> Injection:
             return "no resident process is started for" in field.log(where)
 
         run.until(given_up, "no resident is started any more")
-        alone = _last(run, node)  # is carried out by Flower's process
+        alone = last_order(run, node)  # is carried out by Flower's process
         run.until(lambda: _answered(run, node, alone) > 0, "the node answers again")
         told = [o for o in orders(run.events(), node) if o.sequence >= last]
         if failed := [o for o in told if o.ended not in ("arrival", "")]:
@@ -248,12 +248,12 @@ def server_killed(name: str, process: str, nodes: Sequence[int]) -> Injection:
     """SIGKILL of the ServerApp or the SuperLink; the run's supervisor submits it again."""
 
     def inject(run: Run) -> Seen:
-        began, version = time.monotonic(), _version(run)
+        began, version = time.monotonic(), version_of(run)
         submitted, lost = run.submitted(), _lost(run)
         _kill(run, "server", process)
         run.until(lambda: run.submitted() > submitted, "the run is submitted again")
         again = time.monotonic() - began
-        run.until(lambda: _version(run) > version + 1, "the run goes on")
+        run.until(lambda: version_of(run) > version + 1, "the run goes on")
         if not _lost(run) > lost:
             raise Disappointed("the log does not tell which orders were lost")
         yield (
@@ -277,8 +277,8 @@ def link_cut(node: int, seconds: float) -> Injection:
         run.wait(seconds)
         run.field.links[node].restore()
         restored = time.monotonic()
-        order = _outcome(run, node, sequence)
-        _answers_again(run, node, _last(run, node))
+        order = outcome(run, node, sequence)
+        answers_again(run, node, last_order(run, node))
         again = time.monotonic() - restored
         yield "link-cut", f"{seconds:.0f} s: {_story(run, order)}; answers {again:.0f} s after"
 
@@ -317,7 +317,7 @@ def _cycle(run: Run, node: int, count: int) -> Iterator[list[float]]:
     cycles: list[float] = []
     before = [o for o in orders(run.events(), node) if o.ended]
     cycles.append(sum(o.end - o.start for o in before if o.end is not None) / len(before))
-    sequence = _last(run, node)
+    sequence = last_order(run, node)
     yield cycles
     run.until(lambda: _answered(run, node, sequence + 1) >= count, f"{count} updates arrive")
     told = [o for o in orders(run.events(), node) if o.ended][sequence + 1 :]
@@ -337,7 +337,7 @@ def _order(run: Run, node: int, sequence: int) -> OrderRecord:
     return orders(run.events(), node)[sequence]
 
 
-def _last(run: Run, node: int) -> int:
+def last_order(run: Run, node: int) -> int:
     """Sequence number of a node's last order."""
     return len(orders(run.events(), node)) - 1
 
@@ -350,10 +350,10 @@ def _story(run: Run, order: OrderRecord) -> str:
     return f"{order.ended} after {(order.end or order.start) - order.start:.0f} s{reason}{late}"
 
 
-def _outcome(run: Run, node: int, sequence: int) -> OrderRecord:
+def outcome(run: Run, node: int, sequence: int) -> OrderRecord:
     """Wait until an order has ended."""
     run.until(
-        lambda: _last(run, node) >= sequence and bool(_order(run, node, sequence).ended),
+        lambda: last_order(run, node) >= sequence and bool(_order(run, node, sequence).ended),
         f"order {sequence} of client {node} ends",
     )
     return _order(run, node, sequence)
@@ -368,10 +368,10 @@ def _ended(run: Run, node: int, fault: str, since: int) -> OrderRecord:
 
     run.until(lambda: bool(sequences()), f"client {node} takes {fault}")
     (sequence,) = sequences()
-    return _outcome(run, node, sequence)
+    return outcome(run, node, sequence)
 
 
-def _expect(order: OrderRecord, kind: str, reason: str) -> None:
+def expect(order: OrderRecord, kind: str, reason: str) -> None:
     if order.ended != kind or reason not in order.reason:
         raise Disappointed(f"expected {kind} {reason!r}, got {order.ended} {order.reason!r}")
 
@@ -382,7 +382,7 @@ def _answered(run: Run, node: int, since: int) -> int:
     return sum(o.ended == "arrival" for o in told)
 
 
-def _answers_again(run: Run, node: int, sequence: int) -> None:
+def answers_again(run: Run, node: int, sequence: int) -> None:
     """Wait for an update of an order after this one."""
     run.until(lambda: _answered(run, node, sequence + 1) > 0, f"node {node} answers again")
 
@@ -400,7 +400,7 @@ def _training(run: Run, node: int) -> tuple[psutil.Process, int]:
             sequence = int(str(note["sequence"]))
             with suppress(psutil.NoSuchProcess):
                 process = psutil.Process(int(str(note["pid"])))
-                if _last(run, node) >= sequence and not _order(run, node, sequence).ended:
+                if last_order(run, node) >= sequence and not _order(run, node, sequence).ended:
                     found.append((process, sequence))
         return bool(found)
 
@@ -416,7 +416,7 @@ def _kill(run: Run, where: str, name: str) -> None:
         process.kill()
 
 
-def _version(run: Run) -> int:
+def version_of(run: Run) -> int:
     return sum(isinstance(event, Aggregated) for event in run.events())
 
 

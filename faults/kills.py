@@ -55,7 +55,12 @@ class Kill:
 
 
 def kill_often(
-    field: Field, run: Run, times: int, rng: random.Random, together: int = 1
+    field: Field,
+    run: Run,
+    times: int,
+    rng: random.Random,
+    together: int = 1,
+    only: Collection[str] = (*SERVER, *NODE),
 ) -> list[str]:
     """Kill processes at random moments; returns what is wrong afterwards.
 
@@ -65,12 +70,14 @@ def kill_often(
         times: how often.
         rng: draws processes and moments.
         together: how many processes are killed at the same time.
+        only: kinds of processes that are killed.
     """
     problems: list[str] = []
     kills: list[Kill] = []
     published: list[Aggregated] = []  # the newest version at each kill
+    among = [(where, name) for where, name in PROCESSES if name in only]
     for i in range(0, times, together):
-        chosen = rng.sample(PROCESSES, min(together, times - i))
+        chosen = rng.sample(among, min(together, times - i))
         told = f"{i + 1}: {', '.join(f'{name} of {where}' for where, name in chosen)}"
         try:
             time.sleep(rng.uniform(0.0, 2 * SECONDS))
@@ -191,6 +198,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m faults.kills", description=__doc__)
     parser.add_argument("--times", type=int, default=40)
     parser.add_argument("--together", type=int, default=1, help="processes killed at once (1)")
+    parser.add_argument(
+        "--only", nargs="+", choices=(*SERVER, *NODE), default=(*SERVER, *NODE), help="kinds (all)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of processes and moments")
     parser.add_argument("--folder", type=Path, help="new; for logs and the run (a temporary one)")
     options = parser.parse_args()
@@ -203,7 +213,7 @@ def main() -> int:
             field.give(range(NODES), seconds=SECONDS)
             run = field.submit(RUN, folder / "run")
             rng = random.Random(options.seed)
-            problems = kill_often(field, run, options.times, rng, options.together)
+            problems = kill_often(field, run, options.times, rng, options.together, options.only)
         finally:
             field.stop()
     print(*problems or ["nothing was lost"], sep="\n")

@@ -16,9 +16,12 @@ class Absent:
 
     stopped: list[Path] = []  # noqa: RUF012  # looked at by the tests
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, nodes: int) -> None:
         self.folder = folder
         folder.mkdir(parents=True)
+
+    def kit(self, name: str) -> Path:
+        return self.folder / "kit" / name
 
     def start(self, **settings: Any) -> None:
         raise Disappointed("not within 1 s: 5 nodes are online")

@@ -107,3 +107,10 @@ def test_an_interruption_does_not_lose_the_judgement(
     monkeypatch.setattr(kills, "kill", interrupted)
     assert problems(told)[-1] == "the log does not hold every version once"
     assert "interrupted after 0 kills" in capsys.readouterr().out
+
+
+def test_only_some_kinds_of_processes_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = Told(monkeypatch)
+    rng = random.Random(0)
+    assert kills.kill_often(told, told, 4, rng, only=["flwr-serverapp"]) == []  # type: ignore[arg-type]
+    assert told.killed == 4 * [("server", "flwr-serverapp")]
