@@ -240,6 +240,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--measured", type=Path, help="CSV of the rack's own seconds")
     parser.add_argument("--updates", type=int, help="count every run up to this client update")
     given = parser.parse_args(arguments)
+    if given.updates is not None and given.updates < 1:
+        parser.error(f"--updates {given.updates} must be at least 1: nothing would be counted")
     try:
         cells = cells_in(given.folder)
         folders = [cells_in(folder) for folder in given.trained or ()]

@@ -17,6 +17,7 @@ Neither the waits nor the links are told to the fit.
 
 import argparse
 import json
+import math
 import random
 import shutil
 import signal
@@ -221,6 +222,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m scripts.twin")
     parser.add_argument("--seconds", type=float, default=600.0, help="length of the run (600)")
     given = parser.parse_args(arguments)
+    if not 0 < given.seconds < math.inf:
+        parser.error(f"--seconds {given.seconds:g} must be a number > 0: nothing would be recorded")
     seconds, half = given.seconds, given.seconds / 2
     folder = Path(f"outputs/twin-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C

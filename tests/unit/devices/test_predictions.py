@@ -11,6 +11,7 @@ from scripts.fit_pi_rack import add_intervals, mean_step, simulated, table_of
 from scripts.fit_pi_rack import drawn as drawn_logs
 from scripts.pi_rack import LEVELS, main, predicted
 from scripts.twin import Course, course, drawn, mean_of
+from scripts.twin import main as federation
 
 KINDS = ["rpi5", "rpi4"]
 
@@ -118,6 +119,16 @@ def test_a_round_of_all_is_trained_once_for_both_kinds_of_boards(
     measured = "105 ± 7|105 ± 7|160 ± 14|160 ± 14||"
     assert f"|fedavg@equal-iid|measured|2|{measured}" in lines
     assert lines[-1] == "- mixed-iid: fedavg (not trained to 60 %: fedbuff)"
+
+
+def test_numbers_out_of_their_bounds_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([".", "--updates", "0"])
+    assert "--updates 0 must be at least 1" in capsys.readouterr().err
+    for seconds in ("-1", "nan", "inf"):
+        with pytest.raises(SystemExit):
+            federation(["--seconds", seconds])
+        assert f"--seconds {seconds} must be a number > 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
