@@ -165,7 +165,7 @@ def test_drawn_logs_are_as_long_and_differ_from_draw_to_draw() -> None:
 def test_intervals_are_those_of_the_refits() -> None:
     tables = [table_of(20.0 + n, 0.0, 0.2, 5.0, [90.0, 80.0 - n]) for n in (0, -1, 1)]
     add_intervals(tables[0], tables[1:])
-    half = 1.96 * 2**0.5
+    half = 1.96
     rpi5, rpi4 = (tables[0]["kinds"][kind]["interval"] for kind in ("rpi5", "rpi4"))
     assert rpi5 == pytest.approx([20 - half, 20 + half], abs=1e-3)
     assert rpi4[0] == [90.0, 90.0]
