@@ -20,10 +20,11 @@ from fl_app.cluster.connection import RayCluster
 from fl_app.cluster.crew import Crew
 from fl_app.cluster.mailbox import ClusterMailbox
 from fl_app.cluster.parcels import pack_object
+from fl_app.cluster.results import Results
 from fl_app.cluster.versions import Versions
 from fl_app.cluster.worker import Setup
 from fl_app.engine.clock import Mailbox
-from fl_app.runner.on_cluster import KEPT_MODELS, SHARE_OF_VERSIONS
+from fl_app.runner.on_cluster import KEPT_MODELS, SHARE
 from fl_app.tasks.task import Task
 
 WORKS = {f"R{workload.work[1:]}": workload for workload in WORKLOADS}
@@ -40,12 +41,11 @@ def on_cluster(workload: Workload, task: Task) -> Mailbox:
     )
     data = pack_object(task)
     size = 4 * initial_vector(task, seed=0)[0].size
-    store = KEPT_MODELS * size + sum(buffer.nbytes for buffer in data[1])
-    cluster = RayCluster(None, store_bytes=store)
+    models = KEPT_MODELS * size
+    cluster = RayCluster(None, store_bytes=models + sum(buffer.nbytes for buffer in data[1]))
     crew = Crew(cluster, pack_object(setup), lambda: data)
-    return ClusterMailbox(
-        crew, Versions(cluster.put, store // SHARE_OF_VERSIONS, cluster.inline_bytes)
-    )
+    versions = Versions(cluster.put, models // SHARE, cluster.inline_bytes)
+    return ClusterMailbox(crew, versions, Results(models // SHARE, cluster.inline_bytes))
 
 
 def _trainer(workload: Workload, task: Task, **settings: Any) -> LocalTrainer:

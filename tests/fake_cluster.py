@@ -10,6 +10,7 @@ from fl_app.cluster.facts import Facts
 from fl_app.cluster.machines import Lost, Machine, Outcome
 from fl_app.cluster.mailbox import ClusterMailbox
 from fl_app.cluster.parcels import Packed, pack_object
+from fl_app.cluster.results import Results
 from fl_app.cluster.versions import Versions
 from fl_app.cluster.worker import ClusterWorker
 from fl_app.engine.worker import Trainer
@@ -135,6 +136,6 @@ def mailbox_over(
     """A mailbox whose workers are those of the cluster; `more` is for `Crew`."""
     crew = Crew(cluster, pack_object("setup"), lambda: pack_object("task"), num_workers, **more)
     versions = Versions(cluster.put, 10**9, cluster.inline_bytes)
-    mailbox = ClusterMailbox(crew, versions, patience=patience)
+    mailbox = ClusterMailbox(crew, versions, Results(10**9, 0), patience=patience)
     mailbox.pull(0.0)  # until all workers are ready
     return mailbox

@@ -10,7 +10,8 @@ from queue import Empty
 
 from fl_app.cluster.crew import Crew, Member
 from fl_app.cluster.machines import Lost, Outcome
-from fl_app.cluster.parcels import owned, pack
+from fl_app.cluster.parcels import pack
+from fl_app.cluster.results import Results
 from fl_app.cluster.versions import Versions
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply, Vector
@@ -41,6 +42,7 @@ class ClusterMailbox:
     Args:
         crew: the workers.
         versions: of the model, in the cluster's store.
+        results: what is done with the vectors that come back.
         patience: real seconds that one order may take.
         monotonic: tells real time.
 
@@ -53,12 +55,14 @@ class ClusterMailbox:
         self,
         crew: Crew,
         versions: Versions,
+        results: Results,
         *,
         patience: float = 600.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._crew = crew
         self._versions = versions
+        self._results = results
         self._patience = patience
         self._monotonic = monotonic
         self._waiting: deque[Order] = deque()
@@ -160,7 +164,7 @@ class ClusterMailbox:
             calls[0].since = self._monotonic()
         for order in call.orders:
             self._deaths.pop(order.number, None)
-        self._replies.extend(map(owned, replies))
+        self._replies.extend(self._results.take(replies))
         each = max(seconds / len(call.orders), 1e-6)
         self._size = max(1, min(int(CALL_SECONDS / each), MOST_ORDERS))
 

@@ -2,14 +2,14 @@
 
 import io
 import pickle
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.types import NO_EXTRA, Order, Reply, Vector
+from fl_app.core.types import NO_EXTRA, Order, Vector
 from fl_app.engine.clock import NO_VECTOR
 
 NOTHING = -1  # in place of a vector's place: it is empty
@@ -75,32 +75,6 @@ def unpack(parcels: Sequence[Parcel], vectors: Sequence[Vector]) -> list[Order]:
         )
         for parcel in parcels
     ]
-
-
-def owned(reply: Reply) -> Reply:
-    """A reply whose arrays lie in memory of this process, and no longer in the store."""
-    upload = reply.upload
-    if upload is None:
-        return reply
-
-    def copy(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return {name: copy(entry) for name, entry in value.items()}
-        if not isinstance(value, np.ndarray):
-            return value  # malformed, which the engine refuses
-        copied = value.copy()
-        copied.flags.writeable = False
-        return copied
-
-    return replace(
-        reply,
-        upload=replace(
-            upload,
-            vector=copy(upload.vector),
-            state=copy(upload.state),
-            extra=copy(upload.extra) or NO_EXTRA,
-        ),
-    )
 
 
 Packed: TypeAlias = tuple[bytes, list[NDArray[np.uint8]]]

@@ -9,6 +9,7 @@ from fl_app.cluster.crew import Crew
 from fl_app.cluster.facts import digest_of_data
 from fl_app.cluster.mailbox import ClusterMailbox
 from fl_app.cluster.parcels import Packed, pack_object
+from fl_app.cluster.results import Results
 from fl_app.cluster.versions import Versions
 from fl_app.cluster.worker import Setup
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from fl_app.runner.factory import Components
 
 KEPT_MODELS = 64  # for which a store that is started for a run has room, besides the data
-SHARE_OF_VERSIONS = 4  # of a store, one part in so many is for model versions
+SHARE = 4  # of a store: one part in so many is for model versions, and one for results
 
 
 def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
@@ -38,10 +39,10 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
             packed.append(pack_object(task))
         return packed[0]
 
-    needed = KEPT_MODELS * components.sizes.model
+    data_bytes = 0
     if not by_name:  # else the workers of this machine load what lies on its disk
         content, buffers = packed_task()
-        needed += len(content) + sum(buffer.nbytes for buffer in buffers)
+        data_bytes = len(content) + sum(buffer.nbytes for buffer in buffers)
     setup = pack_object(
         Setup(
             config=OmegaConf.to_yaml(config, resolve=True),
@@ -56,7 +57,7 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
         num_workers=num_workers,
         cpus=runtime.cpus_per_worker,
         gpus=runtime.gpus_per_worker,
-        store_bytes=needed,
+        store_bytes=KEPT_MODELS * components.sizes.model + data_bytes,
     )
     machines = cluster.machines().values()
     parallel, room = config.experiment.parallel, sum(machine.room for machine in machines)
@@ -66,9 +67,11 @@ def build_cluster_mailbox(components: "Components") -> ClusterMailbox:
             f"experiment.parallel={parallel} must be at most {room}, the number of workers for "
             "which the cluster has room: further cells would wait for processors that others hold"
         )
-    stores = [machine.store_bytes for machine in machines]
+    smallest = min((machine.store_bytes for machine in machines), default=0)
+    share = max(smallest - data_bytes, 0) // (SHARE * parallel)
     return ClusterMailbox(
         Crew(cluster, setup, packed_task, num_workers, shares=parallel, patience=runtime.patience),
-        Versions(cluster.put, min(stores, default=0) // SHARE_OF_VERSIONS, cluster.inline_bytes),
+        Versions(cluster.put, share, cluster.inline_bytes),
+        Results(share, cluster.inline_bytes),
         patience=runtime.patience,
     )

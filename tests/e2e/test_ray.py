@@ -4,7 +4,9 @@ import gc
 import json
 import os
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -176,6 +178,15 @@ def test_the_same_files_as_inprocess(cluster: Any, tmp_path: Path) -> None:
         assert_same(tmp_path / "here" / name, there / name)
 
 
+def test_vectors_that_are_read_in_the_store(cluster: Any, tmp_path: Path) -> None:
+    """LeNet's are too large for a call, and so few that all of them stay in the store."""
+    settings = ["algorithm=scaffold", "task=synthetic", "task.num_examples=400", "partition=iid"]
+    settings += ["algorithm.client.batch_size=10", "num_versions=8", "eval_every=4"]
+    output_of(words(cluster, tmp_path / "there", settings))
+    here(tmp_path / "here", *settings)
+    assert_same(tmp_path / "here", tmp_path / "there")
+
+
 def test_a_machine_lost_at_ten_moments_takes_nothing_along(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -282,6 +293,35 @@ def test_cells_side_by_side_share_a_cluster(cluster: Any, tmp_path: Path) -> Non
         assert_same(tmp_path / "here" / cell, there / cell)
 
 
+def test_more_cells_than_there_is_room_for_are_refused(cluster: Any, tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "fl_app", *CELLS, f"hydra.run.dir={tmp_path}"]
+    line += ["experiment.parallel=4", "runtime=ray", f"runtime.address={cluster.address}"]
+    told = output_of(line, status=2).splitlines()[-1]
+    assert "experiment.parallel=4 must be at most 3" in told
+
+
+def test_workers_come_up_where_gpus_are(start: Callable[..., Any], tmp_path: Path) -> None:
+    """The GPUs are made up: Ray counts what a machine says that it has."""
+    own = start(1)
+    gpus = own.add_node(num_cpus=4, num_gpus=1, object_store_memory=STORE)
+    settings = ["num_versions=60", "eval_every=1", "runtime.device=auto"]
+    here(tmp_path / "here", *settings)
+    command = words(own, tmp_path / "there", [*settings, "runtime.gpus_per_worker=0.5"])
+    with started(command) as process:
+        wait_for_version(process, tmp_path / "there", 1)
+        raylets = {worker.ppid() for worker in workers()}
+        count = len(workers())
+        process.ended()
+    assert raylets == {gpus.all_processes["raylet"][0].process.pid}
+    assert count == 2
+    assert_same(tmp_path / "here", tmp_path / "there")
+    command = words(own, tmp_path / "none", ["runtime.device=auto", "runtime.gpus_per_worker=2"])
+    told = output_of(command, status=2).splitlines()[-1]
+    assert "runtime.gpus_per_worker is more than any machine of the cluster has" in told
+    assert "4 CPUs and 1 GPUs" in told
+    own.shutdown()
+
+
 SCRIPT = """
 import sys
 
@@ -338,6 +378,42 @@ def marked(folder: Path) -> list[psutil.Process]:
             if process.environ().get("TEST_OF_A_CLUSTER") == str(folder):
                 found.append(process)
     return found
+
+
+SRUN = """#!/bin/sh
+while [ "${1#-}" != "$1" ]; do
+    [ "$1" = -w ] && shift
+    shift
+done
+exec "$@"
+"""
+
+
+def test_the_script_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of docs/cluster.md, where `srun` carries out all commands on this machine."""
+    monkeypatch.setenv("TEST_OF_A_CLUSTER", str(tmp_path))  # all its processes inherit this
+    page = Path(__file__).parents[2] / "docs" / "cluster.md"
+    (script,) = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", page.read_text(), re.DOTALL)
+    with socket.create_server(("", 0)) as server:
+        port = server.getsockname()[1]
+    (tmp_path / "run.sh").write_text(
+        script.replace("6379", str(port)).replace("sleep 20", "sleep 10")
+        + "kill $(jobs -p)\nwait\n"  # as SLURM does at the end of a script
+    )
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    (folder / "activate").write_text(f"PATH={folder}:{Path(sys.executable).parent}:$PATH\n")
+    for name, text in {"srun": SRUN, "scontrol": "#!/bin/sh\necho a\necho b\n"}.items():
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "[a-b]")
+    with started(["env", "-C", str(tmp_path), "bash", "run.sh"]) as process:
+        told = process.ended()
+    assert "runtime=ray: 1 workers" in told or "runtime=ray: 2 workers" in told
+    fl_app.run("checkpoint_every=50", "runtime.workers=0", output=tmp_path / "here", progress=False)
+    assert_same(tmp_path / "here", tmp_path / "outputs" / "two-machines")
+    assert not psutil.wait_procs(marked(tmp_path), timeout=20)[1]
 
 
 # -- bad input ------------------------------------------------------------------------------------
@@ -405,3 +481,17 @@ def test_machines_without_memory(
     output_of(words(full, tmp_path / "there", ["num_versions=4"]))
     assert_same(tmp_path / "here", tmp_path / "there")
     full.shutdown()
+
+
+def test_no_cluster_at_the_address(tmp_path: Path) -> None:
+    """Nobody listens there, nobody answers, or somebody does who knows nothing of Ray."""
+    with socket.socket() as silent, socket.create_server(("127.0.0.1", 0)) as taken:
+        silent.bind(("127.0.0.1", 0))
+        for server, name in ((silent, "nobody"), (taken, "other")):
+            address = f"127.0.0.1:{server.getsockname()[1]}"
+            folder = f"hydra.run.dir={tmp_path / name}"
+            command = [sys.executable, "-m", "fl_app", *SMALL, folder, "runtime=ray"]
+            told = refused([*command, f"runtime.address={address}"], seconds=30)
+            assert f"no Ray cluster answers at {address}" in told
+            assert "ray start --head" in told
+            assert not (tmp_path / name / "events.jsonl").exists()

@@ -6,9 +6,9 @@ import torch
 from helpers import Quadratic, vec
 
 from fl_app.cluster.facts import difference, digest_of_data, facts
-from fl_app.cluster.parcels import owned, pack, pack_object, unpack, unpack_object
+from fl_app.cluster.parcels import pack, pack_object, unpack, unpack_object
 from fl_app.cluster.versions import Versions
-from fl_app.core.types import NO_EXTRA, Order, Reply, Upload
+from fl_app.core.types import NO_EXTRA, Order
 from fl_app.engine.clock import NO_VECTOR
 
 
@@ -31,18 +31,6 @@ def test_orders_share_their_vectors() -> None:
         (2, 5, 1, False),
     ]
     assert again[0].state["kept"].tolist() == [0, 1, 2]
-
-
-def test_a_reply_owns_its_arrays() -> None:
-    there = vec(1, 2)
-    reply = Reply(3, Upload(there, "delta", 1, 0.5, state={"s": there}, extra={"e": there}))
-    upload = owned(reply).upload
-    assert upload is not None
-    for mine in (upload.vector, upload.state["s"], upload.extra["e"]):
-        assert mine.tolist() == [1, 2]
-        assert not np.shares_memory(mine, there)
-        assert not mine.flags.writeable
-    assert owned(Reply(3, error="x")) == Reply(3, error="x")
 
 
 def test_a_task_travels_without_copies_and_with_functions_of_a_script() -> None:
