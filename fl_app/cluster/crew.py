@@ -68,7 +68,7 @@ class Crew:
         num_workers: int | None = None,
         *,
         shares: int = 1,
-        start_seconds: float = 25.0,
+        start_seconds: float = 20.0,
         patience: float = 600.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:

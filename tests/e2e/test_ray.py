@@ -440,7 +440,7 @@ def test_processors_that_another_run_holds(cluster: Any, tmp_path: Path) -> None
         while len(workers()) < 3:
             time.sleep(0.1)
         told = refused(words(cluster, tmp_path / "short", []))
-        assert "no worker got a place within 25 s" in told
+        assert "no worker got a place within 20 s" in told
         assert "ray status" in told
     deadline = time.monotonic() + 60
     while workers() and time.monotonic() < deadline:  # of the run that was killed
