@@ -31,7 +31,6 @@ BOUND = 1024.0  # MiB of each of the two processes
 DISK = 1024.0  # MiB of the database, which holds what was not yet refused
 DATABASE = "state.db"
 SERVER = {"ServerApp": "flwr-serverapp", "SuperLink": "fl_app.field.superlink"}
-LOWEST = 19  # priority
 MIB = 2**20
 RUN = [
     *("algorithm=fedbuff", "runtime=deployment", f"num_clients={NODES}", "partition=iid"),
@@ -80,25 +79,12 @@ class Peaks(threading.Thread):
         return self.most
 
 
-def send_garbage(field: Field) -> None:
-    """Let hostile nodes send garbage with their next orders.
-
-    What they compute for that has the lowest priority. Real ones have processors of their own.
-    """
-    field.give(HOSTILE, seconds=SECONDS, faults=["garbage"] * 10_000)
-    for node in HOSTILE:
-        for process in field.processes(f"node-{node}", ""):
-            with suppress(OSError, psutil.Error):
-                process.nice(LOWEST)
-                Path(f"/proc/{process.pid}/autogroup").write_text(str(LOWEST))
-
-
 def garbage(seconds: float) -> Injection:
     """Hostile nodes send garbage, for some time and until all of them are benched."""
 
     def inject(run: Run) -> Seen:
         field = run.field
-        send_garbage(field)
+        field.give(HOSTILE, seconds=SECONDS, faults=["garbage"] * 10_000)
         interval, peaks = span(field, run, seconds)
         if above := too_much(peaks):
             raise Disappointed(above[0])
@@ -127,7 +113,7 @@ def withstand(field: Field, run: Run, seconds: float, calm_seconds: float) -> li
     """
     run.until(lambda: run.answered() == {*range(NODES)}, "every node has answered")
     calm, before = span(field, run, calm_seconds)
-    send_garbage(field)
+    field.give(HOSTILE, seconds=SECONDS, faults=["garbage"] * 10_000)
     disturbed, peaks = span(field, run, seconds)
     field.give(HOSTILE, seconds=SECONDS)
     return judge(run.events(), calm, disturbed, before, peaks)
