@@ -43,7 +43,8 @@ class AsyncFedED(AsyncStrategy):
     Args:
         server_lr: lambda.
         offset: eps.
-        adapt_epochs: whether the clients' numbers of local epochs follow gamma.
+        adapt_epochs: whether the clients' numbers of local epochs follow gamma. Clients with
+            `local_steps` train as many steps whatever it says.
         local_epochs: E_i before a client's first upload.
         target_distance: gamma_bar, at which a client keeps its number of epochs.
         epoch_rate: kappa.
