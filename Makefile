@@ -72,7 +72,7 @@ bench: setup ## Measure speed against a bare training loop, and memory
 	$(python) -m bench
 
 .PHONY: faults
-faults: setup ## Inject faults into real processes and links: an hour, and a table
+faults: setup ## Inject faults into real processes, links and disks, and show a table
 	$(python) -m faults
 
 .PHONY: twin

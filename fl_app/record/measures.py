@@ -78,9 +78,7 @@ def age_quantile(ages: Counter[int], share: float) -> int:
         ages: how many updates had each age; there must be some.
         share: of the updates, in (0, 1].
     """
-    needed = share * ages.total()
-    seen = np.cumsum([ages[age] for age in sorted(ages)])
-    return sorted(ages)[int(np.searchsorted(seen, needed))]
+    return int(np.quantile([*ages.elements()], share, method="inverted_cdf"))
 
 
 def participation_gini(history: History, num_clients: int | None) -> float:

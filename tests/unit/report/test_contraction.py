@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+from helpers import vec
 
+from fl_app.algorithms.overlap_fedavg import OverlapFedAvg
+from fl_app.core.types import GlobalModel, Update
 from scripts.contraction import contraction
 
 
@@ -24,9 +27,12 @@ def test_the_largest_eigenvalue_of_a_linear_cycle_is_found() -> None:
 def test_a_late_displacement_with_momentum_is_stable_below_one_minus_momentum(
     contracts: float, momentum: float
 ) -> None:
-    """x_{t+1} = x_t + v_{t+1} with v_{t+1} = beta v_t - c x_{t-1}, as in the docstring."""
-    earlier, now, velocity = 1.0, 1.0, 0.0
-    for _ in range(400):
-        velocity = momentum * velocity - contracts * earlier
-        earlier, now = now, now + velocity
+    """Overlap-FedAvg itself, with one client whose uploads are -c times the model before."""
+    strategy = OverlapFedAvg(server_lr=1.0, compensation=0.0, momentum=momentum)
+    before, now = vec(1), vec(1)
+    for version in range(400):
+        upload = Update(0, max(version - 1, 0), -contracts * before, "delta", 1, 0.0)
+        before, now = now, strategy.aggregate(GlobalModel(now, version), [upload])
+        if abs(now) > 10:
+            break
     assert (abs(now) < 1) == (contracts < 1 - momentum)
