@@ -23,8 +23,10 @@ Batch = tuple[Order, ...]
 class Batches(Lookahead):
     """A `Lookahead` whose training orders are computed in batches.
 
-    A batch is formed of the orders that are due first: as soon as there are `size` of them, or of
-    fewer as soon as the clock needs one. Evaluate orders are computed one by one.
+    When the clock needs an order that waits, all orders that wait are formed into batches of equal
+    length, those that are due first into the first batch. So several workers have a batch each. If
+    more orders wait than results may lie ready, further batches are formed ahead. Evaluate orders
+    are computed one by one.
 
     Args:
         mailbox: has the workers.
@@ -50,7 +52,7 @@ class Batches(Lookahead):
             self._numbers.add(order.number)
 
     def result(self, number: int) -> Reply:
-        while self._may_form() or number in self._numbers:
+        while number in self._numbers or self._many_wait():
             self._form()
         reply = super().result(number)
         self._formed.pop(number, None)
@@ -98,18 +100,24 @@ class Batches(Lookahead):
                     self._cancelled.add(order.number)
         return self._formed.keys()
 
-    def _may_form(self) -> bool:
-        """Whether there are enough orders for a whole batch, and not too many results."""
-        return len(self._waiting) >= self._size and len(self._formed) + self._size <= self._most
+    def _many_wait(self) -> bool:
+        """Whether a batch formed now would be as long as one formed later, and has room."""
+        room = self._most - len(self._formed)
+        return room >= self._size and len(self._waiting) >= self._most
 
     def _form(self) -> None:
-        count = min(self._size, len(self._waiting))
-        first, *others = (heapq.heappop(self._waiting) for _ in range(count))
-        batch = (first[3], *(entry[3] for entry in others))
-        for order in batch:
-            self._formed[order.number] = batch
-            self._numbers.discard(order.number)
-        heapq.heappush(self._pending, (*first[:3], batch))
+        """Form batches of the orders that wait, of at most one batch where there is no room."""
+        room = max(self._most - len(self._formed), self._size)
+        count = min(room, len(self._waiting))
+        for batches_left in range(-(-count // self._size), 0, -1):
+            length = -(-count // batches_left)
+            first, *others = (heapq.heappop(self._waiting) for _ in range(length))
+            batch = (first[3], *(entry[3] for entry in others))
+            for order in batch:
+                self._formed[order.number] = batch
+                self._numbers.discard(order.number)
+            heapq.heappush(self._pending, (*first[:3], batch))
+            count -= length
 
     def _push(self, orders: Batch) -> None:
         if len(orders) == 1:

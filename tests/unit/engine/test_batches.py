@@ -76,12 +76,38 @@ def test_a_batch_is_formed_of_those_that_are_due_first() -> None:
         batches.submit(time, 0.5, order(number))
     assert pile.given == []  # the clock needs none of them
     assert batches.result(1).together
-    assert pile.given == [[1, 3, 4]]
-    batches.result(3)
-    batches.result(4)
-    assert pile.given == [[1, 3, 4]]
-    batches.result(2)
     assert pile.given == [[1, 3, 4], [2, 0]]
+    batches.submit(1.5, 0.5, order(5))
+    batches.result(3)
+    assert pile.given == [[1, 3, 4], [2, 0]]  # what the clock needs is there
+    assert not batches.result(5).together
+
+
+@pytest.mark.parametrize(
+    ("count", "lengths"), [(4, [4]), (5, [3, 2]), (8, [4, 4]), (9, [3, 3, 3]), (10, [4, 3, 3])]
+)
+def test_batches_that_are_formed_together_have_equal_length(count: int, lengths: list[int]) -> None:
+    pile = Pile()
+    batches = Batches(pile, 4)
+    for number in range(count):
+        batches.submit(float(number), 0.5, order(number))
+    batches.result(0)
+    assert list(map(len, pile.given)) == lengths
+
+
+def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready() -> None:
+    pile = Pile(capacity=100)
+    batches = Batches(pile, 4)
+    for number in range(2 * READY_LIMIT + 3):
+        batches.submit(float(number), 0.5, order(number))
+    for number in range(4):
+        batches.result(number)
+    assert len(pile.given) == READY_LIMIT // 4
+    batches.result(4)  # there is room for four, and more than READY_LIMIT wait
+    assert len(pile.given) == READY_LIMIT // 4 + 1
+    for number in range(5, 9):
+        batches.result(number)
+    assert len(pile.given) == READY_LIMIT // 4 + 1  # READY_LIMIT do not wait any more
 
 
 def test_one_alone_is_no_batch() -> None:
@@ -221,5 +247,5 @@ def test_a_recalled_order_is_computed_anew_with_others() -> None:
     event = clock.next(1e9)
     assert isinstance(event, Replied)
     assert (event.order, clock.now) == (given[5], 2.0)
-    assert len(pile.given[0]) == 4
+    assert len(pile.given[0]) == 3
     assert -6 in pile.given[0]
