@@ -80,7 +80,7 @@ twin: setup ## Predict a federation of eight real nodes, and compare: a quarter 
 	$(python) -m scripts.twin
 
 .PHONY: boards
-boards: setup ## Try containers, services and an emulated ARM board: half an hour, and a table
+boards: setup ## Try containers, services and an emulated ARM board: about an hour, and a table
 	$(python) -m boards
 
 .PHONY: superlink-demo

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-from boards import arm, compose, containers, quick, systemd, trouble
+from boards import arm, arm_machine, compose, containers, quick, systemd, trouble
 from boards.podman import CACHE, Podman
 from boards.row import Impossible, Row, line, show
 
@@ -27,6 +27,7 @@ PARTS: Mapping[str, Part] = {
     "systemd": systemd.run,
     "trouble": trouble.run,
     "arm": arm.run,
+    "arm-machine": arm_machine.run,
     "compose": compose.run,
 }
 QUICK: Mapping[str, Part] = {"quick": quick.run}

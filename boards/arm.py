@@ -1,5 +1,7 @@
 """Part ``arm``: the app on an emulated 64-bit ARM board, and in a federation with x86-64.
 
+A board with torch joins a federation in the part ``arm-machine``.
+
 Seconds under emulation say nothing about a board. Wheels, instructions, numbers and the paths of
 the start do.
 """
@@ -83,7 +85,6 @@ def run(work: Path) -> Iterator[Row]:
             (f"the same orders on an emulated {cpu}", partial(compare, board, cpu, recordings))
             for cpu in CPUS
         ),
-        ("a federation with an arm64 node", partial(federate, board, work / "federation")),
         ("a torch for newer processors", partial(misfit, board)),
     ]
     plain: Steps = [
@@ -94,7 +95,7 @@ def run(work: Path) -> Iterator[Row]:
         ),
         (
             "a federation with an arm64 node without torch",
-            partial(federate, small, work / "federation-numpy"),
+            partial(federate, small, work / "federation"),
         ),
     ]
     rows = []

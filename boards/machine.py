@@ -24,14 +24,23 @@ class Machine:
         name: of the machine.
         image: a base with systemd and the user.
         options: further options of ``podman run``.
+        user: who types.
 
     Raises:
         Impossible: it does not boot.
     """
 
-    def __init__(self, podman: Podman, name: str, image: str, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        podman: Podman,
+        name: str,
+        image: str,
+        options: Sequence[str] = (),
+        user: str = bases.USER,
+    ) -> None:
         self.name = name
-        self.home = f"/home/{bases.USER}"
+        self.home = "/root" if user == "root" else f"/home/{user}"
+        self._user = user
         self._cwd = self.home
         words = ["--systemd", "always", "--timeout", str(LIFE), "--hostname", name]
         words += [*RIGHTS, *options]
@@ -55,7 +64,7 @@ class Machine:
         trap = f"trap 'echo; echo \"{HERE}$PWD\"' EXIT"
         told = self.container.ask(
             *("bash", "-c", f"{trap}\n{command}\n"),
-            options=["--user", bases.USER, "--workdir", self._cwd, f"--env=HOME={self.home}"],
+            options=["--user", self._user, "--workdir", self._cwd, f"--env=HOME={self.home}"],
             seconds=seconds,
         )
         said, _, cwd = told.rstrip().rpartition(HERE)

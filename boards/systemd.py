@@ -25,6 +25,7 @@ from fl_app.record.log import read_events
 PART = "systemd"
 PAGE = PROJECT / "docs" / "edge.md"
 MAKER, SERVER, DEVICE, HAND = "maker", "server", "device-0", "by-hand"  # machines
+MACHINES = (SERVER, DEVICE)  # that are booted first
 ADDRESS = "server.lan"  # of the server, as on the page
 TYPING = 1800.0  # seconds that a command may take: one installs everything
 LONG = "num_versions=40"  # added to the kit's OVERRIDES, whose run would take longer
@@ -86,11 +87,24 @@ class Boards:
     Args:
         podman: that runs them.
         work: folder for the kit and the event logs.
+        system: of the device.
+        options: of ``podman run`` for the device.
+        user: who types on the device.
     """
 
-    def __init__(self, podman: Podman, work: Path) -> None:
+    def __init__(
+        self,
+        podman: Podman,
+        work: Path,
+        system: bases.Base = bases.BOARD,
+        options: Sequence[str] = (),
+        user: str = bases.USER,
+    ) -> None:
         self._podman = podman
         self._work = work
+        self._systems = {SERVER: bases.BOARD, DEVICE: system}
+        self._options = {SERVER: (), DEVICE: options}
+        self._users = {SERVER: bases.USER, DEVICE: user}
         self._machines: dict[str, Machine] = {}
         typists: dict[str, Callable[[str], str]] = {
             MAKER: self._make,
@@ -101,14 +115,14 @@ class Boards:
         self._walk = Walk(PAGE, typists, MEANINGS, transcript)
 
     def boot(self) -> str:
-        """Make the system and boot both machines."""
-        image = bases.make(self._podman, bases.BOARD)
-        network = self._podman.network()
-        self._image, self._network = image, network
-        for name in (SERVER, DEVICE):
+        """Make the systems and boot both machines."""
+        self._images = {name: bases.make(self._podman, self._systems[name]) for name in MACHINES}
+        self._network = self._podman.network()
+        for name in MACHINES:
             self._boot(name)
-        size = self._podman.megabytes(image)
-        return f"Debian's {bases.SUITE}, {size:,.0f} MB; two of them are up"
+        sizes = [self._podman.megabytes(image) for image in self._images.values()]
+        told = " and ".join(f"{size:,.0f}" for size in dict.fromkeys(sizes))
+        return f"Debian's {bases.SUITE}, {told} MB; two machines are up"
 
     def by_hand(self) -> str:
         """Install the device once more, on another machine, without install.sh."""
@@ -133,8 +147,10 @@ class Boards:
     def _boot(self, host: str, name: str | None = None) -> None:
         """Boot a machine that others know as `host`."""
         alias = ADDRESS if host == SERVER else host
-        options = [self._network, f"--network-alias={alias}"]
-        self._machines[name or host] = Machine(self._podman, name or host, self._image, options)
+        options = [self._network, f"--network-alias={alias}", *self._options[host]]
+        self._machines[name or host] = Machine(
+            self._podman, name or host, self._images[host], options, self._users[host]
+        )
 
     def follow(self, stops: Sequence[Stop]) -> str:
         """Type the commands of some blocks; each begins with a new login."""
