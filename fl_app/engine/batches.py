@@ -23,10 +23,10 @@ Batch = tuple[Order, ...]
 class Batches(Lookahead):
     """A `Lookahead` whose training orders are computed in batches.
 
-    When the clock needs an order that waits, all orders that wait are formed into batches of equal
-    length, those that are due first into the first batch. So several workers have a batch each. If
-    more orders wait than results may lie ready, further batches are formed ahead. Evaluate orders
-    are computed one by one.
+    When the clock needs an order that waits, all orders that wait are divided into batches whose
+    lengths differ by at most one, those that are due first in the first batch. So several workers
+    have a batch each. If more orders wait than results may lie ready, further batches are formed
+    ahead. Evaluate orders are computed one by one.
 
     Args:
         mailbox: has the workers.

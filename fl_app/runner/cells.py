@@ -54,10 +54,11 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
             f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
         )
+    settings = _kept(experiment.settings) or {"": []}
     own = {
-        f"{cell}@{setting}" if setting else cell: [*experiment.settings.get(setting, []), *words]
-        for setting in experiment.settings or [""]
-        for cell, words in experiment.cells.items()
+        f"{cell}@{setting}" if setting else cell: [*common, *words]
+        for setting, common in settings.items()
+        for cell, words in _kept(experiment.cells).items()
     }
     names = list(own)
     if experiment.only:
@@ -87,6 +88,11 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             elif experiment.scale == "reduced":
                 shorten(cell, given)
     return cells
+
+
+def _kept(named: DictConfig) -> dict[str, Sequence[str]]:
+    """Lists of overrides by name, without those that are null: an experiment inherited them."""
+    return {str(name): words for name, words in named.items() if words is not None}
 
 
 def _check(experiment: DictConfig, runtime: DictConfig) -> None:

@@ -36,7 +36,7 @@ def composed(*overrides: str, last: bool = False) -> tuple[DictConfig, dict[str,
         if last:
             experiment = config.experiment
             name = (experiment.only or list(experiment.cells))[-1]
-            experiment.only = ["@".join([name, *list(experiment.settings)[-1:]])]
+            experiment.only = ["@".join([name, *settings_of(experiment)[-1:]])]
         return config, compose_cells(config, overrides)
 
 
@@ -46,11 +46,15 @@ def experiment_of(name: str) -> DictConfig:
         return compose("config", [f"experiment={name}"]).experiment
 
 
+def settings_of(experiment: DictConfig) -> list[str]:
+    return [str(name) for name, words in experiment.settings.items() if words is not None]
+
+
 @cache
 def cells_of(name: str) -> dict[str, DictConfig]:
-    settings = experiment_of(name).settings
+    settings = settings_of(experiment_of(name))
     # Else all thrice, and in every setting.
-    only = [f"experiment.only=['@{next(iter(settings))}']"] if settings else []
+    only = [f"experiment.only=['@{settings[0]}']"] if settings else []
     return composed(f"experiment={name}", "experiment.seeds=[0]", *only)[1]
 
 
@@ -59,7 +63,7 @@ def quickest(name: str) -> str:
     experiment = experiment_of(name)
     names = experiment.only or list(experiment.cells)
     cell = min(names, key=lambda each: "algorithm=fedasmu" in experiment.cells[each])
-    return "@".join([cell, *list(experiment.settings)[:1]])
+    return "@".join([cell, *settings_of(experiment)[:1]])
 
 
 def run_small(cell: DictConfig, folder: Path) -> None:
@@ -184,6 +188,20 @@ def test_the_benchmark_has_eight_settings():
         assert cell.max_updates / (cell.num_clients * rate) == pytest.approx(20)
 
 
+def test_the_benchmark_of_networks_has_settings_of_its_own_and_the_same_methods():
+    assert list(experiment_of("benchmark_networks").cells) == list(experiment_of("benchmark").cells)
+    _, cells = composed(
+        "experiment=benchmark_networks", "experiment.only=[fedhist]", "experiment.seeds=[0]"
+    )
+    models = {name: (cell.task.data, cell.task.model) for name, cell in cells.items()}
+    assert models == {
+        "fedhist@lenet-dir0.3": ("fashion_mnist", "lenet"),
+        "fedhist@lenet-slow": ("fashion_mnist", "lenet"),
+        "fedhist@cnn-dir0.3": ("cifar10", "cnn_asmu"),
+        "fedhist@cnn-slow": ("cifar10", "cnn_asmu"),
+    }
+
+
 PAPERS = [name for name in NAMES if re.match(r"(wkafl|fedhist|fedasmu|eafl)_|overlap_\w+_", name)]
 
 
@@ -227,6 +245,15 @@ def test_every_cell_runs_in_every_setting():
     assert cells["fedbuff@all"].num_clients == 50
     with pytest.raises(ValueError, match="only names '@none', which is none of the cells fedavg@"):
         composed(*words, "experiment.only=['@none']")
+
+
+def test_what_an_experiment_inherits_can_be_left_out():
+    words = ["experiment=quickstart", "+experiment.settings.few=['num_clients=20']"]
+    words += ["+experiment.settings.none=null", "experiment.cells.fedavg=null"]
+    _, cells = composed(*words)
+    assert list(cells) == ["fedavg_k@few", "fedasync@few", "fedbuff@few"]
+    with pytest.raises(ValueError, match="only names 'fedavg', which is none of the cells"):
+        composed(*words, "experiment.only=[fedavg]")
 
 
 @pytest.mark.slow
