@@ -73,10 +73,12 @@ def test_cells_side_by_side_write_the_same_files(
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_killed_process_loses_nothing(tmp_path: Path, one_by_one: dict[str, bytes]) -> None:
+    cell = tmp_path / "fedavg"
     with quickstart(tmp_path, "experiment.parallel=2") as process:
-        wait_for(process, lambda: any((tmp_path / "fedavg" / "checkpoints").glob("*")))
         main = psutil.Process(process.pid)
-        (victim,) = [c for c in main.children() if holds(c, tmp_path / "fedavg")]
+        wait_for(process, lambda: any(holds(c, cell) for c in main.children()))
+        (victim,) = [c for c in main.children() if holds(c, cell)]
+        wait_for(process, lambda: any((cell / "checkpoints").glob("*")))
         victim.kill()
         out = finished(process)
     assert files(tmp_path) == one_by_one
@@ -84,7 +86,10 @@ def test_a_killed_process_loses_nothing(tmp_path: Path, one_by_one: dict[str, by
 
 
 def holds(process: psutil.Process, folder: Path) -> bool:
-    return any(Path(file.path).parent == folder for file in process.open_files())
+    try:
+        return any(Path(file.path).parent == folder for file in process.open_files())
+    except psutil.Error:  # it has ended
+        return False
 
 
 @pytest.mark.slow
