@@ -83,6 +83,22 @@ def test_auto_takes_what_is_faster_and_says_so(
     assert caplog.messages[0].startswith(f"runtime.batch=auto: {size} (")
 
 
+@pytest.mark.parametrize(
+    ("rates", "expected"),
+    [
+        ({1: 1.0, 8: 3.0, 12: 3.5, 16: 3.7, 24: 2.1}, 12),  # within a tenth of 3.7
+        ({1: 1.0, 8: 3.0, 12: 3.3, 16: 3.7, 24: 3.6}, 16),
+        ({1: 1.0, 8: 1.15, 12: 1.2, 16: 1.1, 24: 1.0}, 1),
+    ],
+)
+def test_auto_takes_the_smallest_size_that_is_nearly_the_best(
+    rates: dict[int, float], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_size, "_costs", lambda *_: batch_size._Costs(rates))
+    monkeypatch.setattr(batch_size, "_rate", lambda parts, costs, size, at_work: rates[size])
+    assert choose_batch(components("runtime.batch=auto")) == expected
+
+
 def test_auto_does_not_train_clients_of_long_steps_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
