@@ -1,8 +1,7 @@
 """Part ``arm-machine``: an emulated 64-bit ARM board with systemd, as docs/edge.md says.
 
 Its server is a machine of this one's processor. The same commands are typed as in the part
-``systemd``, on the board by root: programs that change the user, such as sudo, have no effect under
-QEMU for others.
+``systemd``, on the board by root: under QEMU, sudo makes no other user root.
 """
 
 from collections.abc import Iterator

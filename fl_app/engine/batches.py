@@ -106,7 +106,7 @@ class Batches(Lookahead):
         return room >= self._size and len(self._waiting) >= self._most
 
     def _form(self) -> None:
-        """Form batches of the orders that wait, of at most one batch where there is no room."""
+        """Form batches of the orders that wait: as many as there is room for, at least one."""
         room = max(self._most - len(self._formed), self._size)
         count = min(room, len(self._waiting))
         for batches_left in range(-(-count // self._size), 0, -1):
