@@ -148,6 +148,7 @@ def _judge(
         f"experiment.parallel={settings.parallel}",
         *_budget(settings),
         "resume=auto",
+        "checkpoint_final=false",  # no run is extended: the budget of a study is fixed
     ]
     config = hydra.compose("config", overrides=own)
     plans = {name: Plan(cell, own) for name, cell in checked_cells(config, own).items()}

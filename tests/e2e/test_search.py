@@ -72,6 +72,8 @@ def test_every_cell_gets_the_same_trials_and_updates(searched: Path) -> None:
             of_seeds = [float(row["score_seed0"]), float(row["score_seed1"])]
             assert float(row["score"]) == pytest.approx(sum(of_seeds) / 2)
     assert not [*searched.glob("runs/*/*/*/events.jsonl")]  # removed when a trial ended
+    assert [*searched.glob("test/*/events.jsonl")]
+    assert not [*searched.glob("test/*/checkpoints/*")]  # hundreds of judged runs
 
 
 @pytest.mark.slow
