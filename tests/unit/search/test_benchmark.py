@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.search.benchmark import PAGE, advice, interval, main, read
+from fl_app.search.benchmark import PAGE, advice, main
+from fl_app.search.judged import interval, read
 
 CONFIG = """\
 partition: {{_target_: {partition}, labels: [1]}}
@@ -20,6 +21,7 @@ SCORES = {
     "b@n10-slow": (0.70, 0.75, 0.80),
     "c@n10-slow": (0.40, 0.45, 0.50),
 }
+SECONDS = {"b@n10-slow": 31.0}  # of the others: 20
 
 
 @pytest.fixture
@@ -31,7 +33,8 @@ def folder(tmp_path: Path) -> Path:
             partition = "x.SlowLabels" if "slow" in name else "x.Iid"
             (run / "config.yaml").write_text(CONFIG.format(partition=partition))
             summary = {"last10_accuracy": accuracy, "seed": seed, "stopped": "updates"}
-            (run / "summary.json").write_text(json.dumps({**summary, "recall": [1.0, accuracy]}))
+            summary |= {"virtual_seconds": SECONDS.get(name, 20.0), "recall": [1.0, accuracy]}
+            (run / "summary.json").write_text(json.dumps(summary))
     return tmp_path
 
 
@@ -60,15 +63,32 @@ def test_ranks_are_means_over_settings(folder: Path) -> None:
     assert ranks["c"] == pytest.approx((3, 3, 3))
 
 
+@pytest.mark.parametrize(("seconds", "late"), [(30.0, []), (30.5, ["b"])])
+def test_methods_are_late_that_need_half_as_much_time_again_in_one_setting(
+    seconds: float, late: list[str], folder: Path
+) -> None:
+    for path in folder.glob("test/b@n10-slow-*/summary.json"):
+        path.write_text(json.dumps({**json.loads(path.read_text()), "virtual_seconds": seconds}))
+    found = read(folder / "test")
+    assert found.late(["n10-iid"]) == []
+    assert found.late(found.settings) == late
+    assert list(found.ranks(late)) == (["a", "c"] if late else ["b", "a", "c"])
+
+
 def test_advice_follows_from_the_intervals(folder: Path) -> None:
     rows = {row[0]: row for row in advice(read(folder / "test"))}
-    assert list(rows) == ["all settings", "n10", "iid", "slow"]
+    assert list(rows) == [
+        *("all settings", "all settings, in time", "n10", "n10, in time"),
+        *("iid", "slow", "slow, in time"),
+    ]
     assert rows["iid"][1] == "a"
     assert rows["iid"][3] == "b -1.0 [-3.5, +1.5]"
     assert rows["iid"][4] == "c -20.0 [-20.0, -20.0]"
     assert rows["slow"][1] == "b"
     assert rows["slow"][3] == "none"
     assert rows["slow"][4] == "a -20.0 [-20.0, -20.0]"
+    assert rows["slow, in time"][1] == "a"
+    assert rows["slow, in time"][4] == "c -10.0 [-10.0, -10.0]"
 
 
 def test_a_method_without_all_results_has_no_rank_and_is_told(folder: Path) -> None:
@@ -99,10 +119,10 @@ def test_methods_are_compared_with_a_named_one(
 ) -> None:
     main([str(folder), "--markdown", "--against", "c"])
     printed = capsys.readouterr().out
-    assert "| method | accuracy, % | ahead of the best, points | ahead of c |" in printed
-    row = "| a | 82.0 [77.0, 87.0] | - | +20.0 [+20.0, +20.0] |"
+    assert "| method | accuracy, % | seconds | ahead of the best, points | ahead of c |" in printed
+    row = "| a | 82.0 [77.0, 87.0] | 20 | - | +20.0 [+20.0, +20.0] |"
     assert row in printed
-    assert "| c | 62.0 [57.0, 67.0] | -20.0 [-20.0, -20.0] | - |" in printed
+    assert "| c | 62.0 [57.0, 67.0] | 20 | -20.0 [-20.0, -20.0] | - |" in printed
     with pytest.raises(SystemExit):
         main([str(folder), "--against", "d"])
     assert "--against" in capsys.readouterr().err
@@ -127,8 +147,8 @@ def test_ages_stand_beside_the_results(folder: Path, capsys: pytest.CaptureFixtu
         path.write_text(json.dumps({**summary, **ages}))
     main([str(folder), "--markdown"])
     printed = capsys.readouterr().out
-    assert "| a | 82.0 [77.0, 87.0] | - | 4, 20, 66 |" in printed
-    assert "| b | 81.0 [76.7, 85.3] | -1.0 [-3.5, +1.5] | - |" in printed
+    assert "| a | 82.0 [77.0, 87.0] | 20 | - | 4, 20, 66 |" in printed
+    assert "| b | 81.0 [76.7, 85.3] | 20 | -1.0 [-3.5, +1.5] | - |" in printed
     assert printed.count("ages: median") == 1
 
 
@@ -150,6 +170,8 @@ def test_the_tables_can_be_had_in_markdown(
     assert (
         "| iid | a | 82.0 [77.0, 87.0] | b -1.0 [-3.5, +1.5] | c -20.0 [-20.0, -20.0] |" in printed
     )
+    # b's ranks are 1.5, 1.25 and 1.5; it is late in n10-slow.
+    assert "| b | 1.4 [1.1, 1.8] | - | 81.0 [76.7, 85.3] | 75.0 [62.6, 87.4] |" in printed
     assert not (folder / PAGE).exists()
 
 

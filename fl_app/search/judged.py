@@ -1,0 +1,197 @@
+"""Results of methods in settings, from judged runs, with intervals.
+
+Every number comes from runs with fresh seeds. Intervals are 95 % intervals of Student's t
+distribution over the seeds; methods are compared seed by seed, since a seed decides who has which
+data and which devices.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import NamedTuple
+
+import pandas as pd
+import yaml
+
+from fl_app.core.errors import require
+
+LEVEL = 0.95
+AGES = ("median_staleness", "p90_staleness", "max_staleness")
+LATE = 1.5  # times the median seconds of a setting's methods: takes more time than the others
+
+
+class Interval(NamedTuple):
+    """A mean with its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def text(self, unit: float = 100, form: str = "{:+.1f}") -> str:
+        """Such as "-1.2 [-2.0, -0.4]"."""
+        return f"{form} [{form}, {form}]".format(*(unit * value for value in self))
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """The mean of values, one per seed, with its interval.
+
+    Args:
+        values: at least two.
+    """
+    from scipy.stats import t  # part of the extra server
+
+    mean = fmean(values)
+    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Results of methods in settings.
+
+    Attributes:
+        scores: a row for each run; columns method, setting, seed, accuracy in [0, 1], seconds
+            (virtual ones, that the run took), recall (mean over the slow labels; missing where
+            there are none), and those of `AGES`, of the aggregated updates, in versions.
+        missing: runs that have no result, by the names of their folders.
+        failed: runs that ended early, by the names of their folders, with the reason. They count
+            with the evaluations that they had.
+    """
+
+    scores: pd.DataFrame
+    missing: Sequence[str]
+    failed: Mapping[str, str]
+
+    @property
+    def settings(self) -> list[str]:
+        """In the order of the configuration."""
+        return list(dict.fromkeys(self.scores.setting))
+
+    def late(self, settings: Sequence[str]) -> list[str]:
+        """Methods that need more than `LATE` times the seconds of the median one in a setting."""
+        mean = self.scores[self.scores.setting.isin(settings)].pivot_table(
+            index="setting", columns="method", values="seconds"
+        )
+        limit = LATE * mean.median(axis=1)
+        return [str(method) for method in mean.columns if (mean[method] > limit).any()]
+
+    def table(
+        self, settings: Sequence[str], measure: str = "accuracy", without: Collection[str] = ()
+    ) -> pd.DataFrame:
+        """Mean of a measure over settings: a row for each seed, a column for each method.
+
+        Methods without a result in each setting and seed are left out, and those of ``without``.
+        """
+        chosen = self.scores[self.scores.setting.isin(settings) & ~self.scores.method.isin(without)]
+        wide = chosen.pivot_table(index=["setting", "seed"], columns="method", values=measure)
+        return wide.dropna(axis=1).groupby("seed").mean()
+
+    def behind_best(
+        self, settings: Sequence[str], without: Collection[str] = ()
+    ) -> tuple[str, dict[str, Interval]]:
+        """The method of the highest accuracy, and how far others are ahead of it, best first.
+
+        Args:
+            settings: over which the mean is taken.
+            without: methods that are left out.
+
+        Raises:
+            ValueError: no method has all results, or there is one seed.
+        """
+        table = self.table(settings, without=without)
+        require(
+            len(table) > 1 and len(table.columns) > 0,
+            "folder",
+            ", ".join(settings),
+            "settings in which a method has a result with each of several seeds",
+            "there is nothing to compare, or no interval; some runs may still go on",
+        )
+        order = table.mean().sort_values(ascending=False).index
+        best = str(order[0])
+        return best, {str(m): interval(list(table[m] - table[best])) for m in order[1:]}
+
+    def ahead_of(self, method: str, setting: str) -> dict[str, Interval]:
+        """How far each other method of a setting is ahead of one."""
+        table = self.table([setting])
+        others = [str(name) for name in table.columns if name != method]
+        return {name: interval(list(table[name] - table[method])) for name in others}
+
+    def ranks(self, without: Collection[str] = ()) -> dict[str, Interval]:
+        """The mean rank of each method over all settings, with its interval over the seeds.
+
+        Args:
+            without: methods that are left out.
+        """
+        ranked = []
+        for setting in self.settings:
+            ranks = self.table([setting], without=without).rank(axis=1, ascending=False)
+            ranked.append(ranks.assign(setting=setting).reset_index())
+        every = pd.concat(ranked).drop(columns="setting").groupby("seed").mean()
+        complete = self.table(self.settings, without=without).columns
+        found = {str(method): interval(list(every[method])) for method in complete}
+        return dict(sorted(found.items(), key=lambda item: item[1].mean))
+
+    def groups(self) -> dict[str, list[str]]:
+        """Settings that share a part of their name, such as all with ``n10``; and all of them."""
+        parts = dict.fromkeys(part for setting in self.settings for part in setting.split("-"))
+        own = {part: [s for s in self.settings if part in s.split("-")] for part in parts}
+        return {"all settings": self.settings, **own} if len(self.settings) > 1 else own
+
+
+def read(folder: Path) -> Benchmark:
+    """The results of the judged runs in a folder: its own, those of its search, or of searches.
+
+    Raises:
+        ValueError: the folder holds no runs of cells in settings.
+    """
+    rows: list[dict[str, object]] = []
+    failed: dict[str, str] = {}
+    missing = []
+    paths = [p for place in ("*@*", "test/*@*", "*/test/*@*") for p in sorted(folder.glob(place))]
+    for path in paths:
+        found = re.fullmatch(r"(.+)@(.+?)(?:-seed(\d+))?", path.name)
+        if found is None or not path.is_dir():
+            continue
+        file = path / "summary.json"
+        summary = json.loads(file.read_text()) if file.exists() else {}
+        accuracy = summary.get("last10_accuracy")
+        if accuracy is None:
+            missing.append(path.name)
+            continue
+        if not re.fullmatch(r"num_versions|updates|seconds", summary["stopped"]):
+            failed[path.name] = summary["stopped"]
+        labels = _slow_labels(path / "config.yaml")
+        recalls = [summary["recall"][label] for label in labels if "recall" in summary]
+        recall = fmean(recalls) if recalls and None not in recalls else None
+        seed = summary["seed"]
+        own = {"method": found[1], "setting": found[2], "seed": seed, "accuracy": accuracy}
+        own |= {"seconds": summary["virtual_seconds"], "recall": recall}
+        rows.append({**own, **{age: summary.get(age) for age in AGES}})
+    require(bool(rows), "folder", folder, "the test folder of a search over settings", "no results")
+    scores = pd.DataFrame(rows)
+    scores = scores.astype(dict.fromkeys(("recall", *AGES), float))
+    order = _order(paths)
+    scores["place"] = [order.index(s) if s in order else len(order) for s in scores.setting]
+    scores = scores.sort_values(["place", "method", "seed"]).drop(columns="place")
+    return Benchmark(scores.reset_index(drop=True), missing, failed)
+
+
+def _slow_labels(config: Path) -> list[int]:
+    """The labels of the slow clients; empty where the partition has none."""
+    text = config.read_text() if config.exists() else ""
+    if "SlowLabels" not in text:
+        return []
+    return list(yaml.safe_load(text)["partition"]["labels"])
+
+
+def _order(paths: Sequence[Path]) -> list[str]:
+    """The settings in the order of the configuration; empty if that is not known."""
+    for path in paths:
+        if (path / "config.yaml").exists():
+            config = yaml.safe_load((path / "config.yaml").read_text())
+            return list(config["experiment"]["settings"])
+    return []
