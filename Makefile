@@ -80,8 +80,12 @@ twin: setup ## Predict a federation of eight real nodes, and compare: a quarter 
 	$(python) -m scripts.twin
 
 .PHONY: boards
-boards: setup ## Try containers, services and an emulated ARM board: about an hour, and a table
+boards: setup ## Try containers, services and an emulated ARM processor: about half an hour
 	$(python) -m boards
+
+.PHONY: boards-all
+boards-all: setup ## Also short memory, what goes wrong, and an emulated ARM machine: about an hour
+	$(python) -m boards --all
 
 .PHONY: superlink-demo
 superlink-demo: setup ## Run FedBuff on a real SuperLink and three SuperNodes

@@ -1,7 +1,8 @@
 """``python -m boards [PART...]``: try boards and containers on an ordinary machine.
 
-A row for each thing that was tried is printed at once, and a table at the end. What this machine
-lacks is "impossible", with how to get it. Exits with 1 if something failed.
+Without PART it tries what takes half an hour; ``--all`` tries all parts, which takes an hour. A row
+for each thing that was tried is printed at once, and a table at the end. What this machine lacks is
+"impossible", with how to get it. Exits with 1 if something failed.
 """
 
 import argparse
@@ -23,20 +24,25 @@ Part = Callable[[Path], Iterator[Row]]
 PARTS: Mapping[str, Part] = {
     "containers": containers.run,
     "memory": containers.run_small,
-    "on-torch": containers.run_on_torch,
     "systemd": systemd.run,
-    "trouble": trouble.run,
     "arm": arm.run,
-    "arm-machine": arm_machine.run,
     "compose": compose.run,
+    "shortage": containers.run_short,
+    "on-torch": containers.run_on_torch,
+    "trouble": trouble.run,
+    "arm-machine": arm_machine.run,
 }
+USUAL = ("containers", "memory", "systemd", "arm", "compose")  # if none is named
 QUICK: Mapping[str, Part] = {"quick": quick.run}
 
 
 def main() -> int:
     """The command line; returns 0 if nothing failed, 130 after Ctrl-C, else 1."""
     parser = argparse.ArgumentParser(prog="python -m boards", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (all)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} ({', '.join(USUAL)})"
+    )
+    parser.add_argument("--all", action="store_true", help="all parts: an hour")
     parser.add_argument(
         "--quick", action="store_true", help="one image and one start of the services, in minutes"
     )
@@ -47,6 +53,8 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="print the names of the parts and end")
     options = parser.parse_args()
     known = QUICK if options.quick else PARTS
+    if options.all and (options.parts or options.quick):
+        parser.error("--all tries all parts: leave out --quick and names of parts")
     if unknown := [name for name in options.parts if name not in known]:
         parser.error(f"PART={', '.join(unknown)} must be of {', '.join(known)}")
     if options.wheels is not None and not options.wheels.is_dir():
@@ -63,7 +71,8 @@ def main() -> int:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             parser.error(f"{CACHE} is in use: another `python -m boards` would lose its containers")
-        return carry_out({name: known[name] for name in options.parts or known}, options.keep)
+        names = options.parts or (known if options.quick or options.all else USUAL)
+        return carry_out({name: known[name] for name in names}, options.keep)
 
 
 def carry_out(parts: Mapping[str, Part], keep: bool) -> int:

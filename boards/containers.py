@@ -1,4 +1,4 @@
-"""Parts ``containers``, ``memory`` and ``on-torch``: the kit's federation in containers."""
+"""Parts ``containers``, ``memory``, ``shortage``, ``on-torch``: the federation in containers."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -94,6 +94,24 @@ def run_small(work: Path) -> Iterator[Row]:
                     )
                     for memory in (400, 512)
                 ),
+            ],
+        )
+
+
+def run_short(work: Path) -> Iterator[Row]:
+    """Yield a row for everything that is tried when another program takes a node's memory.
+
+    Args:
+        work: empty folder for the files of this run.
+    """
+    with Podman() as podman:
+        field = Field(podman, work)
+        yield from attempt(
+            "shortage",
+            [
+                ("a base made of Debian's packages", partial(images.make_base, podman)),
+                ("docker/Dockerfile", partial(images.build, podman)),
+                ("LeNet in containers of 512 MiB", partial(field.federate, "512m", {}, LENET)),
                 ("memory runs short while a node trains", field.shorten),
             ],
         )

@@ -26,18 +26,27 @@ the last L steps say about them. With `normalise` the step is as long as the gra
 
     w_{t+1} = w_t - eta v / ||v|| mean_i ||g_i||
 
+With `fairness_rate` rho' a client that takes part rarely counts more, as in FedStaleWeight
+(`fl_app.algorithms.fedstaleweight`), and the age of an upload is compared with its client's mean
+age E_c, instead of that of other clients:
+
+    E_c(i) <- (1 - rho') E_c(i) + rho' tau_i,  E_c = tau at a client's first upload
+    a_i = m_i / sum_j m_j,   m_i = (K E_c(i) + 1) ((1 + tau_i) / (1 + E_c(i)))^(-p)
+
 With `averaging` a mean of the versions is tested and saved (`fl_app.strategy.averaging`).
 
 Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient
 of one mini-batch at w_o.
 
 Symbols: eta server_lr, tau_i = t - o the age, p exponent, A = memory_span N / K, N num_clients,
-c(i) the client of upload i, beta calibration, rho calibration_rate, alpha fusion, L fusion_length.
+c(i) the client of upload i, beta calibration, rho calibration_rate, alpha fusion, L fusion_length,
+rho' fairness_rate.
 
-Deviations: none, there is no paper. Limits: p = 0 and beta = 0 is the mean of K gradients; p = 1
-and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL over the clients heard. Both uploads of
-a client that is in a buffer twice are compared with the memory from before. Buffers such as
-BatchNorm's are not remembered: they take the weighted mean of the uploads.
+Deviations: none, there is no paper. Limits: p = 0 and beta = 0 is the mean of K gradients, with
+fairness_rate it is FedStaleWeight; p = 1 and beta = 0 is DynSGD; p = 0, any age and beta = 1 is
+CA2FL over the clients heard. Both uploads of a client that is in a buffer twice are compared with
+the memory from before. Buffers such as BatchNorm's are not remembered: they take the weighted mean
+of the uploads.
 """
 
 from collections.abc import Sequence
@@ -51,6 +60,7 @@ from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import combine, cosines, norm
 from fl_app.strategy.averaging import AveragesVersions
+from fl_app.strategy.mean_ages import mean_ages
 from fl_app.strategy.memories import RemembersClients
 
 SHORTEST = 1e-12  # the direction of a shorter v is rounding noise
@@ -75,6 +85,8 @@ class CANA(RemembersClients, AveragesVersions):
         fusion_length: L, number of past steps.
         fusion_falls: whether alpha is multiplied by min(1, L K / N).
         normalise: whether a step has the mean length of the gradients.
+        fairness_rate: rho', the share of an upload in its client's mean age; None = all uploads of
+            an age count the same.
         averaging: how much more later versions count in their mean; None = the last one is tested.
         num_clients: N; None = the clients that have reported so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
@@ -102,10 +114,11 @@ class CANA(RemembersClients, AveragesVersions):
     fusion_length: int = bounded(10, count(), "it is a number of steps")
     fusion_falls: bool = False
     normalise: bool = False
+    fairness_rate: float | None = bounded(None, or_none(within("(0, 1]")), "it is a share")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.state |= {"measured": None, "arrived": {}, "num_past": 0}
+        self.state |= {"measured": None, "arrived": {}, "num_past": 0, "ages": {}}
 
     @property
     def grouped(self) -> bool:
@@ -115,8 +128,7 @@ class CANA(RemembersClients, AveragesVersions):
         memory, split = self.memory, model.num_trainable
         uploads = self.gradients(model, updates)
         gradients = [upload[:split] for upload in uploads]
-        weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
-        weights /= weights.sum()
+        weights = self._weights(model, updates)
         direction, lengths = self._fused(weights, gradients, self._fusion(updates))
         matched = self._matched(model, updates)
         own = {place: memory.row(updates[place].client_id) for place in matched}
@@ -132,6 +144,15 @@ class CANA(RemembersClients, AveragesVersions):
             direction *= np.float32(lengths.mean() / length)
         direction = self.complete(model, direction, weights, uploads)
         return self.published(model, self.step(model, direction, self.server_lr))
+
+    def _weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+        """a_i, shape ``(K,)``."""
+        weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
+        if self.fairness_rate is not None:
+            mean = mean_ages(self.state["ages"], model, updates, self.fairness_rate)
+            weights *= (len(updates) * mean + 1) * (mean + 1) ** self.exponent
+        weights /= weights.sum()
+        return weights
 
     # -- calibration ------------------------------------------------------------------------------
 

@@ -121,6 +121,28 @@ def test_both_uploads_of_a_client_are_compared_with_what_was_remembered_before()
     assert strategy.memory.row(0).tolist() == [1]
 
 
+@pytest.mark.parametrize(
+    ("exponent", "expected"), [(1.0, [1 / 4, 2 / 6.2, 1 / 5]), (0.0, [1 / 4, 1 / 3, 1 / 2])]
+)
+def test_clients_that_take_part_rarely_count_more(exponent, expected):
+    """rho' = 1/2, K = 2. p = 0 is FedStaleWeight, with the values of its golden test.
+
+    ages 0, 1: E = 0, 1      m = 1 (1/1)^-1, 3 (2/2)^-1 = 1, 3
+         2, 4: E = 1, 2.5    m = 3 (3/2)^-1, 6 (5/3.5)^-1 = 2, 4.2
+         3, 0: E = 2, then 1, both of client 0: m = 3 (4/2)^-1, 3 (1/2)^-1 = 1.5, 6
+    """
+    strategy = cana(exponent=exponent, calibration=0.0, fairness_rate=0.5)
+    script = [[(0, 0), (1, 1)], [(0, 2), (1, 4)], [(0, 3), (0, 0)]]
+    for batch, share in zip(script, expected, strict=True):
+        updates = [
+            Update(client, 9 - age, vec(*(6 * np.eye(2)[place])), "pseudo", 10, 0.1)
+            for place, (client, age) in enumerate(batch)
+        ]
+        moved = strategy.aggregate(GlobalModel(vec(0, 0), 9), updates)
+        np.testing.assert_allclose(moved, [-6 * share, -6 * (1 - share)], rtol=1e-6)
+    assert strategy.state["ages"] == {0: 1.0, 1: 2.5}
+
+
 def test_past_steps_are_fused():
     """L = 1, alpha = 1/2: [1, 0]; [0, 1] + [.5, 0]; [-1, 0] + 1/2 [.5, 1] = [-.75, .5]."""
     strategy = cana(calibration=0.0, fusion=0.5, fusion_length=1)
@@ -189,6 +211,7 @@ def test_buffers_take_the_weighted_mean():
         ("calibration_rate", 0, r"calibration_rate=0 must be in \(0, 1\]"),
         ("age_from", "sent", "age_from=sent must be computed or arrived"),
         ("fusion_length", 0, "fusion_length=0 must be an integer >= 1"),
+        ("fairness_rate", 0, r"fairness_rate=0 must be in \(0, 1\] or null"),
         ("averaging", -1, "averaging=-1 must be a finite number >= 0 or null"),
     ],
 )

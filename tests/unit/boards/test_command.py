@@ -36,6 +36,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "bad": part("failed"),
     }
     monkeypatch.setattr(command, "PARTS", parts)
+    monkeypatch.setattr(command, "USUAL", tuple(parts))
     monkeypatch.setattr(command, "QUICK", {"good": parts["good"]})
     monkeypatch.setattr(command, "CACHE", tmp_path)
     monkeypatch.setattr(command, "Podman", Store)
@@ -72,6 +73,14 @@ def test_parts_can_be_chosen(cache, monkeypatch) -> None:
         told(monkeypatch, "--quick", "bad")
     with pytest.raises(SystemExit):
         told(monkeypatch, "--wheels", str(cache / "none"))
+    with pytest.raises(SystemExit):
+        told(monkeypatch, "--all", "good")
+
+
+def test_without_a_name_the_usual_parts_are_tried_and_all_on_demand(cache, monkeypatch) -> None:
+    monkeypatch.setattr(command, "USUAL", ("good",))
+    assert told(monkeypatch) == 0
+    assert told(monkeypatch, "--all") == 1  # the bad one, too
 
 
 def test_an_interruption_leaves_no_storage(cache, monkeypatch) -> None:
@@ -80,7 +89,7 @@ def test_an_interruption_leaves_no_storage(cache, monkeypatch) -> None:
         yield
 
     monkeypatch.setattr(command, "PARTS", {"part": interrupted})
-    assert told(monkeypatch) == 130
+    assert told(monkeypatch, "--all") == 130
     assert Store.discarded == 1
 
 
@@ -90,7 +99,7 @@ def test_a_part_that_cannot_begin_is_impossible(cache, monkeypatch, capsys) -> N
         yield
 
     monkeypatch.setattr(command, "PARTS", {"part": lacking, "good": part("passed")})
-    assert told(monkeypatch) == 0
+    assert told(monkeypatch, "--all") == 0
     assert "part: all of it: impossible, 0 s: podman is missing" in capsys.readouterr().out
     rows = json.loads((cache / "table.json").read_text())
     assert [row["verdict"] for row in rows] == ["impossible", "passed"]
