@@ -24,7 +24,7 @@ NODES = 3
 NODE = "/opt/fl-app/node"  # the kit's folder on the board
 PYTHON = f"{VENV}/bin/python"
 JOIN = 300.0  # seconds in which all nodes must be online; 40 were measured
-SECONDS = 240  # of the run, on the wall clock: a node that is emulated starts slowly
+SECONDS = 120  # of the run, on the wall clock: a node that is emulated starts slowly
 LIMIT = SECONDS + 360.0
 RUN = (
     *("algorithm=fedbuff", "task=digits", "partition=iid", "runtime=deployment", "eval_every=10"),
