@@ -26,12 +26,15 @@ the last L steps say about them. With `normalise` the step is as long as the gra
 
     w_{t+1} = w_t - eta v / ||v|| mean_i ||g_i||
 
-With `fairness_rate` rho' a client that takes part rarely counts more, as in FedStaleWeight
-(`fl_app.algorithms.fedstaleweight`), and the age of an upload is compared with its client's mean
-age E_c, instead of that of other clients:
+With `fair` a client that takes part rarely counts more, as in FedStaleWeight
+(`fl_app.algorithms.fedstaleweight`), and an upload loses weight only as far as it is older than
+its client's uploads are on average:
 
-    E_c(i) <- (1 - rho') E_c(i) + rho' tau_i,  E_c = tau at a client's first upload
+    E_c = (T_c + T / n) / (n_c + 1)
     a_i = m_i / sum_j m_j,   m_i = (K E_c(i) + 1) ((1 + tau_i) / (1 + E_c(i)))^(-p)
+
+T_c is the sum of the ages of the n_c uploads of client c so far, T that of the n uploads of all. So
+the mean age of a client begins near that of all, and few uploads move it little.
 
 With `averaging` a mean of the versions is tested and saved (`fl_app.strategy.averaging`).
 
@@ -39,14 +42,12 @@ Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w
 of one mini-batch at w_o.
 
 Symbols: eta server_lr, tau_i = t - o the age, p exponent, A = memory_span N / K, N num_clients,
-c(i) the client of upload i, beta calibration, rho calibration_rate, alpha fusion, L fusion_length,
-rho' fairness_rate.
+c(i) the client of upload i, beta calibration, rho calibration_rate, alpha fusion, L fusion_length.
 
-Deviations: none, there is no paper. Limits: p = 0 and beta = 0 is the mean of K gradients, with
-fairness_rate it is FedStaleWeight; p = 1 and beta = 0 is DynSGD; p = 0, any age and beta = 1 is
-CA2FL over the clients heard. Both uploads of a client that is in a buffer twice are compared with
-the memory from before. Buffers such as BatchNorm's are not remembered: they take the weighted mean
-of the uploads.
+Deviations: none, there is no paper. Limits: p = 0 and beta = 0 is the mean of K gradients; p = 1
+and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL over the clients heard. Both uploads of
+a client that is in a buffer twice are compared with the memory from before. Buffers such as
+BatchNorm's are not remembered: they take the weighted mean of the uploads.
 """
 
 from collections.abc import Sequence
@@ -60,7 +61,6 @@ from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import combine, cosines, norm
 from fl_app.strategy.averaging import AveragesVersions
-from fl_app.strategy.mean_ages import mean_ages
 from fl_app.strategy.memories import RemembersClients
 
 SHORTEST = 1e-12  # the direction of a shorter v is rounding noise
@@ -85,8 +85,7 @@ class CANA(RemembersClients, AveragesVersions):
         fusion_length: L, number of past steps.
         fusion_falls: whether alpha is multiplied by min(1, L K / N).
         normalise: whether a step has the mean length of the gradients.
-        fairness_rate: rho', the share of an upload in its client's mean age; None = all uploads of
-            an age count the same.
+        fair: whether clients count more that take part rarely.
         averaging: how much more later versions count in their mean; None = the last one is tested.
         num_clients: N; None = the clients that have reported so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
@@ -114,11 +113,17 @@ class CANA(RemembersClients, AveragesVersions):
     fusion_length: int = bounded(10, count(), "it is a number of steps")
     fusion_falls: bool = False
     normalise: bool = False
-    fairness_rate: float | None = bounded(None, or_none(within("(0, 1]")), "it is a share")
+    fair: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.state |= {"measured": None, "arrived": {}, "num_past": 0, "ages": {}}
+        self.state |= {
+            "measured": None,
+            "arrived": {},
+            "num_past": 0,
+            "age_sums": {},
+            "age_counts": {},
+        }
 
     @property
     def grouped(self) -> bool:
@@ -148,11 +153,22 @@ class CANA(RemembersClients, AveragesVersions):
     def _weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         """a_i, shape ``(K,)``."""
         weights = np.array([polynomial(model.age(update), self.exponent) for update in updates])
-        if self.fairness_rate is not None:
-            mean = mean_ages(self.state["ages"], model, updates, self.fairness_rate)
+        if self.fair:
+            mean = self._mean_ages(model, updates)
             weights *= (len(updates) * mean + 1) * (mean + 1) ** self.exponent
         weights /= weights.sum()
         return weights
+
+    def _mean_ages(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+        """E_c of each update's client, shape ``(K,)``."""
+        sums: dict[int, int] = self.state["age_sums"]
+        counts: dict[int, int] = self.state["age_counts"]
+        for update in updates:
+            sums[update.client_id] = sums.get(update.client_id, 0) + model.age(update)
+            counts[update.client_id] = counts.get(update.client_id, 0) + 1
+        overall = sum(sums.values()) / sum(counts.values())
+        clients = [update.client_id for update in updates]
+        return np.array([(sums[c] + overall) / (counts[c] + 1) for c in clients])
 
     # -- calibration ------------------------------------------------------------------------------
 

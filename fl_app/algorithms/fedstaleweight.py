@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import bounded, within
 from fl_app.core.types import GlobalModel, Update
 from fl_app.schedule import Buffered, Schedule
-from fl_app.strategy.mean_ages import mean_ages
 from fl_app.strategy.weighted import WeightedGradients
 
 
@@ -62,7 +61,12 @@ class FedStaleWeight(WeightedGradients):
         self.state = {"ages": {}}  # client -> E_c
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
+        ages: dict[int, float] = self.state["ages"]
+        for update in updates:
+            age = float(model.age(update))
+            before = ages.get(update.client_id, age)
+            ages[update.client_id] = (1 - self.rate) * before + self.rate * age
         factor = len(updates) if self.scale_by_buffer else 1
-        weights = factor * mean_ages(self.state["ages"], model, updates, self.rate) + 1
+        weights = np.array([ages[update.client_id] * factor + 1 for update in updates])
         weights /= weights.sum()
         return weights
