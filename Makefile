@@ -80,7 +80,7 @@ twin: setup ## Predict a federation of eight real nodes, and compare: a quarter 
 	$(python) -m scripts.twin
 
 .PHONY: boards
-boards: setup ## Try containers, services and an emulated ARM processor: about half an hour
+boards: setup ## Try containers, services and an emulated ARM processor: about 40 minutes
 	$(python) -m boards
 
 .PHONY: boards-all
