@@ -175,13 +175,14 @@ def test_small_scale_keeps_what_the_user_sets():
 
 def test_the_benchmark_has_eight_settings():
     _, cells = composed(
-        "experiment=benchmark", "experiment.only=[fedavg_k]", "experiment.seeds=[0]"
+        "experiment=benchmark", "experiment.only=[fedavg_k,fedasync,port]", "experiment.seeds=[0]"
     )
     kinds = [cell.partition._target_.rpartition(".")[2] for cell in cells.values()]
-    assert kinds == ["Dirichlet", "Dirichlet", "Iid", "SlowLabels"] * 2
+    assert sorted(kinds) == sorted(["Dirichlet", "Dirichlet", "Iid", "SlowLabels"] * 6)
     for name, cell in cells.items():
         validate_config(cell)
         assert cell.num_clients == (100 if "@n10-" in name else 1000)
+        assert cell.algorithm.schedule.concurrency == cell.num_clients
         # All clients at work make 2,000 updates in about 20 seconds.
         slow = cell.devices.get("slow_share", 0)
         rate = (1 - slow + slow / cell.devices.get("slowdown", 1)) / cell.devices.base_seconds
