@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import logging
 from copy import deepcopy
 from functools import cache
 from typing import Any
@@ -158,7 +159,7 @@ def test_nothing_is_learned_that_a_checkpoint_does_not_hold(
     engine = build_engine(build_components(config, TASK), sinks=[])
     engine.run()
     assert engine.state_dict()["unkept"] == []
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 # FADAS' steps are as long as its rate, and momentum of 0.9 takes more than 30 versions to settle.

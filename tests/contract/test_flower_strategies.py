@@ -175,6 +175,7 @@ def test_every_strategy_of_flower_is_here() -> None:
     assert {*CASES, *REFUSED} == set(flower.__all__) - {"Result", "Strategy"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CASES, *OTHERS])
 def test_of_arrivals_of_age_zero_comes_the_model_of_flowers_own_rounds(name: str) -> None:
     make = (CASES | OTHERS)[name]

@@ -62,6 +62,7 @@ def _one_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     client_app.handler = MessageHandler()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_any_node_serves_any_client_and_time_is_virtual(name: str, tmp_path: Path) -> None:
     """What a client keeps travels with its orders: the same files as without Flower."""
