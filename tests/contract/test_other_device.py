@@ -43,6 +43,7 @@ def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     replace("__float__", lambda tensor: 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_two_orders_and_an_evaluation(name: str) -> None:
     config = composed(f"algorithm={name}", "runtime.device=meta", *TERMS)

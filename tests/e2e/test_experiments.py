@@ -76,6 +76,7 @@ def run_small(cell: DictConfig, folder: Path) -> None:
     assert summary["failures"] == summary["rejected"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_an_experiment_is_listed_and_its_last_cell_accepted(name):
     lines = (CONF / "experiment" / f"{name}.yaml").read_text().splitlines()
