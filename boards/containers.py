@@ -1,7 +1,7 @@
 """Parts ``containers``, ``memory``, ``shortage``, ``on-torch``: the federation in containers."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -53,6 +53,14 @@ exec python -m fl_app.field run /kit/server "$@"
 """
 
 
+def first(podman: Podman) -> list[tuple[str, Callable[[], str]]]:
+    """What every part tries first: the base and the images on it."""
+    return [
+        ("a base made of Debian's packages", partial(images.make_base, podman)),
+        ("docker/Dockerfile", partial(images.build, podman)),
+    ]
+
+
 def run(work: Path) -> Iterator[Row]:
     """Yield a row for everything that is tried.
 
@@ -64,8 +72,7 @@ def run(work: Path) -> Iterator[Row]:
         yield from attempt(
             PART,
             [
-                ("a base made of Debian's packages", partial(images.make_base, podman)),
-                ("docker/Dockerfile", partial(images.build, podman)),
+                *first(podman),
                 ("the kit in containers of 1 GiB", partial(field.federate, "1g")),
                 ("a node that is killed comes back", field.kill),
                 ("one order at a time: the same model as that of processes", field.compare),
@@ -84,8 +91,7 @@ def run_small(work: Path) -> Iterator[Row]:
         yield from attempt(
             "memory",
             [
-                ("a base made of Debian's packages", partial(images.make_base, podman)),
-                ("docker/Dockerfile", partial(images.build, podman)),
+                *first(podman),
                 ("docker/Dockerfile, TORCH=none", partial(images.build_small, podman)),
                 *(
                     (
@@ -109,8 +115,7 @@ def run_short(work: Path) -> Iterator[Row]:
         yield from attempt(
             "shortage",
             [
-                ("a base made of Debian's packages", partial(images.make_base, podman)),
-                ("docker/Dockerfile", partial(images.build, podman)),
+                *first(podman),
                 ("LeNet in containers of 512 MiB", partial(field.federate, "512m", {}, LENET)),
                 ("memory runs short while a node trains", field.shorten),
             ],
@@ -128,8 +133,7 @@ def run_on_torch(work: Path) -> Iterator[Row]:
         yield from attempt(
             "on-torch",
             [
-                ("a base made of Debian's packages", partial(images.make_base, podman)),
-                ("docker/Dockerfile", partial(images.build, podman)),
+                *first(podman),
                 (
                     "docker/Dockerfile on a base with a torch",
                     partial(images.build_on_torch, podman),
