@@ -1,8 +1,8 @@
 """``python -m fl_app.search.benchmark FOLDER``: the page of a benchmark from its judged runs.
 
 FOLDER is that of a search with ``search.test_seeds``, of an experiment that crosses cells with
-settings, or one with several such searches of different settings. `fl_app.search.judged` says
-where every number comes from.
+settings, or one with several such searches of different settings. It may also be the CSV file that
+``--csv`` writes. `fl_app.search.judged` says where every number comes from.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fl_app.core.errors import require
 from fl_app.core.extras import require_installed, told_if_missing
-from fl_app.search.judged import AGES, LATE, Benchmark, interval, read
+from fl_app.search.judged import AGES, LATE, Benchmark, interval, read, write
 
 if TYPE_CHECKING:
     from fl_app.report.document import Part
@@ -185,8 +185,12 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> "Part
 def main(words: Sequence[str] | None = None) -> None:
     """Read the command line, and write the page."""
     parser = argparse.ArgumentParser(prog="python -m fl_app.search.benchmark")
-    parser.add_argument("folder", type=Path, help="of the search, of searches, or of judged runs")
-    parser.add_argument("--markdown", action="store_true", help="print the tables instead")
+    help_folder = "of the search, of searches, or of judged runs; or a file of --csv"
+    parser.add_argument("folder", type=Path, help=help_folder)
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--markdown", action="store_true", help="print the tables instead")
+    help_csv = "write the accuracies of all judged runs instead, from which the page can be rebuilt"
+    output.add_argument("--csv", type=Path, metavar="FILE", help=help_csv)
     help_against = "methods with which each other one is compared, besides the best"
     parser.add_argument("--against", nargs="+", default=[], metavar="METHOD", help=help_against)
     given = parser.parse_args(words)
@@ -200,10 +204,14 @@ def main(words: Sequence[str] | None = None) -> None:
             if given.markdown:
                 print(markdown(parts_of(found, given.against)))
                 return
-            write_page(found, folder / PAGE, given.against)
-    except ValueError as error:
+            if given.csv:
+                write(found, given.csv)
+                return
+            page = (folder.parent if folder.is_file() else folder) / PAGE
+            write_page(found, page, given.against)
+    except (ValueError, OSError) as error:
         parser.error(str(error))
-    print(f"page: {folder / PAGE}")
+    print(f"page: {page}")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ data and which devices.
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
@@ -21,6 +21,8 @@ from fl_app.core.errors import require
 
 LEVEL = 0.95
 AGES = ("median_staleness", "p90_staleness", "max_staleness")
+COLUMNS = ("method", "setting", "seed", "accuracy", "seconds", "recall", *AGES, "stopped")
+END = "num_versions|updates|seconds"  # why a run ends that was not disturbed
 LATE = 1.5  # times the median seconds of a setting's methods: takes more time than the others
 
 
@@ -56,15 +58,21 @@ class Benchmark:
     Attributes:
         scores: a row for each run; columns method, setting, seed, accuracy in [0, 1], seconds
             (virtual ones, that the run took), recall (mean over the slow labels; missing where
-            there are none), and those of `AGES`, of the aggregated updates, in versions.
+            there are none), those of `AGES`, of the aggregated updates, in versions, and stopped
+            (why the run ended). A run that ended early counts with the evaluations that it had.
         missing: runs that have no result, by the names of their folders.
-        failed: runs that ended early, by the names of their folders, with the reason. They count
-            with the evaluations that they had.
     """
 
     scores: pd.DataFrame
     missing: Sequence[str]
-    failed: Mapping[str, str]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Runs that ended early, with the reason."""
+        early = self.scores[~self.scores.stopped.str.fullmatch(END)]
+        return {
+            f"{run.method}@{run.setting}-seed{run.seed}": run.stopped for run in early.itertuples()
+        }
 
     @property
     def settings(self) -> list[str]:
@@ -145,11 +153,15 @@ class Benchmark:
 def read(folder: Path) -> Benchmark:
     """The results of the judged runs in a folder: its own, those of its search, or of searches.
 
+    Args:
+        folder: or a file that `write` has written.
+
     Raises:
         ValueError: the folder holds no runs of cells in settings.
     """
+    if folder.is_file():
+        return Benchmark(_from_csv(folder), [])
     rows: list[dict[str, object]] = []
-    failed: dict[str, str] = {}
     missing = []
     paths = [p for place in ("*@*", "test/*@*", "*/test/*@*") for p in sorted(folder.glob(place))]
     for path in paths:
@@ -162,22 +174,36 @@ def read(folder: Path) -> Benchmark:
         if accuracy is None:
             missing.append(path.name)
             continue
-        if not re.fullmatch(r"num_versions|updates|seconds", summary["stopped"]):
-            failed[path.name] = summary["stopped"]
         labels = _slow_labels(path / "config.yaml")
         recalls = [summary["recall"][label] for label in labels if "recall" in summary]
         recall = fmean(recalls) if recalls and None not in recalls else None
         seed = summary["seed"]
         own = {"method": found[1], "setting": found[2], "seed": seed, "accuracy": accuracy}
         own |= {"seconds": summary["virtual_seconds"], "recall": recall}
-        rows.append({**own, **{age: summary.get(age) for age in AGES}})
+        own |= {age: summary.get(age) for age in AGES}
+        rows.append({**own, "stopped": summary["stopped"]})
     require(bool(rows), "folder", folder, "the test folder of a search over settings", "no results")
     scores = pd.DataFrame(rows)
     scores = scores.astype(dict.fromkeys(("recall", *AGES), float))
     order = _order(paths)
     scores["place"] = [order.index(s) if s in order else len(order) for s in scores.setting]
     scores = scores.sort_values(["place", "method", "seed"]).drop(columns="place")
-    return Benchmark(scores.reset_index(drop=True), missing, failed)
+    return Benchmark(scores.reset_index(drop=True), missing)
+
+
+def write(found: Benchmark, path: Path) -> None:
+    """Write the results as CSV, a line for each run, numbers with six digits."""
+    found.scores.to_csv(path, index=False, float_format="%.6g")
+
+
+def _from_csv(path: Path) -> pd.DataFrame:
+    try:
+        scores = pd.read_csv(path)
+    except pd.errors.EmptyDataError:
+        scores = pd.DataFrame()
+    columns = [name for name in COLUMNS if name not in scores]
+    require(not columns, "folder", path, "a file of --csv", f"it has no {', '.join(columns)}")
+    return scores.astype(dict.fromkeys(("recall", *AGES), float))
 
 
 def _slow_labels(config: Path) -> list[int]:

@@ -139,6 +139,32 @@ def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture
         assert text in page
 
 
+def test_the_page_can_be_rebuilt_from_a_file(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "test" / "c@n10-iid-seed5" / "summary.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "stopped": "Diverged: not finite"}))
+    main([str(folder), "--markdown", "--against", "b"])
+    from_runs = capsys.readouterr().out
+    assert "Diverged: not finite" in from_runs
+    main([str(folder), "--csv", str(folder / "judged.csv")])
+    assert len((folder / "judged.csv").read_text().splitlines()) == 1 + 18
+    main([str(folder / "judged.csv"), "--markdown", "--against", "b"])
+    assert capsys.readouterr().out == from_runs
+    main([str(folder / "judged.csv")])
+    assert (folder / PAGE).exists()
+
+
+@pytest.mark.parametrize("text", ["", "method,accuracy\na,0.5\n"])
+def test_a_file_without_judged_runs_is_refused(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other.csv").write_text(text)
+    with pytest.raises(SystemExit):
+        main([str(tmp_path / "other.csv")])
+    assert "other.csv" in capsys.readouterr().err
+
+
 def test_ages_stand_beside_the_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of methods whose runs have them; the means over the seeds 5, 6 and 7."""
     for path in folder.glob("test/a@n10-iid-*/summary.json"):
