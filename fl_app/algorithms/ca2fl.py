@@ -32,11 +32,12 @@ import numpy as np
 
 from fl_app.core.hyper import bounded, one_of, within
 from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.strategy.averaging import AveragesVersions
 from fl_app.strategy.memories import RemembersClients
 
 
 @dataclass(kw_only=True)
-class CA2FL(RemembersClients):
+class CA2FL(RemembersClients, AveragesVersions):
     """One step along the mean of K gradients, corrected by what is remembered of all clients.
 
     The server keeps the last gradient of every client: 4 N d bytes, or 2 N d.
@@ -47,6 +48,7 @@ class CA2FL(RemembersClients):
         over: ``"all"`` (the mean of the memories is over N) or ``"heard"``.
         num_clients: N; None = the clients that have reported so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
+        averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 

@@ -148,7 +148,7 @@ class CANA(RemembersClients, AveragesVersions):
         if self.normalise and (length := norm(direction)) >= SHORTEST:
             direction *= np.float32(lengths.mean() / length)
         direction = self.complete(model, direction, weights, uploads)
-        return self.published(model, self.step(model, direction, self.server_lr))
+        return self.step(model, direction, self.server_lr)
 
     def _weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
         """a_i, shape ``(K,)``."""

@@ -31,17 +31,19 @@ from fl_app.core.hyper import at_least, bounded
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
+from fl_app.strategy.averaging import AveragesVersions
 from fl_app.strategy.weighted import WeightedGradients
 
 
 @dataclass(kw_only=True)
-class DynSGD(WeightedGradients):
+class DynSGD(WeightedGradients, AveragesVersions):
     """One step along the mean of K gradients, weighted by a power of 1 / staleness.
 
     Args:
         server_lr: eta, the server's rate.
         exponent: a, how fast weights fall with the staleness; 0 = they do not.
         normalise: whether the weights are divided by their sum.
+        averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 

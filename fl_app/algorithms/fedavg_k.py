@@ -26,11 +26,12 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
+from fl_app.strategy.averaging import AveragesVersions
 from fl_app.strategy.weighted import WeightedGradients
 
 
 @dataclass(kw_only=True)
-class FedAvgK(WeightedGradients):
+class FedAvgK(WeightedGradients, AveragesVersions):
     """One step along the mean of K possibly stale gradients.
 
     Args:
@@ -38,6 +39,7 @@ class FedAvgK(WeightedGradients):
             displacement if they upload models. With ``"pseudo"`` uploads, which are mean gradients,
             eta = local_lr x local steps does so.
         weighting: ``"uniform"`` (1/K) or ``"examples"`` (n_i/n).
+        averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 

@@ -26,16 +26,17 @@ from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Buffered, Schedule
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.averaging import AveragesVersions
 
 
 @dataclass(kw_only=True)
-class FedBuff(AsyncStrategy):
+class FedBuff(AveragesVersions):
     """A server step along the mean of K displacements, each discounted by its age.
 
     Args:
         server_lr: eta_g, the server's rate.
         staleness_function: ``"polynomial"`` or ``"constant"``.
+        averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
         lr_schedule: how eta_g falls; None = constant.
 

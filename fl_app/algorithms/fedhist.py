@@ -183,7 +183,7 @@ class FedHist(AveragesVersions):
                 self._judge()
                 del self._local[0]
         direction = self.complete(model, direction, weights, uploads)
-        return self.published(model, self.step(model, direction, self.server_lr))
+        return self.step(model, direction, self.server_lr)
 
     # -- EGS --------------------------------------------------------------------------------------
 

@@ -28,17 +28,19 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import bounded, within
 from fl_app.core.types import GlobalModel, Update
 from fl_app.schedule import Buffered, Schedule
+from fl_app.strategy.averaging import AveragesVersions
 from fl_app.strategy.weighted import WeightedGradients
 
 
 @dataclass(kw_only=True)
-class FedStaleWeight(WeightedGradients):
+class FedStaleWeight(WeightedGradients, AveragesVersions):
     """One step along the mean of K gradients, weighted by their clients' mean ages.
 
     Args:
         server_lr: eta, the server's rate.
         rate: rho, the share of an upload in its client's mean age.
         scale_by_buffer: whether a mean age is multiplied by K.
+        averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 

@@ -33,17 +33,18 @@ from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.vector import norm, weighted_sum
 from fl_app.schedule import Schedule, k_async
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.averaging import AveragesVersions
 
 
 @dataclass(kw_only=True)
-class REFL(AsyncStrategy):
+class REFL(AveragesVersions):
     """One step along the mean of K gradients, weighted by age and deviation from the fresh ones.
 
     Args:
         server_lr: eta, the server's rate.
         boost: b, share of the deviation in a stale update's weight.
         scale: divides the exponential of the deviation.
+        averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 

@@ -27,8 +27,9 @@ class AveragesVersions(AsyncStrategy):
         None, or_none(at_least(0)), "early versions would count more than late ones"
     )
 
-    def published(self, model: GlobalModel, params: Vector) -> Vector:
-        """`params`, shape ``(d,)``, as the next version, which the mean takes in."""
+    def step(self, model: GlobalModel, direction: Vector, server_lr: float) -> Vector:
+        """The next version as of `Algorithm.step`, which the mean takes in."""
+        params = super().step(model, direction, server_lr)
         if self.averaging is not None:
             before = self.state.get("mean", params)
             share = np.float32((self.averaging + 1) / (model.version + self.averaging + 1))

@@ -200,8 +200,8 @@ def test_the_benchmark_of_networks_has_settings_of_its_own_and_the_same_methods(
     assert models == {
         "fedhist@lenet-dir0.3": ("fashion_mnist", "lenet"),
         "fedhist@lenet-slow": ("fashion_mnist", "lenet"),
-        "fedhist@cnn-dir0.3": ("cifar10", "cnn_asmu"),
-        "fedhist@cnn-slow": ("cifar10", "cnn_asmu"),
+        "fedhist@cnn-dir0.3": ("cifar10", "cnn"),
+        "fedhist@cnn-slow": ("cifar10", "cnn"),
     }
 
 
