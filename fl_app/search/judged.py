@@ -192,8 +192,8 @@ def read(folder: Path) -> Benchmark:
 
 
 def write(found: Benchmark, path: Path) -> None:
-    """Write the results as CSV, a line for each run, numbers with six digits."""
-    found.scores.to_csv(path, index=False, float_format="%.6g")
+    """Write the results as CSV, a line for each run, numbers with ten digits."""
+    found.scores.to_csv(path, index=False, float_format="%.10g")
 
 
 def _from_csv(path: Path) -> pd.DataFrame:
