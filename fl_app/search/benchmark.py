@@ -2,7 +2,8 @@
 
 FOLDER is that of a search with ``search.test_seeds``, of an experiment that crosses cells with
 settings, or one with several such searches of different settings. It may also be the CSV file that
-``--csv`` writes. `fl_app.search.judged` says where every number comes from.
+``--csv`` writes; the page is then in ``outputs/``. `fl_app.search.judged` says where every number
+comes from.
 """
 
 import argparse
@@ -70,8 +71,8 @@ def markdown(parts: Sequence["Part"]) -> str:
     lines = []
     for part in parts:
         lines += [f"## {part.title}", "", *part.texts, ""]
-        for row in (part.header, ["---"] * len(part.header), *part.rows):
-            lines.append("| " + " | ".join(row) + " |")
+        lines += ["| " + " | ".join(part.header) + " |", "|---" * len(part.header) + "|"]
+        lines += ["| " + " | ".join(row) + " |" for row in part.rows]
         lines.append("")
     return "\n".join(lines)
 
@@ -207,7 +208,8 @@ def main(words: Sequence[str] | None = None) -> None:
             if given.csv:
                 write(found, given.csv)
                 return
-            page = (folder.parent if folder.is_file() else folder) / PAGE
+            page = (Path("outputs") if folder.is_file() else folder) / PAGE
+            page.parent.mkdir(exist_ok=True)
             write_page(found, page, given.against)
     except (ValueError, OSError) as error:
         parser.error(str(error))

@@ -1,13 +1,15 @@
 """The page of a benchmark: ranks, paired differences, intervals, and what follows from them."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from fl_app.search.benchmark import PAGE, advice, main
+from fl_app.search.benchmark import PAGE, advice, main, markdown, parts_of
 from fl_app.search.judged import interval, read
 
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 CONFIG = """\
 partition: {{_target_: {partition}, labels: [1]}}
 experiment: {{settings: {{n10-iid: [], n10-slow: []}}}}
@@ -140,8 +142,9 @@ def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture
 
 
 def test_the_page_can_be_rebuilt_from_a_file(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(folder)
     path = folder / "test" / "c@n10-iid-seed5" / "summary.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "stopped": "Diverged: not finite"}))
     main([str(folder), "--markdown", "--against", "b"])
@@ -152,7 +155,7 @@ def test_the_page_can_be_rebuilt_from_a_file(
     main([str(folder / "judged.csv"), "--markdown", "--against", "b"])
     assert capsys.readouterr().out == from_runs
     main([str(folder / "judged.csv")])
-    assert (folder / PAGE).exists()
+    assert "Diverged: not finite" in (folder / "outputs" / PAGE).read_text()
 
 
 @pytest.mark.parametrize("text", ["", "method,accuracy\na,0.5\n"])
@@ -163,6 +166,15 @@ def test_a_file_without_judged_runs_is_refused(
     with pytest.raises(SystemExit):
         main([str(tmp_path / "other.csv")])
     assert "other.csv" in capsys.readouterr().err
+
+
+def test_the_tables_of_the_docs_are_those_of_the_judged_runs() -> None:
+    found = read(DOCS / "benchmark.csv")
+    tables = markdown(parts_of(found, ["cana", "fedhist", "fedavg_k"]))
+    assert (DOCS / "benchmark_tables.md").read_text().endswith("\n" + tables)
+    shown = re.findall(r"^\|.* \[[-+]?\d.*$", (DOCS / "benchmark.md").read_text(), re.MULTILINE)
+    assert len(shown) > 40
+    assert set(shown) <= set(tables.splitlines())
 
 
 def test_ages_stand_beside_the_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
