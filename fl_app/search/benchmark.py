@@ -194,11 +194,17 @@ def main(words: Sequence[str] | None = None) -> None:
     output.add_argument("--csv", type=Path, metavar="FILE", help=help_csv)
     help_against = "methods with which each other one is compared, besides the best"
     parser.add_argument("--against", nargs="+", default=[], metavar="METHOD", help=help_against)
+    help_without = "methods and settings that are left out"
+    parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help=help_without)
     given = parser.parse_args(words)
     folder: Path = given.folder
     try:
         with told_if_missing():
             found = read(folder)
+            names = {*found.scores.method, *found.scores.setting}
+            for name in given.without:
+                require(name in names, "--without", name, "a method or a setting", "it has no run")
+            found = found.without(given.without)
             known = sorted(found.scores.method.unique())
             for name in given.against:
                 require(name in known, "--against", name, f"among {', '.join(known)}", "no run")

@@ -74,6 +74,12 @@ class Benchmark:
             f"{run.method}@{run.setting}-seed{run.seed}": run.stopped for run in early.itertuples()
         }
 
+    def without(self, names: Collection[str]) -> "Benchmark":
+        """The results without some methods and settings."""
+        scores = self.scores
+        out = scores.method.isin(names) | scores.setting.isin(names)
+        return Benchmark(scores[~out], self.missing)
+
     @property
     def settings(self) -> list[str]:
         """In the order of the configuration."""

@@ -130,6 +130,19 @@ def test_methods_are_compared_with_a_named_one(
     assert "--against" in capsys.readouterr().err
 
 
+def test_methods_and_settings_can_be_left_out(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a and the other setting, b is 19, 20 and 18 points ahead of c."""
+    main([str(folder), "--markdown", "--without", "a", "n10-slow"])
+    printed = capsys.readouterr().out
+    assert "| c | 62.0 [57.0, 67.0] | 20 | -19.0 [-21.5, -16.5] |" in printed
+    assert "n10-slow" not in printed
+    with pytest.raises(SystemExit):
+        main([str(folder), "--without", "d"])
+    assert "--without" in capsys.readouterr().err
+
+
 def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "test" / "c@n10-iid-seed5" / "summary.json"
     summary = json.loads(path.read_text())
