@@ -52,8 +52,10 @@ def _choice(
     ]
 
 
-def write_page(found: Benchmark, path: Path, against: Sequence[str] = ()) -> None:
-    """Write the page; `against` as of `parts_of`."""
+def write_page(
+    found: Benchmark, path: Path, against: Sequence[str] = (), other: Benchmark | None = None
+) -> None:
+    """Write the page; `against` and `other` as of `parts_of`."""
     require_installed("jinja2", "plotly")
     from fl_app.report.document import write_document
 
@@ -63,7 +65,7 @@ def write_page(found: Benchmark, path: Path, against: Sequence[str] = ()) -> Non
         ("seeds", ", ".join(map(str, sorted(set(found.scores.seed))))),
         ("measure", "mean accuracy of a run's last ten evaluations"),
     ]
-    write_document(path, "Benchmark", facts, parts_of(found, against))
+    write_document(path, "Benchmark", facts, parts_of(found, against, other))
 
 
 def markdown(parts: Sequence["Part"]) -> str:
@@ -77,12 +79,15 @@ def markdown(parts: Sequence["Part"]) -> str:
     return "\n".join(lines)
 
 
-def parts_of(found: Benchmark, against: Sequence[str] = ()) -> list["Part"]:
+def parts_of(
+    found: Benchmark, against: Sequence[str] = (), other: Benchmark | None = None
+) -> list["Part"]:
     """The page: what to choose when, mean ranks, each setting, and what went wrong.
 
     Args:
         found: the results.
         against: methods with which each other one is compared, besides the best.
+        other: results with whose orders those of these settings are compared.
     """
     from fl_app.report.charts import layout_of
     from fl_app.report.document import Part
@@ -142,6 +147,8 @@ def parts_of(found: Benchmark, against: Sequence[str] = ()) -> list["Part"]:
         ]
         header = ["method", "mean rank", "among those in time", *found.settings]
         parts.append(Part("Mean rank", [text], header, rows, [figure], True))
+    if other is not None:
+        parts.append(_agreement(found, other))
     parts += [_of_setting(found, setting, against) for setting in found.settings]
     if found.failed or found.missing:
         rows = [[name, reason] for name, reason in found.failed.items()]
@@ -149,6 +156,23 @@ def parts_of(found: Benchmark, against: Sequence[str] = ()) -> list["Part"]:
         text = "A run with a reason counts with the evaluations that it had."
         parts.append(Part("Runs that did not reach their end", [text], ["run", "reason"], rows))
     return parts
+
+
+def _agreement(found: Benchmark, other: Benchmark) -> "Part":
+    from fl_app.report.document import Part
+
+    shared = set(found.scores.method) & set(other.scores.method)
+    text = (
+        f"Kendall's tau between the orders of {len(shared)} methods in a setting of this benchmark "
+        "(rows) and of the other one (columns): 1 is the same order, 0 none, -1 the reverse. "
+        "Means over the shared seeds with 95 % intervals."
+    )
+    rows = [
+        [mine]
+        + [found.agreement(mine, other, theirs).text(1, "{:.2f}") for theirs in other.settings]
+        for mine in found.settings
+    ]
+    return Part("How far the orders agree", [text], ["setting", *other.settings], rows)
 
 
 def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> "Part":
@@ -196,6 +220,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--against", nargs="+", default=[], metavar="METHOD", help=help_against)
     help_without = "methods and settings that are left out"
     parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help=help_without)
+    help_order = "folder or file of another benchmark, with whose orders of methods these compare"
+    parser.add_argument("--order-of", type=Path, metavar="FOLDER", help=help_order)
     given = parser.parse_args(words)
     folder: Path = given.folder
     try:
@@ -208,15 +234,16 @@ def main(words: Sequence[str] | None = None) -> None:
             known = sorted(found.scores.method.unique())
             for name in given.against:
                 require(name in known, "--against", name, f"among {', '.join(known)}", "no run")
+            other = read(given.order_of) if given.order_of else None
             if given.markdown:
-                print(markdown(parts_of(found, given.against)))
+                print(markdown(parts_of(found, given.against, other)))
                 return
             if given.csv:
                 write(found, given.csv)
                 return
             page = (Path("outputs") if folder.is_file() else folder) / PAGE
             page.parent.mkdir(exist_ok=True)
-            write_page(found, page, given.against)
+            write_page(found, page, given.against, other)
     except (ValueError, OSError) as error:
         parser.error(str(error))
     print(f"page: {page}")

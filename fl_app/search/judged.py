@@ -149,6 +149,40 @@ class Benchmark:
         found = {str(method): interval(list(every[method])) for method in complete}
         return dict(sorted(found.items(), key=lambda item: item[1].mean))
 
+    def agreement(self, setting: str, other: "Benchmark", their_setting: str) -> Interval:
+        """Kendall's tau-b between the orders of methods in two settings.
+
+        It is 1 where both settings have the same order, -1 where one order is the reverse of the
+        other, and near 0 where neither says anything of the other. It is computed for each seed,
+        from the methods with results in both settings.
+
+        Args:
+            setting: of these results.
+            other: results of another benchmark, or these.
+            their_setting: of the other results.
+
+        Raises:
+            ValueError: they share less than three methods or less than two seeds.
+        """
+        from scipy.stats import kendalltau  # part of the extra server
+
+        mine, theirs = self.table([setting]), other.table([their_setting])
+        methods = mine.columns.intersection(theirs.columns)
+        seeds = mine.index.intersection(theirs.index)
+        require(
+            len(methods) >= 3 and len(seeds) >= 2,
+            "--order-of",
+            f"{len(methods)} methods and {len(seeds)} seeds that it shares with {setting}",
+            "at least three methods and two seeds",
+            "there is no order to compare, or no interval",
+        )
+        return interval(
+            [
+                float(kendalltau(mine.loc[seed, methods], theirs.loc[seed, methods]).statistic)
+                for seed in seeds
+            ]
+        )
+
     def groups(self) -> dict[str, list[str]]:
         """Settings that share a part of their name, such as all with ``n10``; and all of them."""
         parts = dict.fromkeys(part for setting in self.settings for part in setting.split("-"))

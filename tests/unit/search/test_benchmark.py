@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fl_app.search.benchmark import PAGE, advice, main, markdown, parts_of
-from fl_app.search.judged import interval, read
+from fl_app.search.judged import Benchmark, interval, read, write
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 CONFIG = """\
@@ -141,6 +141,37 @@ def test_methods_and_settings_can_be_left_out(
     with pytest.raises(SystemExit):
         main([str(folder), "--without", "d"])
     assert "--without" in capsys.readouterr().err
+
+
+def test_orders_of_settings_agree_by_tau(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The orders a, b, c and b, a, c: of three pairs two agree and one does not, so tau is 1/3.
+
+    With seed 6, a and b tie in n10-iid: two pairs of the others agree, 2 / sqrt(2 * 3).
+    """
+    found = read(folder)
+    assert found.agreement("n10-slow", found, "n10-slow") == pytest.approx((1, 1, 1))
+    tau = found.agreement("n10-iid", found, "n10-slow")
+    assert tau == pytest.approx(interval([1 / 3, 2 / 6**0.5, 1 / 3]))
+    main([str(folder), "--csv", str(folder / "judged.csv")])
+    main([str(folder), "--markdown", "--order-of", str(folder / "judged.csv")])
+    printed = capsys.readouterr().out
+    assert "## How far the orders agree" in printed
+    assert "| n10-slow | 0.49 [-0.20, 1.19] | 1.00 [1.00, 1.00] |" in printed
+    main([str(folder), "--order-of", str(folder / "judged.csv")])
+    assert "How far the orders agree" in (folder / PAGE).read_text()
+
+
+@pytest.mark.parametrize("gone", ["seed [67]", "method [ab]"])
+def test_orders_are_compared_of_shared_methods_and_seeds(
+    gone: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = read(folder)
+    column, pattern = gone.split()
+    out = found.scores[column].astype(str).str.fullmatch(pattern)
+    write(Benchmark(found.scores[~out], []), folder / "fewer.csv")
+    with pytest.raises(SystemExit):
+        main([str(folder), "--markdown", "--order-of", str(folder / "fewer.csv")])
+    assert "at least three methods and two seeds" in capsys.readouterr().err
 
 
 def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
