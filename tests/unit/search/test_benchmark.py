@@ -222,6 +222,14 @@ def test_the_tables_of_the_docs_are_those_of_the_judged_runs() -> None:
     assert set(shown) <= set(tables.splitlines())
 
 
+def test_the_tables_of_networks_are_those_of_the_judged_runs() -> None:
+    parts = parts_of(read(DOCS / "benchmark_networks.csv"), other=read(DOCS / "benchmark.csv"))
+    section = (DOCS / "benchmark.md").read_text().partition("## Convolutional networks")[2]
+    shown = re.findall(r"^\|.* \[[-+]?\d.*$", section, re.MULTILINE)
+    assert len(shown) == 13 + 3  # methods, and settings
+    assert set(shown) <= set(markdown(parts).splitlines())
+
+
 def test_ages_stand_beside_the_results(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of methods whose runs have them; the means over the seeds 5, 6 and 7."""
     for path in folder.glob("test/a@n10-iid-*/summary.json"):
