@@ -87,7 +87,7 @@ def parts_of(
     Args:
         found: the results.
         against: methods with which each other one is compared, besides the best.
-        other: results with whose orders those of these settings are compared.
+        other: results of another benchmark, whose orders of methods are compared with these.
     """
     from fl_app.report.charts import layout_of
     from fl_app.report.document import Part
@@ -162,15 +162,18 @@ def _agreement(found: Benchmark, other: Benchmark) -> "Part":
     from fl_app.report.document import Part
 
     shared = set(found.scores.method) & set(other.scores.method)
+    other = other.without(set(other.scores.method) - shared)
     text = (
         f"Kendall's tau between the orders of {len(shared)} methods in a setting of this benchmark "
-        "(rows) and of the other one (columns): 1 is the same order, 0 none, -1 the reverse. "
-        "Means over the shared seeds with 95 % intervals."
+        '(rows) and of the other one (columns), and between those of the other one (rows "there"): '
+        "1 is the same order, 0 none, -1 the reverse. Means over the shared seeds with 95 % "
+        "intervals."
     )
     rows = [
-        [mine]
-        + [found.agreement(mine, other, theirs).text(1, "{:.2f}") for theirs in other.settings]
-        for mine in found.settings
+        [setting + name]
+        + [each.agreement(setting, other, column).text(1, "{:.2f}") for column in other.settings]
+        for each, name in ((found, ""), (other, " there"))
+        for setting in each.settings
     ]
     return Part("How far the orders agree", [text], ["setting", *other.settings], rows)
 
@@ -220,7 +223,7 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--against", nargs="+", default=[], metavar="METHOD", help=help_against)
     help_without = "methods and settings that are left out"
     parser.add_argument("--without", nargs="+", default=[], metavar="NAME", help=help_without)
-    help_order = "folder or file of another benchmark, with whose orders of methods these compare"
+    help_order = "another benchmark, whose orders of methods are compared with these"
     parser.add_argument("--order-of", type=Path, metavar="FOLDER", help=help_order)
     given = parser.parse_args(words)
     folder: Path = given.folder

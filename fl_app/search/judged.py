@@ -78,7 +78,8 @@ class Benchmark:
         """The results without some methods and settings."""
         scores = self.scores
         out = scores.method.isin(names) | scores.setting.isin(names)
-        return Benchmark(scores[~out], self.missing)
+        missing = [run for run in self.missing if not {*re.split("@|-seed", run)} & {*names}]
+        return Benchmark(scores[~out], missing)
 
     @property
     def settings(self) -> list[str]:

@@ -134,10 +134,14 @@ def test_methods_and_settings_can_be_left_out(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without a and the other setting, b is 19, 20 and 18 points ahead of c."""
+    (folder / "test" / "a@n10-iid-seed6" / "summary.json").unlink()
+    main([str(folder), "--markdown"])
+    assert "| a@n10-iid-seed6 | no result |" in capsys.readouterr().out
     main([str(folder), "--markdown", "--without", "a", "n10-slow"])
     printed = capsys.readouterr().out
     assert "| c | 62.0 [57.0, 67.0] | 20 | -19.0 [-21.5, -16.5] |" in printed
     assert "n10-slow" not in printed
+    assert "no result" not in printed
     with pytest.raises(SystemExit):
         main([str(folder), "--without", "d"])
     assert "--without" in capsys.readouterr().err
@@ -156,7 +160,8 @@ def test_orders_of_settings_agree_by_tau(folder: Path, capsys: pytest.CaptureFix
     main([str(folder), "--markdown", "--order-of", str(folder / "judged.csv")])
     printed = capsys.readouterr().out
     assert "## How far the orders agree" in printed
-    assert "| n10-slow | 0.49 [-0.20, 1.19] | 1.00 [1.00, 1.00] |" in printed
+    for name in ("n10-slow", "n10-slow there"):
+        assert f"| {name} | 0.49 [-0.20, 1.19] | 1.00 [1.00, 1.00] |" in printed
     main([str(folder), "--order-of", str(folder / "judged.csv")])
     assert "How far the orders agree" in (folder / PAGE).read_text()
 
@@ -226,7 +231,7 @@ def test_the_tables_of_networks_are_those_of_the_judged_runs() -> None:
     parts = parts_of(read(DOCS / "benchmark_networks.csv"), other=read(DOCS / "benchmark.csv"))
     section = (DOCS / "benchmark.md").read_text().partition("## Convolutional networks")[2]
     shown = re.findall(r"^\|.* \[[-+]?\d.*$", section, re.MULTILINE)
-    assert len(shown) == 13 + 3  # methods, and settings
+    assert len(shown) == 13 + 4  # methods, and rows of agreement
     assert set(shown) <= set(markdown(parts).splitlines())
 
 
