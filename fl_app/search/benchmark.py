@@ -234,6 +234,9 @@ def main(words: Sequence[str] | None = None) -> None:
             for name in given.without:
                 require(name in names, "--without", name, "a method or a setting", "it has no run")
             found = found.without(given.without)
+            left = len(found.scores) > 0
+            without = " ".join(given.without)
+            require(left, "--without", without, "some of the methods and settings", "none is left")
             known = sorted(found.scores.method.unique())
             for name in given.against:
                 require(name in known, "--against", name, f"among {', '.join(known)}", "no run")

@@ -145,6 +145,9 @@ def test_methods_and_settings_can_be_left_out(
     with pytest.raises(SystemExit):
         main([str(folder), "--without", "d"])
     assert "--without" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([str(folder), "--without", "n10-iid", "n10-slow"])
+    assert "none is left" in capsys.readouterr().err
 
 
 def test_orders_of_settings_agree_by_tau(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
