@@ -19,10 +19,10 @@ Symbols: eta server_lr, N' the number of clients in M.
 Deviations: the paper first lets every client send a gradient of w_0, and divides by N. Here the
 model moves from the first arrival on, and N' counts the clients in M; with ``over="all"`` it is N.
 An arrival that is itself older than max_age is kept and does not count. While nobody counts, it is
-refused: so no version is made. Several updates at once (another schedule) are kept first, and then
-make one step; should none of them count by then, as in a schedule that holds updates back over
-versions, the version repeats its predecessor. Buffers such as BatchNorm's are not remembered: they
-take the mean of the uploads.
+refused and not kept: so no version is made. Several updates at once (another schedule) are kept
+first, and then make one step; should none of them count by then, as in a schedule that holds
+updates back over versions, the version repeats its predecessor. Buffers such as BatchNorm's are not
+remembered: they take the mean of the uploads.
 """
 
 from collections.abc import Sequence
@@ -42,13 +42,14 @@ from fl_app.strategy.memories import RemembersClients
 class ACE(RemembersClients):
     """One step along the mean of the last gradients of all clients, or of all that are recent.
 
-    The server keeps the last gradient of every client: 4 N d bytes, or 2 N d.
+    The server keeps the last gradient of every client: 4 N d bytes, or 2 N d. With
+    `max_age` it also keeps their sums by version: 8 d bytes for each of at most N versions.
 
     Args:
         server_lr: eta, the server's rate.
         max_age: ACED's bound, versions; None = any age, which is ACE. 2 N / K is a start.
         over: N' counts the clients ``"heard"`` that count, or ``"all"`` N.
-        num_clients: N; None = the clients that have reported so far.
+        num_clients: N; None = the clients whose updates were accepted so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.

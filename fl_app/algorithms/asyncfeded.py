@@ -9,16 +9,17 @@ Server, on every upload of a client that started from version o, with Delta = w_
 
 and, with ``adapt_epochs``, the number of the client's local epochs from its next order on:
 
-    E_i <- max(1, E_i + floor(kappa (gamma_bar - gamma)))
+    E_i <- min(E_max, max(1, E_i + floor(kappa (gamma_bar - gamma))))
 
 Client: E_i epochs of local SGD from w_o.
 
 Symbols: lambda server_lr, eps offset (both 1 [A], so that a fresh upload moves the model by
-itself), gamma_bar target_distance, kappa epoch_rate.
+itself), gamma_bar target_distance, kappa epoch_rate, E_max max_epochs.
 
 Deviations: the paper prints no lambda and eps that would suit here. The rule for epochs is quoted
-from an implementation (FedOpt), without its missing lower bound. An upload of no length has no
-weight. Buffers such as BatchNorm's move by the weight, at most by the whole displacement.
+from an implementation (FedOpt), which has neither bound. Several uploads at once (another schedule)
+move the model one after the other. An upload of no length has no weight. Buffers such as
+BatchNorm's move by the weight, at most by the whole displacement.
 """
 
 import math
@@ -28,6 +29,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
@@ -76,6 +78,13 @@ class AsyncFedED(AsyncStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            not self.adapt_epochs or self.local_epochs <= self.max_epochs,
+            "strategy.max_epochs",
+            self.max_epochs,
+            f"at least strategy.local_epochs={self.local_epochs}",
+            "the first order of a client would have more epochs than any later one may",
+        )
         self.state = {"epochs": {}}  # client -> E_i, if they are adapted
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:

@@ -20,9 +20,10 @@ memories. There is none if R has fewer than two uploads or all their memories ar
 until there was one.
 
 With fusion alpha > 0 each g_i in v is g_i + alpha V_k, where V_k is that of the last L steps v
-whose cosine with g_i is smallest, once there are L. With `fusion_falls` alpha is
-alpha min(1, L K / N): the more clients there are, the older are their gradients, and the less do
-the last L steps say about them. With `normalise` the step is as long as the gradients are:
+whose cosine with g_i is smallest, once there are L; they are kept as they were before `normalise`.
+With `fusion_falls` alpha is alpha min(1, L K / N): the more clients there are, the older are their
+gradients, and the less do the last L steps say about them. With `normalise` the step is as long as
+the gradients are:
 
     w_{t+1} = w_t - eta v / ||v|| mean_i ||g_i||
 
@@ -46,8 +47,10 @@ c(i) the client of upload i, beta calibration, rho calibration_rate, alpha fusio
 
 Deviations: none, there is no paper. Limits: p = 0 and beta = 0 is the mean of K gradients; p = 1
 and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL over the clients heard. Both uploads of
-a client that is in a buffer twice are compared with the memory from before. Buffers such as
-BatchNorm's are not remembered: they take the weighted mean of the uploads.
+a client that is in a buffer twice are compared with the memory from before. A memory that was once
+older than A stays out of M until its client is heard again, also where A grows because K or N
+changes. A v shorter than 1e-12 is not normalised. Buffers such as BatchNorm's are not remembered:
+they take the weighted mean of the uploads.
 """
 
 from collections.abc import Sequence
@@ -71,7 +74,7 @@ class CANA(RemembersClients, AveragesVersions):
     """One step along the age-weighted mean of K gradients, calibrated by clients' memories.
 
     The server keeps the last gradient of every client, 4 N d bytes or 2 N d, and their sums by
-    version: 8 d bytes for each of at most A + 1 versions.
+    version: 8 d bytes for each of at most N versions.
 
     Args:
         server_lr: eta, the server's rate.
@@ -191,10 +194,11 @@ class CANA(RemembersClients, AveragesVersions):
         if len(own) >= 2:
             g = np.stack([gradients[place] for place in own])
             h = np.stack(list(own.values()))
+            differ = bool((h != h[0]).any())  # of equal rows h - hbar is rounding noise
             g -= g.mean(0)
             h -= h.mean(0)
             length = float(np.vecdot(h, h).sum(dtype=np.float64))
-            if length > 0:
+            if differ and length > 0:
                 product = float(np.vecdot(g, h).sum(dtype=np.float64))
                 fit, rate = min(max(product / length, 0.0), 1.0), self.calibration_rate
                 measured = fit if measured is None else (1 - rate) * measured + rate * fit

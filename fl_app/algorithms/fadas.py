@@ -90,9 +90,11 @@ class FADAS(AsyncStrategy):
         deltas = self.clip(model, (model.delta(update) for update in updates))
         mean = self.average(model, [1 / len(updates)] * len(updates), deltas)
         d, b1, b2 = mean[:split], np.float32(self.momentum), np.float32(self.second_momentum)
+        # 1 - b2 in float32 would have few digits where b2 is near 1.
+        new1, new2 = np.float32(1 - self.momentum), np.float32(1 - self.second_momentum)
         zeros = np.zeros_like(d)
-        first = b1 * self.state.get("first", zeros) + (1 - b1) * d
-        second = b2 * self.state.get("second", zeros) + (1 - b2) * d * d
+        first = b1 * self.state.get("first", zeros) + new1 * d
+        second = b2 * self.state.get("second", zeros) + new2 * d * d
         largest = np.maximum(self.state.get("largest", zeros), second)
         self.state = {"first": first, "second": second, "largest": largest}
         rate = self.rate(max(model.age(update) for update in updates))

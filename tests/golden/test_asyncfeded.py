@@ -76,3 +76,9 @@ def test_epochs_follow_the_distance_if_asked():
 def test_refused(key):
     with pytest.raises(ValueError, match=rf"^strategy\.{key}=0 must be a finite number above 0"):
         AsyncFedED(**{key: 0})
+
+
+def test_a_first_order_has_no_more_epochs_than_later_ones_may():
+    with pytest.raises(ValueError, match=r"max_epochs=20 must be at least .*local_epochs=30"):
+        AsyncFedED(adapt_epochs=True, local_epochs=30)
+    AsyncFedED(local_epochs=30)  # not adapted, so without a bound

@@ -100,6 +100,18 @@ def test_equal_memories_measure_nothing():
     assert strategy.report["matched"] == 2
 
 
+@pytest.mark.parametrize("same", [1.95, 1.51])
+def test_equal_memories_measure_nothing_where_their_mean_is_rounded(same: float):
+    """Three equal rows less their mean are not zero in float32."""
+    strategy = cana()
+    model = GlobalModel(vec(0, 0), 0)
+    for rows in ([[same, 2.68]] * 3, [[2.6, -0.9], [0.4, -1.1], [0.6, -1.0]]):
+        updates = [Update(c, 0, vec(*row), "pseudo", 10, 0.1) for c, row in enumerate(rows)]
+        strategy.aggregate(model, updates)
+    assert strategy.state["measured"] is None
+    assert strategy.report["matched"] == 3
+
+
 def test_gradients_against_their_memories_are_not_calibrated():
     """b^ = -1 is clipped to 0."""
     strategy = cana()

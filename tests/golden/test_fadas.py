@@ -54,6 +54,14 @@ def test_steps_adapt_to_moments_and_delay(settings, last):
     np.testing.assert_allclose(second, [4 / 3, 5 / 4 + last], rtol=1e-6)
 
 
+def test_a_second_momentum_near_one_keeps_its_digits():
+    """m = D, v = 1e-5 D^2: m / sqrt(v) = 1 / sqrt(1e-5) for each entry."""
+    strategy = fadas(server_lr=1, momentum=0, second_momentum=0.99999, epsilon=1e-8)
+    update = Update(0, 0, vec(1, 2, -3), "delta", 10, 0.1)
+    moved = strategy.aggregate(GlobalModel(vec(0, 0, 0), 0), [update])
+    np.testing.assert_allclose(moved, np.array([1, 1, -1]) / np.sqrt(1e-5), rtol=1e-5)
+
+
 def test_the_printed_rule_acts_where_the_age_is_above_the_inverse_of_the_rate():
     assert [fadas(server_lr=0.2).rate(age) for age in (0, 1, 5, 10)] == [0.2, 0.2, 0.2, 0.1]
     ratio = fadas(server_lr=0.2, delay_rule="ratio")
