@@ -7,6 +7,7 @@ comes from.
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,8 @@ def advice(found: Benchmark) -> list[list[str]]:
     rows = []
     for name, settings in found.groups().items():
         rows.append(_choice(found, name, settings, []))
-        if late := found.late(settings):
+        late = found.late(settings)
+        if late and not found.table(settings, without=late).empty:
             rows.append(_choice(found, f"{name}, in time", settings, late))
     return rows
 
@@ -39,7 +41,7 @@ def _choice(
     found: Benchmark, name: str, settings: Sequence[str], without: Sequence[str]
 ) -> list[str]:
     best, others = found.behind_best(settings, without)
-    score = interval(list(found.table(settings)[best]))
+    score = interval(list(found.table(settings, without=without)[best]))
     tied = [f"{m} {d.text()}" for m, d in others.items() if d.high >= 0]
     clear = [f"{m} {d.text()}" for m, d in others.items() if d.high < 0][:1]
     more = f" and {len(tied) - MAX_TIED} more" if len(tied) > MAX_TIED else ""
@@ -101,7 +103,8 @@ def parts_of(
                 "other method: points ahead of the best one, with the 95 % interval of the paired "
                 "differences. A method is tied if its interval reaches 0. Intervals are not "
                 "corrected for the number of comparisons.",
-                "All have the same updates, but not the same time: some wait for slow clients. "
+                "All have the same updates, unless a cell ends at a time of its own. They take "
+                "different times: some wait for slow clients. "
                 f'"In time" leaves out methods that take more than {LATE} times the virtual '
                 "seconds of the median method in one of the settings.",
             ],
@@ -246,6 +249,9 @@ def main(words: Sequence[str] | None = None) -> None:
                 return
             if given.csv:
                 write(found, given.csv)
+                if found.missing:
+                    lacking = ", ".join(found.missing)
+                    print(f"{given.csv} lacks runs without a result: {lacking}", file=sys.stderr)
                 return
             page = (Path("outputs") if folder.is_file() else folder) / PAGE
             page.parent.mkdir(exist_ok=True)

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from math import isfinite, nan, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import NamedTuple
@@ -46,6 +46,8 @@ def interval(values: Sequence[float]) -> Interval:
     """
     from scipy.stats import t  # part of the extra server
 
+    if not all(map(isfinite, values)):  # such as tau of an order in which all tie
+        return Interval(nan, nan, nan)
     mean = fmean(values)
     half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1)) * stdev(values) / sqrt(len(values))
     return Interval(mean, mean - half, mean + half)
@@ -99,11 +101,13 @@ class Benchmark:
     ) -> pd.DataFrame:
         """Mean of a measure over settings: a row for each seed, a column for each method.
 
-        Methods without a result in each setting and seed are left out, and those of ``without``.
+        Methods without a result in each setting and seed are left out, and those of ``without``;
+        so are seeds that one of the settings lacks.
         """
         chosen = self.scores[self.scores.setting.isin(settings) & ~self.scores.method.isin(without)]
         wide = chosen.pivot_table(index=["setting", "seed"], columns="method", values=measure)
-        return wide.dropna(axis=1).groupby("seed").mean()
+        by_seed = wide.dropna(axis=1).groupby("seed")
+        return by_seed.mean()[by_seed.size() == len(settings)]
 
     def behind_best(
         self, settings: Sequence[str], without: Collection[str] = ()
@@ -141,12 +145,12 @@ class Benchmark:
         Args:
             without: methods that are left out.
         """
+        complete = self.table(self.settings, without=without)
         ranked = []
         for setting in self.settings:
-            ranks = self.table([setting], without=without).rank(axis=1, ascending=False)
-            ranked.append(ranks.assign(setting=setting).reset_index())
-        every = pd.concat(ranked).drop(columns="setting").groupby("seed").mean()
-        complete = self.table(self.settings, without=without).columns
+            ranks = self.table([setting], without=without)[complete.columns]
+            ranked.append(ranks.loc[complete.index].rank(axis=1, ascending=False))
+        every = pd.concat(ranked).groupby("seed").mean()
         found = {str(method): interval(list(every[method])) for method in complete}
         return dict(sorted(found.items(), key=lambda item: item[1].mean))
 
@@ -225,6 +229,9 @@ def read(folder: Path) -> Benchmark:
         rows.append({**own, "stopped": summary["stopped"]})
     require(bool(rows), "folder", folder, "the test folder of a search over settings", "no results")
     scores = pd.DataFrame(rows)
+    twice = scores[scores.duplicated(["method", "setting", "seed"])]
+    told = [f"{run.method}@{run.setting}, seed {run.seed}" for run in twice.itertuples()]
+    require(not told, "folder", folder, f"one with one run of {', '.join(told)}", "it has several")
     scores = scores.astype(dict.fromkeys(("recall", *AGES), float))
     order = _order(paths)
     scores["place"] = [order.index(s) if s in order else len(order) for s in scores.setting]
@@ -239,7 +246,7 @@ def write(found: Benchmark, path: Path) -> None:
 
 def _from_csv(path: Path) -> pd.DataFrame:
     try:
-        scores = pd.read_csv(path)
+        scores = pd.read_csv(path, converters={"stopped": str})
     except pd.errors.EmptyDataError:
         scores = pd.DataFrame()
     columns = [name for name in COLUMNS if name not in scores]

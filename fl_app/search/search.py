@@ -1,9 +1,11 @@
 """Carries out a search: trials of every cell, then their best settings on fresh seeds."""
 
+import hashlib
 import json
 import shutil
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from optuna.trial import Trial
 
 from fl_app.cli import CONF, compose, nearest
-from fl_app.core.errors import Interrupted, require
+from fl_app.core.errors import Diverged, Interrupted, Stalled, require
 from fl_app.core.files import (
     atomic_write,
     disk_errors_as_run_errors,
@@ -32,8 +34,13 @@ from fl_app.search.settings import Settings
 from fl_app.search.study import CellStudy, open_journal
 
 JOURNAL, SETTINGS, LOCK = "study.jsonl", "search.json", "search.lock"
-# What a search may be continued with other values of.
-CARRYING_OUT = ("parallel", "folder", "trials", "test_seeds")
+# What may differ when a search goes on.
+MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")
+# Keys that no space may have: the search sets them, or trials would have other lengths.
+OWN = (
+    *("seed", "max_updates", "max_seconds", "target_accuracy", "experiment"),
+    *("resume", "overwrite", "checkpoint_final", "checkpoint_every"),
+)
 AGAIN = "the same command with resume=auto goes on"
 _UNKNOWN = object()
 HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files of a run that nobody reads after it
@@ -50,18 +57,30 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
 
     Raises:
         ValueError: a key is refused; nothing was run by this call, unless a trial's own values are.
-        RunError: a run on fresh seeds failed.
+        RunError: a run on fresh seeds failed, or a trial did for another reason than its setting,
+            such as a killed process; the same search goes on with ``resume=auto``.
         Interrupted: Ctrl-C; the same search goes on with ``resume=auto``.
     """
     config = compose(words)
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         cells = cells_to_search(settings, config, words, folder)
-        with require_writable(folder):
-            _enter(settings, words, folder, resume)
-        with disk_errors_as_run_errors(folder, AGAIN), open_log(folder / LOCK, None):
+        with ExitStack() as stack:
+            stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
+            with require_writable(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(open_log(folder / LOCK, None))
+                _enter(settings, words, cells, folder, resume)
             storage = open_journal(folder / JOURNAL)
             for cell in cells:
                 cell.open(storage)
+            most = max(cell.ended for cell in cells)
+            require(
+                most <= settings.trials,
+                "search.trials",
+                settings.trials,
+                f"at least {most}, which a cell has had",
+                "cells would be compared after different numbers of trials",
+            )
             interrupted = _try_all(cells, settings)
             found = [cell.found() for cell in cells]
             results.write(found, settings, folder)
@@ -69,12 +88,25 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                 raise Interrupted(f"interrupted; what was tried so far lies in {folder}")
             results.tell(found, folder)
             if settings.test_seeds:
-                _judge(found, settings, words, folder)
+                _run_best(found, settings, words, folder)
 
 
-def _enter(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
+def _digest(cell: "SearchedCell") -> str:
+    """Of what is tried in a cell and of its configuration, which may come from a file of conf/."""
+    told = repr((cell.space, cell.budget, earlier.settings(cell.config)))
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _enter(
+    settings: Settings,
+    words: Sequence[str],
+    cells: Sequence["SearchedCell"],
+    folder: Path,
+    resume: bool,
+) -> None:
     """Make the folder; of a search that it holds, compare the settings."""
-    own = {key: value for key, value in asdict(settings).items() if key not in CARRYING_OUT}
+    own = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
+    digests = {cell.name: _digest(cell) for cell in cells}
     now = {"search": own, "words": list(words)}
     path = folder / SETTINGS
     if path.exists():
@@ -86,16 +118,23 @@ def _enter(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
             "it holds a search",
         )
         before = json.loads(path.read_text())
+        were = before.pop("cells", digests)
         if before != now:
             keys = [f"search.{k}" for k in own if before["search"].get(k) != own[k]]
             raise ValueError(
                 f"resume=auto: {folder} holds a search with other words "
                 f"({', '.join(keys) or ' '.join(before['words'])}): give another folder"
             )
+        changed = [name for name, digest in digests.items() if were.get(name) != digest]
+        if changed or were.keys() != digests.keys():
+            raise ValueError(
+                f"resume=auto: space, budget or configuration of {', '.join(changed) or 'cells'} "
+                f"has changed since {folder} was begun, so its trials cannot be compared: give "
+                "another folder"
+            )
         return
-    folder.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as file:
-        file.write(json.dumps(now, indent=2).encode())
+        file.write(json.dumps({**now, "cells": digests}, indent=2).encode())
 
 
 def _try_all(cells: Sequence["SearchedCell"], settings: Settings) -> bool:
@@ -106,11 +145,12 @@ def _try_all(cells: Sequence["SearchedCell"], settings: Settings) -> bool:
         for job in cell.todo():
             by_name[job.name] = cell
             jobs.append(job)
-    board = Board()
+    board, interrupted = Board(), False
     try:
         for job, ended in carry_out(jobs, settings.parallel, show=False):
             if ended.interrupted:
-                return True
+                interrupted = True
+                continue  # the others save a checkpoint
             cell = by_name.pop(job.name)
             for follower in cell.take(job, ended):
                 by_name[follower.name] = cell
@@ -118,7 +158,7 @@ def _try_all(cells: Sequence["SearchedCell"], settings: Settings) -> bool:
             board.show("search", _share(cells), _status(cells))
     finally:
         board.close()
-    return False
+    return interrupted
 
 
 def _share(cells: Sequence["SearchedCell"]) -> float:
@@ -130,29 +170,24 @@ def _status(cells: Sequence["SearchedCell"]) -> str:
     return f"{ended}/{total} trials of {len(cells)} cells"
 
 
-def _judge(
+def _run_best(
     found: Sequence[results.Found], settings: Settings, words: Sequence[str], folder: Path
 ) -> None:
     """Run the best setting of every cell on fresh seeds, and write the usual report."""
-    tuned = [each.name for each in found if each.best]
+    best = {each.name: each.best for each in found if each.best}
     for each in found:
-        if not each.best:
+        if each.name not in best:
             print(f"{each.name} is not judged: none of its trials was completed")
-    if not tuned:
+    if not best:
         return
-    own = [
-        *words,
-        f"experiment.only=[{','.join(map(repr, tuned))}]",
-        f"experiment.tuned={folder / results.BEST}",
-        f"experiment.seeds={list(settings.test_seeds)}",
-        f"experiment.parallel={settings.parallel}",
-        *_budget(settings),
-        "resume=auto",
-        "checkpoint_final=false",  # no run is extended: the budget of a study is fixed
-    ]
-    config = hydra.compose("config", overrides=own)
-    plans = {name: Plan(cell, own) for name, cell in checked_cells(config, own).items()}
-    target = config.experiment.report_accuracy
+    own = [*words, *_budget(settings)]
+    _remove_outdated(folder / "test", best, own)
+    plans = {
+        f"{name}-seed{seed}": _best_plan(name, values, seed, own)
+        for name, values in best.items()
+        for seed in settings.test_seeds
+    }
+    target = next(iter(plans.values())).config.experiment.report_accuracy
     ran = run_cells(plans, folder / "test", target, parallel=settings.parallel)
     print_table(ran.table)
     print(f"The best settings on fresh seeds: {folder / 'test'}")
@@ -160,6 +195,35 @@ def _judge(
         raise Interrupted(f"interrupted; what was done so far lies in {folder}")
     if ran.problems:
         raise list(ran.problems.values())[-1]
+
+
+def _best_plan(name: str, values: Sequence[str], seed: int, words: Sequence[str]) -> Plan:
+    """The run of a cell's best setting with a fresh seed."""
+    own = [
+        *words,
+        "experiment.seeds=null",
+        f"experiment.only=['{name}']",
+        "resume=auto",
+        "checkpoint_final=false",  # no run is extended: the budget of a study is fixed
+    ]
+    config = hydra.compose("config", overrides=own)
+    own += [*values, f"seed={seed}"]  # after the words, which may set the same keys
+    (cell,) = checked_cells(config, own).values()
+    return Plan(cell, own)
+
+
+def _remove_outdated(folder: Path, best: Mapping[str, Sequence[str]], words: Sequence[str]) -> None:
+    """Remove judged runs of settings that are no longer the best, so that no mean has both."""
+    for path in sorted(folder.glob("*/config.yaml")):
+        before = OmegaConf.load(path)
+        assert isinstance(before, DictConfig)
+        name, _, seed = path.parent.name.rpartition("-seed")
+        if name in best and seed == str(before.seed):
+            plan = _best_plan(name, best[name], before.seed, words)
+            if earlier.settings(before) == earlier.settings(plan.config):
+                continue
+        print(f"{path.parent} is removed: its setting is no longer the best one of its cell")
+        shutil.rmtree(path.parent)
 
 
 def _budget(settings: Settings) -> list[str]:
@@ -193,7 +257,12 @@ def cells_to_search(
         given = any(word.startswith(f"experiment.{key}=") for word in words)
         instead = {"seeds": "search.seeds", "parallel": "search.parallel"}.get(key, "nothing")
         require(not given, f"experiment.{key}", "...", f"left out: use {instead}", "of no effect")
-    own = [*words, *_budget(settings), "experiment.seeds=null"]
+    own = [
+        *words,
+        *_budget(settings),
+        "experiment.seeds=null",
+        f"experiment.parallel={settings.parallel}",  # it may be refused beside other keys
+    ]
     config = hydra.compose("config", overrides=own)
     cells = checked_cells(config, own)
     common = space.words_of(settings.space) or list(experiment.space)
@@ -210,6 +279,20 @@ def cells_to_search(
                 known = list(pd.json_normalize(OmegaConf.to_container(cell)).columns)
                 told = f"search.space: unknown key {key!r} of cell {name}{nearest(key, known)}"
                 raise ValueError(told)
+            require(
+                key.partition(".")[0] not in OWN,
+                "search.space",
+                key,
+                f"none of {', '.join(OWN)}",
+                "the search sets it, or cells would be compared that learn for different times",
+            )
+        require(
+            cell.target_accuracy is None,
+            "target_accuracy",
+            cell.target_accuracy,
+            f"null in a search, for cell {name}",
+            "the best trials would end before the others",
+        )
         searched.append(SearchedCell(name, cell, parsed, settings, own, folder / "runs" / name))
     budgets = {cell.budget for cell in searched}
     require(
@@ -314,19 +397,21 @@ class SearchedCell:
                     self._waiting.add(seed)
             if jobs:
                 return jobs
-            self._judge()
+            self._record()
 
     def take(self, job: Job, ended: Ended) -> list[Job]:
         """Take in a run that ended; return the runs that follow."""
         assert self._trial is not None
         if ended.refused is not None:
             raise ValueError(f"{job.name}: {ended.refused}")
+        if ended.error is not None and not isinstance(ended.error, Diverged | Stalled):
+            raise ended.error  # of the machine and not of the setting
         seed = int(job.name.rpartition("/")[2])
         self._waiting.remove(seed)
         self._summaries[seed] = ended.summary or {"stopped": str(ended.error)}
         if self._waiting:
             return []
-        self._judge()
+        self._record()
         return self.todo()
 
     def found(self) -> results.Found:
@@ -374,14 +459,19 @@ class SearchedCell:
         own += [space.override(key, value) for key, value in values.items()]
         self._configs = {}
         for seed in self.settings.seeds:
-            (self._configs[seed],) = checked_cells(config, [*own, f"seed={seed}"]).values()
+            try:
+                (self._configs[seed],) = checked_cells(config, [*own, f"seed={seed}"]).values()
+            except ValueError as error:
+                raise ValueError(f"{self.name}, trial {self._trial.number}: {error}") from None
         return True
 
-    def _judge(self) -> None:
+    def _record(self) -> None:
         """Record the scores of a rung, and go to the next rung or trial."""
         assert self._trial is not None
         last = self._rung == len(self.settings.rungs)
         key, limit = self.budget_of_all
+        spent = sum(each.get("client_updates") or 0 for each in self._summaries.values())
+        self._trial.set_user_attr("spent", spent)
         scores = {}
         for seed in self.settings.seeds:
             summary = self._summaries[seed]
@@ -400,9 +490,6 @@ class SearchedCell:
                 "cells would be compared that learn for different times",
             )
             scores[seed] = score
-        self._trial.set_user_attr(
-            "spent", sum(s["client_updates"] for s in self._summaries.values())
-        )
         if self.study.judge(self._trial, self._rung, scores):
             self._rung, self._summaries = self._rung + 1, {}
         else:

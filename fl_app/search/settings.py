@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
 from fl_app.cli import nearest
 from fl_app.core.errors import require, require_count, require_positive
@@ -23,8 +24,8 @@ class Settings:
             experiment (``experiment.space``, ``experiment.spaces``).
         updates: client updates of a run; None = the experiment's ``max_updates``.
         seconds: of a run, on its clock; None = the experiment's ``max_seconds``.
-        rungs: ascending client updates (or, with `seconds`, seconds) after which a trial ends that
-            is below the median of the trials before it.
+        rungs: ascending client updates (or, with `seconds`, seconds) after which a trial ends whose
+            best score so far is below the median of the complete trials at that rung.
         grid: first trials, with values of a cell's first key evenly spread over its range, >= 0.
         seeds: with each of which every trial runs; a trial is judged by their mean.
         test_seeds: with each of which the best setting of every cell runs at the end; none of
@@ -93,7 +94,7 @@ class Settings:
         ascending = all(a < b for a, b in zip([0, *self.rungs], self.rungs, strict=False))
         require(ascending, "search.rungs", self.rungs, "above 0 and ascending", "runs only go on")
         require(
-            self.seconds is not None or all(rung == int(rung) for rung in self.rungs),
+            self.seconds is not None or all(float(rung).is_integer() for rung in self.rungs),
             "search.rungs",
             self.rungs,
             "integers without search.seconds",
@@ -117,9 +118,11 @@ def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
     plain = [word.removeprefix("search.") for word in own if not word.startswith("search.space=")]
     try:
         merged = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(plain))
+        settings = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
         raise ValueError(f"search.{error.full_key}: {str(error).splitlines()[0]}") from None
-    settings = OmegaConf.to_object(merged)
+    except YAMLError as error:
+        raise ValueError(f"{' '.join(own)}: {' '.join(str(error).split())}") from None
     assert isinstance(settings, Settings)
     settings.space = " ".join(space)
     settings.check()

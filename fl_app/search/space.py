@@ -10,9 +10,11 @@ from hydra.core.override_parser.types import (
     ChoiceSweep,
     IntervalSweep,
     Override,
+    OverrideType,
     Quote,
     QuotedString,
     RangeSweep,
+    Sweep,
 )
 from hydra.errors import HydraException
 from optuna.distributions import (
@@ -65,14 +67,21 @@ def words_of(text: str) -> list[str]:
 
 def _distribution(override: Override, word: str) -> BaseDistribution:
     sweep = override.value()
+    plain = override.type == OverrideType.CHANGE and override.package is None
+    bound = "KEY=..., without +, ~ and @"
+    require(plain, "search.space", word, bound, "a trial sets a key that the cell has")
+    if isinstance(sweep, Sweep):
+        known = {"log"} if isinstance(sweep, IntervalSweep) else set()
+        bound = "without tags, except for tag(log,interval(...))"
+        require(sweep.tags <= known, "search.space", word, bound, "it would have no effect")
     if isinstance(sweep, ChoiceSweep) and not sweep.shuffle:
         choices = [_plain(value) for value in sweep.list]
-        plain = all(isinstance(each, str | int | float | None) for each in choices)
+        plain = all(isinstance(each, str | int | float) for each in choices)
         require(
             plain,
             "search.space",
             word,
-            "a choice among numbers, texts, true, false and null",
+            "a choice among numbers, texts, true and false",
             "a journal keeps nothing else",
         )
         return CategoricalDistribution(choices)
@@ -91,8 +100,12 @@ def _distribution(override: Override, word: str) -> BaseDistribution:
         if isinstance(low, int) and isinstance(high, int):
             return IntDistribution(low, high, log=log)
         return FloatDistribution(float(low), float(high), log=log)
-    if isinstance(sweep, RangeSweep) and isinstance(sweep.step, int) and sweep.stop is not None:
-        low, high, step = int(sweep.start or 0), int(sweep.stop), sweep.step
+    if isinstance(sweep, RangeSweep):
+        ends = (sweep.start or 0, sweep.stop, sweep.step)
+        whole = [each for each in ends if isinstance(each, int)]
+        bound = "a range of integers"
+        require(len(whole) == 3, "search.space", word, bound, "for others there is interval(...)")
+        low, high, step = whole
         require(step > 0 and low < high, "search.space", word, "an ascending range", "empty")
         return IntDistribution(low, low + (high - 1 - low) // step * step, step=step)
     raise ValueError(

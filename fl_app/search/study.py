@@ -24,7 +24,6 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 
 from fl_app.search.space import Space, Values
 
-ENDED = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
 FEW = 4  # complete trials at least, before one ends early
 
 
@@ -152,7 +151,7 @@ class CellStudy:
         running = next((trial for trial in known if trial.state == TrialState.RUNNING), None)
         if running is not None:
             trial = Trial(self.study, running._trial_id)
-        elif sum(trial.state in ENDED for trial in known) >= self._trials:
+        elif sum(trial.state.is_finished() for trial in known) >= self._trials:
             return None
         else:
             trial = self.study.ask()
@@ -194,7 +193,11 @@ class CellStudy:
         return self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
 
     def fail(self, trial: Trial, reason: str) -> None:
-        """Record that a run of a trial failed, such as one that diverged: worse than any score."""
+        """Record that a run of a trial failed, such as one that diverged.
+
+        The estimator takes it for worse than any other trial, or, if it has passed rungs, for one
+        that ended at the last of them.
+        """
         trial.set_user_attr("error", reason)
         self.study.tell(trial, state=TrialState.PRUNED)
 
@@ -207,8 +210,8 @@ class CellStudy:
 
 def _suggest(trial: Trial, key: str, distribution: BaseDistribution) -> Any:
     with warnings.catch_warnings():
-        # A grid's value may be written with fewer digits than the end of the range.
-        warnings.simplefilter("error")
+        # A grid's value that is not of the range, for want of digits, would be taken as it is.
+        warnings.filterwarnings("error", message="Fixed parameter")
         if isinstance(distribution, CategoricalDistribution):
             return trial.suggest_categorical(key, distribution.choices)
         if isinstance(distribution, IntDistribution):

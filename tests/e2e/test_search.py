@@ -1,12 +1,15 @@
 """`python -m fl_app.search`, killed at random moments, continued, and side by side."""
 
 import csv
+import json
 import os
 import random
 import re
 import signal
 import subprocess
 import sys
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,8 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from fl_app.cli import CONF, compose
+from fl_app.core.errors import RunError
+from fl_app.runner.jobs import Ended, Job
 from fl_app.search.__main__ import main
 from fl_app.search.search import cells_to_search
 from fl_app.search.settings import split
@@ -21,6 +26,7 @@ from fl_app.search.space import grid
 
 # The last key is of one cell alone, and not of the algorithm that runs without an experiment.
 SPACE = "['algorithm.client.local_lr=tag(log,interval(0.01,1))']"
+RATE = "search.space=algorithm.client.local_lr=interval(0.1,1)"
 MIXING = "['algorithm.strategy.mixing=interval(0.3,0.9)']"
 WORDS = [
     "experiment=quickstart",
@@ -85,7 +91,7 @@ def test_the_best_setting_is_run_on_fresh_seeds(searched: Path) -> None:
         mine = [r for r in rows(searched) if r["cell"] == cell and r["state"] == "complete"]
         top = max(mine, key=lambda row: float(row["score"]))
         key = "algorithm.client.local_lr"
-        config = OmegaConf.load(searched / "test" / cell / "config.yaml")
+        config = OmegaConf.load(searched / "test" / f"{cell}-seed5" / "config.yaml")
         assert config.algorithm.client.local_lr == float(top[key])
         assert f"{key}={top[key]}" in best.cells[cell]
         assert config.seed == 5
@@ -158,19 +164,25 @@ def test_ctrl_c_tells_how_to_go_on(tmp_path: Path) -> None:
     [
         (["search.updates=10"], "search.space='' must be given for cell fedavg"),
         (["search.space=a.b=interval(0,1)", "search.updates=10"], "unknown key 'a.b'"),
-        (["search.space=seed=interval(0,1)"], "search.updates=None must be given"),
+        ([RATE], "search.updates=None must be given"),
         (
-            ["search.space=seed=interval(0,1)", "search.updates=10", "search.rungs=[10]"],
+            [RATE, "search.updates=10", "search.rungs=[10]"],
             "search.rungs=[10.0] must be below max_updates=10",
         ),
         (["experiment.seeds=[1]"], "experiment.seeds=... must be left out: use search.seeds"),
         (["overwrite=true"], "overwrite=true has no meaning here"),
         (["-m"], "-m is no key: a search takes words such as"),
         (
-            ["search.space=seed=interval(0,1)", "search.updates=10", "search.folder=/proc/search"],
+            [RATE, "search.updates=10", "search.folder=/proc/search"],
             "/proc/search cannot be written to",
         ),
         (["search.seeds=[0]", "search.test_seeds=[0]"], "search.seeds has [0], too"),
+        (
+            ["search.space=seed=choice(0,1)", "search.updates=10"],
+            "search.space=seed must be none of",
+        ),
+        (["search.space=max_seconds=choice(1,2)", "search.updates=10"], "search.space=max_seconds"),
+        ([RATE, "search.updates=10", "target_accuracy=0.2"], "target_accuracy=0.2 must be null"),
     ],
 )
 def test_searches_that_mean_nothing_are_refused(
@@ -180,6 +192,83 @@ def test_searches_that_mean_nothing_are_refused(
     assert main([*more, *words]) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
+
+
+def quick(folder: Path, *more: str) -> int:
+    """A search of one cell, whose trials have the rates 1e-4 and 0.5; each run takes a moment."""
+    words = ["experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0"]
+    words += ["search.updates=20", "search.grid=2", f"search.folder={folder}", "resume=auto"]
+    return main([*words, "search.space=algorithm.client.local_lr=choice(0.0001,0.5)", *more])
+
+
+def judged(folder: Path) -> dict[str, tuple[int, float]]:
+    """Seed and rate of the judged runs."""
+    configs = {path.parent.name: OmegaConf.load(path) for path in folder.glob("test/*/config.yaml")}
+    return {
+        name: (config.seed, config.algorithm.client.local_lr) for name, config in configs.items()
+    }
+
+
+def test_the_best_setting_is_judged_whatever_the_words_say(tmp_path: Path) -> None:
+    """They may give the searched key and the seed, from which the search begins."""
+    more = ["algorithm.client.local_lr=0.05", "seed=0", "search.trials=2", "search.test_seeds=[5]"]
+    assert quick(tmp_path, *more) == 0
+    assert judged(tmp_path) == {"fedbuff-seed5": (5, 0.5)}
+
+
+def test_judging_again_keeps_what_is_of_the_best_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quick(tmp_path, "search.trials=1", "search.test_seeds=[5]") == 0
+    assert judged(tmp_path) == {"fedbuff-seed5": (5, 0.0001)}
+    assert quick(tmp_path, "search.trials=2", "search.test_seeds=[5]") == 0
+    assert "fedbuff-seed5 is removed: its setting is no longer the best" in capsys.readouterr().out
+    assert judged(tmp_path) == {"fedbuff-seed5": (5, 0.5)}
+    before = (tmp_path / "test" / "fedbuff-seed5" / "events.jsonl").stat().st_mtime_ns
+    assert quick(tmp_path, "search.trials=2", "search.test_seeds=[6]") == 0
+    assert judged(tmp_path) == {"fedbuff-seed5": (5, 0.5), "fedbuff-seed6": (6, 0.5)}
+    assert (tmp_path / "test" / "fedbuff-seed5" / "events.jsonl").stat().st_mtime_ns == before
+
+    assert quick(tmp_path, "search.trials=1") == 2
+    assert "search.trials=1 must be at least 2, which a cell has had" in capsys.readouterr().err
+    file = tmp_path / "search.json"
+    held = json.loads(file.read_text())
+    file.write_text(json.dumps({**held, "cells": {"fedbuff": "of another configuration"}}))
+    assert quick(tmp_path, "search.trials=2") == 2
+    assert "configuration of fedbuff has changed since" in capsys.readouterr().err
+    assert judged(tmp_path).keys() == {"fedbuff-seed5", "fedbuff-seed6"}
+
+
+def test_a_failure_of_the_machine_is_no_bad_trial(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(jobs: deque[Job], *_: object, **__: object) -> Iterator[tuple[Job, Ended]]:
+        yield jobs.popleft(), Ended(error=RunError("3 processes were killed"))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fl_app.search.search.carry_out", killed)
+        assert quick(tmp_path, "search.trials=2") == 1
+    assert "3 processes were killed" in capsys.readouterr().err
+    assert quick(tmp_path, "search.trials=2") == 0
+    assert [row["state"] for row in rows(tmp_path)] == ["complete", "complete"]
+
+
+def test_a_second_search_in_a_folder_leaves_the_first_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hold = "with open_log(Path(sys.argv[1]), None): print(flush=True), sys.stdin.read()"
+    hold = f"import sys; from pathlib import Path; from fl_app.core.files import open_log\n{hold}"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path / "search.lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as first:
+        assert first.stdout is not None
+        first.stdout.readline()
+        assert quick(tmp_path, "search.trials=2") == 1
+        first.communicate()
+    assert "search.lock" in capsys.readouterr().err
+    assert not (tmp_path / "search.json").exists()
 
 
 def test_a_search_goes_on_in_a_folder_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,8 +2,10 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from fl_app.search.benchmark import PAGE, advice, main, markdown, parts_of
@@ -101,6 +103,49 @@ def test_a_method_without_all_results_has_no_rank_and_is_told(folder: Path) -> N
     assert found.behind_best(["n10-iid"])[0] == "b"
 
 
+def test_ranks_are_among_the_methods_that_have_one(folder: Path) -> None:
+    """Without a in n10-slow, b is ahead of c in both settings, although a is ahead of b in one."""
+    for path in folder.glob("test/a@n10-slow-*/summary.json"):
+        path.unlink()
+    assert {name: rank.mean for name, rank in read(folder).ranks().items()} == {"b": 1, "c": 2}
+
+
+def test_a_mean_over_settings_has_the_seeds_of_all_of_them(folder: Path) -> None:
+    """Seed 8 is in n10-iid alone, where all methods have 0.1."""
+    scores = read(folder).scores
+    extra = scores[(scores.seed == 5) & (scores.setting == "n10-iid")]
+    more = Benchmark(pd.concat([scores, extra.assign(seed=8, accuracy=0.1)]), [])
+    assert list(more.table(more.settings).index) == [5, 6, 7]
+    assert list(more.table(["n10-iid"]).index) == [5, 6, 7, 8]
+    assert more.ranks() == read(folder).ranks()
+
+
+def test_a_run_that_lies_there_twice_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "test" / "a@n10-iid-seed5", folder / "test" / "a@n10-iid")
+    with pytest.raises(SystemExit):
+        main([str(folder)])
+    assert "one with one run of a@n10-iid, seed 5: it has several" in capsys.readouterr().err
+
+
+def test_where_each_method_is_late_somewhere_nothing_is_chosen_in_time(folder: Path) -> None:
+    found = read(folder).without(["b"])
+    late = (found.scores.method == "a") & (found.scores.setting == "n10-iid")
+    late |= (found.scores.method == "c") & (found.scores.setting == "n10-slow")
+    slow = Benchmark(found.scores.assign(seconds=found.scores.seconds.mask(late, 100.0)), [])
+    assert slow.late(slow.settings) == ["a", "c"]
+    assert [row[0] for row in advice(slow)][:2] == ["all settings", "n10"]
+
+
+def test_the_score_in_time_is_of_the_methods_in_time(folder: Path) -> None:
+    """The late b has a fourth seed in n10-slow."""
+    scores = read(folder).scores
+    extra = scores[(scores.seed == 5) & (scores.setting == "n10-slow") & (scores.method == "b")]
+    rows = advice(Benchmark(pd.concat([scores, extra.assign(seed=8)]), []))
+    assert ["slow, in time", "a"] in [row[:2] for row in rows]
+
+
 @pytest.mark.parametrize("pattern", ["*-seed[67]", "[ab]@n10-slow-seed5", "*@n10-iid-seed[67]"])
 def test_results_that_nothing_can_be_said_of_are_refused(
     pattern: str, folder: Path, capsys: pytest.CaptureFixture[str]
@@ -182,6 +227,12 @@ def test_orders_are_compared_of_shared_methods_and_seeds(
     assert "at least three methods and two seeds" in capsys.readouterr().err
 
 
+def test_an_order_in_which_all_tie_agrees_with_none(folder: Path) -> None:
+    found = read(folder)
+    level = Benchmark(found.scores.assign(accuracy=0.5), [])
+    assert found.agreement("n10-iid", level, "n10-iid").text() == "+nan [+nan, +nan]"
+
+
 def test_one_command_writes_the_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = folder / "test" / "c@n10-iid-seed5" / "summary.json"
     summary = json.loads(path.read_text())
@@ -208,6 +259,12 @@ def test_the_page_can_be_rebuilt_from_a_file(
     assert capsys.readouterr().out == from_runs
     main([str(folder / "judged.csv")])
     assert "Diverged: not finite" in (folder / "outputs" / PAGE).read_text()
+
+
+def test_a_file_tells_which_runs_it_lacks(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "test" / "a@n10-iid-seed6" / "summary.json").unlink()
+    main([str(folder), "--csv", str(folder / "judged.csv")])
+    assert "lacks runs without a result: a@n10-iid-seed6" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("text", ["", "method,accuracy\na,0.5\n"])

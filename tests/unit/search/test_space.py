@@ -37,6 +37,13 @@ def test_a_later_word_replaces_an_earlier_one_in_its_place() -> None:
         "a=1,",
         "a=interval(0,inf)",
         "a=choice([1,2],[3])",
+        "a=range(0.5,3)",
+        "a=range(1,2.9)",
+        "a=tag(lg,interval(0.01,1))",
+        "a=tag(log,range(1,9))",
+        "a=tag(log,choice(1,2))",
+        "+a=choice(1,2)",
+        "a@b=choice(x,y)",
     ],
 )
 def test_words_that_leave_no_choice_are_refused(word: str) -> None:
