@@ -42,8 +42,8 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         overrides: the user's.
 
     Raises:
-        ValueError: the experiment has no such cell or scale, sets the algorithm itself, or
-            cannot run so many cells at a time.
+        ValueError: the experiment has no such cell or scale, sets the algorithm itself, has seeds
+            beside a seed, or cannot run so many cells at a time.
     """
     experiment = config.experiment
     _check(experiment, config.runtime)
@@ -54,6 +54,14 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
             f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
             f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
         )
+    seed = next((override for override in overrides if override.startswith("seed=")), None)
+    require(
+        seed is None or not experiment.seeds,
+        "seed",
+        (seed or "").partition("=")[2],
+        f"left out with experiment.seeds={experiment.seeds}, or give experiment.seeds=null",
+        "all runs of a cell would have this seed, and their names others",
+    )
     settings = _kept(experiment.settings) or {"": []}
     own = {
         f"{cell}@{setting}" if setting else cell: [*common, *words]

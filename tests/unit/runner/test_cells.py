@@ -16,6 +16,10 @@ from fl_app.runner.cells import compose_cells
         (["experiment.only=[fedavg]"], "experiment.only=['fedavg'] must be null without"),
         (["experiment.tuned=best.yaml"], "experiment.tuned=best.yaml must be null without"),
         (["experiment=quickstart", "experiment.seeds=3"], "experiment.seeds=3 must be a list"),
+        (
+            ["experiment=quickstart", "experiment.seeds=[1,2]", "seed=3"],
+            "seed=3 must be left out with experiment.seeds=[1, 2]",
+        ),
         (["experiment=quickstart", "experiment.only=fedavg"], "experiment.only=fedavg must be a l"),
     ],
 )
