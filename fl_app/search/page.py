@@ -81,15 +81,15 @@ def _short(key: str) -> str:
 
 
 def _importance(found: Sequence[Found]) -> Part:
-    """How much of what sets the better half of the trials apart each key explains."""
+    """How much of what sets the best tenth of the trials apart each key explains."""
     rows = []
     for each in found:
         if len(each.space) < 2 or len(_complete(each)) < ENOUGH:
             continue
         shares = get_param_importances(each.study.study, evaluator=PedAnovaImportanceEvaluator())
         rows.append([each.name, ", ".join(f"{_short(k)} {v:.0%}" for k, v in shares.items())])
-    text = "Share of each key in what tells the best trials from the others (PED-ANOVA), of cells "
-    text += f"with several keys and at least {ENOUGH} complete trials."
+    text = "Share of each key in what tells the best tenth of the trials, at least one, from the others "
+    text += f"(PED-ANOVA), of cells with several keys and at least {ENOUGH} complete trials."
     return Part("Importance", [text], ["cell", "keys"], rows)
 
 
