@@ -88,8 +88,8 @@ def _importance(found: Sequence[Found]) -> Part:
             continue
         shares = get_param_importances(each.study.study, evaluator=PedAnovaImportanceEvaluator())
         rows.append([each.name, ", ".join(f"{_short(k)} {v:.0%}" for k, v in shares.items())])
-    text = "Share of each key in what tells the best tenth of the trials, at least one, from the others "
-    text += f"(PED-ANOVA), of cells with several keys and at least {ENOUGH} complete trials."
+    text = "Share of each key in what tells the best tenth of the trials, at least one, from the "
+    text += f"others (PED-ANOVA), of cells with several keys and at least {ENOUGH} complete trials."
     return Part("Importance", [text], ["cell", "keys"], rows)
 
 
