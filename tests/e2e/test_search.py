@@ -216,6 +216,8 @@ def test_the_best_setting_is_judged_whatever_the_words_say(tmp_path: Path) -> No
     assert judged(tmp_path) == {"fedbuff-seed5": (5, 0.5)}
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(200)
 def test_judging_again_keeps_what_is_of_the_best_setting(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
