@@ -209,6 +209,8 @@ def judged(folder: Path) -> dict[str, tuple[int, float]]:
     }
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(200)
 def test_the_best_setting_is_judged_whatever_the_words_say(tmp_path: Path) -> None:
     """They may give the searched key and the seed, from which the search begins."""
     more = ["algorithm.client.local_lr=0.05", "seed=0", "search.trials=2", "search.test_seeds=[5]"]
