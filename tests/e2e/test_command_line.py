@@ -135,6 +135,7 @@ def test_jobs_of_a_sweep_share_the_plotting_library_and_are_reported_together(
     assert [(row.cell, row.folder) for row in table.rows] == [("fedasync", "1"), ("fedbuff", "0")]
 
 
+@pytest.mark.slow
 def test_cells_run_once_per_seed(monkeypatch, tmp_path):
     overrides = ["experiment=quickstart", "experiment.only=[fedbuff]", "experiment.seeds=[1,2]"]
     assert run(monkeypatch, tmp_path, *overrides, "max_seconds=3") == 0

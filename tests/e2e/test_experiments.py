@@ -175,6 +175,7 @@ def test_small_scale_keeps_what_the_user_sets():
     assert cell.algorithm.strategy.server_lr == 0.005
 
 
+@pytest.mark.slow
 def test_the_benchmark_has_eight_settings():
     _, cells = composed(
         "experiment=benchmark", "experiment.only=[fedavg_k,fedasync,port]", "experiment.seeds=[0]"

@@ -169,6 +169,7 @@ def test_a_torchvision_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
         check_torchvision(python_with(tmp_path / "broken", broken))
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_network_is_told_as_what_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
