@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -180,8 +180,8 @@ def _run_best(
             print(f"{each.name} is not judged: none of its trials was completed")
     if not best:
         return
+    _remove_outdated(folder / "test", found)
     own = [*words, *_budget(settings)]
-    _remove_outdated(folder / "test", best, own)
     plans = {
         f"{name}-seed{seed}": _best_plan(name, values, seed, own)
         for name, values in best.items()
@@ -212,15 +212,16 @@ def _best_plan(name: str, values: Sequence[str], seed: int, words: Sequence[str]
     return Plan(cell, own)
 
 
-def _remove_outdated(folder: Path, best: Mapping[str, Sequence[str]], words: Sequence[str]) -> None:
+def _remove_outdated(folder: Path, found: Sequence[results.Found]) -> None:
     """Remove judged runs of settings that are no longer the best, so that no mean has both."""
+    best = {each.name: {*each.best} for each in found}
+    keys = {each.name: [*each.space] for each in found}
     for path in sorted(folder.glob("*/config.yaml")):
         before = OmegaConf.load(path)
-        assert isinstance(before, DictConfig)
         name, _, seed = path.parent.name.rpartition("-seed")
-        if name in best and seed == str(before.seed):
-            plan = _best_plan(name, best[name], before.seed, words)
-            if earlier.settings(before) == earlier.settings(plan.config):
+        if name in best and seed == str(OmegaConf.select(before, "seed")):
+            had = {space.override(key, OmegaConf.select(before, key)) for key in keys[name]}
+            if had == best[name]:
                 continue
         print(f"{path.parent} is removed: its setting is no longer the best one of its cell")
         shutil.rmtree(path.parent)
@@ -275,7 +276,8 @@ def cells_to_search(
             bool(parsed), "search.space", "''", f"given for cell {name}", "there is nothing to try"
         )
         for key in parsed:
-            if OmegaConf.select(cell, key, default=_UNKNOWN) is _UNKNOWN:
+            value = OmegaConf.select(cell, key, default=_UNKNOWN)
+            if value is _UNKNOWN or isinstance(value, DictConfig):  # or a group of keys
                 known = list(pd.json_normalize(OmegaConf.to_container(cell)).columns)
                 told = f"search.space: unknown key {key!r} of cell {name}{nearest(key, known)}"
                 raise ValueError(told)

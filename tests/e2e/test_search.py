@@ -182,6 +182,10 @@ def test_ctrl_c_tells_how_to_go_on(tmp_path: Path) -> None:
             "search.space=seed must be none of",
         ),
         (["search.space=max_seconds=choice(1,2)", "search.updates=10"], "search.space=max_seconds"),
+        (
+            ["search.space=algorithm.client=choice(1,2)", "search.updates=10"],
+            "unknown key 'algorithm.c",
+        ),
         ([RATE, "search.updates=10", "target_accuracy=0.2"], "target_accuracy=0.2 must be null"),
     ],
 )
@@ -255,6 +259,20 @@ def test_a_failure_of_the_machine_is_no_bad_trial(
     assert "3 processes were killed" in capsys.readouterr().err
     assert quick(tmp_path, "search.trials=2") == 0
     assert [row["state"] for row in rows(tmp_path)] == ["complete", "complete"]
+
+
+def test_ctrl_c_waits_for_the_runs_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They save a checkpoint. Without this the first one that has ended ends the others."""
+    ended = []
+
+    def interrupted(jobs: deque[Job], *_: object, **__: object) -> Iterator[tuple[Job, Ended]]:
+        for job in list(jobs):
+            yield job, Ended(interrupted=True)
+            ended.append(job.name)
+
+    monkeypatch.setattr("fl_app.search.search.carry_out", interrupted)
+    quick(tmp_path, "search.trials=2", "experiment.only=[fedbuff,fedasync]")
+    assert ended == ["fedbuff/0/0", "fedasync/0/0"]
 
 
 def test_a_second_search_in_a_folder_leaves_the_first_as_it_is(
