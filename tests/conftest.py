@@ -29,6 +29,13 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown() -> None:
+    """Nodes in threads may outlive their run. None works beside the next test."""
+    if "fake_grid" in sys.modules:
+        sys.modules["fake_grid"].finish()
+
+
 # -- a budget of time -----------------------------------------------------------------------------
 
 TAKEN = pytest.StashKey[float]()

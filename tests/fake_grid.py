@@ -16,6 +16,18 @@ ClientApp = Callable[[Message, Context], Message]
 
 FIRST_NODE = 2**63 + 17  # node ids are 64 random bits
 
+_sending: set[threading.Thread] = set()
+
+
+def finish(timeout: float = 10.0) -> None:
+    """Wait for nodes that still work. Those of an earlier test share its process's ClientApp.
+
+    Args:
+        timeout: seconds to wait for each.
+    """
+    for thread in _sending - {threading.current_thread()}:
+        thread.join(timeout)
+
 
 class FakeGrid(Grid):
     """Behaves like Flower's grids, with faults on demand.
@@ -104,6 +116,14 @@ class FakeGrid(Grid):
         return list(self.node_ids)
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        thread = threading.current_thread()
+        _sending.add(thread)
+        try:
+            return self._push(messages)
+        finally:
+            _sending.discard(thread)
+
+    def _push(self, messages: Iterable[Message]) -> list[str]:
         message_ids = []
         for message in messages:
             node = message.metadata.dst_node_id

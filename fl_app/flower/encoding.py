@@ -13,6 +13,7 @@ from flwr.common import Scalar
 from numpy.typing import NDArray
 
 from fl_app.core.layout import Layout, names_of
+from fl_app.core.npy import reading
 from fl_app.core.types import Extra, Vector
 from fl_app.core.vector import read_only
 from fl_app.flower.names import (
@@ -30,7 +31,7 @@ from fl_app.flower.names import (
 
 def layout_of(record: ArrayRecord) -> Layout:
     """How the arrays of a record lie in one vector."""
-    return Layout.of_arrays({name: array.numpy() for name, array in record.items()})
+    return Layout.of_arrays({name: to_numpy(name, array) for name, array in record.items()})
 
 
 def to_arrays(vector: Vector, layout: Layout) -> ArrayRecord:
@@ -168,7 +169,8 @@ def to_numpy(name: str, array: Array) -> NDArray[np.generic]:
         ValueError: it cannot be read.
     """
     try:
-        found = array.numpy()
+        with reading:
+            found = array.numpy()
         if not isinstance(found, np.ndarray):
             raise TypeError(f"it holds a {type(found).__name__}")
     except Exception as error:  # bytes from elsewhere may raise anything

@@ -12,6 +12,7 @@ from flwr.app import Context
 
 from fl_app.core.errors import require
 from fl_app.core.files import atomic_write, make_folder, sync_folder
+from fl_app.core.npy import reading
 from fl_app.core.types import State
 
 log = logging.getLogger("flwr")
@@ -83,7 +84,11 @@ class Memory:
             return dict(saved)
         _remove_drafts(self.path)
         try:
-            with self.path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            with (
+                self.path.open("rb") as file,
+                reading,
+                np.load(file, allow_pickle=False) as arrays,
+            ):
                 state = dict(arrays)
             self.count = int(state.pop(COUNT, 0))
             return state

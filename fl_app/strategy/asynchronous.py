@@ -319,9 +319,10 @@ class Asynchronous(AsyncStrategy):
 
     def _vector(self, arrays: ArrayRecord) -> Vector:
         if self._layout is None:
-            return np.asarray(arrays[NAME].numpy(), np.float32)
+            return np.asarray(encoding.to_numpy(NAME, arrays[NAME]), np.float32)
         # Averages of integers, such as BatchNorm's counters, are floats.
-        return self._layout.flatten([arrays[name].numpy() for name in self._layout.names])
+        named = [encoding.to_numpy(name, arrays[name]) for name in self._layout.names]
+        return self._layout.flatten(named)
 
 
 @dataclass

@@ -5,8 +5,10 @@ import io
 import math
 import re
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -348,6 +350,21 @@ def test_unreadable_bytes(data: bytes) -> None:
     reply.content["arrays"]["fc.bias"] = raw(data)
     with pytest.raises(ValueError, match=r"array 'fc.bias' cannot be read"):
         wire.unpack_reply(reply, LAYOUT)
+
+
+def test_threads_read_arrays_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CPython 3.11 fails now and then where two parse headers at once."""
+    both = Barrier(2)
+
+    def load(*_: object, **__: object) -> object:
+        both.wait(timeout=0.1)
+        return INITIAL["fc.bias"]
+
+    array = Array(INITIAL["fc.bias"])
+    monkeypatch.setattr(np, "load", load)
+    with ThreadPoolExecutor(2) as pool:
+        read = [pool.submit(encoding.to_numpy, "fc.bias", array) for _ in range(2)]
+    assert all("BrokenBarrierError" in str(each.exception()) for each in read)
 
 
 class Bomb:
