@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ JOURNAL, SETTINGS, LOCK = "study.jsonl", "search.json", "search.lock"
 MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")
 # Keys that no space may have: the search sets them, or trials would have other lengths.
 OWN = (
-    *("seed", "max_updates", "max_seconds", "target_accuracy", "experiment"),
+    *("seed", "max_updates", "max_seconds", "num_versions", "target_accuracy", "experiment"),
     *("resume", "overwrite", "checkpoint_final", "checkpoint_every"),
 )
 AGAIN = "the same command with resume=auto goes on"
@@ -195,6 +195,27 @@ def _run_best(
         raise Interrupted(f"interrupted; what was done so far lies in {folder}")
     if ran.problems:
         raise list(ran.problems.values())[-1]
+    budgets = {each.name: each.budget for each in found}
+    for name, summary in ran.summaries.items():
+        _require_full_length(name, summary, budgets[name.rpartition("-seed")[0]])
+
+
+def _require_full_length(
+    name: str, summary: Mapping[str, Any], budget: tuple[str, float | None]
+) -> None:
+    """Refuse a run that `num_versions` ended before the others.
+
+    A cell may have a limit of its own in seconds, such as FedAvg in the benchmark.
+    """
+    key, limit = budget
+    reached = summary["client_updates" if key == "max_updates" else "virtual_seconds"]
+    require(
+        limit is None or reached >= limit or summary["stopped"] != "num_versions",
+        "num_versions",
+        summary["num_versions"],
+        f"larger, for {name}: it ended the run before {key}={limit}",
+        "cells would be compared that learn for different times",
+    )
 
 
 def _best_plan(name: str, values: Sequence[str], seed: int, words: Sequence[str]) -> Plan:
@@ -228,8 +249,9 @@ def _remove_outdated(folder: Path, found: Sequence[results.Found]) -> None:
 
 
 def _budget(settings: Settings) -> list[str]:
-    words = {"max_updates": settings.updates, "max_seconds": settings.seconds}
-    return [f"{key}={value}" for key, value in words.items() if value is not None]
+    if settings.seconds is not None:  # else the experiment's updates would end the runs
+        return [f"max_seconds={settings.seconds}", "max_updates=null"]
+    return [] if settings.updates is None else [f"max_updates={settings.updates}"]
 
 
 def cells_to_search(
@@ -471,7 +493,6 @@ class SearchedCell:
         """Record the scores of a rung, and go to the next rung or trial."""
         assert self._trial is not None
         last = self._rung == len(self.settings.rungs)
-        key, limit = self.budget_of_all
         spent = sum(each.get("client_updates") or 0 for each in self._summaries.values())
         self._trial.set_user_attr("spent", spent)
         scores = {}
@@ -482,15 +503,8 @@ class SearchedCell:
                 self.study.fail(self._trial, f"seed {seed}: {summary['stopped']}")
                 self._leave()
                 return
-            reached = summary["client_updates" if key == "max_updates" else "virtual_seconds"]
-            # A cell may have a limit of its own in seconds, such as FedAvg in the benchmark.
-            require(
-                not last or reached >= limit or summary["stopped"] != "num_versions",
-                "num_versions",
-                summary["num_versions"],
-                f"larger, for cell {self.name}: it ended the run before {key}={limit}",
-                "cells would be compared that learn for different times",
-            )
+            if last:
+                _require_full_length(f"cell {self.name}", summary, self.budget)
             scores[seed] = score
         if self.study.judge(self._trial, self._rung, scores):
             self._rung, self._summaries = self._rung + 1, {}

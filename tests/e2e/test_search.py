@@ -18,7 +18,8 @@ from omegaconf import OmegaConf
 
 from fl_app.cli import CONF, compose
 from fl_app.core.errors import RunError
-from fl_app.runner.jobs import Ended, Job
+from fl_app.runner.jobs import Ended, Job, Plan
+from fl_app.runner.run import Ran
 from fl_app.search.__main__ import main
 from fl_app.search.search import cells_to_search
 from fl_app.search.settings import split
@@ -259,6 +260,35 @@ def test_a_failure_of_the_machine_is_no_bad_trial(
     assert "3 processes were killed" in capsys.readouterr().err
     assert quick(tmp_path, "search.trials=2") == 0
     assert [row["state"] for row in rows(tmp_path)] == ["complete", "complete"]
+
+
+def test_a_run_that_versions_end_early_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a trial, and as a judged run: its seed may need more versions for the same updates."""
+    assert quick(tmp_path / "trial", "search.trials=2", "num_versions=1") == 2
+    told = "num_versions=1 must be larger, for cell fedbuff: it ended the run before max_updates=20"
+    assert told in capsys.readouterr().err
+
+    def short(plans: dict[str, Plan], *_: object, **__: object) -> Ran:
+        short = {"client_updates": 19, "stopped": "num_versions", "num_versions": 3}
+        return Ran([], False, dict.fromkeys(plans, short), {}, interrupted=False)
+
+    monkeypatch.setattr("fl_app.search.search.run_cells", short)
+    monkeypatch.setattr("fl_app.search.search.print_table", print)
+    assert quick(tmp_path / "judged", "search.trials=2", "search.test_seeds=[5]") == 2
+    assert "num_versions=3 must be larger, for fedbuff-seed5: it" in capsys.readouterr().err
+
+
+def test_seconds_replace_the_updates_of_the_experiment(tmp_path: Path) -> None:
+    words = ["experiment=benchmark", "experiment.only=[fedbuff@n10-iid]"]
+    for given, budget in ((10, ("max_seconds", 10)), (None, ("max_updates", 2000))):
+        own = [*words, *([f"search.seconds={given}"] if given else [])]
+        settings, others = split([*own, "search.trials=2"])
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            (cell,) = cells_to_search(settings, compose(others), others, tmp_path)
+        assert cell.budget == budget
+        assert (cell.config.max_updates is None) == (given is not None)
 
 
 def test_ctrl_c_waits_for_the_runs_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
