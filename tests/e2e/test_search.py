@@ -21,7 +21,7 @@ from fl_app.core.errors import RunError
 from fl_app.runner.jobs import Ended, Job, Plan
 from fl_app.runner.run import Ran
 from fl_app.search.__main__ import main
-from fl_app.search.search import cells_to_search
+from fl_app.search.cells import cells_to_search
 from fl_app.search.settings import split
 from fl_app.search.space import grid
 
@@ -274,8 +274,8 @@ def test_a_run_that_versions_end_early_is_refused(
         short = {"client_updates": 19, "stopped": "num_versions", "num_versions": 3}
         return Ran([], False, dict.fromkeys(plans, short), {}, interrupted=False)
 
-    monkeypatch.setattr("fl_app.search.search.run_cells", short)
-    monkeypatch.setattr("fl_app.search.search.print_table", print)
+    monkeypatch.setattr("fl_app.search.judging.run_cells", short)
+    monkeypatch.setattr("fl_app.search.judging.print_table", print)
     assert quick(tmp_path / "judged", "search.trials=2", "search.test_seeds=[5]") == 2
     assert "num_versions=3 must be larger, for fedbuff-seed5: it" in capsys.readouterr().err
 
