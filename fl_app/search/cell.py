@@ -186,7 +186,7 @@ class SearchedCell:
             if last:
                 require_full_length(f"cell {self.name}", summary, self.budget)
             scores[seed] = score
-        if self.study.judge(self._trial, self._rung, scores):
+        if self.study.report(self._trial, self._rung, scores):
             self._rung, self._summaries = self._rung + 1, {}
         else:
             self._leave()

@@ -45,6 +45,7 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
 
     Raises:
         ValueError: a key is refused; nothing was run by this call, unless a trial's own values are.
+            Or `num_versions` ended a run before the others.
         RunError: a run on fresh seeds failed, or a trial did for another reason than its setting,
             such as a killed process; the same search goes on with ``resume=auto``.
         Interrupted: Ctrl-C; the same search goes on with ``resume=auto``.

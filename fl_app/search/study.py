@@ -102,7 +102,7 @@ class CellStudy:
         first: values of the first trials.
         trials: how many there are to be.
         seed: of the search.
-        rungs: how many times a trial is judged before its end.
+        rungs: how many times a trial reports scores before its end.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class CellStudy:
         values = {key: _suggest(trial, key, each) for key, each in self.space.items()}
         return trial, values, len(self._scores(trial))
 
-    def judge(self, trial: Trial, rung: int, scores: Mapping[int, float]) -> bool:
+    def report(self, trial: Trial, rung: int, scores: Mapping[int, float]) -> bool:
         """Record what a trial has come to.
 
         Args:
@@ -189,7 +189,7 @@ class CellStudy:
         return True
 
     def _scores(self, trial: Trial) -> dict[int, float]:
-        """The score of a trial at each rung that it was judged at."""
+        """The score of a trial at each rung that it has reached."""
         return self.study.get_trials(deepcopy=False)[trial.number].intermediate_values
 
     def fail(self, trial: Trial, reason: str) -> None:

@@ -26,7 +26,7 @@ def test_learning_curves_are_of_the_score(tmp_path: Path) -> None:
         (run / "metrics.csv").write_text("version,t,client_updates,rmse\n0,0,0,30\n1,2,10,7.5\n")
         summary = {"score": "rmse", "higher_is_better": False, "final_rmse": 7.5}
         (run / "summary.json").write_text(json.dumps(summary))
-        study.judge(trial, 0, {0: -7.5})
+        study.report(trial, 0, {0: -7.5})
     found = Found("cell", "fedbuff", space, study, runs, ("max_updates", 10))
     write_page([found], Settings(trials=2, updates=10), tmp_path / "search.html")
     figures = (tmp_path / "search.html").read_text().partition('id="figures">')[2]

@@ -51,7 +51,7 @@ def carry_out(own: CellStudy) -> None:
             continue
         for rung in range(passed, 2):
             reached = score * (1 + rung) / 2
-            if not own.judge(trial, rung, {0: reached, 1: reached - 0.1}):
+            if not own.report(trial, rung, {0: reached, 1: reached - 0.1}):
                 break
 
 
@@ -114,7 +114,7 @@ def test_another_seed_is_another_study(tmp_path: Path, whole: CellStudy) -> None
 def test_without_rungs_no_trial_ends_early(tmp_path: Path) -> None:
     own = study(open_journal(tmp_path / "study.jsonl"), rungs=0)
     while (following := own.next()) is not None:
-        own.judge(following[0], 0, {0: following[1]["x"]})
+        own.report(following[0], 0, {0: following[1]["x"]})
     assert {t.state for t in own.trials} == {TrialState.COMPLETE}
 
 
@@ -125,7 +125,7 @@ def test_an_interrupted_trial_goes_on_at_the_rung_that_it_had_reached(tmp_path: 
     assert following is not None
     trial, values, passed = following
     assert passed == 0
-    assert own.judge(trial, 0, {0: 1.0})
+    assert own.report(trial, 0, {0: 1.0})
     again = study(open_journal(tmp_path / "study.jsonl")).next()
     assert again is not None
     assert again[1:] == (values, 1)
