@@ -95,10 +95,15 @@ def parts_of(
     from fl_app.report.document import Part
     from fl_app.report.style import INK
 
+    lacking = (
+        f"{len(found.missing)} runs have no result (the last table). A method that lacks one in a "
+        "setting is left out of the setting's comparison and of means over it."
+    )
     parts = [
         Part(
             "What to choose when",
             [
+                *([lacking] if found.missing else []),
                 "The method of the highest mean accuracy in each group of settings. Behind each "
                 "other method: points ahead of the best one, with the 95 % interval of the paired "
                 "differences. A method is tied if its interval reaches 0. Intervals are not "

@@ -18,6 +18,7 @@ from fl_app.search import results, space
 from fl_app.search.settings import Settings
 from fl_app.search.study import CellStudy
 
+ENDED = ("updates", "seconds", "num_versions")  # why a run ends that was not disturbed
 HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files of a run that nobody reads after it
 
 
@@ -32,6 +33,7 @@ class SearchedCell:
         settings: of the search.
         words: overrides that describe the experiment.
         folder: of the cell's runs.
+        budget: which limit ends a run, and its value.
     """
 
     name: str
@@ -40,6 +42,7 @@ class SearchedCell:
     settings: Settings
     words: Sequence[str]
     folder: Path
+    budget: tuple[str, float]
     _study: CellStudy | None = None
     _trial: Trial | None = None
     _configs: dict[int, DictConfig] = field(default_factory=dict)
@@ -48,20 +51,13 @@ class SearchedCell:
     _waiting: set[int] = field(default_factory=set)
 
     @property
-    def budget(self) -> tuple[str, float | None]:
-        """Which limit ends a run, and its value."""
-        if self.settings.seconds is not None or self.config.max_updates is None:
-            return "max_seconds", self.config.max_seconds
-        return "max_updates", self.config.max_updates
-
-    @property
     def study(self) -> CellStudy:
         assert self._study is not None, "`open` comes first"
         return self._study
 
     @property
     def ended(self) -> int:
-        """Trials that have ended."""
+        """Trials that have ended; before `todo`, also one that was interrupted."""
         return len(self.study.trials) - (self._trial is not None)
 
     def open(self, storage: Any) -> None:
@@ -127,19 +123,10 @@ class SearchedCell:
     @property
     def _limit(self) -> float:
         """Where the runs of the present rung end."""
-        rungs = self.settings.rungs
-        _, limit = self.budget_of_all
-        if self._rung < len(rungs):
-            rung = rungs[self._rung]
-            return rung if self.budget[0] == "max_seconds" else int(rung)
-        return limit
-
-    @property
-    def budget_of_all(self) -> tuple[str, float]:
-        """As `budget`, once it is known that there is one."""
-        key, limit = self.budget
-        assert limit is not None
-        return key, limit
+        rungs, (key, limit) = self.settings.rungs, self.budget
+        if self._rung == len(rungs):
+            return limit
+        return rungs[self._rung] if key == "max_seconds" else int(rungs[self._rung])
 
     def _folder(self, seed: int) -> Path:
         assert self._trial is not None
@@ -154,7 +141,7 @@ class SearchedCell:
         self._summaries = {}
         own = [
             *self.words,
-            f"experiment.only=[{self.name}]",
+            f"experiment.only=['{self.name}']",
             "resume=auto",
             "checkpoint_final=true",
         ]
@@ -172,24 +159,41 @@ class SearchedCell:
     def _record(self) -> None:
         """Record the scores of a rung, and go to the next rung or trial."""
         assert self._trial is not None
-        last = self._rung == len(self.settings.rungs)
         spent = sum(each.get("client_updates") or 0 for each in self._summaries.values())
         self._trial.set_user_attr("spent", spent)
         scores = {}
         for seed in self.settings.seeds:
             summary = self._summaries[seed]
-            score = results.score_of(summary, self.settings.measure)
-            if score is None or summary["stopped"] not in ("updates", "seconds", "num_versions"):
-                self.study.fail(self._trial, f"seed {seed}: {summary['stopped']}")
+            score, problem = self._score(summary)
+            if score is None:
+                self.study.fail(self._trial, f"seed {seed}: {problem}")
                 self._leave()
                 return
-            if last:
-                require_full_length(f"cell {self.name}", summary, self.budget)
             scores[seed] = score
         if self.study.report(self._trial, self._rung, scores):
             self._rung, self._summaries = self._rung + 1, {}
         else:
             self._leave()
+
+    def _score(self, summary: Mapping[str, Any]) -> tuple[float | None, str]:
+        """The score of a run at a rung; or why its trial fails.
+
+        Raises:
+            ValueError: `num_versions` ended it early, or runs have no score at all.
+        """
+        if summary["stopped"] not in ENDED:
+            return None, summary["stopped"]
+        key, _ = self.budget
+        require_full_length(f"cell {self.name}", summary, (key, self._limit))
+        measure, score = self.settings.measure, summary["score"]
+        require(
+            summary.get(f"best_{score}") is not None,
+            "search.measure",
+            measure,
+            f"that of a score, which the runs of cell {self.name} do not have",
+            "trials could not be compared",
+        )
+        return results.score_of(summary, measure), f"{measure} of the {score} is not finite"
 
     def _leave(self) -> None:
         assert self._trial is not None
@@ -203,9 +207,7 @@ class SearchedCell:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
-def require_full_length(
-    name: str, summary: Mapping[str, Any], budget: tuple[str, float | None]
-) -> None:
+def require_full_length(name: str, summary: Mapping[str, Any], budget: tuple[str, float]) -> None:
     """Refuse a run that `num_versions` ended before the others.
 
     A cell may have a limit of its own in seconds, such as FedAvg in the benchmark.
@@ -221,7 +223,7 @@ def require_full_length(
     key, limit = budget
     reached = summary["client_updates" if key == "max_updates" else "virtual_seconds"]
     require(
-        limit is None or reached >= limit or summary["stopped"] != "num_versions",
+        reached >= limit or summary["stopped"] != "num_versions",
         "num_versions",
         summary["num_versions"],
         f"larger, for {name}: it ended the run before {key}={limit}",

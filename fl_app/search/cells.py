@@ -1,6 +1,6 @@
 """The cells that a search is about, with their spaces and one budget."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import hydra
@@ -44,10 +44,11 @@ def cells_to_search(
         "the name of an experiment, such as experiment=quickstart",
         "there are no cells to search",
     )
-    for key in ("seeds", "parallel", "tuned"):
+    left_out = {"seeds": ": use search.seeds", "parallel": ": use search.parallel", "tuned": ""}
+    for key, instead in left_out.items():
         given = any(word.startswith(f"experiment.{key}=") for word in words)
-        instead = {"seeds": "search.seeds", "parallel": "search.parallel"}.get(key, "nothing")
-        require(not given, f"experiment.{key}", "...", f"left out: use {instead}", "of no effect")
+        told = f"left out{instead}"
+        require(not given, f"experiment.{key}", "...", told, "the search has values of its own")
     own = [
         *words,
         *budget_words(settings),
@@ -56,28 +57,7 @@ def cells_to_search(
     ]
     config = hydra.compose("config", overrides=own)
     cells = checked_cells(config, own)
-    common = space.words_of(settings.space) or list(experiment.space)
-    searched = []
     for name, cell in cells.items():
-        more = [] if settings.space else list(experiment.spaces.get(name.partition("@")[0], []))
-        replaced = {_key(word) for word in more if word.endswith("=null")}
-        parsed = space.parse([word for word in [*common, *more] if _key(word) not in replaced])
-        require(
-            bool(parsed), "search.space", "''", f"given for cell {name}", "there is nothing to try"
-        )
-        for key in parsed:
-            value = OmegaConf.select(cell, key, default=_UNKNOWN)
-            if value is _UNKNOWN or isinstance(value, DictConfig):  # or a group of keys
-                known = list(pd.json_normalize(OmegaConf.to_container(cell)).columns)
-                told = f"search.space: unknown key {key!r} of cell {name}{nearest(key, known)}"
-                raise ValueError(told)
-            require(
-                key.partition(".")[0] not in OWN,
-                "search.space",
-                key,
-                f"none of {', '.join(OWN)}",
-                "the search sets it, or cells would be compared that learn for different times",
-            )
         require(
             cell.target_accuracy is None,
             "target_accuracy",
@@ -85,24 +65,75 @@ def cells_to_search(
             f"null in a search, for cell {name}",
             "the best trials would end before the others",
         )
-        searched.append(SearchedCell(name, cell, parsed, settings, own, folder / "runs" / name))
-    budgets = {cell.budget for cell in searched}
+    budget = _budget(settings, cells)
+    _check_spaces(experiment)
+    return [
+        SearchedCell(
+            name,
+            cell,
+            _space(settings, experiment, name, cell),
+            settings,
+            own,
+            folder / "runs" / name,
+            budget,
+        )
+        for name, cell in cells.items()
+    ]
+
+
+def _budget(settings: Settings, cells: Mapping[str, DictConfig]) -> tuple[str, float]:
+    """Which limit ends the runs of all cells, and its value."""
+    by_time = [settings.seconds is not None or cell.max_updates is None for cell in cells.values()]
+    keys = ["max_seconds" if each else "max_updates" for each in by_time]
+    budgets = {(key, cell[key]) for key, cell in zip(keys, cells.values(), strict=True)}
+    key, limit = next(iter(budgets))
     require(
-        len(budgets) == 1 and None not in next(iter(budgets)),
+        len(budgets) == 1 and limit is not None,
         "search.updates",
         settings.updates,
         "given, or search.seconds, unless all cells have the same max_updates or max_seconds",
         "cells would be compared that learn for different times",
     )
-    key, limit = searched[0].budget_of_all
-    require(
-        all(rung < limit for rung in settings.rungs),
-        "search.rungs",
-        settings.rungs,
-        f"below {key}={limit}",
-        "a trial would have ended before",
-    )
-    return searched
+    rungs = settings.rungs
+    whole = key == "max_seconds" or all(float(rung).is_integer() for rung in rungs)
+    require(whole, "search.rungs", rungs, "integers", "they are client updates")
+    below = all(rung < limit for rung in rungs)
+    require(below, "search.rungs", rungs, f"below {key}={limit}", "a trial would have ended before")
+    return key, limit
+
+
+def _check_spaces(experiment: DictConfig) -> None:
+    """Refuse words of `experiment.spaces` that would have no effect."""
+    common = {_key(word) for word in experiment.space}
+    for name, words in experiment.spaces.items():
+        key = f"experiment.spaces.{name}"
+        require(name in experiment.cells, key, "...", "left out", f"there is no cell {name}")
+        for word in words or []:
+            known = not word.endswith("=null") or _key(word) in common
+            require(known, key, word, "of a key of experiment.space", "nothing is left out")
+
+
+def _space(settings: Settings, experiment: DictConfig, name: str, cell: DictConfig) -> space.Space:
+    """What is tried in a cell."""
+    common = space.words_of(settings.space) or list(experiment.space)
+    more = [] if settings.space else experiment.spaces.get(name.partition("@")[0]) or []
+    replaced = {_key(word) for word in more if word.endswith("=null")}
+    parsed = space.parse([word for word in [*common, *more] if _key(word) not in replaced])
+    require(bool(parsed), "search.space", "''", f"given for cell {name}", "there is nothing to try")
+    for key in parsed:
+        value = OmegaConf.select(cell, key, default=_UNKNOWN)
+        if value is _UNKNOWN or isinstance(value, DictConfig):  # or a group of keys
+            known = list(pd.json_normalize(OmegaConf.to_container(cell)).columns)
+            told = f"search.space: unknown key {key!r} of cell {name}{nearest(key, known)}"
+            raise ValueError(told)
+        require(
+            key.partition(".")[0] not in OWN,
+            "search.space",
+            key,
+            f"none of {', '.join(OWN)}",
+            "the search sets it, or cells would be compared that learn for different times",
+        )
+    return parsed
 
 
 def budget_words(settings: Settings) -> list[str]:

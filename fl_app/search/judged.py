@@ -62,7 +62,7 @@ class Benchmark:
             (virtual ones, that the run took), recall (mean over the slow labels; missing where
             there are none), those of `AGES`, of the aggregated updates, in versions, and stopped
             (why the run ended). A run that ended early counts with the evaluations that it had.
-        missing: runs that have no result, by the names of their folders.
+        missing: runs that have no result or never began, by the names of their folders.
     """
 
     scores: pd.DataFrame
@@ -196,16 +196,23 @@ class Benchmark:
 
 
 def read(folder: Path) -> Benchmark:
-    """The results of the judged runs in a folder: its own, those of its search, or of searches.
+    """The judged runs in a folder, in its ``test/``, and in the ``test/`` of its folders.
 
     Args:
         folder: or a file that `write` has written.
 
     Raises:
-        ValueError: the folder holds no runs of cells in settings.
+        ValueError: there are no such runs, or several of one method, setting and seed.
     """
-    if folder.is_file():
-        return Benchmark(_from_csv(folder), [])
+    scores, missing = (_from_csv(folder), []) if folder.is_file() else _from_runs(folder)
+    twice = scores[scores.duplicated(["method", "setting", "seed"])]
+    told = [f"{run.method}@{run.setting}, seed {run.seed}" for run in twice.itertuples()]
+    require(not told, "folder", folder, f"one with one run of {', '.join(told)}", "it has several")
+    return Benchmark(scores, [*missing, *_never_begun(scores, missing)])
+
+
+def _from_runs(folder: Path) -> tuple[pd.DataFrame, list[str]]:
+    """The results in a folder, and the names of the runs that have none."""
     rows: list[dict[str, object]] = []
     missing = []
     paths = [p for place in ("*@*", "test/*@*", "*/test/*@*") for p in sorted(folder.glob(place))]
@@ -229,14 +236,21 @@ def read(folder: Path) -> Benchmark:
         rows.append({**own, "stopped": summary["stopped"]})
     require(bool(rows), "folder", folder, "the test folder of a search over settings", "no results")
     scores = pd.DataFrame(rows)
-    twice = scores[scores.duplicated(["method", "setting", "seed"])]
-    told = [f"{run.method}@{run.setting}, seed {run.seed}" for run in twice.itertuples()]
-    require(not told, "folder", folder, f"one with one run of {', '.join(told)}", "it has several")
     scores = scores.astype(dict.fromkeys(("recall", *AGES), float))
     order = _order(paths)
     scores["place"] = [order.index(s) if s in order else len(order) for s in scores.setting]
     scores = scores.sort_values(["place", "method", "seed"]).drop(columns="place")
-    return Benchmark(scores.reset_index(drop=True), missing)
+    return scores.reset_index(drop=True), missing
+
+
+def _never_begun(scores: pd.DataFrame, missing: Sequence[str]) -> list[str]:
+    """Runs that other methods of a setting have, by the names that their folders would have."""
+    lacking = []
+    for setting, ran in scores.groupby("setting", sort=False):
+        for method in scores.method.unique():
+            lacks = sorted({*ran.seed} - {*ran.seed[ran.method == method]})
+            lacking += [f"{method}@{setting}-seed{seed}" for seed in lacks]
+    return [name for name in lacking if not {name, name.rpartition("-seed")[0]} & {*missing}]
 
 
 def write(found: Benchmark, path: Path) -> None:
@@ -251,6 +265,7 @@ def _from_csv(path: Path) -> pd.DataFrame:
         scores = pd.DataFrame()
     columns = [name for name in COLUMNS if name not in scores]
     require(not columns, "folder", path, "a file of --csv", f"it has no {', '.join(columns)}")
+    require(len(scores) > 0, "folder", path, "a file of --csv", "it has no run")
     return scores.astype(dict.fromkeys(("recall", *AGES), float))
 
 

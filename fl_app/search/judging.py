@@ -40,7 +40,6 @@ def judge(
             print(f"{each.name} is not judged: none of its trials was completed")
     if not best:
         return
-    _remove_outdated(folder / "test", found)
     own = [*words, *budget_words(settings)]
     plans = {
         f"{name}-seed{seed}": _best_plan(name, values, seed, own)
@@ -75,8 +74,13 @@ def _best_plan(name: str, values: Sequence[str], seed: int, words: Sequence[str]
     return Plan(cell, own)
 
 
-def _remove_outdated(folder: Path, found: Sequence[results.Found]) -> None:
-    """Remove judged runs of settings that are no longer the best, so that no mean has both."""
+def remove_outdated(folder: Path, found: Sequence[results.Found]) -> None:
+    """Remove judged runs of settings that are no longer the best, so that no mean has both.
+
+    Args:
+        folder: of the judged runs.
+        found: what the search has come to in each cell.
+    """
     best = {each.name: {*each.best} for each in found}
     keys = {each.name: [*each.space] for each in found}
     for path in sorted(folder.glob("*/config.yaml")):

@@ -34,7 +34,7 @@ def write_page(found: Sequence[Found], settings: Settings, path: Path) -> None:
         (f"{unit} of each run", f"{budget[1]:,.10g}"),
         ("seeds of each trial", ", ".join(map(str, settings.seeds))),
         ("rungs", ", ".join(f"{rung:,.10g}" for rung in settings.rungs) or "none"),
-        ("judged by", f"{settings.measure} score, mean over the seeds"),
+        ("score of a trial", f"{settings.measure}, mean over the seeds"),
     ]
     parts = [_best(found), _importance(found), _course(found, drawn)]
     parts += [_tried(each, look) for each, look in zip(found, drawn, strict=True)]
@@ -118,10 +118,8 @@ def _tried(found: Found, look: Look) -> Part:
     """Scores over the values of each key, and the learning curves of the trials."""
     figures = [_over(found, key, look) for key in found.space]
     figures.append(_curves(found, look))
-    text = (
-        "Dots are complete trials, crosses those that ended early. The line of the best trial is "
-    )
-    text += "thick."
+    text = "Dots are complete trials, crosses those that ended at a rung, or failed after one. "
+    text += "The line of the best trial is thick."
     return Part(found.name, [text], figures=[figure for figure in figures if figure["data"]])
 
 
@@ -150,7 +148,7 @@ def _last(trial: FrozenTrial) -> float | None:
 
 
 def _curves(found: Found, look: Look) -> Figure:
-    """Score over client updates, the mean over the seeds of each trial."""
+    """Score over client updates: means over the seeds of each trial."""
     best, score = found.study.best, _score_of(found)
     data = []
     for trial in found.study.trials:
@@ -163,19 +161,19 @@ def _curves(found: Found, look: Look) -> Figure:
         if not tables:
             continue
         shortest = min(len(table) for table in tables)
-        column = "client_updates" if "client_updates" in tables[0] else "version"
         mean = sum(table[score].to_numpy()[:shortest] for table in tables) / len(tables)
+        spent = sum(t["client_updates"].to_numpy()[:shortest] for t in tables) / len(tables)
         thick = best is not None and trial.number == best.number
         line = line_of(look, 3 if thick else 1)
         line["opacity"] = 1.0 if thick else 0.4
-        x = [float(each) for each in tables[0][column].to_numpy()[:shortest]]
+        x = [float(each) for each in spent]
         y = [float(each) if math.isfinite(each) else None for each in mean]
         data.append({**line, "x": x, "y": y, "name": f"trial {trial.number}"})
     return {"data": data, "layout": layout_of("client updates", score, legend=False)}
 
 
 def _score_of(found: Found) -> str:
-    """The metric by which the runs are judged."""
+    """The metric that is the score of the runs."""
     for path in sorted(found.folder.glob("*/seed*/summary.json")):
         if score := json.loads(path.read_text()).get("score"):
             return str(score)

@@ -38,7 +38,7 @@ class Found:
     space: Space
     study: CellStudy
     folder: Path
-    budget: tuple[str, float | None]
+    budget: tuple[str, float]
 
     @property
     def best(self) -> list[str]:
@@ -114,9 +114,9 @@ def _table(found: Sequence[Found]) -> str:
     return text.getvalue()
 
 
-def tell(found: Sequence[Found], folder: Path, console: Console | None = None) -> None:
+def tell(found: Sequence[Found], folder: Path) -> None:
     """Print the best setting of every cell."""
-    console = console or Console()
+    console = Console()
     table = Table(box=None, pad_edge=False, header_style="dim")
     for title in ("cell", "best score", "setting"):
         table.add_column(title, overflow="fold")
@@ -126,4 +126,8 @@ def tell(found: Sequence[Found], folder: Path, console: Console | None = None) -
         edge = f"  (at an end of its range: {', '.join(each.edges)})" if each.edges else ""
         table.add_row(each.name, score, " ".join(each.best) + edge)
     console.print(table)
-    console.print(f"Trials, best settings and page: {folder}", soft_wrap=True, highlight=False)
+    told = no_pictures()
+    if told:
+        console.print(told, soft_wrap=True, highlight=False)
+    files = "Trials and best settings" if told else "Trials, best settings and page"
+    console.print(f"{files}: {folder}", soft_wrap=True, highlight=False)

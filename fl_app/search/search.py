@@ -24,7 +24,7 @@ from fl_app.runner.jobs import Job, carry_out
 from fl_app.search import results
 from fl_app.search.cell import SearchedCell
 from fl_app.search.cells import cells_to_search
-from fl_app.search.judging import judge
+from fl_app.search.judging import judge, remove_outdated
 from fl_app.search.settings import Settings
 from fl_app.search.study import open_journal
 
@@ -44,8 +44,8 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
         resume: whether to go on with the search that the folder holds, if it holds one.
 
     Raises:
-        ValueError: a key is refused; nothing was run by this call, unless a trial's own values are.
-            Or `num_versions` ended a run before the others.
+        ValueError: a key is refused before anything runs; or a trial's values are, or
+            `num_versions` ended a run early, or runs have no score, after other runs.
         RunError: a run on fresh seeds failed, or a trial did for another reason than its setting,
             such as a killed process; the same search goes on with ``resume=auto``.
         Interrupted: Ctrl-C; the same search goes on with ``resume=auto``.
@@ -70,9 +70,12 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                 f"at least {most}, which a cell has had",
                 "cells would be compared after different numbers of trials",
             )
-            interrupted = _try_all(cells, settings)
-            found = [cell.found() for cell in cells]
-            results.write(found, settings, folder)
+            try:
+                interrupted = _try_all(cells, settings)
+            finally:  # also of a search that a refused value ends for good
+                found = [cell.found() for cell in cells]
+                results.write(found, settings, folder)
+            remove_outdated(folder / "test", found)
             if interrupted:
                 raise Interrupted(f"interrupted; what was tried so far lies in {folder}")
             results.tell(found, folder)
@@ -80,9 +83,10 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                 judge(found, settings, words, folder)
 
 
-def _digest(cell: SearchedCell) -> str:
+def digest(cell: SearchedCell) -> str:
     """Of what is tried in a cell and of its configuration, which may come from a file of conf/."""
-    told = repr((cell.space, cell.budget, earlier.settings(cell.config)))
+    config = earlier.settings(cell.config), earlier.limits(cell.config)
+    told = repr((cell.space, cell.budget, config))
     return hashlib.sha256(told.encode()).hexdigest()
 
 
@@ -93,9 +97,9 @@ def _enter(
     folder: Path,
     resume: bool,
 ) -> None:
-    """Make the folder; of a search that it holds, compare the settings."""
+    """Write what the search was given; refuse to go on with a different search."""
     own = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
-    digests = {cell.name: _digest(cell) for cell in cells}
+    digests = {cell.name: digest(cell) for cell in cells}
     now = {"search": own, "words": list(words)}
     path = folder / SETTINGS
     if path.exists():

@@ -24,10 +24,10 @@ class Settings:
             experiment (``experiment.space``, ``experiment.spaces``).
         updates: client updates of a run; None = the experiment's ``max_updates``.
         seconds: of a run, on its clock; None = the experiment's ``max_seconds``.
-        rungs: ascending client updates (or, with `seconds`, seconds) after which a trial ends whose
-            best score so far is below the median of the complete trials at that rung.
+        rungs: ascending client updates (or seconds, where these end the runs) after which a trial
+            ends whose best score so far is below the median of the complete trials at that rung.
         grid: first trials, with values of a cell's first key evenly spread over its range, >= 0.
-        seeds: with each of which every trial runs; a trial is judged by their mean.
+        seeds: with each of which every trial runs; its score is the mean over them.
         test_seeds: with each of which the best setting of every cell runs at the end; none of
             `seeds`.
         measure: of a run: the mean of the last ten evaluations, the last or the best one.
@@ -93,13 +93,6 @@ class Settings:
         )
         ascending = all(a < b for a, b in zip([0, *self.rungs], self.rungs, strict=False))
         require(ascending, "search.rungs", self.rungs, "above 0 and ascending", "runs only go on")
-        require(
-            self.seconds is not None or all(float(rung).is_integer() for rung in self.rungs),
-            "search.rungs",
-            self.rungs,
-            "integers without search.seconds",
-            "they are client updates",
-        )
 
 
 def split(words: Sequence[str]) -> tuple[Settings, list[str]]:

@@ -29,6 +29,7 @@ from fl_app.core.errors import is_number, require
 Space: TypeAlias = dict[str, BaseDistribution]
 Values: TypeAlias = dict[str, Any]  # one for each key of a space
 
+ONE = "there is nothing to choose from"
 # Texts that Hydra reads as they are; others need quotes.
 _PLAIN = re.compile(r"(?!(?:true|false|null|nan|inf)$)[a-z_][\w./-]*", re.IGNORECASE)
 
@@ -77,13 +78,16 @@ def _distribution(override: Override, word: str) -> BaseDistribution:
     if isinstance(sweep, ChoiceSweep) and not sweep.shuffle:
         choices = [_plain(value) for value in sweep.list]
         plain = all(isinstance(each, str | int | float) for each in choices)
+        plain = plain and all(is_number(e) for e in choices if isinstance(e, float))
         require(
             plain,
             "search.space",
             word,
-            "a choice among numbers, texts, true and false",
+            "a choice among finite numbers, texts, true and false",
             "a journal keeps nothing else",
         )
+        several = len(set(map(repr, choices))) > 1
+        require(several, "search.space", word, "a choice among two values or more", ONE)
         return CategoricalDistribution(choices)
     if isinstance(sweep, IntervalSweep):
         low, high, log = sweep.start, sweep.end, "log" in sweep.tags
@@ -94,7 +98,7 @@ def _distribution(override: Override, word: str) -> BaseDistribution:
             "search.space",
             word,
             "an interval between two finite numbers, the lower one first",
-            "there is nothing to choose from",
+            ONE,
         )
         require(low > 0 or not log, "search.space", word, "above 0 on a logarithmic scale", "empty")
         if isinstance(low, int) and isinstance(high, int):
@@ -106,11 +110,12 @@ def _distribution(override: Override, word: str) -> BaseDistribution:
         bound = "a range of integers"
         require(len(whole) == 3, "search.space", word, bound, "for others there is interval(...)")
         low, high, step = whole
-        require(step > 0 and low < high, "search.space", word, "an ascending range", "empty")
+        ascending = step > 0 and low + step < high
+        require(ascending, "search.space", word, "an ascending range of two values or more", ONE)
         return IntDistribution(low, low + (high - 1 - low) // step * step, step=step)
     raise ValueError(
         f"search.space: {word} must be KEY=choice(...), KEY=interval(...), KEY=range(...) or "
-        "KEY=tag(log,interval(...)): there is nothing to choose from"
+        f"KEY=tag(log,interval(...)): {ONE}"
     )
 
 
@@ -156,8 +161,9 @@ def _spread(first: BaseDistribution, points: int) -> list[Any]:
     ]
     if isinstance(first, IntDistribution):
         return [low + round((value - low) / first.step) * first.step for value in values]
-    # As a person would write them, and within the range.
-    return [min(max(float(f"{value:.4g}"), low), high) for value in values]
+    # As a person would write them, and within the range. The ends stay as they are given.
+    rounded = [min(max(float(f"{value:.4g}"), low), high) for value in values]
+    return rounded if points == 1 else [low, *rounded[1:-1], high]
 
 
 def at_edge(distribution: BaseDistribution, value: Any) -> bool:

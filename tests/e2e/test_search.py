@@ -22,6 +22,7 @@ from fl_app.runner.jobs import Ended, Job, Plan
 from fl_app.runner.run import Ran
 from fl_app.search.__main__ import main
 from fl_app.search.cells import cells_to_search
+from fl_app.search.search import digest
 from fl_app.search.settings import split
 from fl_app.search.space import grid
 
@@ -170,7 +171,24 @@ def test_ctrl_c_tells_how_to_go_on(tmp_path: Path) -> None:
             [RATE, "search.updates=10", "search.rungs=[10]"],
             "search.rungs=[10.0] must be below max_updates=10",
         ),
+        (
+            [RATE, "search.updates=10", "search.rungs=[0.5]"],
+            "search.rungs=[0.5] must be integers: they are client updates",
+        ),
         (["experiment.seeds=[1]"], "experiment.seeds=... must be left out: use search.seeds"),
+        (["experiment.tuned=x"], "experiment.tuned=... must be left out: the search has values of"),
+        (
+            ["search.updates=10", "+experiment.spaces.fedbuf=['a=1']"],
+            "experiment.spaces.fedbuf=... must be left out: there is no cell fedbuf",
+        ),
+        (
+            ["search.updates=10", "+experiment.spaces.fedbuff=['seeed=null']"],
+            "experiment.spaces.fedbuff=seeed=null must be of a key of experiment.space: nothing is",
+        ),
+        (
+            ["search.updates=10", "+experiment.spaces.fedbuff=null"],
+            "search.space='' must be given for cell fedavg",
+        ),
         (["overwrite=true"], "overwrite=true has no meaning here"),
         (["-m"], "-m is no key: a search takes words such as"),
         (
@@ -230,8 +248,10 @@ def test_judging_again_keeps_what_is_of_the_best_setting(
 ) -> None:
     assert quick(tmp_path, "search.trials=1", "search.test_seeds=[5]") == 0
     assert judged(tmp_path) == {"fedbuff-seed5": (5, 0.0001)}
-    assert quick(tmp_path, "search.trials=2", "search.test_seeds=[5]") == 0
+    assert quick(tmp_path, "search.trials=2") == 0
     assert "fedbuff-seed5 is removed: its setting is no longer the best" in capsys.readouterr().out
+    assert judged(tmp_path) == {}
+    assert quick(tmp_path, "search.trials=2", "search.test_seeds=[5]") == 0
     assert judged(tmp_path) == {"fedbuff-seed5": (5, 0.5)}
     before = (tmp_path / "test" / "fedbuff-seed5" / "events.jsonl").stat().st_mtime_ns
     assert quick(tmp_path, "search.trials=2", "search.test_seeds=[6]") == 0
@@ -269,6 +289,9 @@ def test_a_run_that_versions_end_early_is_refused(
     assert quick(tmp_path / "trial", "search.trials=2", "num_versions=1") == 2
     told = "num_versions=1 must be larger, for cell fedbuff: it ended the run before max_updates=20"
     assert told in capsys.readouterr().err
+    more = ["search.trials=2", "num_versions=1", "search.rungs=[15]"]
+    assert quick(tmp_path / "rung", *more) == 2
+    assert told.replace("20", "15") in capsys.readouterr().err
 
     def short(plans: dict[str, Plan], *_: object, **__: object) -> Ran:
         short = {"client_updates": 19, "stopped": "num_versions", "num_versions": 3}
@@ -289,6 +312,67 @@ def test_seconds_replace_the_updates_of_the_experiment(tmp_path: Path) -> None:
             (cell,) = cells_to_search(settings, compose(others), others, tmp_path)
         assert cell.budget == budget
         assert (cell.config.max_updates is None) == (given is not None)
+
+
+def test_a_changed_end_of_a_cell_is_a_changed_configuration(tmp_path: Path) -> None:
+    """It may come from an edited file of conf/, which no word tells."""
+    digests = set()
+    for end in ("num_versions=400", "num_versions=300", "max_seconds=3"):
+        words = ["experiment=benchmark", "experiment.only=[fedbuff@n10-iid]", end]
+        settings, others = split([*words, "search.trials=2"])
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            (cell,) = cells_to_search(settings, compose(others), others, tmp_path)
+        digests.add(digest(cell))
+    assert len(digests) == 3
+
+
+def test_a_search_by_seconds_has_rungs_in_seconds(tmp_path: Path) -> None:
+    words = ["experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0", RATE]
+    words += ["search.seconds=8", "search.rungs=[2.5]", "search.trials=2", "search.grid=2"]
+    assert main([*words, f"search.folder={tmp_path}"]) == 0
+    (last,) = tmp_path.glob("runs/fedbuff/1/seed0/summary.json")
+    assert json.loads(last.read_text())["virtual_seconds"] == 8
+    with (tmp_path / "study.jsonl").open() as file:
+        rungs = [json.loads(line) for line in file if '"intermediate_value"' in line]
+    assert [each["step"] for each in rungs] == [0, 1, 0, 1]
+    assert rungs[0]["intermediate_value"] != rungs[1]["intermediate_value"]
+
+
+def test_a_diverged_run_ends_its_trial_and_not_the_search(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = "search.space=algorithm.client.local_lr=choice(1e30,0.5)"
+    assert quick(tmp_path / "one", rates, "search.trials=2") == 0
+    bad, good = rows(tmp_path / "one")
+    assert (bad["state"], bad["score"]) == ("pruned", "")
+    assert bad["error"].startswith("seed 0: ")
+    assert (good["state"], good["error"]) == ("complete", "")
+    assert "algorithm.client.local_lr=0.5" in capsys.readouterr().out
+
+    rates = "search.space=algorithm.client.local_lr=choice(1e30,1e29)"
+    assert quick(tmp_path / "all", rates, "search.trials=2", "search.test_seeds=[5]") == 0
+    assert "fedbuff is not judged: none of its trials was completed" in capsys.readouterr().out
+    assert not (tmp_path / "all" / "test").exists()
+
+
+def test_a_refused_value_ends_the_search_and_leaves_what_was_tried(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rates = "search.space=algorithm.client.local_lr=choice(0.5,-1)"
+    for _ in range(2):  # it cannot go on
+        assert quick(tmp_path, rates, "search.trials=2") == 2
+        assert "fedbuff, trial 1: client.local_lr=-1 must be" in capsys.readouterr().err
+        assert [row["state"] for row in rows(tmp_path)] == ["complete", "running"]
+        assert OmegaConf.load(tmp_path / "best.yaml").cells.fedbuff
+    assert (tmp_path / "search.html").is_file()
+
+
+def test_runs_without_a_score_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quick(tmp_path, "search.trials=2", "runtime.train=false") == 2
+    told = "search.measure=last10 must be that of a score, which the runs of cell fedbuff do not"
+    assert told in capsys.readouterr().err
 
 
 def test_ctrl_c_waits_for_the_runs_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,34 @@ def test_a_method_without_all_results_has_no_rank_and_is_told(folder: Path) -> N
     assert found.behind_best(["n10-iid"])[0] == "b"
 
 
+def test_runs_that_never_began_are_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Judging was interrupted: seed 8 is of c alone, and a lacks seed 6, in n10-iid."""
+    runs = folder / "test"
+    shutil.copytree(runs / "c@n10-iid-seed5", runs / "c@n10-iid-seed8")
+    summary = json.loads((runs / "c@n10-iid-seed8" / "summary.json").read_text())
+    (runs / "c@n10-iid-seed8" / "summary.json").write_text(json.dumps({**summary, "seed": 8}))
+    shutil.rmtree(runs / "a@n10-iid-seed6")
+    lacking = ["a@n10-iid-seed6", "a@n10-iid-seed8", "b@n10-iid-seed8"]
+    assert read(folder).missing == lacking
+    write(read(folder), folder / "judged.csv")
+    assert read(folder / "judged.csv").missing == lacking
+    main([str(folder), "--markdown"])
+    printed = capsys.readouterr().out
+    assert "3 runs have no result (the last table). A method that lacks one in a" in printed
+    assert all(f"| {name} | no result |" in printed for name in lacking)
+
+
+def test_a_file_with_a_run_twice_is_refused(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of two files that were joined by hand; a mean of both would be shown."""
+    scores = read(folder).scores
+    write(Benchmark(pd.concat([scores, scores[:1]]), []), folder / "judged.csv")
+    with pytest.raises(SystemExit):
+        main([str(folder / "judged.csv")])
+    assert "one with one run of a@n10-iid, seed 5: it has several" in capsys.readouterr().err
+
+
 def test_ranks_are_among_the_methods_that_have_one(folder: Path) -> None:
     """Without a in n10-slow, b is ahead of c in both settings, although a is ahead of b in one."""
     for path in folder.glob("test/a@n10-slow-*/summary.json"):
@@ -267,7 +295,10 @@ def test_a_file_tells_which_runs_it_lacks(folder: Path, capsys: pytest.CaptureFi
     assert "lacks runs without a result: a@n10-iid-seed6" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("text", ["", "method,accuracy\na,0.5\n"])
+HEADER = "method,setting,seed,accuracy,seconds,recall,median_staleness,p90_staleness,max_staleness"
+
+
+@pytest.mark.parametrize("text", ["", "method,accuracy\na,0.5\n", f"{HEADER},stopped\n"])
 def test_a_file_without_judged_runs_is_refused(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

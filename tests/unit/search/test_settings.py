@@ -33,8 +33,6 @@ def test_words_of_the_search_are_told_from_those_of_the_experiment() -> None:
         (["search.test_seeds=[-1]"], "search.test_seeds=[-1] must be"),
         (["search.seeds=[0,1]", "search.test_seeds=[1,2]"], "search.seeds has [1], too"),
         (["search.rungs=[20,10]"], "search.rungs=[20.0, 10.0] must be above 0 and ascending"),
-        (["search.rungs=[0.5]"], "search.rungs=[0.5] must be integers without search.seconds"),
-        (["search.rungs=[inf]"], "search.rungs=[inf] must be integers without search.seconds"),
         (["search.seeds=[0,1"], "search.seeds=[0,1: while parsing a flow sequence"),
         (["search.folder=${x}"], "search.folder: Interpolation key 'x' not found"),
         (["search.measure=mean"], "search.measure=mean must be one of last10, final, best"),

@@ -30,6 +30,10 @@ def test_a_later_word_replaces_an_earlier_one_in_its_place() -> None:
     [
         "a=1",
         "a",
+        "a=choice(1)",
+        "a=choice(x,x)",
+        "a=choice(nan,1)",
+        "a=range(1,2)",
         "a=interval(2,1)",
         "a=tag(log,interval(0,1))",
         "a=glob(*)",
@@ -71,6 +75,15 @@ def test_grids_of_other_kinds() -> None:
     assert grid(parse(["a=interval(0.0,3.0)"]), 1, {}) == [{"a": 1.5}]
     assert grid(parse(["a=choice(x,y,z)"]), 2, {}) == [{"a": "x"}, {"a": "y"}]
     assert grid(parse(["a=int(interval(1,2))"]), 5, {}) == [{"a": 1}, {"a": 2}]
+
+
+def test_a_grid_has_the_ends_of_its_range_to_the_last_digit() -> None:
+    """Values in between have four digits."""
+    space = parse(["a=tag(log,interval(0.12345,2.71828))"])
+    rates = [values["a"] for values in grid(space, 3, {})]
+    assert rates == [0.12345, 0.5793, 2.71828]
+    assert [at_edge(space["a"], rate) for rate in rates] == [True, False, True]
+    assert [v["a"] for v in grid(parse(["a=interval(1000.0,1000.5)"]), 2, {})] == [1000.0, 1000.5]
 
 
 def test_ends_of_a_range_are_told() -> None:

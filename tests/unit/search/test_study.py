@@ -9,7 +9,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from fl_app.search.space import grid, parse
-from fl_app.search.study import Alone, CellStudy, open_journal
+from fl_app.search.study import Alone, ByNumber, CellStudy, open_journal
 
 SPACE = parse(["x=interval(-1.0,1.0)", "y=choice(a,b,c)"])
 TRIALS = 9
@@ -102,6 +102,41 @@ def test_a_study_that_was_killed_anywhere_is_the_same(tmp_path: Path, whole: Cel
         again = study(open_journal(path))
         carry_out(again)
         assert told(again) == told(whole), moment
+
+
+def test_the_estimator_chooses_after_the_grid(whole: CellStudy) -> None:
+    """It takes what was tried into account; the same draw at random has another value."""
+    ended = whole.trials[-1]
+    values = [
+        ByNumber(0, at_random).sample_independent(whole.study, ended, "x", SPACE["x"])
+        for at_random in (3, TRIALS, TRIALS + 1)
+    ]
+    assert values[0] == values[1] != values[2]
+    assert whole.study.sampler._grid == 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("points", "spared"), [(0, 4), (3, 4), (6, 6)])
+def test_no_trial_ends_early_before_four_are_complete_or_as_many_as_the_grid_has(
+    points: int, spared: int, tmp_path: Path
+) -> None:
+    """Each trial is worse than all before it."""
+    first = grid(SPACE, points, {"y": "b"}) if points else []
+    storage = open_journal(tmp_path / "study.jsonl")
+    own = CellStudy(storage, "cell", SPACE, first, TRIALS, seed=0, rungs=1)
+    while (following := own.next()) is not None:
+        trial = following[0]
+        if own.report(trial, 0, {0: -trial.number}):
+            own.report(trial, 1, {0: -trial.number})
+    states = [trial.state for trial in own.trials]
+    assert states == [TrialState.COMPLETE] * spared + [TrialState.PRUNED] * (TRIALS - spared)
+
+
+def test_of_equal_trials_the_first_is_the_best(tmp_path: Path) -> None:
+    own = study(open_journal(tmp_path / "study.jsonl"), rungs=0)
+    while (following := own.next()) is not None:
+        own.report(following[0], 0, {0: min(following[0].number, 2)})
+    assert own.best is not None
+    assert own.best.number == 2
 
 
 def test_another_seed_is_another_study(tmp_path: Path, whole: CellStudy) -> None:
