@@ -16,16 +16,15 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from fl_app.core.files import atomic_write
-from fl_app.record.folder import SUMMARY, TABLE
+from fl_app.record.folder import SUMMARY, TABLE, TRACKED
 
 TRACKERS = ("mlflow", "wandb")
-MARK = "tracked.json"  # in the folder of a run that was handed over
 BATCH = 100  # values in a call, at most what MLflow accepts
 LONGEST = 500  # characters of a value
 
 
 def track(tracker: str, folder: Path, store: Path, name: str) -> None:
-    """Hand a finished run over, once.
+    """Hand a finished run over, once to each tracker that is asked for in turn.
 
     Args:
         tracker: one of `TRACKERS`.
@@ -33,17 +32,18 @@ def track(tracker: str, folder: Path, store: Path, name: str) -> None:
         store: folder in which the tracker keeps its files.
         name: of the run.
     """
-    if (folder / MARK).exists():
+    path = folder / TRACKED
+    if path.exists() and json.loads(path.read_text())["tracker"] == tracker:
         return
     identity = {"mlflow": _mlflow, "wandb": _wandb}[tracker](folder, store, name)
-    with atomic_write(folder / MARK) as file:
+    with atomic_write(path) as file:
         file.write(json.dumps({"tracker": tracker, "run": identity}).encode())
 
 
 def _mlflow(folder: Path, store: Path, name: str) -> str:
     # Its newest versions advise a database in place of files, and refuse files unless told so.
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
-    from mlflow.entities import Metric, Param, RunTag
+    from mlflow.entities import Metric, Param
     from mlflow.tracking import MlflowClient
 
     summary, settings = _summary(folder), _settings(folder)
@@ -51,8 +51,7 @@ def _mlflow(folder: Path, store: Path, name: str) -> str:
     group = settings.get("experiment.name") or store.resolve().name
     known = client.get_experiment_by_name(group)
     experiment = client.create_experiment(group) if known is None else known.experiment_id
-    tags = {key: str(summary[key]) for key in ("commit", "version", "stopped", "data")}
-    run = client.create_run(experiment, run_name=name, tags=tags).info.run_id
+    tags = {key: str(summary[key]) for key in ("commit", "version", "stopped", "data", "seed")}
     params = [Param(key, str(value)[:LONGEST]) for key, value in settings.items()]
     now = int(1000 * time.time())
     metrics = [
@@ -61,12 +60,16 @@ def _mlflow(folder: Path, store: Path, name: str) -> str:
         for key, value in row.items()
     ]
     metrics += [Metric(f"summary.{key}", value, now, 0) for key, value in _numbers(summary).items()]
-    for start in range(0, max(len(params), len(metrics)), BATCH):
-        part = slice(start, start + BATCH)
-        client.log_batch(run, metrics=metrics[part], params=params[part])
-    client.log_batch(run, tags=[RunTag("seed", str(summary["seed"]))])
-    for file in (SUMMARY, TABLE, "config.yaml"):
-        client.log_artifact(run, str(folder / file))
+    run = client.create_run(experiment, run_name=name, tags=tags).info.run_id
+    try:
+        for start in range(0, max(len(params), len(metrics)), BATCH):
+            part = slice(start, start + BATCH)
+            client.log_batch(run, metrics=metrics[part], params=params[part])
+        for file in (SUMMARY, TABLE, "config.yaml"):
+            client.log_artifact(run, str(folder / file))
+    except BaseException:
+        client.delete_run(run)  # it is handed over anew, and would be there twice
+        raise
     client.set_terminated(run)
     return str(run)
 
@@ -84,16 +87,19 @@ def _wandb(folder: Path, store: Path, name: str) -> str:
         tags=[f"commit {summary['commit']}"] if summary["commit"] else [],
         settings=wandb.Settings(console="off", silent=True),
     )
-    rows = list(_rows(folder))
-    for row in rows:
-        run.log({key: value for key, value in row.items() if key != "version"}, int(row["version"]))
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    data = [[row.get(key) for key in columns] for row in rows]
-    run.log({"evaluations": wandb.Table(columns=columns, data=data)})
-    run.summary.update({key: value for key, value in summary.items() if value is not None})
-    identity = str(run.id)
-    run.finish()
-    return identity
+    try:
+        # Scores of clients may come late, and a step below the last one would be left out.
+        rows = sorted(_rows(folder), key=lambda row: row["version"])
+        for row in rows:
+            measured = {key: value for key, value in row.items() if key != "version"}
+            run.log(measured, int(row["version"]))
+        columns = list(dict.fromkeys(key for row in rows for key in row))
+        data = [[row.get(key) for key in columns] for row in rows]
+        run.log({"evaluations": wandb.Table(columns=columns, data=data)})
+        run.summary.update({key: value for key, value in summary.items() if value is not None})
+        return str(run.id)
+    finally:
+        run.finish()  # else the next run would be logged into this one
 
 
 def _summary(folder: Path) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """The configurations of an experiment's cells."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 from hydra import compose
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.core.errors import require, require_at_least, require_count
@@ -28,7 +30,8 @@ SMOKE_SLOTS = {  # for clients that pause between local epochs: steps would have
 SMOKE_CLIENTS = 100  # at most
 # With experiment.scale=reduced, what counts versions or time is divided by experiment.reduced.
 REDUCED = (
-    *("num_versions", "max_updates", "max_seconds", "eval_every", "checkpoint_every"),
+    *("num_versions", "max_updates", "max_seconds"),
+    *("eval_every", "client_eval_every", "checkpoint_every"),
     *("algorithm.strategy.recluster_every", "algorithm.strategy.stage_two_at"),
 )
 EVALUATIONS = 50  # at most, with experiment.scale=reduced
@@ -49,29 +52,33 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     _check(experiment, config.runtime)
     if not experiment.cells:
         return {"": config}
+    given = _given(overrides)
     if any(override.startswith("algorithm=") for override in overrides):
         raise ValueError(
             f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
             f"or choose cells with experiment.only=[...] among {', '.join(experiment.cells)}"
         )
-    seed = next((override for override in overrides if override.startswith("seed=")), None)
     require(
-        seed is None or not experiment.seeds,
+        "seed" not in given or not experiment.seeds,
         "seed",
-        (seed or "").partition("=")[2],
+        config.seed,
         f"left out with experiment.seeds={experiment.seeds}, or give experiment.seeds=null",
         "all runs of a cell would have this seed, and their names others",
     )
+    kept = _kept(experiment.cells)
+    require(bool(kept), "experiment.cells", "{}", "cells that are not null", "nothing would run")
     settings = _kept(experiment.settings) or {"": []}
     own = {
         f"{cell}@{setting}" if setting else cell: [*common, *words]
         for setting, common in settings.items()
-        for cell, words in _kept(experiment.cells).items()
+        for cell, words in kept.items()
     }
     names = list(own)
     if experiment.only:
         names = list(dict.fromkeys(n for word in experiment.only for n in _named(word, own)))
     seeds = experiment.seeds or [None]
+    each = len(set(seeds)) == len(seeds)
+    require(each, "experiment.seeds", seeds, "seeds, each once", "runs would be equal")
     tuned = _tuned(experiment.tuned, names, experiment.seeds or [config.seed])
     if experiment.scale == "smoke":
         seeds = seeds[:1]
@@ -90,12 +97,24 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
                     *overrides,
                 ],
             )
-            given = {override.partition("=")[0] for override in overrides}
             if experiment.scale == "smoke":
                 shrink(cell, given)
             elif experiment.scale == "reduced":
                 shorten(cell, given)
     return cells
+
+
+def _given(overrides: Sequence[str]) -> set[str]:
+    """The keys that words set, also those within a group, as of ``client={local_steps: 3}``."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return {key for each in parsed for key in _keys(each.key_or_group, each.value())}
+
+
+def _keys(key: str, value: Any) -> Iterator[str]:
+    yield key
+    if isinstance(value, dict):
+        for inner, each in value.items():
+            yield from _keys(f"{key}.{inner}", each)
 
 
 def _kept(named: DictConfig) -> dict[str, Sequence[str]]:

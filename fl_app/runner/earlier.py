@@ -1,6 +1,7 @@
 """The run that a folder holds already: resume, extend, replace or refuse it."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "che
 STALE = (
     *("summary.json", "config.yaml", "metrics.csv", "model.npz", "devices.csv"),
     *("table.csv", "report.html", "figures/*.png", "figures/*.pdf"),
-    *("checkpoints/version-*", "tensorboard/events.out.tfevents.*"),
+    *("checkpoints/version-*", "tensorboard/events.out.tfevents.*", "tracked.json"),
 )
 # A run may be resumed with other values of these.
 CARRYING_OUT = ("resume", "overwrite", "runtime", "tensorboard", "tracker", "checkpoint_final")
@@ -43,6 +44,8 @@ def settings(config: DictConfig) -> dict[str, Any]:
     precision = runtime.get("precision", FLOAT32)
     if precision != FLOAT32:  # likewise
         same["runtime.precision"] = precision
+    if not runtime.get("train", True):  # likewise
+        same["runtime.train"] = False
     # A cell is the same run whatever other cells there are.
     same["experiment"] = {key: config.experiment[key] for key in ("scale", "report_accuracy")}
     decay = config.algorithm.strategy.get("lr_schedule")
@@ -87,6 +90,40 @@ def refuse_held(folder: Path, cells: Mapping[str, DictConfig]) -> None:
         + "another folder (hydra.run.dir=..., of a sweep hydra.sweep.dir=..., in Python "
         "output=...), or overwrite=true to replace it"
     )
+
+
+def outdated(folder: Path, cells: Mapping[str, DictConfig]) -> list[Path]:
+    """Runs in the folder of an experiment that would be in the means of its cells, wrongly.
+
+    These are runs of a cell, under a name that it has no longer, with another configuration or
+    length, or with a seed that it has, too. Further seeds of the same cell are none.
+
+    Args:
+        folder: of the experiment.
+        cells: configurations by the names of their folders.
+    """
+    found = []
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        own = [each for name, each in cells.items() if _label(name) == _label(path.name)]
+        if path.name in cells or not own or not _is_cell(path):
+            continue
+        if (path / "config.yaml").exists():
+            before = OmegaConf.load(path / "config.yaml")
+            assert isinstance(before, DictConfig)
+            seeds = {each.seed for each in own}
+            if before.seed not in seeds and _but_for_seed(before) == _but_for_seed(own[0]):
+                continue
+        found.append(path)
+    return found
+
+
+def _label(name: str) -> str:
+    """A cell's name without its seed."""
+    return re.sub(r"-seed\d+$", "", name)
+
+
+def _but_for_seed(config: DictConfig) -> dict[str, Any]:
+    return {**settings(config), **limits(config), "seed": None}
 
 
 def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:

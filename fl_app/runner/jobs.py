@@ -20,6 +20,9 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 import fl_app.cli  # noqa: F401 - registers the resolvers of conf/, also in a spawned process
+from fl_app.client.backend import NUMPY
+from fl_app.client.build import configured_backend
+from fl_app.client.gpus import gpus_of
 from fl_app.core.errors import RunError
 from fl_app.record.progress import Board
 from fl_app.runner import signals
@@ -189,20 +192,35 @@ def _tell(share: float | None, status: str) -> None:
 class _Slot:
     """One process, or its successors, with at most one job.
 
-    It is an executor of its own: if a process of an executor is killed, all of its jobs fail.
+    Each has an executor with one process: in one executor with several, the death of one process
+    would fail the jobs of all.
+
+    Attributes:
+        job: that runs.
+        begun: whether the job has told of its progress, so that the files in its folder are its
+            own.
+        pid: of the process; None until it has started.
+        told_to_stop: whether `stop` was called.
     """
 
     def __init__(self) -> None:
         self.job: Job | None = None
+        self.begun = False
         self.pid: int | None = None
         self.told_to_stop = False
         self._executor: ProcessPoolExecutor | None = None
         self._line: Connection | None = None
 
     def submit(self, job: Job) -> Future[Ended]:
-        self.job = job
         if self._executor is not None:
-            return self._executor.submit(_run_here, job)
+            try:
+                future = self._executor.submit(_run_here, job)
+            except BrokenProcessPool:  # the process was killed while it had no job
+                self.close()
+            else:
+                self.job, self.begun = job, False
+                return future
+        self.job, self.begun = job, False
         context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
         self._line, line = context.Pipe(duplex=False)
         known = [name for name in logging.root.manager.loggerDict]
@@ -227,7 +245,7 @@ class _Slot:
                 if isinstance(told, int):
                     self.pid = told
                 else:
-                    latest = told
+                    latest, self.begun = told, True
         return latest
 
     def stop(self) -> None:
@@ -263,6 +281,8 @@ def _with_its_share(job: Job, parallel: int) -> Job:
     config = job.plan.config.copy()
     if runtime.name == "ray":  # how much room a cluster has, the process will know
         config.experiment.parallel = parallel
+    elif configured_backend(config) != NUMPY and gpus_of(str(runtime.device)):
+        return job  # it has workers for each GPU, and not for each core
     else:
         cores = len(os.sched_getaffinity(0)) // parallel
         config.runtime.workers = cores if cores > 1 else 0
@@ -327,6 +347,7 @@ class _SideBySide:
         try:
             return future.result()
         except BrokenProcessPool:
+            slot.hear()
             slot.close()
         if self._stopping:
             return Ended(interrupted=True)
@@ -335,8 +356,10 @@ class _SideBySide:
             told += "ran short: resume=auto goes on, with fewer runs at a time "
             told += "(experiment.parallel or search.parallel)"
             return Ended(error=RunError(told))
-        config = job.plan.config.copy()
-        config.resume, config.overwrite = "auto", False
-        plan = replace(job.plan, config=config)
-        self._jobs.appendleft(replace(job, plan=plan, experiment=None, deaths=job.deaths + 1))
+        job = replace(job, deaths=job.deaths + 1)
+        if slot.begun or not job.plan.config.overwrite:  # else its folder has the run to replace
+            config = job.plan.config.copy()
+            config.resume, config.overwrite = "auto", False
+            job = replace(job, plan=replace(job.plan, config=config), experiment=None)
+        self._jobs.appendleft(job)
         return None

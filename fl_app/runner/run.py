@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from fl_app import report
 from fl_app.core.errors import Interrupted, RunError
-from fl_app.core.files import disk_errors_as_run_errors
+from fl_app.core.files import FAILING, FULL, disk_errors_as_run_errors
 from fl_app.record.folder import SUMMARY
 from fl_app.report.cells import ENDS
 from fl_app.runner import earlier
@@ -108,6 +108,8 @@ def run_cells(
 ) -> Ran:
     """Run every cell, and write the report. A cell that fails does not keep others from running.
 
+    One after the other, a first cell that is refused does: most likely, the others would be, too.
+
     Args:
         plans: cells by the names of their folders in `folder`; "" is the folder itself.
         folder: for the files.
@@ -126,7 +128,17 @@ def run_cells(
     configs = {name: plan.config for name, plan in plans.items()}
     earlier.refuse_held(folder, configs)
     done = {name: earlier.finished(config, folder / name) for name, config in configs.items()}
+    outdated = earlier.outdated(folder, configs)
+    overwrite = any(config.overwrite for config in configs.values())
+    if outdated and not overwrite:
+        raise ValueError(
+            f"{outdated[0]} is a run of a cell with another configuration, or with a seed that the "
+            "cell has under another name: it would be in the cell's means; give another folder, "
+            "or overwrite=true to replace the runs"
+        )
     with disk_errors_as_run_errors(folder):
+        for path in outdated:
+            earlier.remove_run(path)
         return _run(plans, done, folder, target, parallel, grid, shared, show, figures)
 
 
@@ -169,6 +181,8 @@ def _run(
             _track(plans[name], folder / name, folder, name)
     if refused is not None and not summaries:
         raise refused
+    if summaries and "" not in plans and any(plan.config.overwrite for plan in plans.values()):
+        earlier.remove_run(folder)  # the first cell did, unless it was refused
     # After Ctrl-C, the user does not wait for them.
     figures = figures and not interrupted and not report.no_pictures()
     table = report.write_report(folder, target, figures=figures, shared=shared)
@@ -188,7 +202,7 @@ def _track(plan: Plan, folder: Path, store: Path, name: str) -> None:
         return
     try:
         track(tracker, folder, store, label)
-    except OSError:
-        raise
     except Exception as error:  # a library's own, which must not keep other cells from running
+        if isinstance(error, OSError) and error.errno in FULL + FAILING:
+            raise
         print(f"{label}: {tracker} did not take the run: {error}; resume=auto hands it over again")

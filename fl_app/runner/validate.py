@@ -76,7 +76,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         ValueError: naming key, value, bound and consequence.
     """
     require(
-        isinstance(config.seed, int) and config.seed >= 0,
+        isinstance(config.seed, int) and not isinstance(config.seed, bool) and config.seed >= 0,
         "seed",
         config.seed,
         "an integer >= 0",
@@ -109,14 +109,17 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
             "at most 1",
             "it is a share of 1, not a percentage",
         )
-    if config.checkpoint_every is not None:
+    if config.experiment.report_accuracy is not None:
+        report = config.experiment.report_accuracy
         require(
-            isinstance(config.checkpoint_every, int) and config.checkpoint_every >= 1,
-            "checkpoint_every",
-            config.checkpoint_every,
-            "an integer >= 1 or null",
-            "it counts versions",
+            is_number(report) and 0 < report <= 1,
+            "experiment.report_accuracy",
+            report,
+            "above 0 and at most 1",
+            "it is a share of 1, and times to it are measured",
         )
+    if config.checkpoint_every is not None:
+        require_count("checkpoint_every", config.checkpoint_every, "it counts versions")
     for key in ("checkpoint_final", "overwrite"):
         require(isinstance(config[key], bool), key, config[key], "true or false", "it is a switch")
     require(

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -55,7 +56,7 @@ def test_mlflow_receives_a_run_once(
             return f"id of {name}"
 
         def create_run(self, experiment: str, run_name: str, tags: dict[str, str]) -> object:
-            calls.append(("run", (experiment, run_name, tags["commit"])))
+            calls.append(("run", (experiment, run_name, tags["commit"], tags["seed"])))
             return SimpleNamespace(info=SimpleNamespace(run_id="r1"))
 
         def log_batch(self, run: str, **values: Any) -> None:
@@ -68,7 +69,7 @@ def test_mlflow_receives_a_run_once(
             calls.append(("end", run))
 
     entities = ModuleType("mlflow.entities")
-    for name in ("Metric", "Param", "RunTag"):
+    for name in ("Metric", "Param"):
         setattr(entities, name, lambda *values: values)
     tracking = ModuleType("mlflow.tracking")
     tracking.MlflowClient = Client  # type: ignore[attr-defined]
@@ -77,14 +78,13 @@ def test_mlflow_receives_a_run_once(
     track("mlflow", run, tmp_path, "a")
     track("mlflow", run, tmp_path, "a")
     assert calls[0] == ("uri", (tmp_path / "mlruns").as_uri())
-    assert [c for c in calls if c[0] == "run"] == [("run", ("id of mine", "a", "abc"))]
+    assert [c for c in calls if c[0] == "run"] == [("run", ("id of mine", "a", "abc", "3"))]
     assert ("params", ("algorithm.client.local_lr", "0.1")) in calls
     assert not [value for kind, value in calls if kind == "params" and "cells" in value[0]]
     measured = [(m[0], m[1], m[3]) for kind, m in calls if kind == "metrics"]
     assert ("accuracy", 0.9, 5) in measured
     assert ("summary.final_accuracy", 0.9, 0) in measured
     assert not [m for m in measured if m[0] == "loss"]
-    assert ("tags", ("seed", "3")) in calls
     assert calls[-1] == ("end", "r1")
 
 
@@ -119,11 +119,65 @@ def test_wandb_receives_a_run_offline(
     assert json.loads((run / "tracked.json").read_text()) == {"tracker": "wandb", "run": "w1"}
 
 
+def test_wandb_has_late_scores_of_clients_and_no_run_that_failed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves out a step below the last one, and logs into a run that has not ended."""
+    steps: list[int] = []
+    ended: list[bool] = []
+
+    def log(values: dict[str, Any], step: int) -> None:
+        steps.append(step)
+        if step == 7:
+            raise RuntimeError("no")
+
+    offline = SimpleNamespace(id="w1", log=log, finish=lambda: ended.append(True))
+    wandb = ModuleType("wandb")
+    wandb.init = lambda **values: offline  # type: ignore[attr-defined]
+    wandb.Settings = lambda **values: values  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    (run / "metrics.csv").write_text("version,accuracy_mean\n0,0.1\n7,0.3\n5,0.2\n")
+    with pytest.raises(RuntimeError):
+        track("wandb", run, tmp_path, "a")
+    assert steps == [0, 5, 7]
+    assert ended == [True]
+    assert not (run / "tracked.json").exists()
+
+
+def test_a_run_that_one_tracker_has_is_handed_to_another(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had = []
+    for name in ("mlflow", "wandb"):
+        take = partial(lambda own, *_: had.append(own) or own, name)
+        monkeypatch.setattr(f"fl_app.record.trackers._{name}", take)
+    for name in ("mlflow", "mlflow", "wandb", "wandb"):
+        track(name, run, tmp_path, "a")
+    assert had == ["mlflow", "wandb"]
+
+
+def test_a_run_that_did_not_reach_its_end_is_not_handed_over(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    had: list[str] = []
+    monkeypatch.setattr("fl_app.record.trackers.track", lambda *given: had.append(given[0]))
+    plan = Plan(OmegaConf.create({"tracker": "wandb", "algorithm": {"name": "fedbuff"}}))
+    for stopped in ("interrupted", "Diverged: not finite", "updates"):
+        (run / "summary.json").write_text(json.dumps({**SUMMARY, "stopped": stopped}))
+        _track(plan, run, tmp_path, "a")
+    assert had == ["wandb"]
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ConnectionRefusedError])
 def test_a_tracker_that_fails_is_told_and_tried_again(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[Exception],
+    run: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def init(**values: Any) -> None:
-        raise RuntimeError("it does not like the name")
+        raise kind("it does not like the name")
 
     wandb = ModuleType("wandb")
     wandb.init = init  # type: ignore[attr-defined]
