@@ -33,7 +33,6 @@ import numpy as np
 
 from fl_app.core.hyper import at_least, bounded, one_of, or_none
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.core.vector import norm
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy.memories import RemembersClients
 
@@ -47,9 +46,10 @@ class ACE(RemembersClients):
 
     Args:
         server_lr: eta, the server's rate.
-        max_age: ACED's bound, versions; None = any age, which is ACE. 2 N / K is a start.
+        max_age: ACED's bound, versions; None = any age, which is ACE. 2 N is a start, or 2 N / K
+            in a schedule of K updates a version.
         over: N' counts the clients ``"heard"`` that count, or ``"all"`` N.
-        num_clients: N; None = the clients whose updates were accepted so far.
+        num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
@@ -109,7 +109,7 @@ class ACE(RemembersClients):
             else 0.0
             for place, update in enumerate(updates)
         ]
-        self.describe(weights, [norm(g[:size]) for g in gradients], norm(mean))
+        self.report["weight"] = weights
         share = np.full(len(updates), 1 / len(updates))
         direction = self.complete(model, mean, share, gradients)
         return self.step(model, direction, self.server_lr)

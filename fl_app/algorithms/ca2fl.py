@@ -46,7 +46,7 @@ class CA2FL(RemembersClients, AveragesVersions):
         server_lr: eta, the server's rate.
         calibration: beta; 1 = CA2FL, between 0 and 1 FedStale, 0 = nothing is corrected.
         over: ``"all"`` (the mean of the memories is over N) or ``"heard"``.
-        num_clients: N; None = the clients that have reported so far.
+        num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
         averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.

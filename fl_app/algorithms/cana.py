@@ -8,7 +8,7 @@ Calibrated by age, normalised. An algorithm of this project. It puts together th
 Server, once K uploads have arrived, with s_c the version that h_c was computed on:
 
     a_i = (1 + tau_i)^(-p) / sum_j (1 + tau_j)^(-p)
-    M   = {c : heard, t - s_c <= A},   b_c = (1 + t - s_c)^(-p) / sum_{c in M} ...
+    M   = {c : heard, t - s_c <= A},   b_c = (1 + t - s_c)^(-p) / sum_{c' in M} (1 + t - s_c')^(-p)
     H   = sum_{c in M} b_c h_c,        R = {i : c(i) in M}
     b^  = clip( sum_R <g_i - gbar, h_c(i) - hbar> / sum_R ||h_c(i) - hbar||^2, 0, 1 )
     beta <- (1 - rho) beta + rho b^            beta = b^ at first
@@ -19,8 +19,9 @@ gbar and hbar are means over R. b^ is the least-squares coefficient of the gradi
 memories. There is none if R has fewer than two uploads or all their memories are equal; beta is 0
 until there was one.
 
-With fusion alpha > 0 each g_i in v is g_i + alpha V_k, where V_k is that of the last L steps v
-whose cosine with g_i is smallest, once there are L; they are kept as they were before `normalise`.
+With fusion alpha > 0 each g_i in v is g_i + alpha V_k. V_k is the one of the last L steps v whose
+cosine with g_i is smallest, of equal ones the oldest. Nothing is added before there are L. Steps
+are kept as they were before `normalise`.
 With `fusion_falls` alpha is alpha min(1, L K / N): the more clients there are, the older are their
 gradients, and the less do the last L steps say about them. With `normalise` the step is as long as
 the gradients are:
@@ -34,20 +35,23 @@ its client's uploads are on average:
     E_c = (T_c + T / n) / (n_c + 1)
     a_i = m_i / sum_j m_j,   m_i = (K E_c(i) + 1) ((1 + tau_i) / (1 + E_c(i)))^(-p)
 
-T_c is the sum of the ages of the n_c uploads of client c so far, T that of the n uploads of all. So
-the mean age of a client begins near that of all, and few uploads move it little.
+T_c is the sum of the ages of the n_c uploads of client c, those at hand included. T and n are the
+same over all clients. So the mean age of a client begins near that of all, and few uploads move it
+little.
 
 With `averaging` a mean of the versions is tested and saved (`fl_app.strategy.averaging`).
 
 Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient
 of one mini-batch at w_o.
 
-Symbols: eta server_lr, tau_i = t - o the age, p exponent, A = memory_span N / K, N num_clients,
+Symbols: eta server_lr, tau_i = t - o_i the age, o_i the version that upload i started from, h_c the
+last gradient of client c that was aggregated, p exponent, A = memory_span N / K, N num_clients,
 c(i) the client of upload i, beta calibration, rho calibration_rate, alpha fusion, L fusion_length.
 
 Deviations: none, there is no paper. Limits: p = 0 and beta = 0 is the mean of K gradients; p = 1
-and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL over the clients heard. Both uploads of
-a client that is in a buffer twice are compared with the memory from before. A memory that was once
+and beta = 0 is DynSGD; p = 0, any age and beta = 1 is CA2FL once everybody was heard (before, a
+memory stands in only for uploads whose clients have one). Both uploads of a client that is in a
+buffer twice are compared with the memory from before. A memory that was once
 older than A stays out of M until its client is heard again, also where A grows because K or N
 changes. A v shorter than 1e-12 is not normalised. Buffers such as BatchNorm's are not remembered:
 they take the weighted mean of the uploads.
@@ -83,14 +87,14 @@ class CANA(RemembersClients, AveragesVersions):
         calibration: beta; None = it is measured.
         calibration_rate: rho, of the running mean of the measured coefficients.
         age_from: a memory's age in A counts from the version that it was computed on,
-            ``"computed"``, or from the version at which it arrived, ``"arrived"``.
+            ``"computed"``, or from the version at which it was aggregated, ``"arrived"``.
         fusion: alpha; 0 = past steps are not added.
         fusion_length: L, number of past steps.
         fusion_falls: whether alpha is multiplied by min(1, L K / N).
         normalise: whether a step has the mean length of the gradients.
         fair: whether clients count more that take part rarely.
         averaging: how much more later versions count in their mean; None = the last one is tested.
-        num_clients: N; None = the clients that have reported so far.
+        num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
@@ -103,7 +107,7 @@ class CANA(RemembersClients, AveragesVersions):
         [-2.0, -1.0]
     """
 
-    exponent: float = bounded(0.5, at_least(0), "staler updates would count more")
+    exponent: float = bounded(0.5, within("[0, 50]"), "staler updates would count more, or none")
     memory_span: float | None = bounded(3.0, or_none(POSITIVE), "no memory would count")
     calibration: float | None = bounded(
         None, or_none(within("[0, 1]")), "it is the share of the memories that is used"

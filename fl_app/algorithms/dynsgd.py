@@ -27,7 +27,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.hyper import at_least, bounded
+from fl_app.core.hyper import bounded, within
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
@@ -57,7 +57,7 @@ class DynSGD(WeightedGradients, AveragesVersions):
 
     linear_in: ClassVar[Sequence[str]] = ("pseudo", "gradient")
 
-    exponent: float = bounded(1.0, at_least(0), "staler updates would count more")
+    exponent: float = bounded(1.0, within("[0, 50]"), "staler updates would count more, or none")
     normalise: bool = True
 
     def public_weights(self) -> Weighting:

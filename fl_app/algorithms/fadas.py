@@ -67,7 +67,7 @@ class FADAS(AsyncStrategy):
     server_lr: float = bounded(0.01, POSITIVE, "the model would not move")
     momentum: float = bounded(0.9, within("[0, 1)"), "nothing new would be learned")
     second_momentum: float = bounded(0.99, within("[0, 1)"), "every step would be infinite")
-    epsilon: float = bounded(1e-8, POSITIVE, "an entry that never moved would be 0 / 0")
+    epsilon: float = bounded(1e-8, at_least(1e-38), "an entry that never moved would be 0 / 0")
     delay_adaptive: bool = True
     delay_threshold: float = bounded(1.0, at_least(0), "ages start at 0")
     delay_rule: str = bounded("printed", one_of("printed", "ratio"), "no other rule is known")

@@ -14,7 +14,7 @@ tau_i that of an upload:
     alpha(tau) = (1 + tau)^(-a),   beta(tau) = (1 + tau)^(-b)
 
 mean beta_c is the mean of beta(tau_c) over the aggregations since h_c was kept, this one included.
-p_c = K / N at first, and v has at least K / (10 N) in its place.
+p_c = K / N at first. v divides by max(p_c, K / (10 N)).
 
 Client: g_i = (w_o - w_i) / (sum of local learning rates) after local SGD from w_o, or the gradient
 of one mini-batch at w_o.
@@ -56,7 +56,7 @@ class FedStaleAsync(RemembersClients):
         upload_exponent: a, how fast an upload's weight falls with its age.
         memory_exponent: b, how fast a memory's weight falls with its age.
         participation_rate: rho, of the running means p_c; 0 = p_c stays K / N.
-        num_clients: N; None = the clients that have reported so far.
+        num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.

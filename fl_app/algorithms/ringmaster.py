@@ -86,9 +86,11 @@ class Ringmaster(WeightedGradients):
             "null with strategy.noise or strategy.target",
             "the threshold that follows from them would have no effect",
         )
-        self.threshold: int = self.delay_threshold or max(
-            1, math.ceil((self.noise or 0.0) / (self.target or 1.0))
-        )
+        ratio = (self.noise or 0.0) / (self.target or 1.0)
+        bound = f"strategy.noise={self.noise} over a finite number, or larger"
+        told = "the threshold would be infinite"
+        require(math.isfinite(ratio), "strategy.target", self.target, bound, told)
+        self.threshold: int = self.delay_threshold or max(1, math.ceil(ratio))
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         age = model.age(update)

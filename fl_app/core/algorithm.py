@@ -153,15 +153,18 @@ class Algorithm(ABC):
         """Further numbers for ``summary.json``, such as the privacy that the run has spent."""
         return {}
 
-    def memory_bytes(self, size: int, num_clients: int) -> int:
+    def memory_bytes(self, size: int, num_clients: int) -> tuple[int, int]:
         """Bytes that the server keeps of its clients, beside the models; told before a run.
 
         Args:
             size: number of trainable entries.
             num_clients: of the federation.
+
+        Returns:
+            What it keeps at least once all clients were heard, and at most.
         """
         del size, num_clients
-        return 0
+        return 0, 0
 
     def state_dict(self) -> dict[str, Any]:
         """Everything learned, for a checkpoint; overridden where `state` holds objects.

@@ -70,7 +70,8 @@ class Upload:
     Attributes:
         vector: shape ``(d,)``, meaning given by `kind`.
         kind: ``"gradient"`` (one mini-batch), ``"pseudo"`` ((w_o - w_end) / rate_sum), ``"delta"``
-            (w_end - w_o), ``"model"`` (w_end) or ``"residual"`` (w_end - what was uploaded last).
+            (w_end - w_o), ``"model"`` (w_end) or ``"residual"`` (w_end minus the
+            model of the client's last accepted upload; w_end - w_o before there is one).
             The buffers of a gradient or pseudo upload hold b_o - b_end, since no learning rate
             applies to them.
         num_examples: size of the client's training set, > 0.

@@ -18,6 +18,7 @@ class AveragesVersions(AsyncStrategy):
     A version counts in the mean by about its e-th power. Source: Shamir, Zhang: "Stochastic
     Gradient Descent for Non-smooth Optimization: Convergence Results and Optimal Averaging
     Schemes", ICML 2013. The server keeps one more vector: 4 d bytes.
+    Buffers such as BatchNorm's are averaged like the rest, and not measured anew.
 
     Args:
         averaging: e; None = the last version is tested and saved.

@@ -28,24 +28,29 @@ def memory_cost(strategy: Algorithm, size: int, num_clients: int) -> str:
     Args:
         strategy: of the run.
         size: number of trainable entries.
-        num_clients: of the federation.
+        num_clients: of the federation; 0 = not known.
 
     Raises:
-        ValueError: this machine has less memory than that.
+        ValueError: this machine has less memory than it keeps at least.
     """
-    needed, available = strategy.memory_bytes(size, num_clients), _physical_memory()
-    if not needed:
+    name, known = type(strategy).__name__, getattr(strategy, "num_clients", None) or 0
+    num_clients = max(num_clients, known)
+    least, most = strategy.memory_bytes(size, num_clients)
+    if not most:
         return ""
-    name = type(strategy).__name__
+    if not num_clients:
+        each = strategy.memory_bytes(size, 1)[0] - least
+        return f"{name} keeps {each / 1e6:,.1f} MB of each client's gradient, and sums of these"
+    available = _physical_memory()
     require(
-        available is None or needed <= available,
+        available is None or least <= available,
         "algorithm.strategy.memory_dtype",
         getattr(strategy, "memory_dtype", "float32"),
         f"a type with which {num_clients} clients' gradients of {size} numbers fit into the "
         f"{available or 0} bytes of this machine's memory",
-        f"{name} keeps up to {needed} bytes; take float16, fewer clients or a smaller model",
+        f"{name} keeps at least {least} bytes; take float16, fewer clients or a smaller model",
     )
-    return f"{name} keeps up to {needed / 1e6:,.1f} MB of {num_clients} clients' gradients"
+    return f"{name} keeps up to {most / 1e6:,.1f} MB of {num_clients} clients' gradients"
 
 
 def _physical_memory() -> int | None:
@@ -200,13 +205,14 @@ class Memories:
         self._sizes = dict(state["sizes"])
         self._forgotten = set(state["forgotten"])
 
-    def num_bytes(self, size: int, num_clients: int) -> int:
+    def num_bytes(self, size: int, num_clients: int) -> tuple[int, int]:
         """Bytes of all rows and sums of so many clients with gradients of shape ``(size,)``.
 
-        There are at most as many groups as clients; mostly there are fewer.
+        Returns:
+            With one sum, and with as many groups as clients; mostly there are fewer.
         """
-        sums = 1 + (num_clients if self._grouped else 0)
-        return num_clients * size * self._dtype.itemsize + 8 * size * sums
+        least = num_clients * size * self._dtype.itemsize + 8 * size
+        return least, least + 8 * size * (num_clients if self._grouped else 0)
 
     def _add(self, client_id: int, size: int) -> int:
         """The row of a client that was not heard before."""
@@ -246,7 +252,7 @@ class RemembersClients(AsyncStrategy):
 
     Args:
         server_lr: eta, the server's rate.
-        num_clients: N; None = the clients that have reported so far.
+        num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the numbers, ``"float32"`` or ``"float16"``.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
@@ -294,7 +300,7 @@ class RemembersClients(AsyncStrategy):
         for update, gradient in zip(updates, gradients, strict=True):
             self.memory.put(update.client_id, gradient[:size], update.base_version)
 
-    def memory_bytes(self, size: int, num_clients: int) -> int:
+    def memory_bytes(self, size: int, num_clients: int) -> tuple[int, int]:
         return self.memory.num_bytes(size, max(self.num_clients or 0, num_clients))
 
     def state_dict(self) -> dict[str, Any]:

@@ -116,7 +116,7 @@ def run(
             return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
 
         strategy.summary()
-        if strategy.memory_bytes(layout.num_trainable, 1):
+        if any(strategy.memory_bytes(layout.num_trainable, 1)):
             nodes = len(list(grid.get_node_ids()))
             log.info(memory_cost(strategy, layout.num_trainable, nodes))
         mailbox = GridMailbox(

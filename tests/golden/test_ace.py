@@ -52,6 +52,17 @@ def test_over_all_divides_by_everybody():
     assert steps(ACE(over="all", num_clients=4))[:2] == [[1, 0], [1, 2]]
 
 
+def test_an_arrival_of_the_greatest_age_is_accepted_and_an_older_one_has_no_weight():
+    strategy = ACE(max_age=1, over="all", num_clients=2)
+    model = GlobalModel(vec(0), 3)
+    assert strategy.admit(model, Update(0, 2, vec(4), "pseudo", 10, 0.1)) is None
+    assert strategy.aggregate(model, [Update(0, 2, vec(4), "pseudo", 10, 0.1)]).tolist() == [-2]
+    assert strategy.report["weight"] == [1 / 2]
+    assert "effective_clients" not in strategy.report  # the mean is over memories
+    strategy.aggregate(model, [Update(1, 0, vec(9), "pseudo", 10, 0.1)])
+    assert strategy.report["weight"] == [0]
+
+
 def test_who_is_refused_is_told():
     strategy = ACE(max_age=2)
     old = Update(3, 2, vec(1, 1), "pseudo", 10, 0.1)

@@ -41,6 +41,7 @@ def test_the_model_is_the_mean_of_the_latest_models():
         assert strategy.admit(model, each) is None
         history[version + 1] = strategy.aggregate(model, [each])
         np.testing.assert_allclose(history[version + 1], [expected])
+        assert strategy.report["weight"] == [1 / 4]
 
 
 def test_uploads_of_a_client_that_wait_together_come_out_right():
@@ -52,23 +53,31 @@ def test_uploads_of_a_client_that_wait_together_come_out_right():
 
 def test_orders_say_after_which_upload_the_next_one_counts():
     strategy, model = AREA(num_clients=1), GlobalModel(vec(0), 0)
-    assert strategy.dispatch(model, 0)[1] == {"after": 0, "keep": 0}
+
+    def named() -> list[int]:
+        config = strategy.dispatch(model, 0)[1]
+        return [config[key] for key in ("after", "checkpoint", "checkpoint_before")]
+
+    assert named() == [0, 0, 0]
     strategy.admit(model, update(0, 0, 4, 0, 3))
-    assert strategy.dispatch(model, 0)[1] == {"after": 3, "keep": 3}
+    assert named() == [3, 3, 3]
     strategy.state_dict()
     strategy.admit(model, update(0, 0, 4, 3, 4))
-    assert strategy.dispatch(model, 0)[1] == {"after": 4, "keep": 3}
+    assert named() == [4, 3, 3]
     strategy.state_dict()
     strategy.admit(model, update(0, 0, 4, 4, 5))
-    assert strategy.dispatch(model, 0)[1] == {"after": 5, "keep": 3}
+    assert named() == [5, 4, 3]
     strategy.state_dict()
-    assert strategy.dispatch(model, 0)[1] == {"after": 5, "keep": 4}
+    assert named() == [5, 5, 4]
 
 
 @pytest.mark.parametrize(
     ("refused", "told"),
     [
         (update(0, 0, 1, 7, 8), "it is told after upload 7 of its client, and the last one was 0"),
+        (update(0, 0, 1, 0, float("nan")), "it says that it is upload nan of its client, and the "),
+        (update(0, 0, 1, 0, float("inf")), "it says that it is upload inf of its client"),
+        (update(0, 0, 1, 0, 0), "it says that it is upload 0 of its client, and the last was 0"),
         (update(5, 0, 1), "strategy.num_clients=1 other clients have been heard"),
         (Update(0, 0, vec(1), "delta", 10, 0.1), "kind 'delta' is not 'residual'"),
     ],
@@ -110,36 +119,44 @@ def trained(
 
 def test_a_client_uploads_the_change_since_the_upload_that_the_order_names():
     device, w = trainer(), vec(1, 2, 3)
-    first = trained(device, 0, w, {}, after=0, keep=0)
+    first = trained(device, 0, w, {}, after=0)
     end = device.model.read()
     np.testing.assert_allclose(first.vector, end - w, atol=1e-6)
     assert first.kind == RESIDUAL
     assert first.metrics == {"after": 0, "upload": 1}
-    second = trained(device, 1, vec(0, 0, 0), first.state, after=1, keep=1)
+    second = trained(device, 1, vec(0, 0, 0), first.state, after=1, checkpoint=1)
     np.testing.assert_allclose(second.vector, device.model.read() - end, atol=1e-6)
     assert second.state["numbers"].tolist() == [1, 2]
     # The second upload was refused, so the third is told after the first.
-    third = trained(device, 2, vec(5, 5, 5), second.state, after=1, keep=1)
+    third = trained(device, 2, vec(5, 5, 5), second.state, after=1, checkpoint=1)
     np.testing.assert_allclose(third.vector, device.model.read() - end, atol=1e-6)
     assert third.state["numbers"].tolist() == [1, 3]
-    fourth = trained(device, 3, w, third.state, after=3, keep=3)
+    fourth = trained(device, 3, w, third.state, after=3, checkpoint=3)
     assert fourth.state["numbers"].tolist() == [3, 4]
+
+
+def test_a_client_keeps_what_the_last_two_checkpoints_name():
+    device, state = trainer(), {}
+    for sequence in range(6):
+        named = {"checkpoint": min(sequence, 3), "checkpoint_before": min(sequence, 1)}
+        state = trained(device, sequence, vec(1, 2, 3), state, after=sequence, **named).state
+    assert state["numbers"].tolist() == [1, 3, 5, 6]
 
 
 def test_a_client_without_its_memory_says_so():
     device = trainer()
     with pytest.raises(ValueError, match=r"^client 1 has no model of its upload 4: its memory was"):
-        trained(device, 5, vec(1, 2, 3), {}, after=4, keep=4)
+        trained(device, 5, vec(1, 2, 3), {}, after=4)
 
 
 @pytest.mark.parametrize("settings", [{"top_k": 0.34}, {"upload_dtype": "float16"}])
 def test_what_compression_left_out_is_part_of_the_next_upload(settings):
     """y moves by what was sent, so that what the server adds up stays y."""
     device, received = trainer(**settings), vec(1, 2, 3)
-    first = device.sender.train(order_for(1, 0, received, {"after": 0, "keep": 0}))
+    first = device.sender.train(order_for(1, 0, received, {"after": 0}))
     assert first.vector.tolist() != (device.model.read() - received).tolist()
     y = received + first.vector
-    order = order_for(1, 1, received, {"after": 1, "keep": 1}, first.state)
+    order = order_for(1, 1, received, {"after": 1}, first.state)
     second = device.sender.train(order)
     exact = device.model.read() - y
     if "top_k" in settings:
@@ -239,10 +256,12 @@ def test_a_server_that_resumes_from_the_checkpoint_before_the_last_asks_for_noth
     made, _ = engine(27, checkpoint)
     made.run()
     assert len(saved) == 3
-    again, recorder = engine(40)
+    again, recorder = engine(80)
     again.load_state_dict(decode(*saved[-2]))
     assert again.run().stopped == "num_versions"
     assert recorder.history.failures == 0
+    # Without a later checkpoint they do not keep all of their models from then on.
+    assert max(len(memory["numbers"]) for memory in DEVICE.memory.values()) <= 4
 
 
 def test_other_strategies_and_norm_bounds_refuse_its_uploads_by_name():

@@ -72,6 +72,19 @@ def test_epochs_follow_the_distance_if_asked():
     assert AsyncFedED().dispatch(MODEL, 0)[1] == {}
 
 
+def test_lengths_are_of_the_trainable_part():
+    """w_5 - w_2 = 3 and Delta = 2, beside a buffer that moves by 40: gamma = 3 / 2, weight 2/5."""
+    model = GlobalModel(vec(3, 50), 5, {2: vec(0, 0)}, num_trainable=1)
+    moved = AsyncFedED().aggregate(model, [Update(0, 2, vec(2, 40), "delta", 10, 0.1)])
+    np.testing.assert_allclose(moved, [3 + 2 * 2 / 5, 50 + 40 * 2 / 5])
+
+
+def test_an_upload_of_no_length_leaves_one_epoch():
+    strategy = AsyncFedED(adapt_epochs=True)
+    strategy.aggregate(MODEL, [Update(0, 2, vec(0, 0), "delta", 10, 0.1)])
+    assert strategy.dispatch(MODEL, 0)[1] == {"local_epochs": 1}
+
+
 @pytest.mark.parametrize("key", ["server_lr", "offset", "epoch_rate"])
 def test_refused(key):
     with pytest.raises(ValueError, match=rf"^strategy\.{key}=0 must be a finite number above 0"):

@@ -191,6 +191,34 @@ def test_fusion_falls_with_the_number_of_clients(num_clients, factor):
     np.testing.assert_allclose(moved, [2 - 0.5 * factor, 0])
 
 
+def moved(strategy: CANA, version: int, *gradients: float) -> float:
+    """v of one gradient of each client from 0 on."""
+    updates = [Update(c, version, vec(g), "pseudo", 10, 0.1) for c, g in enumerate(gradients)]
+    return -float(strategy.aggregate(GlobalModel(vec(0), version), updates)[0])
+
+
+def test_fusion_falls_with_the_updates_of_a_version():
+    """L K / N = 2 / 4, so alpha = 0.3, and the past step is 1."""
+    settings = {"fusion": 0.6, "fusion_length": 1, "fusion_falls": True, "num_clients": 4}
+    strategy = cana(calibration=0.0, **settings)
+    assert moved(strategy, 0, 1, 1) == 1
+    assert moved(strategy, 1, 2, 2) == pytest.approx(2.3)
+
+
+def test_nothing_is_fused_before_there_are_enough_steps_and_ties_go_to_the_oldest():
+    """Of the past steps 1 and 2, both with cosine 1."""
+    strategy = cana(calibration=0.0, fusion=0.5, fusion_length=2)
+    assert [moved(strategy, version, g) for version, g in enumerate((1, 2, 4))] == [1, 2, 4.5]
+
+
+def test_what_is_fused_is_calibrated():
+    """v_0 = 3, h = 4 and 2, H = 3: 6 + 3/2 - 4 + 3, which is also the step that is kept."""
+    strategy = cana(calibration=1.0, fusion=0.5, fusion_length=1, exponent=0.0, num_clients=2)
+    assert moved(strategy, 0, 4, 2) == 3
+    assert moved(strategy, 1, 6) == 6.5
+    assert strategy.state["past"].tolist() == [[6.5]]
+
+
 def test_steps_are_as_long_as_gradients():
     """p = 0: v = [3/2, 2] of length 5/2, mean length 7/2: [2.1, 2.8]. Past steps keep theirs."""
     strategy = cana(exponent=0.0, normalise=True, fusion=0.5, fusion_length=1)
@@ -216,7 +244,7 @@ def test_buffers_take_the_weighted_mean():
 @pytest.mark.parametrize(
     ("key", "value", "text"),
     [
-        ("exponent", -1, "exponent=-1 must be a finite number >= 0"),
+        ("exponent", -1, r"exponent=-1 must be in \[0, 50\]"),
         ("memory_span", 0, "memory_span=0 must be a finite number above 0 or null"),
         ("calibration", 2, r"calibration=2 must be in \[0, 1\] or null"),
         ("calibration_rate", 0, r"calibration_rate=0 must be in \(0, 1\]"),

@@ -93,7 +93,7 @@ def test_an_entry_that_never_moved_stays():
     [
         ("momentum", 1, r"momentum=1 must be in \[0, 1\)"),
         ("second_momentum", 1, r"second_momentum=1 must be in \[0, 1\)"),
-        ("epsilon", 0, "epsilon=0 must be a finite number above 0"),
+        ("epsilon", 0, "epsilon=0 must be a finite number >= 1e-38"),
         ("delay_rule", "none", "delay_rule=none must be printed or ratio"),
     ],
 )

@@ -39,6 +39,23 @@ def test_memories_and_uploads_count_by_age_and_participation():
         np.testing.assert_allclose(-moved, expected, rtol=1e-6)
 
 
+def test_a_participation_that_is_not_estimated_is_that_of_the_aggregation():
+    """K / N = 1/2: (1/2) 4 / (1/2). Then K / N = 1: (1/2) (4 + [4 - 4] + 4)."""
+    strategy = FedStaleAsync(
+        participation_rate=0.0, num_clients=2, upload_exponent=0.0, memory_exponent=0.0
+    )
+    updates = [Update(c, 0, vec(4), "pseudo", 10, 0.1) for c in (0, 1)]
+    assert strategy.aggregate(GlobalModel(vec(0), 0), updates[:1]).tolist() == [-4]
+    assert strategy.aggregate(GlobalModel(vec(0), 0), updates).tolist() == [-4]
+
+
+def test_buffers_take_a_stale_upload_like_a_fresh_one():
+    model = GlobalModel(vec(0, 0), 3, num_trainable=1)
+    for base in (0, 3):
+        update = Update(0, base, vec(4, 4), "pseudo", 10, 0.1)
+        assert FedStaleAsync(num_clients=2).aggregate(model, [update])[1] == -4
+
+
 def test_no_participation_is_estimated_below_a_tenth_of_the_mean():
     """N = 2, K = 1, rho = 1: client 0 has p = 1 and others 0, so client 1 has 0.1 / 2."""
     strategy = FedStaleAsync(upload_exponent=0.0, participation_rate=1.0, num_clients=2)

@@ -19,7 +19,8 @@ A refused or lost upload must not move y_c. So every order names the last upload
 the server has accepted ("after"), and the client keeps the models of its uploads from then on. An
 accepted upload may still wait in the buffer; it will be aggregated before or with the next one, so
 the next one is told relative to it. A server that resumes from a checkpoint names an earlier
-upload: orders also say from which one on the two last checkpoints may ask ("keep").
+upload: orders also say which ones the two last checkpoints name ("checkpoint" and
+"checkpoint_before"), and the client keeps these models, too.
 
 A client that begins at version o has never seen w_0: it uploads w_end - w_o, and the server, which
 knows who was heard, adds (w_o - w_0) / N. If uploads are compressed, y_c moves by what was sent;
@@ -31,6 +32,7 @@ uploads are a kind of their own, ``"residual"``, neither displacements nor gradi
 strategies refuse them, and a run with a norm bound of `fl_app.engine.guard` is refused.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -44,14 +46,15 @@ from fl_app.strategy import AsyncStrategy
 if TYPE_CHECKING:
     from fl_app.algorithms.area.device import AREATrainer as AREATrainer
 
-AFTER, KEEP, NUMBER = "after", "keep", "upload"
+AFTER, NUMBER = "after", "upload"
+CHECKPOINTS = ("checkpoint_before", "checkpoint")
 
 
 @dataclass(kw_only=True)
 class AREA(AsyncStrategy):
     """Adds 1 / N of what each client's model has changed by since its last upload.
 
-    The server keeps w_0; every client keeps its last model, or its last few.
+    The server keeps w_0; every client keeps up to four models.
 
     Args:
         num_clients: N; further clients are refused.
@@ -90,10 +93,8 @@ class AREA(AsyncStrategy):
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         self._know_first(model)
         after: int = self.state["accepted"].get(client_id, 0)
-        keep = after
-        if self.state["checkpointed"]:
-            keep = min(marks.get(client_id, 0) for marks in self.state["checkpointed"])
-        return model.params, {AFTER: after, KEEP: keep}
+        named = [marks.get(client_id, 0) for marks in self.state["checkpointed"]] or [after, after]
+        return model.params, {AFTER: after, **dict(zip(CHECKPOINTS, named, strict=True))}
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:
         accepted: dict[int, int] = self.state["accepted"]
@@ -107,8 +108,11 @@ class AREA(AsyncStrategy):
         after, known = update.metrics.get(AFTER, 0), accepted.get(update.client_id, 0)
         if after != known:
             return f"it is told after upload {after:g} of its client, and the last one was {known}"
+        number = update.metrics.get(NUMBER, known + 1)
+        if not (math.isfinite(number) and number > known):
+            return f"it says that it is upload {number:g} of its client, and the last was {known}"
         # Nothing refuses an upload after this method, so it will be aggregated.
-        accepted[update.client_id] = int(update.metrics.get(NUMBER, known + 1))
+        accepted[update.client_id] = int(number)
         return None
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fl_app.algorithms.area import AFTER, KEEP, NUMBER
+from fl_app.algorithms.area import AFTER, CHECKPOINTS, NUMBER
 from fl_app.client import LocalTrainer, TrainingTask
 from fl_app.client.backend import NUMPY, TORCH
 from fl_app.core.errors import require
@@ -47,7 +47,7 @@ class AREATrainer(LocalTrainer):
         Raises:
             ValueError: the client does not have that model any more.
         """
-        after, keep = (int(order.config.get(key, 0)) for key in (AFTER, KEEP))
+        after, *named = (int(order.config.get(key, 0)) for key in (AFTER, *CHECKPOINTS))
         number = order.sequence + 1
         kept = {}
         if after:
@@ -64,8 +64,7 @@ class AREATrainer(LocalTrainer):
         change -= last
         # With the compression that the upload is given afterwards, which changes nothing more.
         self.compression.apply(change, self.model.layout, None)
-        # After a resume the server counts from an earlier upload: later ones of ours are void.
-        kept = {each: model for each, model in kept.items() if keep <= each <= after}
+        kept = {each: model for each, model in kept.items() if each in (after, *named)}
         kept[number] = last + change
         state = {MODELS: np.stack(list(kept.values())), NUMBERS: np.array(list(kept))}
         metrics = {**upload.metrics, AFTER: float(after), NUMBER: float(number)}

@@ -45,6 +45,17 @@ def test_a_mean_of_the_versions_is_tested(strategy: AveragesVersions) -> None:
         assert strategy.to_evaluate(GlobalModel(params, version + 1)).tolist() == [mean]
 
 
+def test_later_versions_count_more_with_a_larger_exponent() -> None:
+    """e = 3: shares 1, 4/5, 4/6 of 1, 6, 9: 1 + 4/5 5 = 5; 5 + 2/3 4."""
+    strategy, params = CANA(averaging=3.0, calibration=0.0), vec(0)
+    means = []
+    for version, moved in enumerate((1, 6, 9)):
+        update = Update(0, version, vec(moved), "model", 10, 0.1)
+        params = strategy.aggregate(GlobalModel(params, version), [update])
+        means.append(strategy.to_evaluate(GlobalModel(params, version + 1))[0])
+    assert means == pytest.approx([1, 5, 5 + 8 / 3])
+
+
 def test_without_averaging_the_last_version_is_tested() -> None:
     strategy = CANA()
     update = Update(0, 0, vec(1), "pseudo", 10, 0.1)

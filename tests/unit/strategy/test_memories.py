@@ -126,6 +126,18 @@ def test_a_restored_strategy_goes_on_with_the_same_bytes(make, dtype):
             assert again.tobytes() == params.tobytes()
 
 
+def test_what_was_forgotten_stays_forgotten_after_a_restart():
+    """Two clients share a version; the one that is forgotten is not subtracted twice."""
+    memories = Memories(grouped=True)
+    memories.put(0, vec(4), 1)
+    memories.put(1, vec(8), 1)
+    memories.forget([0])
+    restored = Memories(grouped=True)
+    restored.load_state_dict(memories.state_dict())
+    restored.forget([0])
+    assert restored.weighted(lambda version: 1.0) == (np.array([8.0]), 1.0)
+
+
 def test_a_checkpoint_of_another_type_is_refused():
     memories = Memories("float32")
     memories.put(0, vec(1), 0)
@@ -139,6 +151,20 @@ def test_the_cost_is_told(dtype, megabytes):
     told = memory_cost(CA2FL(memory_dtype=dtype), 10_000, 100)
     assert told == f"CA2FL keeps up to {megabytes} MB of 100 clients' gradients"
     assert memory_cost(FedBuff(), 10_000, 100) == ""
+    assert memory_cost(CA2FL(memory_dtype=dtype, num_clients=100), 10_000, 7) == told
+
+
+def test_the_cost_of_one_client_is_told_where_nobody_knows_how_many_there_are():
+    told = memory_cost(CANA(), 10**6, 0)
+    assert told == "CANA keeps 4.0 MB of each client's gradient, and sums of these"
+
+
+def test_sums_by_version_are_told_and_refuse_nothing(monkeypatch: pytest.MonkeyPatch):
+    """1,000 rows of 4 MB and one sum of 8 MB; with a sum for each client it would be 12.0 GB."""
+    monkeypatch.setattr("fl_app.strategy.memories._physical_memory", lambda: 4_008_000_000)
+    assert memory_cost(CANA(), 10**6, 1000).startswith("CANA keeps up to 12,008.0 MB of 1000")
+    with pytest.raises(ValueError, match="CANA keeps at least 4012000000 bytes"):
+        memory_cost(CANA(), 10**6, 1001)
 
 
 def test_more_than_the_machine_has_is_refused():
