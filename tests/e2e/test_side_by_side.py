@@ -78,7 +78,7 @@ def test_a_killed_process_loses_nothing(tmp_path: Path, one_by_one: dict[str, by
         main = psutil.Process(process.pid)
         wait_for(process, lambda: any(holds(c, cell) for c in main.children()))
         (victim,) = [c for c in main.children() if holds(c, cell)]
-        wait_for(process, lambda: any((cell / "checkpoints").glob("*")))
+        wait_for(process, lambda: any((cell / "checkpoints").glob("*.safetensors")))
         victim.kill()
         out = finished(process)
     assert files(tmp_path) == one_by_one
