@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from fl_app.core.errors import require, require_positive
+from fl_app.core.errors import is_number, require, require_positive
 from fl_app.core.extras import lacking
 from fl_app.core.files import SWEEP_ENDED
 from fl_app.report.cells import Cell
@@ -102,15 +102,15 @@ def watch(
             sleep(every)
 
 
-def require_target(accuracy: float) -> None:
+def require_target(accuracy: float, key: str = "target_accuracy") -> None:
     """Refuse a target accuracy outside (0, 1].
 
     Raises:
-        ValueError: naming it.
+        ValueError: naming the key and the value.
     """
     require(
-        0 < accuracy <= 1,
-        "target_accuracy",
+        is_number(accuracy) and 0 < accuracy <= 1,
+        key,
         accuracy,
         "above 0 and at most 1",
         "accuracy is a fraction, no run would reach it or every run at once",

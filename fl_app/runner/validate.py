@@ -37,6 +37,7 @@ from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
 from fl_app.record.trackers import TRACKERS
+from fl_app.report import require_target
 from fl_app.runner.backends import needs_torch
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.given import NOTHING, Given
@@ -110,14 +111,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
             "it is a share of 1, not a percentage",
         )
     if config.experiment.report_accuracy is not None:
-        report = config.experiment.report_accuracy
-        require(
-            is_number(report) and 0 < report <= 1,
-            "experiment.report_accuracy",
-            report,
-            "above 0 and at most 1",
-            "it is a share of 1, and times to it are measured",
-        )
+        require_target(config.experiment.report_accuracy, "experiment.report_accuracy")
     if config.checkpoint_every is not None:
         require_count("checkpoint_every", config.checkpoint_every, "it counts versions")
     for key in ("checkpoint_final", "overwrite"):

@@ -16,10 +16,10 @@ so that w_t = (1/N) sum_c y_c.
 Symbols: N num_clients, B the K uploads of an aggregation, y_c the last model of client c.
 
 A refused or lost upload must not move y_c. So every order names the last upload of its client that
-the server has accepted ("after"), and the client keeps the models of its uploads from then on. An
-accepted upload may still wait in the buffer; it will be aggregated before or with the next one, so
-the next one is told relative to it. A server that resumes from a checkpoint names an earlier
-upload: orders also say which ones the two last checkpoints name ("checkpoint" and
+the server has accepted ("after"), and the client keeps the models of that upload and of the new
+one. An accepted upload may still wait in the buffer; it will be aggregated before or with the next
+one, so the next one is told relative to it. A server that resumes from a checkpoint names an
+earlier upload: orders also say which ones the two last checkpoints name ("checkpoint" and
 "checkpoint_before"), and the client keeps these models, too.
 
 A client that begins at version o has never seen w_0: it uploads w_end - w_o, and the server, which

@@ -1,6 +1,8 @@
 """Commands that run again in the folder of an experiment: what stays, and what would be mixed."""
 
 import json
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ from configs import composed
 from hydra import initialize_config_dir
 
 from fl_app.cli import CONF
-from fl_app.runner.jobs import Plan
+from fl_app.runner.jobs import Ended, Job, Plan, carry_out
 from fl_app.runner.run import run_cells
 from fl_app.runner.validate import checked_cells
 
@@ -22,7 +24,8 @@ def ran(folder: Path, *words: str) -> list[str]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cells = checked_cells(config, words)
     plans = {name: Plan(cell, words) for name, cell in cells.items()}
-    run_cells(plans, folder, 0.9, show=False, figures=False)
+    parallel = config.experiment.parallel
+    run_cells(plans, folder, 0.9, parallel=parallel, show=False, figures=False)
     return sorted(path.parent.name for path in folder.glob("*/summary.json"))
 
 
@@ -49,6 +52,24 @@ def test_a_mean_has_runs_of_one_configuration(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match=r"/fedbuff-seed0 is a run of a cell with another"):
             ran(tmp_path, "experiment.seeds=[3,4]", word, "resume=auto")
         assert len(ran(tmp_path, "experiment.seeds=[3,4]", word, "overwrite=true")) == 2
+
+
+def test_what_is_overwritten_is_gone_also_where_the_first_cell_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder held a single run, which the report would show in place of the cells."""
+    words = ("algorithm=fedbuff", "task=digits", "max_updates=20", "runtime.workers=0")
+    run_cells({"": Plan(composed(*words), words)}, tmp_path, 0.9, show=False, figures=False)
+    assert (tmp_path / "summary.json").exists()
+
+    def first_is_refused(jobs: deque[Job], *_: object, **__: object) -> Iterator[tuple[Job, Ended]]:
+        yield jobs.popleft(), Ended(refused=ValueError("its data do not fit"))
+        yield from carry_out(jobs, show=False)
+
+    monkeypatch.setattr("fl_app.runner.run.carry_out", first_is_refused)
+    only = "experiment.only=[fedbuff,fedasync]"
+    assert ran(tmp_path, only, "experiment.parallel=2", "overwrite=true") == ["fedasync"]
+    assert not (tmp_path / "summary.json").exists()
 
 
 def test_a_run_without_training_is_another_run(tmp_path: Path) -> None:
