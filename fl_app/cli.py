@@ -107,7 +107,20 @@ def _unknown(key: str, overrides: Sequence[str]) -> str:
     known = known_keys(overrides)
     if key in known:  # the first options of a sweep have it
         return f"unknown key {key!r} with one of the options that are swept: sweep that one apart"
+    if cell := _cell_with(key, overrides):
+        return (
+            f"unknown key {key!r}: not all cells of the experiment have it, but {cell} has: "
+            f"give ++{key}=VALUE experiment.only=[{cell}]"
+        )
     return f"unknown key {key!r}{nearest(key, known)}"
+
+
+def _cell_with(key: str, overrides: Sequence[str]) -> str | None:
+    """The first cell of the chosen experiment whose options have a key."""
+    for name, words in (_compose_options(overrides).experiment.cells or {}).items():
+        if words is not None and key in known_keys([*overrides, *words]):
+            return str(name)
+    return None
 
 
 def refuse_surplus(config: DictConfig) -> None:
@@ -144,6 +157,11 @@ def refuse_dots(overrides: Sequence[str]) -> None:
 
 def known_keys(overrides: Sequence[str]) -> list[str]:
     """List every dotted key of the options that the overrides choose, and every group."""
+    return sorted({*_dotted(OmegaConf.to_container(_compose_options(overrides))), *groups()})
+
+
+def _compose_options(overrides: Sequence[str]) -> DictConfig:
+    """The options that the overrides choose, without the values that they give to keys."""
     names = groups()
     pairs = [override.lstrip("+").partition("=") for override in overrides]
     chosen = [f"{key}={value.split(',')[0]}" for key, _, value in pairs if key in names]
@@ -151,10 +169,9 @@ def known_keys(overrides: Sequence[str]) -> list[str]:
     path = [f"hydra.searchpath=[{','.join(f'file://{Path(d).resolve()}' for d in own)}]"]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         try:
-            config = hydra.compose("config", overrides=[*path, *chosen])
+            return hydra.compose("config", overrides=[*path, *chosen])
         except HydraException:  # a choice is at fault, too
-            config = hydra.compose("config")
-    return sorted({*_dotted(OmegaConf.to_container(config)), *names})
+            return hydra.compose("config")
 
 
 def groups() -> set[str]:

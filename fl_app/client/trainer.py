@@ -317,6 +317,7 @@ class LocalTrainer(NumPyClient):
 
     # -- training ---------------------------------------------------------------------------------
 
+    @np.errstate(over="ignore", invalid="ignore")  # the server refuses an upload that diverged
     def train(self, order: Order, out: Vector | None = None) -> Upload:
         """Carry out one order, or the rest of an order that paused.
 

@@ -150,6 +150,7 @@ class ArrayTask(ClientExamples):
         chunks = ((self.inputs[part], self.targets[part]) for part in places)
         return self._measure(network, chunks)[0], int(own.size)
 
+    @np.errstate(over="ignore", invalid="ignore")  # a model that diverged has any loss
     def _measure(
         self, network: Sequential, chunks: Iterable[tuple[NDArray[Any], NDArray[Any]]]
     ) -> tuple[dict[str, float], NDArray[Any]]:

@@ -34,6 +34,14 @@ def test_the_nearest_key_is_one_of_the_groups_that_were_chosen(
     assert f"; did you mean {nearest}" in complaint(*overrides)
 
 
+def test_a_key_of_one_cell_s_algorithm_tells_how_to_give_it_to_that_cell() -> None:
+    told = complaint("experiment=fedhist_cifar10", "algorithm.client.contrast=1")
+    assert told.endswith("give ++algorithm.client.contrast=VALUE experiment.only=[moon]")
+    cell = compose(["experiment=fedhist_cifar10", "++algorithm.client.contrast=1"])
+    assert cell.algorithm.client.contrast == 1
+    assert "did you mean" in complaint("experiment=fedhist_cifar10", "algorithm.client.contras=1")
+
+
 def test_a_key_that_some_options_of_a_sweep_have_is_not_suggested_for_itself() -> None:
     key = "algorithm.schedule.concurrency=3"
     with pytest.raises(ValueError, match="concurrency") as refused:

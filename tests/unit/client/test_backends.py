@@ -265,3 +265,14 @@ def test_an_unknown_backend_is_refused() -> None:
 def test_numpy_computes_on_the_processor() -> None:
     with pytest.raises(ValueError, match=r"runtime\.device=cuda must be cpu or auto"):
         build_trainer(composed("runtime.backend=numpy", "runtime.device=cuda"))
+
+
+@pytest.mark.parametrize("settings", [{}, {"momentum": 0.9, "weight_decay": 0.1}])
+def test_training_that_diverges_warns_nobody(settings: dict[str, Any]) -> None:
+    """The server refuses the upload and says why; NumPy's own warnings would say it again."""
+    made = LocalTrainer(task("numpy", "mlp"), seed=SEED, local_lr=1e30, local_epochs=3, **settings)
+    received = build_model(task("numpy", "mlp"), SEED).read()
+    upload = made.train(order_for(1, 0, received, {}))
+    assert not np.isfinite(upload.vector).all()
+    made.model.load(upload.vector)
+    made.task.evaluate(made.model.module, 1)
