@@ -34,6 +34,8 @@ PLUGINS = {
     "hydra/launcher=submitit_slurm": "slurm",
 }
 
+SEARCH_PATH = "hydra.searchpath="
+
 _one_at_a_time = threading.Lock()  # Hydra's state belongs to the process
 
 
@@ -166,12 +168,18 @@ def _compose_options(overrides: Sequence[str]) -> DictConfig:
     pairs = [override.lstrip("+").partition("=") for override in overrides]
     chosen = [f"{key}={value.split(',')[0]}" for key, _, value in pairs if key in names]
     own = re.findall(r"(?:--config-dir|-cd)[= ](\S+)", " ".join(overrides))
-    path = [f"hydra.searchpath=[{','.join(f'file://{Path(d).resolve()}' for d in own)}]"]
+    path = [search_path(own)] + [word for word in overrides if word.startswith(SEARCH_PATH)]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         try:
             return hydra.compose("config", overrides=[*path, *chosen])
         except HydraException:  # a choice is at fault, too
             return hydra.compose("config")
+
+
+def search_path(folders: Sequence[str]) -> str:
+    """The word by which Hydra also finds options in these folders."""
+    quoted = [f"'file://{Path(each).resolve()}'" for each in folders]
+    return f"{SEARCH_PATH}[{','.join(quoted)}]"
 
 
 def groups() -> set[str]:

@@ -156,7 +156,8 @@ def draw_score(
     for each, look in zip(series[:told], drawn, strict=False):
         line = curve(each, y=score.name)
         moment = reached(line, target) if aims else None
-        never, first = f"never {target:.0%}", f"{target:.0%} first at"
+        mean = "mean " if len(each.cells) > 1 else ""  # the table has the mean of the moments
+        never, first = f"{mean}never {target:.0%}", f"{mean}{target:.0%} first at"
         when = never if moment is None else f"{first} {seconds(moment)}"
         best = score.best(line.mean)
         what = when if aims else "unknown" if best is None else f"best {score.form.format(best)}"

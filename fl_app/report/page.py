@@ -60,6 +60,7 @@ class Column(NamedTuple):
 _COLUMNS = (
     Column("final_score", "", "final", "{score}", True),
     Column("best_score", "", "best", "{score}", True),
+    Column("last10_score", "", "mean of last 10", "{score}", True),
     Column("seconds_to_target", "{:,.1f}", "first at", "{target}, s", True),
     Column("updates_to_target", "{:,.0f}", "", "updates", True),
     Column("seconds_to_stay_at_target", "{:,.1f}", "stays at", "{target}, s", True),

@@ -16,7 +16,7 @@ from fl_app.report.work import work_of
 
 # Fields of a row that are empty where nothing was evaluated, or where nothing was judged by its
 # accuracy.
-OF_SCORE = ("final_score", "best_score")
+OF_SCORE = ("final_score", "best_score", "last10_score")
 OF_TARGET = (
     "seconds_to_target",
     "updates_to_target",
@@ -38,6 +38,7 @@ class Row:
         data: origin of the data; "stand-in" = synthetic data in place of the real data.
         final_score: metric by which the run is judged, of the last evaluation.
         best_score: of any evaluation.
+        last10_score: mean of the last ten evaluations.
         seconds_to_target: on the run's clock, until the target accuracy was first evaluated.
         updates_to_target: client updates that had arrived by then.
         seconds_to_stay_at_target: until the evaluation from which the mean of the last five was
@@ -65,6 +66,7 @@ class Row:
     data: str | None
     final_score: float | None
     best_score: float | None
+    last10_score: float | None
     seconds_to_target: float | None
     updates_to_target: float | None
     seconds_to_stay_at_target: float | None
@@ -151,7 +153,7 @@ def write_csv(table: Table, path: Path) -> None:
     """Write the table with a header; "-" stands for None.
 
     The columns of the score have its name, such as ``final_accuracy``. If there are several, they
-    are ``final_score`` and ``best_score``, and a column ``score`` has the name.
+    are ``final_score`` and so on, and a column ``score`` has the name.
     """
     names = [field.name for field in fields(Row) if table.has(field.name)]
     names.remove("score")
@@ -184,6 +186,7 @@ def _row(cell: Cell, target_accuracy: float) -> Row:
         data=summary.get("data"),
         final_score=scores[-1] if scores else None,
         best_score=score.best(scores) if score else None,
+        last10_score=fmean(scores[-10:]) if scores else None,
         seconds_to_target=reached.t if reached else None,
         updates_to_target=reached.client_updates if reached else None,
         seconds_to_stay_at_target=stays.t if stays else None,

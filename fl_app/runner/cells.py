@@ -218,11 +218,12 @@ def _tuned(
         return {}
     try:
         found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        cells = {str(name): [*map(str, words)] for name, words in found["cells"].items()}
+        cells = {str(name): [*map(str, words or [])] for name, words in found["cells"].items()}
         before = set(found["seeds"])
     except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
+        told = error.strerror if isinstance(error, OSError) else "cells or seeds are not as there"
         raise ValueError(
-            f"experiment.tuned={path} must be the file best.yaml of a search: {error!r}"
+            f"experiment.tuned={path} must be the file best.yaml of a search: {told}"
         ) from None
     untuned = [name for name in names if not cells.get(name)]
     require(

@@ -10,12 +10,13 @@ import hydra
 from omegaconf import DictConfig, OmegaConf
 from optuna.trial import Trial
 
-from fl_app.core.errors import Diverged, Stalled, require
+from fl_app.core.errors import Diverged, RunError, Stalled, require
 from fl_app.runner import earlier
 from fl_app.runner.jobs import Ended, Job, Plan
 from fl_app.runner.validate import checked_cells
 from fl_app.search import results, space
 from fl_app.search.settings import Settings
+from fl_app.search.space import Values
 from fl_app.search.study import CellStudy
 
 ENDED = ("updates", "seconds", "num_versions")  # why a run ends that was not disturbed
@@ -56,19 +57,22 @@ class SearchedCell:
         return self._study
 
     @property
+    def grid_size(self) -> int:
+        """Number of first trials with evenly spread values."""
+        return len(self._grid())
+
+    @property
     def ended(self) -> int:
         """Trials that have ended; before `todo`, also one that was interrupted."""
         return len(self.study.trials) - (self._trial is not None)
 
     def open(self, storage: Any) -> None:
         """Begin or continue the study in a storage."""
-        configured = {key: OmegaConf.select(self.config, key) for key in self.space}
-        first = space.grid(self.space, self.settings.grid, configured) if self.settings.grid else []
         self._study = CellStudy(
             storage,
             self.name,
             self.space,
-            first,
+            self._grid(),
             self.settings.trials,
             seed=self.settings.seed,
             rungs=len(self.settings.rungs),
@@ -76,6 +80,12 @@ class SearchedCell:
         for trial in self.study.trials:
             if trial.state.is_finished():
                 self._tidy(trial.number)
+
+    def _grid(self) -> list[Values]:
+        if not self.settings.grid:
+            return []
+        configured = {key: OmegaConf.select(self.config, key) for key in self.space}
+        return space.grid(self.space, self.settings.grid, configured)
 
     def todo(self) -> list[Job]:
         """The runs that are needed next and have not ended; empty = all trials have ended."""
@@ -92,7 +102,7 @@ class SearchedCell:
                 if summary is not None:
                     self._summaries[seed] = summary
                 else:
-                    name = f"{self.name}/{self._trial.number}/{seed}"
+                    name = f"{self.name}, trial {self._trial.number}, seed {seed}"
                     jobs.append(Job(name, Plan(config, self.words), folder, name))
                     self._waiting.add(seed)
             if jobs:
@@ -105,8 +115,9 @@ class SearchedCell:
         if ended.refused is not None:
             raise ValueError(f"{job.name}: {ended.refused}")
         if ended.error is not None and not isinstance(ended.error, Diverged | Stalled):
-            raise ended.error  # of the machine and not of the setting
-        seed = int(job.name.rpartition("/")[2])
+            # Of the machine or of the algorithm's code, and not of the setting.
+            raise RunError(f"{job.name}: {type(ended.error).__name__}: {ended.error}")
+        seed = int(job.name.rpartition(" ")[2])
         self._waiting.remove(seed)
         self._summaries[seed] = ended.summary or {"stopped": str(ended.error)}
         if self._waiting:

@@ -1,5 +1,6 @@
 """The cells that a search is about, with their spaces and one budget."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from fl_app.cli import nearest
 from fl_app.core.errors import require
-from fl_app.runner.validate import checked_cells
+from fl_app.runner.validate import checked_cells, validate_config
 from fl_app.search import space
 from fl_app.search.cell import SearchedCell
 from fl_app.search.settings import Settings
@@ -49,6 +50,9 @@ def cells_to_search(
         given = any(word.startswith(f"experiment.{key}=") for word in words)
         told = f"left out{instead}"
         require(not given, f"experiment.{key}", "...", told, "the search has values of its own")
+    for word in words:
+        told = "left out: use search.seeds"
+        require(_key(word) != "seed", "seed", _value(word), told, "every trial sets it")
     own = [
         *words,
         *budget_words(settings),
@@ -67,16 +71,16 @@ def cells_to_search(
         )
     budget = _budget(settings, cells)
     _check_spaces(experiment)
-    return [
-        SearchedCell(
-            name,
-            cell,
-            _space(settings, experiment, name, cell),
-            settings,
-            own,
-            folder / "runs" / name,
-            budget,
+    spaces = {name: _space(settings, experiment, name, cells) for name in cells}
+    for word in words:
+        first = all(_key(word) == next(iter(each)) for each in spaces.values())
+        require(
+            not first, _key(word), _value(word), "left out", "the search sets it in every trial"
         )
+    for name, cell in cells.items():
+        _refuse_out_of_bounds(name, cell, spaces[name])
+    return [
+        SearchedCell(name, cell, spaces[name], settings, own, folder / "runs" / name, budget)
         for name, cell in cells.items()
     ]
 
@@ -113,9 +117,14 @@ def _check_spaces(experiment: DictConfig) -> None:
             require(known, key, word, "of a key of experiment.space", "nothing is left out")
 
 
-def _space(settings: Settings, experiment: DictConfig, name: str, cell: DictConfig) -> space.Space:
+def _space(
+    settings: Settings, experiment: DictConfig, name: str, cells: Mapping[str, DictConfig]
+) -> space.Space:
     """What is tried in a cell."""
+    cell = cells[name]
     common = space.words_of(settings.space) or list(experiment.space)
+    twice = [word for word in common if [*map(_key, common)].count(_key(word)) > 1]
+    require(not twice, "search.space", " ".join(twice), "of keys given once", "one would be lost")
     more = [] if settings.space else experiment.spaces.get(name.partition("@")[0]) or []
     replaced = {_key(word) for word in more if word.endswith("=null")}
     parsed = space.parse([word for word in [*common, *more] if _key(word) not in replaced])
@@ -124,8 +133,10 @@ def _space(settings: Settings, experiment: DictConfig, name: str, cell: DictConf
         value = OmegaConf.select(cell, key, default=_UNKNOWN)
         if value is _UNKNOWN or isinstance(value, DictConfig):  # or a group of keys
             known = list(pd.json_normalize(OmegaConf.to_container(cell)).columns)
-            told = f"search.space: unknown key {key!r} of cell {name}{nearest(key, known)}"
-            raise ValueError(told)
+            having = [n for n, c in cells.items() if OmegaConf.select(c, key) is not None]
+            own = [n.partition("@")[0] for n in having]
+            hint = f": give experiment.spaces.{own[0]}" if own else nearest(key, known)
+            raise ValueError(f"search.space: unknown key {key!r} of cell {name}{hint}")
         require(
             key.partition(".")[0] not in OWN,
             "search.space",
@@ -134,6 +145,36 @@ def _space(settings: Settings, experiment: DictConfig, name: str, cell: DictConf
             "the search sets it, or cells would be compared that learn for different times",
         )
     return parsed
+
+
+def _refuse_out_of_bounds(name: str, cell: DictConfig, tried: space.Space) -> None:
+    """Refuse a key with an end or a choice that is refused whatever the other keys are.
+
+    What only some combinations of values are refused for is not known before they are tried.
+    """
+    ends = {key: space.ends(each) for key, each in tried.items()}
+    others = [{k: v[place] for k, v in ends.items()} for place in (0, -1)]
+    for key, values in ends.items():
+        for value in values:
+            problem = _refused(cell, {key: value})
+            if problem and all(_refused(cell, {**each, key: value}) for each in others):
+                whole = isinstance(value, float) and value.is_integer()
+                integer = whole and not _refused(cell, {key: int(value)})
+                hint = "; int(interval(...)) tries integers" if integer else ""
+                told = space.override(key, value)
+                raise ValueError(f"search.space, cell {name}, {told}: {problem}{hint}")
+
+
+def _refused(cell: DictConfig, values: Mapping[str, object]) -> str:
+    """Why a cell is refused with these values; "" if it is not."""
+    changed = copy.deepcopy(cell)
+    for key, value in values.items():
+        OmegaConf.update(changed, key, value)
+    try:
+        validate_config(changed)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def budget_words(settings: Settings) -> list[str]:
@@ -145,3 +186,7 @@ def budget_words(settings: Settings) -> list[str]:
 
 def _key(word: str) -> str:
     return word.partition("=")[0]
+
+
+def _value(word: str) -> str:
+    return word.partition("=")[2]

@@ -12,10 +12,10 @@ from optuna.trial import FrozenTrial, TrialState
 from fl_app.report.charts import Figure, dots, layout_of, line_of
 from fl_app.report.document import Part, write_document
 from fl_app.report.style import Look, looks
-from fl_app.search.results import Found
+from fl_app.search.results import Found, unequal
 from fl_app.search.settings import Settings
 
-ENOUGH = 4  # complete trials before their keys' importance says something
+ENOUGH = 10  # complete trials before their keys' importance says something
 
 
 def write_page(found: Sequence[Found], settings: Settings, path: Path) -> None:
@@ -36,18 +36,19 @@ def write_page(found: Sequence[Found], settings: Settings, path: Path) -> None:
         ("rungs", ", ".join(f"{rung:,.10g}" for rung in settings.rungs) or "none"),
         ("score of a trial", f"{settings.measure}, mean over the seeds"),
     ]
-    parts = [_best(found), _importance(found), _course(found, drawn)]
+    parts = [_best(found, unequal(found, settings)), _importance(found), _course(found, drawn)]
     parts += [_tried(each, look) for each, look in zip(found, drawn, strict=True)]
     write_document(path, "Search", facts, [part for part in parts if part.rows or part.figures])
 
 
-def _best(found: Sequence[Found]) -> Part:
+def _best(found: Sequence[Found], note: str) -> Part:
     texts = [
         "The best complete trial of each cell. Its score was used to choose it, so it is too good: "
         "only runs with fresh seeds (search.test_seeds) compare cells."
     ]
     if any(each.edges for each in found):
         texts.append("A value marked with * is an end of its range: a better one may lie beyond.")
+    texts += [note] * bool(note)
     rows = []
     for each in found:
         best, trials = each.study.best, each.study.trials

@@ -18,6 +18,7 @@ from fl_app.search.space import Space, at_edge, override
 from fl_app.search.study import CellStudy
 
 TRIALS, BEST, PAGE = "trials.csv", "best.yaml", "search.html"
+UNEQUAL = 2.0  # ratio of stretches from which a mean over one says more of the end than the other's
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,41 @@ def score_of(summary: Mapping[str, Any], measure: str) -> float | None:
     return float(value if summary["higher_is_better"] else -value)
 
 
+def unequal(found: Sequence[Found], settings: Settings) -> str:
+    """A note if ``last10`` is of unequal stretches of the cells' runs; else "".
+
+    Evaluations are counted in versions, and a version may take one client update or ten.
+    """
+    if settings.measure != "last10":
+        return ""
+    covered = {each.name: _covered(each) for each in found if each.study.best is not None}
+    if not covered or max(covered.values()) < UNEQUAL * min(covered.values()):
+        return ""
+    unit = "client updates" if found[0].budget[0] == "max_updates" else "seconds"
+    least, most = min(covered, key=covered.__getitem__), max(covered, key=covered.__getitem__)
+    return (
+        f"note: last10 is the mean over the last {covered[least]:,.10g} {unit} of {least}, and "
+        f"over the last {covered[most]:,.10g} of {most}: give each cell an eval_every with as many "
+        f"{unit} between evaluations, or search.measure=final"
+    )
+
+
+def _covered(found: Found) -> float:
+    """Client updates, or seconds, that the last ten evaluations of the best trial cover."""
+    best, column = found.study.best, "client_updates" if found.budget[0] == "max_updates" else "t"
+    assert best is not None
+    path = next((found.folder / str(best.number)).glob("seed*/metrics.csv"))
+    with path.open(newline="") as file:
+        at = [float(row[column]) for row in csv.DictReader(file)][-10:]
+    return at[-1] - at[0]
+
+
 def write(found: Sequence[Found], settings: Settings, folder: Path) -> None:
     """Write the table of trials, the best settings, and the page."""
     with atomic_write(folder / TRIALS) as file:
         file.write(_table(found).encode())
-    best = {"seeds": settings.seeds, "cells": {each.name: each.best for each in found}}
+    cells = {each.name: each.best or None for each in found}
+    best = {"seeds": settings.seeds, "cells": cells}
     with atomic_write(folder / BEST) as file:
         file.write(OmegaConf.to_yaml(OmegaConf.create(best)).encode())
     if not no_pictures():

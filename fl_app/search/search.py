@@ -21,17 +21,20 @@ from fl_app.core.files import (
 from fl_app.record.progress import Board
 from fl_app.runner import earlier
 from fl_app.runner.jobs import Job, carry_out
+from fl_app.runner.signals import interruptible
 from fl_app.search import results
 from fl_app.search.cell import SearchedCell
 from fl_app.search.cells import cells_to_search
 from fl_app.search.judging import judge, remove_outdated
 from fl_app.search.settings import Settings
+from fl_app.search.sources import sources
 from fl_app.search.study import open_journal
 
 JOURNAL, SETTINGS, LOCK = "study.jsonl", "search.json", "search.lock"
 # What may differ when a search goes on.
 MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")
 AGAIN = "the same command with resume=auto goes on"
+PATIENCE = 30.0  # seconds from Ctrl-C until what is between two runs is given up
 
 
 def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
@@ -70,6 +73,8 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                 f"at least {most}, which a cell has had",
                 "cells would be compared after different numbers of trials",
             )
+            if note := _too_few(cells, settings):
+                print(note)
             try:
                 interrupted = _try_all(cells, settings)
             finally:  # also of a search that a refused value ends for good
@@ -84,9 +89,9 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
 
 
 def digest(cell: SearchedCell) -> str:
-    """Of what is tried in a cell and of its configuration, which may come from a file of conf/."""
+    """Of what is tried in a cell, its configuration, which may come from a file, and its code."""
     config = earlier.settings(cell.config), earlier.limits(cell.config)
-    told = repr((cell.space, cell.budget, config))
+    told = repr((cell.space, cell.budget, config, sources(cell.config)))
     return hashlib.sha256(told.encode()).hexdigest()
 
 
@@ -113,19 +118,27 @@ def _enter(
         before = json.loads(path.read_text())
         were = before.pop("cells", digests)
         if before != now:
-            keys = [f"search.{k}" for k in own if before["search"].get(k) != own[k]]
+            differ = [f"search.{k}" for k in own if before["search"].get(k) != own[k]]
+            differ += sorted({*before["words"]} ^ {*words}) or ["their order"] * (not differ)
             raise ValueError(
                 f"resume=auto: {folder} holds a search with other words "
-                f"({', '.join(keys) or ' '.join(before['words'])}): give another folder"
+                f"({', '.join(differ)}): give another folder"
             )
         changed = [name for name, digest in digests.items() if were.get(name) != digest]
         if changed or were.keys() != digests.keys():
             raise ValueError(
-                f"resume=auto: space, budget or configuration of {', '.join(changed) or 'cells'} "
-                f"has changed since {folder} was begun, so its trials cannot be compared: give "
-                "another folder"
+                f"resume=auto: space, budget, configuration or code of "
+                f"{', '.join(changed) or 'cells'} has changed since {folder} was begun, so its "
+                "trials cannot be compared: give another folder"
             )
         return
+    require(
+        not any(folder.glob("events.jsonl")) and not any(folder.glob("*/events.jsonl")),
+        "search.folder",
+        folder,
+        "a new folder",
+        "it holds runs, and the search's files would lie among theirs",
+    )
     with atomic_write(path) as file:
         file.write(json.dumps({**now, "cells": digests}, indent=2).encode())
 
@@ -134,24 +147,50 @@ def _try_all(cells: Sequence[SearchedCell], settings: Settings) -> bool:
     """Carry out all trials; return whether Ctrl-C ended them."""
     jobs: deque[Job] = deque()
     by_name = {}
-    for cell in cells:
-        for job in cell.todo():
-            by_name[job.name] = cell
-            jobs.append(job)
-    board, interrupted = Board(), False
+    board, interrupted, compared = Board(), False, False
+
+    def stop() -> None:  # between two runs; a run has a handler of its own
+        nonlocal interrupted
+        interrupted = True
+        jobs.clear()
+
     try:
-        for job, ended in carry_out(jobs, settings.parallel, show=False):
-            if ended.interrupted:
-                interrupted = True
-                continue  # the others save a checkpoint
-            cell = by_name.pop(job.name)
-            for follower in cell.take(job, ended):
-                by_name[follower.name] = cell
-                jobs.append(follower)
-            board.show("search", _share(cells), _status(cells))
+        with interruptible(stop, PATIENCE):
+            for cell in cells:
+                for job in cell.todo():
+                    by_name[job.name] = cell
+                    jobs.append(job)
+                if interrupted:
+                    return True
+            for job, ended in carry_out(jobs, settings.parallel, show=False):
+                if ended.interrupted:
+                    interrupted = True
+                    continue  # the others save a checkpoint
+                cell = by_name.pop(job.name)
+                for follower in cell.take(job, ended):
+                    by_name[follower.name] = cell
+                    jobs.append(follower)
+                if interrupted:
+                    jobs.clear()
+                board.show("search", _share(cells), _status(cells))
+                if not compared and all(cell.study.best for cell in cells):
+                    compared = True
+                    if note := results.unequal([cell.found() for cell in cells], settings):
+                        board.end("search", note)
     finally:
         board.close()
     return interrupted
+
+
+def _too_few(cells: Sequence[SearchedCell], settings: Settings) -> str:
+    """A note where not all values of the grid are tried; "" where they are."""
+    most = max(cell.grid_size for cell in cells)
+    if settings.trials >= most:
+        return ""
+    return (
+        f"note: search.trials={settings.trials} tries the first of the grid's {most} values only: "
+        f"give at least {most} trials, or search.grid={settings.trials}"
+    )
 
 
 def _share(cells: Sequence[SearchedCell]) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -101,6 +102,11 @@ def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
     Raises:
         ValueError: a key is unknown or a value is refused.
     """
+    for word in words:
+        key = word.partition("=")[0]
+        group = key.partition(".")[0]
+        if group != "search" and get_close_matches(group, ["search"], cutoff=0.8):
+            raise ValueError(f"unknown key {key!r}; did you mean {key.replace(group, 'search')}?")
     own = [word for word in words if word.startswith("search.")]
     known = [f"search.{each.name}" for each in fields(Settings)]
     for word in own:
@@ -113,7 +119,10 @@ def split(words: Sequence[str]) -> tuple[Settings, list[str]]:
         merged = OmegaConf.merge(OmegaConf.structured(Settings), OmegaConf.from_dotlist(plain))
         settings = OmegaConf.to_object(merged)
     except OmegaConfBaseException as error:
-        raise ValueError(f"search.{error.full_key}: {str(error).splitlines()[0]}") from None
+        told = str(error).splitlines()[0]
+        if "is not a ListConfig" in told:
+            told = "it must be a list such as [0,1]"
+        raise ValueError(f"search.{error.full_key}: {told}") from None
     except YAMLError as error:
         raise ValueError(f"{' '.join(own)}: {' '.join(str(error).split())}") from None
     assert isinstance(settings, Settings)

@@ -100,7 +100,8 @@ def _distribution(override: Override, word: str) -> BaseDistribution:
             "an interval between two finite numbers, the lower one first",
             ONE,
         )
-        require(low > 0 or not log, "search.space", word, "above 0 on a logarithmic scale", "empty")
+        bound = "above 0 on a logarithmic scale"
+        require(low > 0 or not log, "search.space", word, bound, "0 has no logarithm")
         if isinstance(low, int) and isinstance(high, int):
             return IntDistribution(low, high, log=log)
         return FloatDistribution(float(low), float(high), log=log)
@@ -164,6 +165,14 @@ def _spread(first: BaseDistribution, points: int) -> list[Any]:
     # As a person would write them, and within the range. The ends stay as they are given.
     rounded = [min(max(float(f"{value:.4g}"), low), high) for value in values]
     return rounded if points == 1 else [low, *rounded[1:-1], high]
+
+
+def ends(distribution: BaseDistribution) -> list[Any]:
+    """The two ends of a range, or all values of a choice."""
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    assert isinstance(distribution, FloatDistribution | IntDistribution)
+    return [distribution.low, distribution.high]
 
 
 def at_edge(distribution: BaseDistribution, value: Any) -> bool:

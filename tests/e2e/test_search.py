@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -143,7 +144,8 @@ def test_a_search_side_by_side_is_the_same(searched: Path, tmp_path: Path) -> No
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_ctrl_c_tells_how_to_go_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("delay", range(4))
+def test_ctrl_c_tells_how_to_go_on(delay: int, tmp_path: Path) -> None:
     with subprocess.Popen(
         command(tmp_path, "search.trials=500"),
         stdout=subprocess.PIPE,
@@ -153,12 +155,13 @@ def test_ctrl_c_tells_how_to_go_on(tmp_path: Path) -> None:
     ) as process:
         while not any(tmp_path.glob("runs/*/*/*/metrics.csv")):
             assert process.poll() is None, process.communicate()
+        time.sleep(random.Random(delay).uniform(0, 2))  # within a run or between two
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert re.match(r"interrupted; to go on: python -m fl_app\.search .*resume=auto$", err)
-    if (tmp_path / "trials.csv").exists():  # else Ctrl-C came between two runs
-        assert rows(tmp_path)
+    assert rows(tmp_path)
+    assert (tmp_path / "search.html").is_file()
 
 
 @pytest.mark.parametrize(
@@ -206,6 +209,30 @@ def test_ctrl_c_tells_how_to_go_on(tmp_path: Path) -> None:
             "unknown key 'algorithm.c",
         ),
         ([RATE, "search.updates=10", "target_accuracy=0.2"], "target_accuracy=0.2 must be null"),
+        ([RATE, "search.updates=10", "seed=7"], "seed=7 must be left out: use search.seeds"),
+        (
+            [RATE, "search.updates=10", "algorithm.client.local_lr=0.7"],
+            "algorithm.client.local_lr=0.7 must be left out: the search sets it in every trial",
+        ),
+        ([f"{RATE} {RATE[13:]}", "search.updates=10"], "must be of keys given once"),
+        (
+            ["search.space=algorithm.client.local_lr=interval(-1,1)", "search.updates=10"],
+            "cell fedavg, algorithm.client.local_lr=-1.0: client.local_lr=-1.0 must be",
+        ),
+        (
+            ["search.space=algorithm.client.local_steps=interval(1,9)", "search.updates=10"],
+            "worked with; int(interval(...)) tries integers",
+        ),
+        (["searc.trials=3"], "unknown key 'searc.trials'; did you mean search.trials?"),
+        (["--config-dir=/nowhere"], "--config-dir=/nowhere must be a folder"),
+        (
+            [
+                "experiment.only=[fedavg,fedasync]",
+                "search.space=algorithm.strategy.mixing=interval(0.1,1)",
+                "search.updates=10",
+            ],
+            "'algorithm.strategy.mixing' of cell fedavg: give experiment.spaces.fedasync",
+        ),
     ],
 )
 def test_searches_that_mean_nothing_are_refused(
@@ -221,7 +248,9 @@ def quick(folder: Path, *more: str) -> int:
     """A search of one cell, whose trials have the rates 1e-4 and 0.5; each run takes a moment."""
     words = ["experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0"]
     words += ["search.updates=20", "search.grid=2", f"search.folder={folder}", "resume=auto"]
-    return main([*words, "search.space=algorithm.client.local_lr=choice(0.0001,0.5)", *more])
+    if not any(word.startswith("search.space=") for word in more):
+        words.append("search.space=algorithm.client.local_lr=choice(0.0001,0.5)")
+    return main([*words, *more])
 
 
 def judged(folder: Path) -> dict[str, tuple[int, float]]:
@@ -235,9 +264,14 @@ def judged(folder: Path) -> dict[str, tuple[int, float]]:
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_the_best_setting_is_judged_whatever_the_words_say(tmp_path: Path) -> None:
-    """They may give the searched key and the seed, from which the search begins."""
-    more = ["algorithm.client.local_lr=0.05", "seed=0", "search.trials=2", "search.test_seeds=[5]"]
+    """They may give a searched key that is not the first: the grid's trials have its value."""
+    rates = "algorithm.client.local_lr=choice(0.0001,0.5)"
+    more = [f"search.space=algorithm.client.batch_size=choice(16,32) {rates}"]
+    more += ["algorithm.client.local_lr=0.0001", "search.trials=6", "search.test_seeds=[5]"]
     assert quick(tmp_path, *more) == 0
+    tried = [float(row["algorithm.client.local_lr"]) for row in rows(tmp_path)]
+    assert tried[:2] == [0.0001, 0.0001]
+    assert 0.5 in tried
     assert judged(tmp_path) == {"fedbuff-seed5": (5, 0.5)}
 
 
@@ -326,6 +360,67 @@ def test_a_changed_end_of_a_cell_is_a_changed_configuration(tmp_path: Path) -> N
     assert len(digests) == 3
 
 
+def test_a_search_goes_on_with_the_same_code_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its trials could not be compared. Comments and docstrings may change."""
+    monkeypatch.syspath_prepend(tmp_path)
+    code = "from fl_app.algorithms.fedbuff import FedBuff\n\nclass Mine(FedBuff):\n    rounds = 1\n"
+    (tmp_path / "my_buffer.py").write_text(code)
+    more = ["algorithm.strategy._target_=my_buffer.Mine", "search.trials=2"]
+    folder = tmp_path / "search"
+    assert quick(folder, *more) == 0
+    (tmp_path / "my_buffer.py").write_text(f'"""Mine."""\n{code}  # one\n')
+    assert quick(folder, *more) == 0
+    (tmp_path / "my_buffer.py").write_text(code.replace("1", "2"))
+    assert quick(folder, *more) == 2
+    assert "configuration or code of fedbuff has changed since" in capsys.readouterr().err
+
+
+def test_a_search_with_other_words_names_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quick(tmp_path, "search.trials=2") == 0
+    assert quick(tmp_path, "search.trials=2", "eval_every=1", "search.measure=best") == 2
+    assert "with other words (search.measure, eval_every=1): give" in capsys.readouterr().err
+
+
+def test_a_search_leaves_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "fedbuff").mkdir()
+    (tmp_path / "fedbuff" / "events.jsonl").touch()
+    assert quick(tmp_path, "search.trials=2") == 2
+    assert "must be a new folder: it holds runs" in capsys.readouterr().err
+    assert not (tmp_path / "search.json").exists()
+
+
+def test_options_of_a_folder_of_one_s_own_are_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = (CONF / "experiment" / "quickstart.yaml").read_text().replace("quickstart", "mine")
+    folder = tmp_path / "my options"
+    (folder / "experiment").mkdir(parents=True)
+    (folder / "experiment" / "mine.yaml").write_text(mine)
+    words = ["experiment=mine", "search.trials=2", "search.test_seeds=[5]"]
+    assert quick(tmp_path / "search", *words, f"--config-dir={folder}") == 0
+    assert judged(tmp_path / "search").keys() == {"fedbuff-seed5"}
+    assert quick(tmp_path / "other", *words, "algorithm.strategy.sever_lr=1") == 2
+    assert "experiment=mine does not exist" in capsys.readouterr().err
+
+
+def test_what_a_score_is_measured_over_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Fedasync makes a version of each update, fedbuff one of five."""
+    words = ["experiment.only=[fedbuff,fedasync]", "search.updates=200", "search.trials=1"]
+    assert quick(tmp_path / "a", *words, "eval_every=2", "num_versions=null") == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "note: search.trials=1 tries the first of the grid's 2 values only" in told
+    assert "the last 18 client updates of fedasync, and over the last 90 of fedbuff" in told
+    assert "and over the last 90 of fedbuff" in (tmp_path / "a" / "search.html").read_text()
+    assert quick(tmp_path / "b", *words, "search.measure=final", "num_versions=null") == 0
+    assert "the last 18" not in capsys.readouterr().out
+
+
 def test_a_search_by_seconds_has_rungs_in_seconds(tmp_path: Path) -> None:
     words = ["experiment=quickstart", "experiment.only=[fedbuff]", "runtime.workers=0", RATE]
     words += ["search.seconds=8", "search.rungs=[2.5]", "search.trials=2", "search.grid=2"]
@@ -358,10 +453,11 @@ def test_a_diverged_run_ends_its_trial_and_not_the_search(
 def test_a_refused_value_ends_the_search_and_leaves_what_was_tried(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    rates = "search.space=algorithm.client.local_lr=choice(0.5,-1)"
+    keys = ("buffer_size=choice(5,20)", "concurrency=choice(10,20)")
+    space = f"search.space={' '.join(f'algorithm.schedule.{key}' for key in keys)}"
     for _ in range(2):  # it cannot go on
-        assert quick(tmp_path, rates, "search.trials=2") == 2
-        assert "fedbuff, trial 1: client.local_lr=-1 must be" in capsys.readouterr().err
+        assert quick(tmp_path, space, "search.trials=2", "algorithm.schedule.concurrency=10") == 2
+        assert "fedbuff, trial 1: schedule.buffer_size=20 must be" in capsys.readouterr().err
         assert [row["state"] for row in rows(tmp_path)] == ["complete", "running"]
         assert OmegaConf.load(tmp_path / "best.yaml").cells.fedbuff
     assert (tmp_path / "search.html").is_file()
@@ -386,7 +482,7 @@ def test_ctrl_c_waits_for_the_runs_beside(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr("fl_app.search.search.carry_out", interrupted)
     quick(tmp_path, "search.trials=2", "experiment.only=[fedbuff,fedasync]")
-    assert ended == ["fedbuff/0/0", "fedasync/0/0"]
+    assert ended == ["fedbuff, trial 0, seed 0", "fedasync, trial 0, seed 0"]
 
 
 def test_a_second_search_in_a_folder_leaves_the_first_as_it_is(
@@ -430,7 +526,9 @@ def test_a_folder_that_holds_a_search_is_continued_on_demand_only(
 
 def test_help_names_every_key(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
-    assert "test_seeds: " in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "  search.test_seeds=[]: with each of which" in told
+    assert "  search.measure=last10: of a run" in told
 
 
 @pytest.mark.slow

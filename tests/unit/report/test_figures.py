@@ -53,7 +53,7 @@ def test_accuracy_marks_when_each_series_reaches_the_target(series):
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == [
         "fedavg: 90% first at 6.0 s",
-        "fedasync (2 seeds): 90% first at 2.0 s",
+        "fedasync (2 seeds): mean 90% first at 2.0 s",
         "lowest to highest seed",
     ]
     marks = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "o"]

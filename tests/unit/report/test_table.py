@@ -20,6 +20,7 @@ def test_row_tells_what_the_cell_came_to(tmp_path):
         data=None,
         final_score=0.95,
         best_score=0.95,
+        last10_score=pytest.approx((0.1 + 0.5 + 0.95) / 3),
         seconds_to_target=6.0,
         updates_to_target=4,
         seconds_to_stay_at_target=None,

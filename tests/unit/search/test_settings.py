@@ -23,6 +23,7 @@ def test_words_of_the_search_are_told_from_those_of_the_experiment() -> None:
         (["search.trails=3"], "unknown key 'search.trails'; did you mean search.trials"),
         (["search.trials"], "unknown key 'search.trials'"),
         (["search.trials=0"], "search.trials=0 must be an integer >= 1"),
+        (["search.seeds=0"], "search.seeds: it must be a list such as [0,1]"),
         (["search.trials=many"], "search.trials: Value 'many'"),
         (["search.parallel=0"], "search.parallel=0 must be an integer >= 1"),
         (["search.updates=0"], "search.updates=0 must be an integer >= 1"),
