@@ -122,6 +122,7 @@ class Outcome:
         stopped: "num_versions", "seconds", "updates", "target_accuracy", "interrupted", or what
             went wrong.
         error: what went wrong, if the run could not go on.
+        asked_to_stop: whether `Engine.stop` or Ctrl-C asked the run to end, perhaps too late.
         totals: numbers of strategy and clock about the whole run.
     """
 
@@ -130,6 +131,7 @@ class Outcome:
     seconds: float = 0.0
     stopped: str = ""
     error: RunError | None = None
+    asked_to_stop: bool = False
     totals: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -239,7 +241,6 @@ class Engine:
         self._updates = 0  # uploads that arrived and were accepted
         self._ended = ""  # why the run ended, for its last checkpoint
         self._evaluated: int | None = None  # version
-        self._asked_to_stop = False
         self._lost_orders: list[Order] = []  # in flight when the previous server ended
         self.outcome = Outcome(params=initial)
 
@@ -263,7 +264,7 @@ class Engine:
             while not outcome.stopped:
                 if not already_started:
                     self._checkpoint_if_due()
-                    if self._asked_to_stop:
+                    if outcome.asked_to_stop:
                         outcome.stopped = "interrupted"
                         return outcome
                     self._start()
@@ -290,7 +291,7 @@ class Engine:
             self._evaluate_last_on_clients()
             self._outbox.settle()
         except KeyboardInterrupt:
-            outcome.stopped = "interrupted"
+            outcome.asked_to_stop, outcome.stopped = True, "interrupted"
         except RunError as error:
             outcome.stopped = f"{type(error).__name__}: {error}"
             outcome.error = error
@@ -321,7 +322,7 @@ class Engine:
 
     def stop(self) -> None:
         """Ask the run to save a checkpoint and end before the next event; from any thread."""
-        self._asked_to_stop = True
+        self.outcome.asked_to_stop = True
 
     def close(self) -> None:
         """End workers and threads. `run` calls it; call it yourself only without `run`."""
@@ -443,7 +444,7 @@ class Engine:
         if due:
             self._checkpointed = self.version
             self._emit(Checkpointed(self._clock.now, self.version))
-        if self._checkpoint is not None and (due or self._asked_to_stop):
+        if self._checkpoint is not None and (due or self.outcome.asked_to_stop):
             self._save(self._checkpoint)
 
     def _save(self, checkpoint: Callable[[int], None]) -> None:
@@ -889,7 +890,7 @@ class Engine:
             self._evaluate_on_clients()
         until = clock.now + max(clock.now, LEAST_PATIENCE)
         with suppress(KeyboardInterrupt):
-            while not self._asked_to_stop:
+            while not self.outcome.asked_to_stop:
                 self._start_evaluations()
                 event = clock.next(until) if on_clients.orders else None
                 if event is None:

@@ -82,7 +82,8 @@ class Ended:
         summary: of the run; None if it was refused, or ended before it had one.
         error: that ended the run early.
         refused: why the configuration was refused, such as data that do not fit the clients.
-        interrupted: whether Ctrl-C ended the run, or kept it from beginning.
+        interrupted: whether Ctrl-C came during the run, even if too late to end it, or kept it from
+            beginning.
         told: what the run printed in its process.
     """
 
@@ -143,7 +144,7 @@ def _run(
         )
     except ValueError as error:
         return Ended(refused=error)
-    ended = Ended(summary, outcome.error, interrupted=outcome.stopped == "interrupted")
+    ended = Ended(summary, outcome.error, interrupted=outcome.asked_to_stop)
     # The engine and its callbacks refer to each other, and hold all vectors of the run.
     del outcome
     gc.collect()

@@ -3,16 +3,30 @@
 import os
 import signal
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from configs import composed
 
+from fl_app.algorithms.fedavg_k import FedAvgK
+from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.runner import jobs
-from fl_app.runner.jobs import MAX_DEATHS, Ended, Job, Plan, _SideBySide, _Slot, _with_its_share
+from fl_app.runner.given import Given
+from fl_app.runner.jobs import (
+    MAX_DEATHS,
+    Ended,
+    Job,
+    Plan,
+    _SideBySide,
+    _Slot,
+    _with_its_share,
+    carry_out,
+)
 
 
 def job(folder: Path, *words: str) -> Job:
@@ -87,3 +101,26 @@ def test_an_idle_process_that_is_killed_is_replaced(tmp_path: Path) -> None:
     finally:
         slot.close()
     assert (tmp_path / "b" / "summary.json").exists()
+
+
+class InterruptedAtTheEnd(FedAvgK):
+    """Sends Ctrl-C to its own process while it computes the last version."""
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        if model.version == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().aggregate(model, updates)
+
+
+def test_ctrl_c_at_the_end_of_a_run_begins_no_other_one(tmp_path: Path) -> None:
+    """It comes too late to end the run early, and is not lost."""
+    first = job(tmp_path / "a", "algorithm=fedavg_k", "num_versions=2", "max_updates=null")
+    given = Given(strategy=InterruptedAtTheEnd())
+    first = replace(first, plan=replace(first.plan, given=given), experiment=None)
+    queue = deque([first, job(tmp_path / "b")])
+    ((ran, ended),) = carry_out(queue, show=False)
+    assert ran is first
+    assert ended.interrupted
+    assert ended.summary is not None
+    assert ended.summary["stopped"] == "num_versions"
+    assert len(queue) == 1
