@@ -111,9 +111,13 @@ def _check_spaces(experiment: DictConfig) -> None:
     common = {_key(word) for word in experiment.space}
     for name, words in experiment.spaces.items():
         key = f"experiment.spaces.{name}"
-        require(name in experiment.cells, key, "...", "left out", f"there is no cell {name}")
+        cell, at, setting = name.partition("@")
+        # A setting that is null is inherited and left out, with its spaces.
+        known = cell in experiment.cells and (not at or setting in experiment.settings)
+        require(known, key, "...", "left out", f"there is no cell {name}")
+        before = common | {_key(word) for word in experiment.spaces.get(cell) or [] if at}
         for word in words or []:
-            known = not word.endswith("=null") or _key(word) in common
+            known = not word.endswith("=null") or _key(word) in before
             require(known, key, word, "of a key of experiment.space", "nothing is left out")
 
 
@@ -125,9 +129,17 @@ def _space(
     common = space.words_of(settings.space) or list(experiment.space)
     twice = [word for word in common if [*map(_key, common)].count(_key(word)) > 1]
     require(not twice, "search.space", " ".join(twice), "of keys given once", "one would be lost")
-    more = [] if settings.space else experiment.spaces.get(name.partition("@")[0]) or []
-    replaced = {_key(word) for word in more if word.endswith("=null")}
-    parsed = space.parse([word for word in [*common, *more] if _key(word) not in replaced])
+    words = common
+    if not settings.space:  # then the cell's words in all settings, and its words in this one
+        for each in dict.fromkeys((name.partition("@")[0], name)):
+            words = [*words, *(experiment.spaces.get(each) or [])]
+    tried: dict[str, str] = {}
+    for word in words:
+        if word.endswith("=null"):
+            tried.pop(_key(word), None)
+        else:
+            tried[_key(word)] = word
+    parsed = space.parse([*tried.values()])
     require(bool(parsed), "search.space", "''", f"given for cell {name}", "there is nothing to try")
     for key in parsed:
         value = OmegaConf.select(cell, key, default=_UNKNOWN)
