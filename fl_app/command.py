@@ -4,6 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from traceback import walk_tb
 from typing import Any
@@ -109,6 +110,9 @@ def _job(config: DictConfig) -> float | None:
         raise Ended from error
     except (ValueError, RunError, BrokenPipeError) as error:
         if not sweeps:
+            if not any(word.startswith("hydra.run.dir=") for word in job.overrides.hydra):
+                with suppress(OSError):  # it holds files
+                    Path(job.runtime.output_dir).rmdir()
             raise Ended from error
         if parallel or not job.sweeper._target_.startswith(BASIC):
             raise

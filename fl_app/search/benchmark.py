@@ -7,14 +7,16 @@ comes from.
 """
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from fl_app.core.errors import require
 from fl_app.core.extras import require_installed, told_if_missing
-from fl_app.search.judged import AGES, LATE, Benchmark, interval, read, write
+from fl_app.search.judged import AGES, CHOSEN, LATE, Benchmark, interval, read, write
 
 if TYPE_CHECKING:
     from fl_app.report.document import Part
@@ -51,6 +53,7 @@ def _choice(
         score.text(form="{:.1f}"),
         "; ".join(tied[:MAX_TIED]) + more or "none",
         "; ".join(clear) or "none",
+        f"{found.not_separated(settings, without)} of {len(others)}",
     ]
 
 
@@ -107,13 +110,18 @@ def parts_of(
                 "The method of the highest mean accuracy in each group of settings. Behind each "
                 "other method: points ahead of the best one, with the 95 % interval of the paired "
                 "differences. A method is tied if its interval reaches 0. Intervals are not "
-                "corrected for the number of comparisons.",
+                "corrected for the number of comparisons. The last column is: so many methods are "
+                "not separated from the best one at 95 % for all comparisons together (Holm's "
+                "correction of paired t-tests), of so many.",
                 "All have the same updates, unless a cell ends at a time of its own. They take "
                 "different times: some wait for slow clients. "
                 f'"In time" leaves out methods that take more than {LATE} times the virtual '
                 "seconds of the median method in one of the settings.",
             ],
-            ["settings", "best", "accuracy, %", "tied with it", "the first that is behind"],
+            [
+                *("settings", "best", "accuracy, %", "tied with it", "best of those behind it"),
+                "not separated (Holm)",
+            ],
             advice(found),
         )
     ]
@@ -175,15 +183,22 @@ def _agreement(found: Benchmark, other: Benchmark) -> "Part":
         f"Kendall's tau between the orders of {len(shared)} methods in a setting of this benchmark "
         '(rows) and of the other one (columns), and between those of the other one (rows "there"): '
         "1 is the same order, 0 none, -1 the reverse. Means over the shared seeds with 95 % "
-        "intervals."
+        "intervals. The last column is the mean tau between the orders with any two seeds of the "
+        "row's setting: orders that differ by chance alone agree so far."
     )
-    rows = [
-        [setting + name]
-        + [each.agreement(setting, other, column).text(1, "{:.2f}") for column in other.settings]
-        for each, name in ((found, ""), (other, " there"))
-        for setting in each.settings
-    ]
-    return Part("How far the orders agree", [text], ["setting", *other.settings], rows)
+    rows = []
+    for each, name in ((found, ""), (other, " there")):
+        for setting in each.settings:
+            row = [
+                "-"
+                if each is other and setting == column
+                else each.agreement(setting, other, column).text(1, "{:.2f}")
+                for column in other.settings
+            ]
+            own = f"{each.agreement_of_seeds(setting, shared):.2f}"
+            rows.append([setting + name, *row, own])
+    header = ["setting", *other.settings, "its own seeds"]
+    return Part("How far the orders agree", [text], header, rows)
 
 
 def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> "Part":
@@ -197,11 +212,13 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> "Part
     seconds = found.table([setting], "seconds").mean()
     header = ["method", "accuracy, %", "seconds", "ahead of the best, points"]
     header += [f"ahead of {name}" for name in rivals]
-    header += ["recall of the slow labels, %"] * has_recall
-    ages = (
-        found.scores[found.scores.setting == setting].groupby("method")[list(AGES)].mean().dropna()
-    )
+    header += ["recall of the slow labels, % (lowest to highest seed)"] * has_recall
+    runs = found.scores[found.scores.setting == setting].groupby("method")
+    # The largest age of all seeds, and means of the others.
+    ages = runs[list(AGES)].mean().assign(max_staleness=runs["max_staleness"].max()).dropna()
     header += ["ages: median, 90 %, largest"] * (len(ages) > 0)
+    chosen = runs[CHOSEN].first()
+    header += ["searched values"] * bool(chosen.any())
     rows = []
     for method in [best, *others]:
         row = [method, interval(list(table[method])).text(form="{:.1f}")]
@@ -210,12 +227,27 @@ def _of_setting(found: Benchmark, setting: str, against: Sequence[str]) -> "Part
             row.append(ahead[method].text() if method in ahead else "-")
         if recall is not None:
             known = method in recall
-            row.append(interval(list(recall[method])).text(form="{:.1f}") if known else "-")
+            row.append(_with_range(list(recall[method])) if known else "-")
         if len(ages) > 0:
             known = method in ages.index
             row.append(", ".join(f"{age:.0f}" for age in ages.loc[method]) if known else "-")
+        if chosen.any():
+            row.append(_short(chosen[method]) or "-")
         rows.append(row)
     return Part(setting, [], header, rows)
+
+
+def _with_range(shares: Sequence[float]) -> str:
+    """A mean in percent with the range of the seeds; an interval could leave [0, 100]."""
+    return f"{100 * fmean(shares):.1f} ({100 * min(shares):.1f} to {100 * max(shares):.1f})"
+
+
+def _short(words: str) -> str:
+    """Overrides without the groups of their keys, and with numbers of three digits."""
+    return " ".join(
+        re.sub(r"\d+\.\d+(?:e-?\d+)?$", lambda number: f"{float(number[0]):.3g}", word)
+        for word in re.sub(r"\S+\.(?=\w+=)", "", words).split()
+    )
 
 
 def main(words: Sequence[str] | None = None) -> None:

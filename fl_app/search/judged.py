@@ -9,6 +9,8 @@ import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations, takewhile
 from math import isfinite, nan, sqrt
 from pathlib import Path
 from statistics import fmean, stdev
@@ -18,10 +20,12 @@ import pandas as pd
 import yaml
 
 from fl_app.core.errors import require
+from fl_app.search.settings import BEST
 
 LEVEL = 0.95
 AGES = ("median_staleness", "p90_staleness", "max_staleness")
 COLUMNS = ("method", "setting", "seed", "accuracy", "seconds", "recall", *AGES, "stopped")
+CHOSEN = "chosen"  # a further column, which older files lack
 END = "num_versions|updates|seconds"  # why a run ends that was not disturbed
 LATE = 1.5  # times the median seconds of a setting's methods: takes more time than the others
 
@@ -53,6 +57,20 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half)
 
 
+def p_value(values: Sequence[float]) -> float:
+    """Of a t-test that values, one per seed, have the mean 0.
+
+    Args:
+        values: at least two.
+    """
+    from scipy.stats import t  # part of the extra server
+
+    error = stdev(values) / sqrt(len(values))
+    if error == 0:
+        return float(fmean(values) == 0)
+    return float(2 * t.sf(abs(fmean(values)) / error, len(values) - 1))
+
+
 @dataclass(frozen=True)
 class Benchmark:
     """Results of methods in settings.
@@ -60,8 +78,9 @@ class Benchmark:
     Attributes:
         scores: a row for each run; columns method, setting, seed, accuracy in [0, 1], seconds
             (virtual ones, that the run took), recall (mean over the slow labels; missing where
-            there are none), those of `AGES`, of the aggregated updates, in versions, and stopped
-            (why the run ended). A run that ended early counts with the evaluations that it had.
+            there are none), those of `AGES`, of the aggregated updates, in versions, stopped
+            (why the run ended) and chosen (the best setting as overrides, empty if unknown). A run
+            that ended early counts with the evaluations that it had.
         missing: runs that have no result or never began, by the names of their folders.
     """
 
@@ -133,6 +152,19 @@ class Benchmark:
         best = str(order[0])
         return best, {str(m): interval(list(table[m] - table[best])) for m in order[1:]}
 
+    def not_separated(self, settings: Sequence[str], without: Collection[str] = ()) -> int:
+        """Number of methods that Holm's correction does not separate from the best one.
+
+        Each is compared with the best one in a paired t-test over the seeds, at `LEVEL` for all
+        comparisons together.
+        """
+        table = self.table(settings, without=without)
+        best, others = self.behind_best(settings, without)
+        values = sorted(p_value(list(table[name] - table[best])) for name in others)
+        limits = [(1 - LEVEL) / (len(values) - place) for place in range(len(values))]
+        separated = takewhile(lambda pair: pair[0] <= pair[1], zip(values, limits, strict=True))
+        return len(values) - len([*separated])
+
     def ahead_of(self, method: str, setting: str) -> dict[str, Interval]:
         """How far each other method of a setting is ahead of one."""
         table = self.table([setting])
@@ -188,6 +220,18 @@ class Benchmark:
             ]
         )
 
+    def agreement_of_seeds(self, setting: str, methods: Collection[str]) -> float:
+        """Mean of Kendall's tau-b between the orders of some methods with any two seeds.
+
+        It says how far orders agree that differ by chance alone.
+        """
+        from scipy.stats import kendalltau  # part of the extra server
+
+        table = self.table([setting])
+        table = table[[name for name in table.columns if name in methods]]
+        pairs = combinations(table.index, 2)
+        return fmean(float(kendalltau(table.loc[a], table.loc[b]).statistic) for a, b in pairs)
+
     def groups(self) -> dict[str, list[str]]:
         """Settings that share a part of their name, such as all with ``n10``; and all of them."""
         parts = dict.fromkeys(part for setting in self.settings for part in setting.split("-"))
@@ -215,6 +259,7 @@ def _from_runs(folder: Path) -> tuple[pd.DataFrame, list[str]]:
     """The results in a folder, and the names of the runs that have none."""
     rows: list[dict[str, object]] = []
     missing = []
+    best_of = lru_cache(_best)
     paths = [p for place in ("*@*", "test/*@*", "*/test/*@*") for p in sorted(folder.glob(place))]
     for path in paths:
         found = re.fullmatch(r"(.+)@(.+?)(?:-seed(\d+))?", path.name)
@@ -233,8 +278,13 @@ def _from_runs(folder: Path) -> tuple[pd.DataFrame, list[str]]:
         own = {"method": found[1], "setting": found[2], "seed": seed, "accuracy": accuracy}
         own |= {"seconds": summary["virtual_seconds"], "recall": recall}
         own |= {age: summary.get(age) for age in AGES}
-        rows.append({**own, "stopped": summary["stopped"]})
-    require(bool(rows), "folder", folder, "the test folder of a search over settings", "no results")
+        chosen = " ".join(best_of(path.parent.parent).get(f"{found[1]}@{found[2]}") or [])
+        rows.append({**own, "stopped": summary["stopped"], CHOSEN: chosen})
+    plain = any(folder.glob("test/*/summary.json")) and not paths
+    told = (
+        "its search has no settings: test/report.html compares its runs" if plain else "no results"
+    )
+    require(bool(rows), "folder", folder, "the test folder of a search over settings", told)
     scores = pd.DataFrame(rows)
     scores = scores.astype(dict.fromkeys(("recall", *AGES), float))
     order = _order(paths)
@@ -260,13 +310,20 @@ def write(found: Benchmark, path: Path) -> None:
 
 def _from_csv(path: Path) -> pd.DataFrame:
     try:
-        scores = pd.read_csv(path, converters={"stopped": str})
+        scores = pd.read_csv(path, converters={"stopped": str, CHOSEN: str})
     except pd.errors.EmptyDataError:
         scores = pd.DataFrame()
     columns = [name for name in COLUMNS if name not in scores]
     require(not columns, "folder", path, "a file of --csv", f"it has no {', '.join(columns)}")
     require(len(scores) > 0, "folder", path, "a file of --csv", "it has no run")
+    scores[CHOSEN] = scores[CHOSEN].astype(object).fillna("") if CHOSEN in scores else ""
     return scores.astype(dict.fromkeys(("recall", *AGES), float))
+
+
+def _best(folder: Path) -> dict[str, list[str]]:
+    """The best settings that the search in a folder has found, by cell; empty if there is none."""
+    path = folder / BEST
+    return dict(yaml.safe_load(path.read_text())["cells"]) if path.exists() else {}
 
 
 def _slow_labels(config: Path) -> list[int]:

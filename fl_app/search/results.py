@@ -13,11 +13,11 @@ from rich.table import Table
 
 from fl_app.core.files import atomic_write
 from fl_app.report import no_pictures
-from fl_app.search.settings import Settings
+from fl_app.search.settings import BEST, Settings
 from fl_app.search.space import Space, at_edge, override
 from fl_app.search.study import CellStudy
 
-TRIALS, BEST, PAGE = "trials.csv", "best.yaml", "search.html"
+TRIALS, PAGE = "trials.csv", "search.html"
 UNEQUAL = 2.0  # ratio of stretches from which a mean over one says more of the end than the other's
 
 

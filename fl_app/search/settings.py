@@ -11,6 +11,7 @@ from yaml import YAMLError
 from fl_app.cli import nearest
 from fl_app.core.errors import require, require_count, require_positive
 
+BEST = "best.yaml"  # in a search's folder: the best setting of each cell
 MEASURES = ("last10", "final", "best")  # beginnings of keys of summary.json
 
 

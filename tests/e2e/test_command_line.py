@@ -182,6 +182,19 @@ def test_refusals_name_key_and_bound(monkeypatch, capsys, tmp_path, override, te
     assert not list(tmp_path.rglob("summary.json"))
 
 
+def test_a_refused_run_leaves_no_empty_folder(monkeypatch, tmp_path):
+    """A folder that the user named stays."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["fl_app", "num_versions=many"])
+    assert main() == 2
+    (day,) = tmp_path.glob("outputs/*")
+    assert not list(day.iterdir())
+    (tmp_path / "named").mkdir()
+    monkeypatch.setattr(sys, "argv", ["fl_app", "num_versions=many", "hydra.run.dir=named"])
+    assert main() == 2
+    assert (tmp_path / "named").is_dir()
+
+
 def test_an_experiment_brings_its_own_algorithms(monkeypatch, capsys, tmp_path):
     assert run(monkeypatch, tmp_path, "experiment=quickstart", "algorithm=fedbuff") == 2
     assert "experiment.only=[...]" in capsys.readouterr().err

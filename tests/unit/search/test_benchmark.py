@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fl_app.search.benchmark import PAGE, advice, main, markdown, parts_of
-from fl_app.search.judged import Benchmark, interval, read, write
+from fl_app.search.judged import Benchmark, interval, p_value, read, write
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 CONFIG = """\
@@ -87,7 +87,7 @@ def test_advice_follows_from_the_intervals(folder: Path) -> None:
     ]
     assert rows["iid"][1] == "a"
     assert rows["iid"][3] == "b -1.0 [-3.5, +1.5]"
-    assert rows["iid"][4] == "c -20.0 [-20.0, -20.0]"
+    assert rows["iid"][4:] == ["c -20.0 [-20.0, -20.0]", "1 of 2"]
     assert rows["slow"][1] == "b"
     assert rows["slow"][3] == "none"
     assert rows["slow"][4] == "a -20.0 [-20.0, -20.0]"
@@ -236,10 +236,56 @@ def test_orders_of_settings_agree_by_tau(folder: Path, capsys: pytest.CaptureFix
     main([str(folder), "--markdown", "--order-of", str(folder / "judged.csv")])
     printed = capsys.readouterr().out
     assert "## How far the orders agree" in printed
-    for name in ("n10-slow", "n10-slow there"):
-        assert f"| {name} | 0.49 [-0.20, 1.19] | 1.00 [1.00, 1.00] |" in printed
+    assert "| n10-slow | 0.49 [-0.20, 1.19] | 1.00 [1.00, 1.00] | 1.00 |" in printed
+    assert "| n10-slow there | 0.49 [-0.20, 1.19] | - | 1.00 |" in printed
     main([str(folder), "--order-of", str(folder / "judged.csv")])
     assert "How far the orders agree" in (folder / PAGE).read_text()
+
+
+def test_orders_of_seeds_agree_by_tau(folder: Path) -> None:
+    """In n10-iid a is first with two seeds and ties with b with seed 6: tau is 2 / sqrt(6) or 1."""
+    found = read(folder)
+    tau = found.agreement_of_seeds("n10-iid", ["a", "b", "c"])
+    assert tau == pytest.approx((1 + 2 * 2 / 6**0.5) / 3)
+    assert found.agreement_of_seeds("n10-iid", ["a", "c"]) == 1
+
+
+def test_holm_s_correction_is_for_all_comparisons_together() -> None:
+    """Of differences d the t is mean / (deviation / sqrt(3)), with two degrees of freedom.
+
+    Behind best: b by 1, 2, 3 points (t = 3.464, p = 0.0742), c by 4, 5, 5 (t = 14, p = 0.0051), d
+    by 5, 6, 8.5 (t = 6.24, p = 0.0247). Holm's limits for the ordered p are 0.05 / 3, 0.05 / 2 and
+    0.05: c and d are separated, and b is not. With one more equal to b, d's limit is 0.05 / 3, and
+    d is not either.
+    """
+    behind = {"best": (0, 0, 0), "b": (1, 2, 3), "c": (4, 5, 5), "d": (5, 6, 8.5)}
+    assert p_value([1, 2, 3]) == pytest.approx(0.0742, abs=1e-4)
+    assert p_value([4, 5, 5]) == pytest.approx(0.0051, abs=1e-4)
+    assert p_value([5, 6, 8.5]) == pytest.approx(0.0247, abs=1e-4)
+    assert (p_value([1, 1]), p_value([0, 0])) == (0, 1)
+    for more, left in (({}, 1), ({"e": (1, 2, 3)}, 3)):
+        runs = [
+            {"method": name, "setting": "s", "seed": seed, "accuracy": 0.9 - points / 100}
+            for name, values in {**behind, **more}.items()
+            for seed, points in enumerate(values)
+        ]
+        assert Benchmark(pd.DataFrame(runs), []).not_separated(["s"]) == left
+
+
+def test_searched_values_stand_beside_the_results(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They come from the search's file, and stay in the CSV file."""
+    best = ["algorithm.strategy.server_lr=0.0277778", "algorithm.strategy.num_clusters=5"]
+    text = json.dumps({"seeds": [0], "cells": {"b@n10-iid": best, "c@n10-iid": None}})
+    (folder / "best.yaml").write_text(text)
+    main([str(folder), "--csv", str(folder / "judged.csv")])
+    for source in (folder, folder / "judged.csv"):
+        main([str(source), "--markdown"])
+        printed = capsys.readouterr().out
+        assert "| -1.0 [-3.5, +1.5] | server_lr=0.0278 num_clusters=5 |" in printed
+        assert "| c | 62.0 [57.0, 67.0] | 20 | -20.0 [-20.0, -20.0] | - |" in printed
+        assert printed.count("searched values") == 1
 
 
 @pytest.mark.parametrize("gone", ["seed [67]", "method [ab]"])
@@ -334,7 +380,7 @@ def test_ages_stand_beside_the_results(folder: Path, capsys: pytest.CaptureFixtu
         path.write_text(json.dumps({**summary, **ages}))
     main([str(folder), "--markdown"])
     printed = capsys.readouterr().out
-    assert "| a | 82.0 [77.0, 87.0] | 20 | - | 4, 20, 66 |" in printed
+    assert "| a | 82.0 [77.0, 87.0] | 20 | - | 4, 20, 67 |" in printed  # the largest of all
     assert "| b | 81.0 [76.7, 85.3] | 20 | -1.0 [-3.5, +1.5] | - |" in printed
     assert printed.count("ages: median") == 1
 
@@ -355,7 +401,8 @@ def test_the_tables_can_be_had_in_markdown(
     main([str(folder), "--markdown"])
     printed = capsys.readouterr().out
     assert (
-        "| iid | a | 82.0 [77.0, 87.0] | b -1.0 [-3.5, +1.5] | c -20.0 [-20.0, -20.0] |" in printed
+        "| iid | a | 82.0 [77.0, 87.0] | b -1.0 [-3.5, +1.5] | c -20.0 [-20.0, -20.0] | 1 of 2 |"
+        in printed
     )
     # b's ranks are 1.5, 1.25 and 1.5; it is late in n10-slow.
     assert "| b | 1.4 [1.1, 1.8] | - | 81.0 [76.7, 85.3] | 75.0 [62.6, 87.4] |" in printed
