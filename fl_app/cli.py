@@ -5,6 +5,7 @@ import re
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,15 @@ def _unknown(key: str, overrides: Sequence[str]) -> str:
 
 def _cell_with(key: str, overrides: Sequence[str]) -> str | None:
     """The first cell of the chosen experiment whose options have a key."""
+    seen = set()  # composing takes a tenth of a second
     for name, words in (_compose_options(overrides).experiment.cells or {}).items():
-        if words is not None and key in known_keys([*overrides, *words]):
+        chosen = tuple(
+            word for word in words or [] if word.lstrip("+").partition("=")[0] in groups()
+        )
+        if words is None or chosen in seen:
+            continue
+        seen.add(chosen)
+        if key in known_keys([*overrides, *chosen]):
             return str(name)
     return None
 
@@ -168,7 +176,7 @@ def _compose_options(overrides: Sequence[str]) -> DictConfig:
     pairs = [override.lstrip("+").partition("=") for override in overrides]
     chosen = [f"{key}={value.split(',')[0]}" for key, _, value in pairs if key in names]
     own = re.findall(r"(?:--config-dir|-cd)[= ](\S+)", " ".join(overrides))
-    path = [search_path(own)] + [word for word in overrides if word.startswith(SEARCH_PATH)]
+    path = [word for word in overrides if word.startswith(SEARCH_PATH)] or [search_path(own)]
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         try:
             return hydra.compose("config", overrides=[*path, *chosen])
@@ -182,9 +190,10 @@ def search_path(folders: Sequence[str]) -> str:
     return f"{SEARCH_PATH}[{','.join(quoted)}]"
 
 
-def groups() -> set[str]:
+@cache
+def groups() -> frozenset[str]:
     """List the groups of options, such as ``algorithm`` and ``algorithm/schedule``."""
-    return {p.relative_to(CONF).as_posix() for p in CONF.rglob("*") if p.is_dir()}
+    return frozenset(p.relative_to(CONF).as_posix() for p in CONF.rglob("*") if p.is_dir())
 
 
 def _dotted(node: Any, prefix: str = "") -> list[str]:

@@ -111,8 +111,10 @@ def _job(config: DictConfig) -> float | None:
     except (ValueError, RunError, BrokenPipeError) as error:
         if not sweeps:
             if not any(word.startswith("hydra.run.dir=") for word in job.overrides.hydra):
+                made = Path(job.runtime.output_dir)
                 with suppress(OSError):  # it holds files
-                    Path(job.runtime.output_dir).rmdir()
+                    made.rmdir()
+                    made.parent.rmdir()
             raise Ended from error
         if parallel or not job.sweeper._target_.startswith(BASIC):
             raise
@@ -206,7 +208,8 @@ def _print_report_command() -> None:
 def _failed(error: BaseException | None, words: Sequence[str]) -> int:
     if isinstance(error, BrokenPipeError):
         raise error
-    if signals.received is not None:  # sweepers raise other errors for interrupted jobs
+    # Sweepers raise other errors for interrupted jobs.
+    if signals.received is not None and not isinstance(error, RunError):
         return _interrupted(words)
     text = explain(error, words) if isinstance(error, HydraException) else _sentence(error)
     print(f"error: {text}", file=sys.stderr)

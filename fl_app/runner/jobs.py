@@ -115,8 +115,11 @@ def carry_out(
     if parallel > 1:
         yield from _SideBySide(jobs, parallel, show).run()
         return
-    while jobs:
-        job = _with_its_share(jobs.popleft(), 1)
+    while True:
+        try:
+            job = _with_its_share(jobs.popleft(), 1)
+        except IndexError:  # none is left; a handler of Ctrl-C may have removed the others
+            return
         ended = _run(job, grid=grid, show=show)
         yield job, ended
         if ended.interrupted:

@@ -1,6 +1,7 @@
 """All runs of a configuration: one, or every cell of its experiment."""
 
 import json
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,6 +40,23 @@ class Ran:
     summaries: dict[str, dict[str, Any]]
     problems: dict[str, RunError]
     interrupted: bool
+
+    def refuse_incomplete(self, folder: Path) -> None:
+        """Raise what kept cells from their ends.
+
+        Args:
+            folder: with the files.
+
+        Raises:
+            Interrupted: Ctrl-C ended the cells. Problems of cells are printed.
+            RunError: the last problem, otherwise.
+        """
+        if self.interrupted:
+            for name, problem in self.problems.items():
+                print(f"error: {name}{': ' * bool(name)}{problem}", file=sys.stderr)
+            raise Interrupted(f"interrupted; what was done so far lies in {folder}")
+        if self.problems:
+            raise list(self.problems.values())[-1]
 
 
 def run(
@@ -86,10 +104,7 @@ def run(
         print(f"No report for a browser: {told}")
     else:
         print(f"Report, to open in a browser: {folder / report.PAGE}")
-    if ran.interrupted:
-        raise Interrupted(f"interrupted; what was done so far lies in {folder}")
-    if ran.problems:
-        raise list(ran.problems.values())[-1]
+    ran.refuse_incomplete(folder)
     if "" not in cells:
         print(f"All {len(cells)} cells are done")
     return list(ran.summaries.values())
@@ -175,7 +190,9 @@ def _run(
         if ended.summary is not None:
             summaries[job.name] = ended.summary
             _track(job.plan, job.folder, folder, job.name)
-        interrupted = interrupted or ended.interrupted
+        # After the last run, Ctrl-C came too late if that run reached its end.
+        early = bool(jobs) or ended.summary is None or ended.summary["stopped"] == "interrupted"
+        interrupted = interrupted or (ended.interrupted and early)
     for name in done:  # of an earlier command that was killed before it could
         if done[name] is not None:
             _track(plans[name], folder / name, folder, name)

@@ -114,9 +114,7 @@ class SearchedCell:
         assert self._trial is not None
         if ended.refused is not None:
             raise ValueError(f"{job.name}: {ended.refused}")
-        if ended.error is not None and not isinstance(ended.error, Diverged | Stalled):
-            # Of the machine or of the algorithm's code, and not of the setting.
-            raise RunError(f"{job.name}: {type(ended.error).__name__}: {ended.error}")
+        refuse_failure(job, ended)
         seed = int(job.name.rpartition(" ")[2])
         self._waiting.remove(seed)
         self._summaries[seed] = ended.summary or {"stopped": str(ended.error)}
@@ -216,6 +214,16 @@ class SearchedCell:
         for name in HEAVY:
             for path in self.folder.glob(f"{number}/seed*/{name}"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def refuse_failure(job: Job, ended: Ended) -> None:
+    """Raise an error of the machine or of the algorithm's code, and not of the setting.
+
+    Raises:
+        RunError: the run had one.
+    """
+    if ended.error is not None and not isinstance(ended.error, Diverged | Stalled):
+        raise RunError(f"{job.name}: {type(ended.error).__name__}: {ended.error}")
 
 
 def require_full_length(name: str, summary: Mapping[str, Any], budget: tuple[str, float]) -> None:

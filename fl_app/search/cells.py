@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 
 import hydra
@@ -129,16 +130,14 @@ def _space(
     common = space.words_of(settings.space) or list(experiment.space)
     twice = [word for word in common if [*map(_key, common)].count(_key(word)) > 1]
     require(not twice, "search.space", " ".join(twice), "of keys given once", "one would be lost")
-    words = common
+    tried = {_key(word): word for word in common}
     if not settings.space:  # then the cell's words in all settings, and its words in this one
         for each in dict.fromkeys((name.partition("@")[0], name)):
-            words = [*words, *(experiment.spaces.get(each) or [])]
-    tried: dict[str, str] = {}
-    for word in words:
-        if word.endswith("=null"):
-            tried.pop(_key(word), None)
-        else:
-            tried[_key(word)] = word
+            for word in experiment.spaces.get(each) or []:
+                if word.endswith("=null"):
+                    tried.pop(_key(word), None)
+                else:
+                    tried[_key(word)] = word
     parsed = space.parse([*tried.values()])
     require(bool(parsed), "search.space", "''", f"given for cell {name}", "there is nothing to try")
     for key in parsed:
@@ -147,7 +146,11 @@ def _space(
             known = list(pd.json_normalize(OmegaConf.to_container(cell)).columns)
             having = [n for n, c in cells.items() if OmegaConf.select(c, key) is not None]
             own = [n.partition("@")[0] for n in having]
-            hint = f": give experiment.spaces.{own[0]}" if own else nearest(key, known)
+            hint = (
+                f": give ++experiment.spaces.{own[0]}=['KEY=...']" if own else nearest(key, known)
+            )
+            if own and settings.space:
+                hint += ", and experiment.space=['KEY=...'] in place of search.space"
             raise ValueError(f"search.space: unknown key {key!r} of cell {name}{hint}")
         require(
             key.partition(".")[0] not in OWN,
@@ -162,11 +165,13 @@ def _space(
 def _refuse_out_of_bounds(name: str, cell: DictConfig, tried: space.Space) -> None:
     """Refuse a key with an end or a choice that is refused whatever the other keys are.
 
-    What only some combinations of values are refused for is not known before they are tried.
+    These have all ends and choices. What only some combinations of values are refused for is not
+    known before they are tried.
     """
     ends = {key: space.ends(each) for key, each in tried.items()}
-    others = [{k: v[place] for k, v in ends.items()} for place in (0, -1)]
     for key, values in ends.items():
+        rest = {other: each for other, each in ends.items() if other != key}
+        others = [dict(zip(rest, each, strict=True)) for each in product(*rest.values())]
         for value in values:
             problem = _refused(cell, {key: value})
             if problem and all(_refused(cell, {**each, key: value}) for each in others):
@@ -197,7 +202,7 @@ def budget_words(settings: Settings) -> list[str]:
 
 
 def _key(word: str) -> str:
-    return word.partition("=")[0]
+    return word.lstrip("+").partition("=")[0]
 
 
 def _value(word: str) -> str:

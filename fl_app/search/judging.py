@@ -7,7 +7,6 @@ from pathlib import Path
 import hydra
 from omegaconf import OmegaConf
 
-from fl_app.core.errors import Interrupted
 from fl_app.report import print_table
 from fl_app.runner.jobs import Plan
 from fl_app.runner.run import run_cells
@@ -50,10 +49,7 @@ def judge(
     ran = run_cells(plans, folder / "test", target, parallel=settings.parallel)
     print_table(ran.table)
     print(f"The best settings on fresh seeds: {folder / 'test'}")
-    if ran.interrupted:
-        raise Interrupted(f"interrupted; what was done so far lies in {folder}")
-    if ran.problems:
-        raise list(ran.problems.values())[-1]
+    ran.refuse_incomplete(folder)
     budgets = {each.name: each.budget for each in found}
     for name, summary in ran.summaries.items():
         require_full_length(name, summary, budgets[name.rpartition("-seed")[0]])

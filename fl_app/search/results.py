@@ -76,7 +76,8 @@ def unequal(found: Sequence[Found], settings: Settings) -> str:
     """
     if settings.measure != "last10":
         return ""
-    covered = {each.name: _covered(each) for each in found if each.study.best is not None}
+    stretches = {each.name: _covered(each) for each in found}
+    covered = {name: stretch for name, stretch in stretches.items() if stretch is not None}
     if not covered or max(covered.values()) < UNEQUAL * min(covered.values()):
         return ""
     unit = "client updates" if found[0].budget[0] == "max_updates" else "seconds"
@@ -88,12 +89,18 @@ def unequal(found: Sequence[Found], settings: Settings) -> str:
     )
 
 
-def _covered(found: Found) -> float:
-    """Client updates, or seconds, that the last ten evaluations of the best trial cover."""
+def _covered(found: Found) -> float | None:
+    """Client updates, or seconds, that the last ten evaluations of the best trial cover.
+
+    None if there is no such trial, or its files were removed.
+    """
     best, column = found.study.best, "client_updates" if found.budget[0] == "max_updates" else "t"
-    assert best is not None
-    path = next((found.folder / str(best.number)).glob("seed*/metrics.csv"))
-    with path.open(newline="") as file:
+    files = (
+        [] if best is None else sorted((found.folder / str(best.number)).glob("seed*/metrics.csv"))
+    )
+    if not files:
+        return None
+    with files[0].open(newline="") as file:
         at = [float(row[column]) for row in csv.DictReader(file)][-10:]
     return at[-1] - at[0]
 

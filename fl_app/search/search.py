@@ -3,10 +3,11 @@
 import hashlib
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import hydra
 
@@ -19,11 +20,10 @@ from fl_app.core.files import (
     require_writable,
 )
 from fl_app.record.progress import Board
-from fl_app.runner import earlier
+from fl_app.runner import earlier, signals
 from fl_app.runner.jobs import Job, carry_out
-from fl_app.runner.signals import interruptible
 from fl_app.search import results
-from fl_app.search.cell import SearchedCell
+from fl_app.search.cell import SearchedCell, refuse_failure
 from fl_app.search.cells import cells_to_search
 from fl_app.search.judging import judge, remove_outdated
 from fl_app.search.settings import Settings
@@ -88,11 +88,15 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
                 judge(found, settings, words, folder)
 
 
-def digest(cell: SearchedCell) -> str:
-    """Of what is tried in a cell, its configuration, which may come from a file, and its code."""
+def digests(cell: SearchedCell) -> dict[str, str]:
+    """Of what is tried in a cell, by parts.
+
+    The configuration may come from a file, which no word tells.
+    """
     config = earlier.settings(cell.config), earlier.limits(cell.config)
-    told = repr((cell.space, cell.budget, config, sources(cell.config)))
-    return hashlib.sha256(told.encode()).hexdigest()
+    parts = {"space": cell.space, "budget": cell.budget, "configuration": config}
+    parts |= {f"code ({module})": code for module, code in sources(cell.config).items()}
+    return {part: hashlib.sha256(repr(told).encode()).hexdigest() for part, told in parts.items()}
 
 
 def _enter(
@@ -104,7 +108,7 @@ def _enter(
 ) -> None:
     """Write what the search was given; refuse to go on with a different search."""
     own = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
-    digests = {cell.name: digest(cell) for cell in cells}
+    are = {cell.name: digests(cell) for cell in cells}
     now = {"search": own, "words": list(words)}
     path = folder / SETTINGS
     if path.exists():
@@ -116,7 +120,7 @@ def _enter(
             "it holds a search",
         )
         before = json.loads(path.read_text())
-        were = before.pop("cells", digests)
+        were = before.pop("cells", are)
         if before != now:
             differ = [f"search.{k}" for k in own if before["search"].get(k) != own[k]]
             differ += sorted({*before["words"]} ^ {*words}) or ["their order"] * (not differ)
@@ -124,12 +128,11 @@ def _enter(
                 f"resume=auto: {folder} holds a search with other words "
                 f"({', '.join(differ)}): give another folder"
             )
-        changed = [name for name, digest in digests.items() if were.get(name) != digest]
-        if changed or were.keys() != digests.keys():
+        changed = [name for name in are.keys() | were.keys() if were.get(name) != are.get(name)]
+        if changed:
             raise ValueError(
-                f"resume=auto: space, budget, configuration or code of "
-                f"{', '.join(changed) or 'cells'} has changed since {folder} was begun, so its "
-                "trials cannot be compared: give another folder"
+                f"resume=auto: {_difference(were, are, min(changed))} has changed since {folder} "
+                "was begun, so its trials cannot be compared: give another folder"
             )
         return
     require(
@@ -140,7 +143,16 @@ def _enter(
         "it holds runs, and the search's files would lie among theirs",
     )
     with atomic_write(path) as file:
-        file.write(json.dumps({**now, "cells": digests}, indent=2).encode())
+        file.write(json.dumps({**now, "cells": are}, indent=2).encode())
+
+
+def _difference(were: Mapping[str, Any], are: Mapping[str, Any], name: str) -> str:
+    """What differs of a cell, in words."""
+    before, now = were.get(name), are.get(name)
+    if isinstance(before, dict) and isinstance(now, dict):
+        parts = [part for part in before | now if before.get(part) != now.get(part)]
+        return f"{', '.join(parts)} of {name}"
+    return f"cell {name}"
 
 
 def _try_all(cells: Sequence[SearchedCell], settings: Settings) -> bool:
@@ -151,11 +163,11 @@ def _try_all(cells: Sequence[SearchedCell], settings: Settings) -> bool:
 
     def stop() -> None:  # between two runs; a run has a handler of its own
         nonlocal interrupted
-        interrupted = True
+        interrupted = signals.noted = True  # a run that is being prepared ends at its beginning
         jobs.clear()
 
     try:
-        with interruptible(stop, PATIENCE):
+        with signals.interruptible(stop, PATIENCE):
             for cell in cells:
                 for job in cell.todo():
                     by_name[job.name] = cell
@@ -165,6 +177,7 @@ def _try_all(cells: Sequence[SearchedCell], settings: Settings) -> bool:
             for job, ended in carry_out(jobs, settings.parallel, show=False):
                 if ended.interrupted:
                     interrupted = True
+                    refuse_failure(job, ended)
                     continue  # the others save a checkpoint
                 cell = by_name.pop(job.name)
                 for follower in cell.take(job, ended):
@@ -178,6 +191,7 @@ def _try_all(cells: Sequence[SearchedCell], settings: Settings) -> bool:
                     if note := results.unequal([cell.found() for cell in cells], settings):
                         board.end("search", note)
     finally:
+        signals.noted = False
         board.close()
     return interrupted
 

@@ -2,25 +2,32 @@
 
 import ast
 import hashlib
+import inspect
 from collections.abc import Iterator
-from importlib.util import find_spec
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
-def sources(config: DictConfig) -> list[str]:
-    """Hashes of the code of the modules whose classes and functions a ``_target_`` names.
+def sources(config: DictConfig) -> dict[str, str]:
+    """Hashes of the code of what a ``_target_`` names, by the module that defines it.
 
-    Of a package all files count. Comments, docstrings and layout do not. Modules without a file
-    that can be read are left out.
+    All code of a module counts, but for comments, docstrings and layout. Modules that it imports do
+    not, and neither do modules without a file that can be read.
     """
-    targets = sorted(set(_targets(OmegaConf.to_container(config, resolve=True))))
-    files = {path for target in targets for path in _files(target)}
-    return sorted(_hash(path) for path in files)
+    hashes = {}
+    for target in sorted(set(_targets(OmegaConf.to_container(config, resolve=True)))):
+        named = get_object(target)
+        with suppress(TypeError, OSError):  # built in, or without a file
+            code = Path(inspect.getsourcefile(named) or "").read_bytes()
+            hashes[named.__module__] = _hash(code)
+    return hashes
 
 
 def _targets(node: Any) -> Iterator[str]:
@@ -34,21 +41,9 @@ def _targets(node: Any) -> Iterator[str]:
             yield from _targets(value)
 
 
-def _files(target: str) -> list[Path]:
-    module = target
-    while module := module.rpartition(".")[0]:  # a target may be a method of a class
-        try:
-            spec = find_spec(module)
-        except ModuleNotFoundError:
-            continue
-        if spec is not None and spec.origin is not None and spec.origin.endswith(".py"):
-            path = Path(spec.origin)
-            return sorted(path.parent.glob("*.py")) if path.name == "__init__.py" else [path]
-    return []
-
-
-def _hash(path: Path) -> str:
-    tree = ast.parse(path.read_bytes())
+@cache
+def _hash(code: bytes) -> str:
+    tree = ast.parse(code)
     for node in ast.walk(tree):
         if isinstance(node, WITH_DOCSTRING) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]

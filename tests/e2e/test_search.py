@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from fl_app.runner.jobs import Ended, Job, Plan
 from fl_app.runner.run import Ran
 from fl_app.search.__main__ import main
 from fl_app.search.cells import cells_to_search
-from fl_app.search.search import digest
+from fl_app.search.search import digests
 from fl_app.search.settings import split
 from fl_app.search.space import grid
 
@@ -153,11 +154,15 @@ def test_ctrl_c_tells_how_to_go_on(delay: int, tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
     ) as process:
-        while not any(tmp_path.glob("runs/*/*/*/metrics.csv")):
-            assert process.poll() is None, process.communicate()
-        time.sleep(random.Random(delay).uniform(0, 2))  # within a run or between two
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        try:
+            while not any(tmp_path.glob("runs/*/*/*/metrics.csv")):
+                assert process.poll() is None, process.communicate()
+                time.sleep(0.05)
+            time.sleep(random.Random(delay).uniform(0, 2))  # within a run or between two
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=120)
+        finally:
+            process.kill()
     assert process.returncode == 130
     assert re.match(r"interrupted; to go on: python -m fl_app\.search .*resume=auto$", err)
     assert rows(tmp_path)
@@ -214,6 +219,12 @@ def test_ctrl_c_tells_how_to_go_on(delay: int, tmp_path: Path) -> None:
             [RATE, "search.updates=10", "algorithm.client.local_lr=0.7"],
             "algorithm.client.local_lr=0.7 must be left out: the search sets it in every trial",
         ),
+        ([RATE, "search.updates=10", "++seed=7"], "seed=7 must be left out: use search.seeds"),
+        (
+            [RATE, "search.updates=10", "++algorithm.client.local_lr=0.7"],
+            "algorithm.client.local_lr=0.7 must be left out: the search sets it in every trial",
+        ),
+        ([f"{RATE} algorithm.client.batch_size=null", "search.updates=10"], "batch_size=null must"),
         ([f"{RATE} {RATE[13:]}", "search.updates=10"], "must be of keys given once"),
         (
             ["search.space=algorithm.client.local_lr=interval(-1,1)", "search.updates=10"],
@@ -231,7 +242,7 @@ def test_ctrl_c_tells_how_to_go_on(delay: int, tmp_path: Path) -> None:
                 "search.space=algorithm.strategy.mixing=interval(0.1,1)",
                 "search.updates=10",
             ],
-            "'algorithm.strategy.mixing' of cell fedavg: give experiment.spaces.fedasync",
+            "'algorithm.strategy.mixing' of cell fedavg: give ++experiment.spaces.fedasync",
         ),
     ],
 )
@@ -296,9 +307,10 @@ def test_judging_again_keeps_what_is_of_the_best_setting(
     assert "search.trials=1 must be at least 2, which a cell has had" in capsys.readouterr().err
     file = tmp_path / "search.json"
     held = json.loads(file.read_text())
-    file.write_text(json.dumps({**held, "cells": {"fedbuff": "of another configuration"}}))
+    held["cells"]["fedbuff"]["configuration"] = "of another one"
+    file.write_text(json.dumps(held))
     assert quick(tmp_path, "search.trials=2") == 2
-    assert "configuration or code of fedbuff has changed since" in capsys.readouterr().err
+    assert "resume=auto: configuration of fedbuff has changed since" in capsys.readouterr().err
     assert judged(tmp_path).keys() == {"fedbuff-seed5", "fedbuff-seed6"}
 
 
@@ -350,14 +362,15 @@ def test_seconds_replace_the_updates_of_the_experiment(tmp_path: Path) -> None:
 
 def test_a_changed_end_of_a_cell_is_a_changed_configuration(tmp_path: Path) -> None:
     """It may come from an edited file of conf/, which no word tells."""
-    digests = set()
+    found = []
     for end in ("num_versions=400", "num_versions=300", "max_seconds=3"):
         words = ["experiment=benchmark", "experiment.only=[fedbuff@n10-iid]", end]
         settings, others = split([*words, "search.trials=2"])
         with initialize_config_dir(str(CONF), version_base="1.3"):
             (cell,) = cells_to_search(settings, compose(others), others, tmp_path)
-        digests.add(digest(cell))
-    assert len(digests) == 3
+        found.append(digests(cell))
+    assert len({each["configuration"] for each in found}) == 3
+    assert len({each["space"] for each in found}) == 1
 
 
 def test_a_search_goes_on_with_the_same_code_only(
@@ -374,7 +387,7 @@ def test_a_search_goes_on_with_the_same_code_only(
     assert quick(folder, *more) == 0
     (tmp_path / "my_buffer.py").write_text(code.replace("1", "2"))
     assert quick(folder, *more) == 2
-    assert "configuration or code of fedbuff has changed since" in capsys.readouterr().err
+    assert "resume=auto: code (my_buffer) of fedbuff has changed since" in capsys.readouterr().err
 
 
 def test_a_search_with_other_words_names_them(
@@ -383,6 +396,29 @@ def test_a_search_with_other_words_names_them(
     assert quick(tmp_path, "search.trials=2") == 0
     assert quick(tmp_path, "search.trials=2", "eval_every=1", "search.measure=best") == 2
     assert "with other words (search.measure, eval_every=1): give" in capsys.readouterr().err
+
+
+def test_a_search_goes_on_without_files_of_its_runs(tmp_path: Path) -> None:
+    """Its journal has the scores."""
+    assert quick(tmp_path, "search.trials=2") == 0
+    shutil.rmtree(tmp_path / "runs")
+    assert quick(tmp_path, "search.trials=3") == 0
+    assert [row["state"] for row in rows(tmp_path)] == ["complete"] * 3
+
+
+def test_choices_that_need_each_other_are_searched(tmp_path: Path) -> None:
+    """A buffer of 20 needs 20 clients at work, which is neither the first nor the last choice."""
+    sizes = "search.space=algorithm.schedule.buffer_size=choice(5,20)"
+    words = [
+        "experiment=quickstart",
+        "experiment.only=[fedbuff]",
+        "search.trials=2",
+        "search.grid=2",
+    ]
+    words += [f"{sizes} algorithm.schedule.concurrency=choice(10,20,15)", "search.updates=10"]
+    settings, others = split(words)
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        assert len(cells_to_search(settings, compose(others), others, tmp_path)) == 1
 
 
 def test_a_search_leaves_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -553,7 +589,6 @@ def test_every_method_of_the_benchmark_has_the_budget_and_a_space(
         rate, *_ = cell.space
         common = configured[rate]
         wanted = [common / 27, common / 9, common / 3, common, common * 3, common * 9]
-        # Where the best rate was an end, the range is moved by a factor of 9.
         moved = first[0][rate] / wanted[0]
         factor = 1 / 9 if cell.name in config.experiment.spaces else 1
         assert min(moved, 1 / moved) == pytest.approx(factor, rel=0.02)

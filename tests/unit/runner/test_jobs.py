@@ -14,7 +14,9 @@ import pytest
 from configs import composed
 
 from fl_app.algorithms.fedavg_k import FedAvgK
+from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.report.table import Table
 from fl_app.runner import jobs
 from fl_app.runner.given import Given
 from fl_app.runner.jobs import (
@@ -27,6 +29,7 @@ from fl_app.runner.jobs import (
     _with_its_share,
     carry_out,
 )
+from fl_app.runner.run import Ran, run_cells
 
 
 def job(folder: Path, *words: str) -> Job:
@@ -112,11 +115,15 @@ class InterruptedAtTheEnd(FedAvgK):
         return super().aggregate(model, updates)
 
 
+def interrupted_at_the_end(folder: Path) -> Job:
+    last = job(folder / "a", "algorithm=fedavg_k", "num_versions=2", "max_updates=null")
+    given = Given(strategy=InterruptedAtTheEnd())
+    return replace(last, plan=replace(last.plan, given=given), experiment=None)
+
+
 def test_ctrl_c_at_the_end_of_a_run_begins_no_other_one(tmp_path: Path) -> None:
     """It comes too late to end the run early, and is not lost."""
-    first = job(tmp_path / "a", "algorithm=fedavg_k", "num_versions=2", "max_updates=null")
-    given = Given(strategy=InterruptedAtTheEnd())
-    first = replace(first, plan=replace(first.plan, given=given), experiment=None)
+    first = interrupted_at_the_end(tmp_path)
     queue = deque([first, job(tmp_path / "b")])
     ((ran, ended),) = carry_out(queue, show=False)
     assert ran is first
@@ -124,3 +131,22 @@ def test_ctrl_c_at_the_end_of_a_run_begins_no_other_one(tmp_path: Path) -> None:
     assert ended.summary is not None
     assert ended.summary["stopped"] == "num_versions"
     assert len(queue) == 1
+
+
+@pytest.mark.parametrize("others", [0, 1])
+def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others: int, tmp_path: Path) -> None:
+    plans = {"a": interrupted_at_the_end(tmp_path).plan}
+    plans |= {"b": job(tmp_path / "b").plan} if others else {}
+    ran = run_cells(plans, tmp_path, None, show=False, figures=False)
+    assert list(ran.summaries) == ["a"]
+    assert ran.interrupted == (others > 0)
+
+
+def test_ctrl_c_hides_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as of the checkpoint that Ctrl-C asks for."""
+    ran = Ran(Table((), 0.9), False, {}, {"a": RunError("the disk is full")}, True)
+    with pytest.raises(Interrupted):
+        ran.refuse_incomplete(tmp_path)
+    assert capsys.readouterr().err == "error: a: the disk is full\n"
+    with pytest.raises(RunError, match="the disk is full"):
+        replace(ran, interrupted=False).refuse_incomplete(tmp_path)
