@@ -429,6 +429,7 @@ def test_a_search_leaves_runs_alone(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert not (tmp_path / "search.json").exists()
 
 
+@pytest.mark.slow
 def test_options_of_a_folder_of_one_s_own_are_found(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -443,6 +444,7 @@ def test_options_of_a_folder_of_one_s_own_are_found(
     assert "experiment=mine does not exist" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_a_score_is_measured_over_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
