@@ -328,6 +328,7 @@ def test_a_failure_of_the_machine_is_no_bad_trial(
     assert [row["state"] for row in rows(tmp_path)] == ["complete", "complete"]
 
 
+@pytest.mark.slow
 def test_a_run_that_versions_end_early_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,6 +472,7 @@ def test_a_search_by_seconds_has_rungs_in_seconds(tmp_path: Path) -> None:
     assert rungs[0]["intermediate_value"] != rungs[1]["intermediate_value"]
 
 
+@pytest.mark.slow
 def test_a_diverged_run_ends_its_trial_and_not_the_search(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
