@@ -81,9 +81,9 @@ class AsyncFedED(AsyncStrategy):
         super().__post_init__()
         require(
             not self.adapt_epochs or self.local_epochs <= self.max_epochs,
-            "strategy.max_epochs",
+            "algorithm.strategy.max_epochs",
             self.max_epochs,
-            f"at least strategy.local_epochs={self.local_epochs}",
+            f"at least algorithm.strategy.local_epochs={self.local_epochs}",
             "the first order of a client would have more epochs than any later one may",
         )
         self.state = {"epochs": {}}  # client -> E_i, if they are adapted

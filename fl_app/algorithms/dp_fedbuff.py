@@ -85,7 +85,7 @@ class DPFedBuff(AsyncStrategy):
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del schedule
         privacy.refuse_overspending(
-            "strategy", self.noise_multiplier, self.delta, self.max_epsilon, num_versions
+            "algorithm.strategy", self.noise_multiplier, self.delta, self.max_epsilon, num_versions
         )
 
     def public_weights(self) -> Weighting:

@@ -20,11 +20,11 @@ Symbols: eta server_lr, N num_clusters, R recluster_every, phi participation, ta
 the staleness, |D_i| number of examples of client i, |D_n| of all of X_n, |D| of all clusters.
 
 Ablations: ``recluster=False`` (w/o GDC) keeps the clusters of t = 0 [A]. ``staleness=False`` (w/o
-SAA) leaves out 1/tau_i. ``synchronous=False`` (w/o DSA) makes a version of each cluster's aggregate
-when it is complete, w_{t+1} = w_t - eta |D_n| / |D| gbar_n. N such versions count as one iteration
-of R. (For this ablation the paper's text says synchronous where it means asynchronous.) tau_i then
-counts versions, N an iteration, so 1/tau_i also shortens the steps up to N-fold: the ablation shows
-both effects together.
+SAA) leaves out 1/tau_i. The paper has two descriptions of w/o DSA. By the name and the numbers,
+each cluster's aggregate makes a version of its own when it is complete, w_{t+1} = w_t - eta gbar_n:
+``synchronous=False, by_data=False``. N such versions are one iteration, in which R and tau_i count.
+By the text, clusters are aggregated "in a synchronous manner rather than an asynchronous manner":
+all clusters at once, but without the weights by data, 1 / N each: ``by_data=False`` alone [A].
 
 Deviations: within a cluster the weights sum to less than 1, as printed. The step shrinks with the
 staleness, so eta must be several times that of an average, unless ``normalise=True`` divides the
@@ -75,6 +75,8 @@ class EAFL(AsyncStrategy):
         recluster: False forms clusters only once.
         staleness: False sets tau_i = 1.
         synchronous: False aggregates each cluster when its own quorum has reported.
+        by_data: False leaves out |D_n| / |D|: clusters count alike, 1 / N each, or 1 for a cluster
+            that makes a version of its own.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
@@ -101,6 +103,7 @@ class EAFL(AsyncStrategy):
     recluster: bool = True
     staleness: bool = True
     synchronous: bool = True
+    by_data: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -143,13 +146,16 @@ class EAFL(AsyncStrategy):
 
         inverse = np.ones(len(updates))
         if self.staleness:
-            inverse[:] = [polynomial(model.age(update), 1.0) for update in updates]
+            versions = 1 if self.synchronous else self.num_clusters  # of an iteration
+            inverse[:] = [polynomial(model.age(update) // versions, 1.0) for update in updates]
         own = np.array([update.num_examples for update in updates], np.float64)
         within = own / np.bincount(mine, own)[mine] * inverse
         if self.normalise:
             within /= np.bincount(mine, within)[mine]
         # A cluster without present clients does not shorten the step of the others.
-        between = data / (data[reported].sum() if self.synchronous else data.sum())
+        share = data if self.by_data else np.ones(data.size)
+        whole = share[reported] if self.synchronous or not self.by_data else share
+        between = share / whole.sum()
         weights = between[mine] * within
 
         self.report["cluster_sizes"] = np.bincount(of_all).tolist()

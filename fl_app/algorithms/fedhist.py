@@ -135,9 +135,9 @@ class FedHist(AveragesVersions):
         harmless = not self.ina or self.norm_floor is not None or self.norm_decay == 0
         require(
             harmless or self.norm_decay * num_versions < 1,
-            "strategy.norm_decay",
+            "algorithm.strategy.norm_decay",
             self.norm_decay,
-            f"below 1 / num_versions={1 / num_versions:g}, or strategy.norm_floor be set",
+            f"below 1 / num_versions={1 / num_versions:g}, or algorithm.strategy.norm_floor be set",
             "steps would shrink to nothing before the run ends",
         )
 

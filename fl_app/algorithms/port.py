@@ -76,7 +76,7 @@ class PORT(AsyncStrategy):
             self.state = {"before": []}  # the last two models, oldest first
         require(
             self.staleness_weight + self.similarity_weight > 0,
-            "strategy.staleness_weight + strategy.similarity_weight",
+            "algorithm.strategy.staleness_weight + algorithm.strategy.similarity_weight",
             self.staleness_weight + self.similarity_weight,
             "above 0",
             "no update would count",

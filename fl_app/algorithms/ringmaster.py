@@ -74,22 +74,22 @@ class Ringmaster(WeightedGradients):
         known = self.noise is not None and self.target is not None
         require(
             self.delay_threshold is not None or known,
-            "strategy.delay_threshold",
+            "algorithm.strategy.delay_threshold",
             self.delay_threshold,
-            "an integer >= 1, or strategy.noise and strategy.target be set",
+            "an integer >= 1, or algorithm.strategy.noise and algorithm.strategy.target be set",
             "it follows from nothing else",
         )
         require(
             self.delay_threshold is None or self.noise is self.target is None,
-            "strategy.delay_threshold",
+            "algorithm.strategy.delay_threshold",
             self.delay_threshold,
-            "null with strategy.noise or strategy.target",
+            "null with algorithm.strategy.noise or algorithm.strategy.target",
             "the threshold that follows from them would have no effect",
         )
         ratio = (self.noise or 0.0) / (self.target or 1.0)
-        bound = f"strategy.noise={self.noise} over a finite number, or larger"
+        bound = f"algorithm.strategy.noise={self.noise} over a finite number, or larger"
         told = "the threshold would be infinite"
-        require(math.isfinite(ratio), "strategy.target", self.target, bound, told)
+        require(math.isfinite(ratio), "algorithm.strategy.target", self.target, bound, told)
         self.threshold: int = self.delay_threshold or max(1, math.ceil(ratio))
 
     def admit(self, model: GlobalModel, update: Update) -> str | None:

@@ -167,7 +167,7 @@ def test_what_compression_left_out_is_part_of_the_next_upload(settings):
 
 
 def test_other_uploads_are_refused():
-    with pytest.raises(ValueError, match=r"^client\.upload=model must be delta"):
+    with pytest.raises(ValueError, match=r"^algorithm\.client\.upload=model must be delta"):
         AREATrainer(TASK, upload="model")
 
 

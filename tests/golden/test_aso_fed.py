@@ -77,9 +77,12 @@ def test_the_slow_take_longer_steps() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"regularisation": -1.0}, "strategy.regularisation=-1.0 must be a finite number >= 0"),
-        ({"decay": 1.0}, r"strategy.decay=1.0 must be in \[0, 1\)"),
-        ({"num_clients": 0}, "strategy.num_clients=0 must be an integer >= 1"),
+        (
+            {"regularisation": -1.0},
+            "algorithm.strategy.regularisation=-1.0 must be a finite number >= 0",
+        ),
+        ({"decay": 1.0}, r"algorithm.strategy.decay=1.0 must be in \[0, 1\)"),
+        ({"num_clients": 0}, "algorithm.strategy.num_clients=0 must be an integer >= 1"),
     ],
 )
 def test_values_out_of_bounds_are_refused(settings: dict[str, float], text: str) -> None:
@@ -95,10 +98,10 @@ def test_features_are_weighed_by_their_size_if_asked() -> None:
     np.testing.assert_allclose(moved, [1.7615942, 0, 0.5, 0.5, 5], rtol=1e-6)
     assert ASOFed().aggregate(model, [still]).tolist() == [2, 0, 1, 1, 5]
     with pytest.raises(
-        ValueError, match=r"^strategy\.feature_layer=\[3, 2\] must be a layer of at"
+        ValueError, match=r"^algorithm\.strategy\.feature_layer=\[3, 2\] must be a layer of at"
     ):
         ASOFed(feature_layer=[3, 2]).aggregate(model, [still])
     with pytest.raises(
-        ValueError, match=r"^strategy\.feature_layer=\[3\] must be two integers >= 1"
+        ValueError, match=r"^algorithm\.strategy\.feature_layer=\[3\] must be two integers >= 1"
     ):
         ASOFed(feature_layer=[3])

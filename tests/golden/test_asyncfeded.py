@@ -87,7 +87,9 @@ def test_an_upload_of_no_length_leaves_one_epoch():
 
 @pytest.mark.parametrize("key", ["server_lr", "offset", "epoch_rate"])
 def test_refused(key):
-    with pytest.raises(ValueError, match=rf"^strategy\.{key}=0 must be a finite number above 0"):
+    with pytest.raises(
+        ValueError, match=rf"^algorithm\.strategy\.{key}=0 must be a finite number above 0"
+    ):
         AsyncFedED(**{key: 0})
 
 

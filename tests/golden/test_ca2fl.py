@@ -90,5 +90,5 @@ def test_small_gradients_do_not_vanish_in_float16():
     ],
 )
 def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^strategy\.{text}"):
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
         CA2FL(**{key: value})

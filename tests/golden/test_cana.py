@@ -254,5 +254,5 @@ def test_buffers_take_the_weighted_mean():
     ],
 )
 def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^strategy\.{text}"):
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
         CANA(**{key: value})

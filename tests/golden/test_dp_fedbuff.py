@@ -116,7 +116,9 @@ def test_a_run_that_would_spend_more_is_refused() -> None:
     tested = strategy(noise_multiplier=4.0, max_epsilon=3.64)
     tested.validate_run(8, DPFedBuff.schedule)
     text = "strategy.max_epsilon=3.64 must be at least 1"
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}.* for num_versions=80 with noise"):
+    with pytest.raises(
+        ValueError, match=f"^algorithm.{re.escape(text)}.* for num_versions=80 with noise"
+    ):
         tested.validate_run(80, DPFedBuff.schedule)
 
 
@@ -138,5 +140,5 @@ def test_buffers_would_leave_without_noise() -> None:
     ],
 )
 def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+    with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
         strategy(**settings)

@@ -83,12 +83,22 @@ def test_variants(settings, weights):
     assert sum(eafl.report["weight"]) == pytest.approx(1)  # sum_n |D_n| / |D|
 
 
-def test_without_dsa_a_cluster_by_itself_goes_its_share_of_the_way():
-    """|D_1| / |D| 1/tau = .4 / 4; with DSA, where cluster 0 is deserted, 1 / 4."""
+def test_without_dsa_a_cluster_goes_by_itself():
+    """Client 3 of age 3 alone, with iterations of 2 versions: tau = 1 + 1 = 2, so its whole step is
+    1/2 [10, 10], of which |D_1| / |D| = .4. With DSA, where cluster 0 is deserted, 1/4 [10, 10].
+    """
     alone = REPORTED[2:]
-    eafl = clustered(synchronous=False)
-    np.testing.assert_allclose(eafl.aggregate(MODEL, alone), [0, 0], atol=1e-6)
+    by_data, plain = clustered(synchronous=False), clustered(synchronous=False, by_data=False)
+    np.testing.assert_allclose(by_data.aggregate(MODEL, alone), [-1, -1], atol=1e-6)
+    np.testing.assert_allclose(plain.aggregate(MODEL, alone), [-4, -4], atol=1e-6)
     np.testing.assert_allclose(clustered().aggregate(MODEL, alone), [-1.5, -1.5])
+
+
+def test_without_dsa_by_the_text_clusters_count_alike():
+    """1/2 for each of the two clusters: [1/3, 2/3/2] / 2 and 1/4 / 2."""
+    eafl = clustered(by_data=False)
+    eafl.aggregate(MODEL, REPORTED)
+    assert eafl.report["weight"] == pytest.approx([1 / 6, 1 / 6, 1 / 8])
 
 
 def test_who_comes_later_belongs_to_the_largest_cluster():

@@ -98,5 +98,5 @@ def test_an_entry_that_never_moved_stays():
     ],
 )
 def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^strategy\.{text}"):
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
         FADAS(**{key: value})

@@ -52,6 +52,21 @@ def test_the_second_upload_teaches_the_controls() -> None:
     assert control.iota == 0.0  # 0 - 0.001 * 32/3, clipped
 
 
+def test_with_the_printed_signs_the_controls_climb() -> None:
+    """The changes of the test above, the other way round; iota is not clipped. The log has means
+    over both clients, of which client 1 has its first values.
+    """
+    strategy = FedASMU(
+        mixing_scale=2.0, lambda_lr=0.01, sigma_lr=0.02, iota_lr=0.001, signs="printed"
+    )
+    w_5 = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
+    w_6 = strategy.aggregate(GlobalModel(w_5, 5), [upload(0, 5, 4)])
+    strategy.aggregate(GlobalModel(w_6, 6), [upload(1, 6, 0)])
+    assert strategy.report["lambda"] == pytest.approx(1 + 0.01 * 8 / 3 / 2)
+    assert strategy.report["sigma"] == pytest.approx(0.5 - 0.02 * 32 / 3 * math.log(4) / 4 / 2)
+    assert strategy.report["iota"] == pytest.approx(0.001 * 32 / 3 / 2)
+
+
 def test_the_clock_may_count_from_one() -> None:
     """xi = 1 / (sqrt(5) 4^0.5) = 0.2236068, alpha = 2 xi / (1 + 2 xi) = 0.3090170."""
     strategy = FedASMU(mixing_scale=2.0, clock_from_one=True)
@@ -282,10 +297,10 @@ def test_a_server_that_knows_of_other_local_epochs_is_refused() -> None:
     model = GlobalModel(vec(0), 5)
     last = next(i for i in range(99) if strategy.dispatch(model, i)[1]["slot"] == 4)
     order = {"version": 5, **strategy.dispatch(model, last)[1]}
-    text = r"^slot=4 must be at most client.local_epochs - 1=2: .* strategy.local_epochs"
+    text = r"^slot=4 must be at most algorithm.client.local_epochs - 1=2: .* algorithm.strategy"
     with pytest.raises(ValueError, match=text):
         trainer(local_epochs=3).train(order_for(0, 0, vec(0), order))
-    with pytest.raises(ValueError, match=r"^strategy.local_epochs=1 must be at least 2"):
+    with pytest.raises(ValueError, match=r"^algorithm\.strategy.local_epochs=1 must be at least 2"):
         FedASMU(local_epochs=1)
     assert FedASMU(local_epochs=1, refresh=False).dispatch(model, 0)[1] == {"slot": 0}
 

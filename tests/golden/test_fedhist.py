@@ -269,7 +269,7 @@ def test_a_run_in_which_steps_would_vanish_needs_a_floor():
     ],
 )
 def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^strategy\.{text}"):
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
         FedHist(**{key: value})
 
 

@@ -80,5 +80,5 @@ def test_buffers_take_the_mean_of_the_uploads():
     ],
 )
 def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^strategy\.{text}"):
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
         FedStaleAsync(**{key: value})

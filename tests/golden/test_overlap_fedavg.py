@@ -41,16 +41,16 @@ def test_two_versions() -> None:
     ("settings", "expected"),
     [
         ({"nesterov": "algorithm"}, 6.375),
-        ({"squares": "per_client"}, 5.9375),
-        ({"squares": "code"}, 32.1875),
+        ({"compensation_form": "scaled"}, 2.0),
+        ({"compensation_form": "code"}, 15.78125),
     ],
 )
 def test_other_readings(settings: dict[str, str], expected: float) -> None:
     """After t = 0 of the test above, uploads -1 and -3: d = 2, the mean of squares is 5.
 
     algorithm:  d_ah = 2 - 0.875 4 = -1.5, V = 0.875 - 1.5 + (-1.5 - 2) = -4.125
-    per client: d_ah = 2 - 0.875 5 = -2.375, V = 0.875 - 2.375 - 0.5 4.375 = -3.6875
-    code:       d_ah = 2 - 0.875 25 = -19.875, V = 0.875 - 19.875 - 0.5 21.875 = -29.9375
+    scaled:     d_ah = 2 - 0.25 4 1.75 = 0.25, V = 0.875 + 0.25 - 0.5 1.75 = 0.25
+    code:       d_ah = 2 - 0.25 25 1.75 = -8.9375, V = 0.875 - 8.9375 - 0.5 10.9375 = -13.53125
     """
     strategy = OverlapFedAvg(server_lr=0.5, compensation=0.25, momentum=0.5, **settings)
     uploads = [update(0, 0, (-1,)), update(1, 0, (-2,), examples=30)]
@@ -184,7 +184,9 @@ def test_working_ahead_goes_on_from_the_own_model() -> None:
 
 
 def test_another_bootstrap_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^client\.bootstrap=w1 must be w0 or continue: "):
+    with pytest.raises(
+        ValueError, match=r"^algorithm\.client\.bootstrap=w1 must be w0 or continue: "
+    ):
         OverlapTrainer(Quadratic([[[8.0]] * 4]), bootstrap="w1")
 
 

@@ -57,17 +57,21 @@ def test_a_slow_client_starts_anew_and_its_gradients_are_never_used():
 
 @pytest.mark.parametrize("settings", [{}, {"noise": 1.0}, {"target": 1.0}])
 def test_without_a_threshold_both_are_needed(settings):
-    with pytest.raises(ValueError, match=r"^strategy\.delay_threshold=None must be an integer"):
+    with pytest.raises(
+        ValueError, match=r"^algorithm\.strategy\.delay_threshold=None must be an integer"
+    ):
         Ringmaster(delay_threshold=None, **settings)
 
 
 @pytest.mark.parametrize("settings", [{"noise": 1.0}, {"target": 1.0}])
 def test_a_threshold_that_would_have_no_effect_is_refused(settings):
-    told = r"^strategy\.delay_threshold=50 must be null with strategy\.noise or strategy\.target"
+    told = r"^algorithm\.strategy\.delay_threshold=50 must be null with"
     with pytest.raises(ValueError, match=told):
         Ringmaster(**settings)
 
 
 def test_a_threshold_of_0_is_refused():
-    with pytest.raises(ValueError, match=r"strategy\.delay_threshold=0 must be an integer >= 1"):
+    with pytest.raises(
+        ValueError, match=r"algorithm.strategy\.delay_threshold=0 must be an integer >= 1"
+    ):
         Ringmaster(delay_threshold=0)

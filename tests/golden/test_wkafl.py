@@ -205,7 +205,7 @@ def test_buffers_are_mixed_and_nothing_else():
     ],
 )
 def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^strategy\.{text}"):
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
         strategy(**{key: value})
 
 

@@ -35,7 +35,7 @@ class AREATrainer(LocalTrainer):
         super().__init__(task, **settings)
         require(
             self.upload == "delta",
-            "client.upload",
+            "algorithm.client.upload",
             self.upload,
             "delta",
             "what is uploaded is made of it",

@@ -117,8 +117,8 @@ class ASOFed(AsyncStrategy):
             outputs, inputs = self.feature_layer
             if outputs * inputs > model.num_trainable:
                 raise ValueError(
-                    f"strategy.feature_layer={list(self.feature_layer)} must be a layer of at most "
-                    f"{model.num_trainable} weights: the model has no more"
+                    f"algorithm.strategy.feature_layer={list(self.feature_layer)} must be a layer "
+                    f"of at most {model.num_trainable} weights: the model has no more"
                 )
             layer = params[: outputs * inputs].reshape(outputs, inputs)
             size = np.abs(layer)

@@ -82,29 +82,43 @@ class FedASMUTrainer(LocalTrainer):
         **settings: Any,
     ) -> None:
         super().__init__(task, **settings)
-        require_positive("client.merge_scale", merge_scale, "no model would ever be merged")
+        require_positive(
+            "algorithm.client.merge_scale", merge_scale, "no model would ever be merged"
+        )
         for key, value in (("gamma_lr", gamma_lr), ("upsilon_lr", upsilon_lr)):
-            require_at_least(f"client.{key}", value, 0, "it would climb the loss")
+            require_at_least(f"algorithm.client.{key}", value, 0, "it would climb the loss")
         for key, value in (("gamma0", gamma0), ("upsilon0", upsilon0)):
-            require_at_least(f"client.{key}", value, 0, "merging weights could be negative")
+            require_at_least(
+                f"algorithm.client.{key}", value, 0, "merging weights could be negative"
+            )
         require(
             slot == "learned" or slot in FIXED,
-            "client.slot",
+            "algorithm.client.slot",
             slot,
             f"learned, {', '.join(FIXED)}",
             "no other choice exists",
         )
-        require(0 < q_lr <= 1, "client.q_lr", q_lr, "in (0, 1]", "it is a share")
-        require(0 <= q_discount < 1, "client.q_discount", q_discount, "in [0, 1)", "values grow")
-        require(0 <= epsilon <= 1, "client.epsilon", epsilon, "in [0, 1]", "it is a share")
+        require(0 < q_lr <= 1, "algorithm.client.q_lr", q_lr, "in (0, 1]", "it is a share")
+        require(
+            0 <= q_discount < 1,
+            "algorithm.client.q_discount",
+            q_discount,
+            "in [0, 1)",
+            "values grow",
+        )
+        require(
+            0 <= epsilon <= 1, "algorithm.client.epsilon", epsilon, "in [0, 1]", "it is a share"
+        )
         require(
             self.local_steps is None,
-            "client.local_steps",
+            "algorithm.client.local_steps",
             self.local_steps,
             "null",
             "a client pauses at the end of a local epoch",
         )
-        require_count("client.local_epochs - 1", self.local_epochs - 1, "there would be no slot")
+        require_count(
+            "algorithm.client.local_epochs - 1", self.local_epochs - 1, "there would be no slot"
+        )
         self.merge_scale = merge_scale
         self.gamma0 = gamma0
         self.upsilon0 = upsilon0
@@ -151,8 +165,8 @@ class FedASMUTrainer(LocalTrainer):
                 self._ask_after <= num_slots,
                 "slot",
                 self._ask_after,
-                f"at most client.local_epochs - 1={num_slots}",
-                "the server chose it by strategy.local_epochs",
+                f"at most algorithm.client.local_epochs - 1={num_slots}",
+                "the server chose it by algorithm.strategy.local_epochs",
             )
             self._ask_after = max(self._ask_after, 1)
             self.state.pop("came_from", None)

@@ -9,7 +9,7 @@ import numpy as np
 
 from fl_app.core import staleness
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, within
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
 from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule
@@ -82,6 +82,8 @@ class FedASMU(AsyncStrategy):
             its number of local epochs, as printed, instead of over the sum of its rates.
         exclude_merge: whether the device's mean gradient leaves its merge out. Then every upload
             carries it as a further vector.
+        signs: ``"printed"`` gives the control gradients the printed sign, with which they climb the
+            loss, instead of that of the ``"derivative"``.
         seed: of the meta-model.
 
     Examples:
@@ -116,22 +118,23 @@ class FedASMU(AsyncStrategy):
     chain: bool = False
     mean_by_epochs: bool = False
     exclude_merge: bool = False
+    signs: str = bounded("derivative", one_of("derivative", "printed"), "there is no third sign")
     seed: int = bounded(0, count(0), "no random numbers could be drawn")
 
     def __post_init__(self, refresh: bool) -> None:
         super().__post_init__()
         require(
             isinstance(refresh, bool),
-            "strategy.refresh",
+            "algorithm.strategy.refresh",
             refresh,
             "true or false",
             "it is a switch",
         )
         require(
             self.local_epochs >= 2 or not refresh,
-            "strategy.local_epochs",
+            "algorithm.strategy.local_epochs",
             self.local_epochs,
-            "at least 2 or strategy.refresh be false",
+            "at least 2 or algorithm.strategy.refresh be false",
             "there is no moment between epochs at which devices could ask",
         )
         self.num_slots = self.local_epochs - 1 if refresh else 0  # 0 = the devices never ask
@@ -141,6 +144,7 @@ class FedASMU(AsyncStrategy):
             "baseline": 0.0,  # b, running mean of the rewards
             "chosen": {},  # client -> slot of its first order, until its reward is known
             "fresh": {},  # client -> version g of its last fresh model, if that counts
+            "sums": np.zeros(3),  # of lambda_i, sigma_i and iota_i over the clients heard so far
         }
         if self.chain:
             self.state["weights"] = {}  # version t -> alpha that made w_{t+1}
@@ -210,7 +214,9 @@ class FedASMU(AsyncStrategy):
             if self.chain:
                 self.state["weights"][version] = weight
             self._reward(update)
+        lam, sigma, iota = (self.state["sums"] / len(self.state["controls"])).tolist()
         self.report = {"weight": weights, "baseline": self.state["baseline"]}
+        self.report |= {"lambda": lam, "sigma": sigma, "iota": iota}
         return params
 
     def weight(self, control: Control, version: int, s: int) -> float:
@@ -256,6 +262,7 @@ class FedASMU(AsyncStrategy):
         controls: dict[int, Control] = self.state["controls"]
         if client_id not in controls:
             controls[client_id] = Control(self.lambda0, self.sigma0, self.iota0)
+            self.state["sums"] += self.lambda0, self.sigma0, self.iota0
         return controls[client_id]
 
     def _learn(self, control: Control, model: GlobalModel, update: Update) -> None:
@@ -266,10 +273,14 @@ class FedASMU(AsyncStrategy):
             between = range(control.version + 1, update.base_version)
             kept = [1 - self.state["weights"].get(version, 0.0) for version in between]
             gradient = np.float32(math.prod(kept)) * gradient
+        if self.signs == "printed":
+            gradient = -gradient
         by_lambda, by_sigma, by_iota = self.control_gradient(control, gradient)
+        before = control.lam, control.sigma, control.iota
         control.lam = max(control.lam - self.lambda_lr * by_lambda, 0.0)
         control.sigma = min(max(control.sigma - self.sigma_lr * by_sigma, 0.0), MAX_SIGMA)
         control.iota = max(control.iota - self.iota_lr * by_iota, 0.0)
+        self.state["sums"] += np.subtract((control.lam, control.sigma, control.iota), before)
 
     def _reward(self, update: Update) -> None:
         """Train the meta-model by the reward of a merge, if there was one."""

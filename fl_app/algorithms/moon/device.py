@@ -36,8 +36,12 @@ class MOONTrainer(LocalTrainer):
         **settings: Any,
     ) -> None:
         super().__init__(task, **settings)
-        require_at_least("client.contrast", contrast, 0, "features would flee the global model's")
-        require_positive("client.temperature", temperature, "similarities are divided by it")
+        require_at_least(
+            "algorithm.client.contrast", contrast, 0, "features would flee the global model's"
+        )
+        require_positive(
+            "algorithm.client.temperature", temperature, "similarities are divided by it"
+        )
         self.contrast = contrast
         self.temperature = temperature
         self._received, self._previous = (_Frozen(self.model.twin()) for _ in range(2))

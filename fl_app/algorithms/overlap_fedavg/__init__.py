@@ -12,23 +12,28 @@ waits.
 Server, once all N uploads are in, with p_k = n_k / n and momentum V = 0 at first:
 
     d    = sum_k p_k (w_{t-1} - u_k)
-    d_ah = d + (lambda / eta) d .* d .* (w_t - w_{t-1})
+    d_ah = d + c .* (w_t - w_{t-1})
     V    = beta V + d_ah + beta (d_ah - d),    w_{t+1} = w_t - V
 
-which is equation 8 with g = d / eta: eta remains only in the compensation. If the clients' rate
-falls from version to version, eta is the rate of the current exchange, eta = eta_0 lr_decay^t.
+    c    = (lambda / eta) d .* d                              compensation_form="gradient"
+    c    = lambda d .* d                                      "scaled"
+    c    = lambda (sum_k p_k (w_{t-1} - u_k) .* (w_{t-1} - u_k))^2       "code"
+
+The three forms are three readings of the compensation. "gradient" is equation 6 with true
+gradients: equation 8 with g = d / eta, in which eta remains only in c. If the clients' rate falls
+from version to version, eta is the rate of the current exchange, eta_0 lr_decay^t. "scaled" is
+Section 6.1: clients send gradients that are scaled by eta, so the server takes eta = 1. "code" is
+the authors' code: eta = 1, the mean of the clients' squares, and that squared once more.
 
 Symbols: eta_0 server_lr (the clients' rate), lambda compensation, beta momentum, E_max
 max_local_epochs.
 
 Deviations: Algorithm 3 line 3 has the opposite sign and line 10 leaves out beta; equation 8 is
-followed, unless ``nesterov="algorithm"``: V = beta V + d_ah + (d_ah - d). Squares are those of the
-mean displacement d; ``squares="per_client"`` takes the mean of the clients' squares (eq. 11),
-``squares="code"`` the square of that mean, as in the authors' code. The first cycle has no global
-model before w_0, so devices train twice from w_0. With the client's ``bootstrap="continue"`` they
-go on from their own model instead, as in the authors' code: the second upload, relative to w_0,
-then holds both cycles, though the server has applied the first one. A device answers an order with
-the training that it did before the order came, so each device has one order under way.
+followed, unless ``nesterov="algorithm"``: V = beta V + d_ah + (d_ah - d). The first cycle has no
+global model before w_0, so devices train twice from w_0. With the client's ``bootstrap="continue"``
+they go on from their own model instead, as in the authors' code: the second upload, relative to
+w_0, then holds both cycles, though the server has applied the first one. A device answers an order
+with the training that it did before the order came, so each device has one order under way.
 
 All N clients take part in every exchange, so all wait for a client that fails or is absent. If a
 client leaves for good, a simulation ends ("nothing is under way") and real nodes wait. If a client
@@ -59,13 +64,12 @@ class OverlapFedAvg(AsyncStrategy):
     """Averages displacements that are one version old, with compensation and Nesterov momentum.
 
     Args:
-        server_lr: eta_0, the clients' rate.
+        server_lr: eta_0, the clients' rate; read by ``compensation_form="gradient"`` alone.
         lr_decay: factor of the clients' rate from version to version.
         compensation: lambda.
         momentum: beta.
         nesterov: factor of d_ah - d in the velocity, beta (``"equation"``) or 1 (``"algorithm"``).
-        squares: what the compensation is made of, ``"mean"`` (d .* d), ``"per_client"``
-            (sum_k p_k d_k .* d_k) or ``"code"`` (the square of the latter).
+        compensation_form: the reading of c, ``"gradient"``, ``"scaled"`` or ``"code"``.
         max_local_epochs: E_max, epochs of a cycle.
 
     Examples:
@@ -89,8 +93,8 @@ class OverlapFedAvg(AsyncStrategy):
     nesterov: str = bounded(
         "equation", one_of("equation", "algorithm"), "no other velocity is known"
     )
-    squares: str = bounded(
-        "mean", one_of("mean", "per_client", "code"), "no other squares are known"
+    compensation_form: str = bounded(
+        "gradient", one_of("gradient", "scaled", "code"), "the paper and its code have no other"
     )
     max_local_epochs: int = bounded(5, count(), "nothing would be trained")
 
@@ -115,16 +119,14 @@ class OverlapFedAvg(AsyncStrategy):
         mean = weighted_sum(weights, deltas)
         split = model.num_trainable
         d = -mean[:split]
-        # If the rate is too small for a float, clients do not move and d is 0.
-        eta = max(self.server_lr * self.lr_decay**model.version, SMALLEST)
-        scale = np.float32(self.compensation / eta)
-        if self.squares == "mean":
-            ahead = d + scale * d * d * (model.params - previous)[:split]
-        else:
-            squares = weighted_sum(weights, [delta[:split] ** 2 for delta in deltas])
-            if self.squares == "code":
-                squares *= squares
-            ahead = d + scale * squares * (model.params - previous)[:split]
+        scale = self.compensation
+        if self.compensation_form == "gradient":
+            # If the rate is too small for a float, clients do not move and d is 0.
+            scale /= max(self.server_lr * self.lr_decay**model.version, SMALLEST)
+        squares = d * d
+        if self.compensation_form == "code":
+            squares = weighted_sum(weights, [delta[:split] ** 2 for delta in deltas]) ** 2
+        ahead = d + np.float32(scale) * squares * (model.params - previous)[:split]
         beta = np.float32(self.momentum)
         factor = beta if self.nesterov == "equation" else np.float32(1)
         velocity = beta * self.state.get("velocity", np.float32(0)) + ahead + factor * (ahead - d)

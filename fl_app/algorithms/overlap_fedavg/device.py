@@ -34,7 +34,7 @@ class OverlapTrainer(LocalTrainer):
     def __init__(self, task: TrainingTask, *, bootstrap: str = "w0", **settings: Any) -> None:
         require(
             bootstrap in ("w0", "continue"),
-            "client.bootstrap",
+            "algorithm.client.bootstrap",
             bootstrap,
             "w0 or continue",
             "the second cycle can start from nothing else",

@@ -35,7 +35,7 @@ class SCAFFOLDTrainer(LocalTrainer):
         super().__init__(task, **settings)
         require(
             self.upload != "gradient",
-            "client.upload",
+            "algorithm.client.upload",
             self.upload,
             "model, delta or pseudo",
             "the control variate is estimated from local steps",

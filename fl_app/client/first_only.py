@@ -1,0 +1,38 @@
+"""Clients of WKAFL's published code, where only a client's first gradient is stale.
+
+NOTE: this is a defect, for comparison with the published numbers alone (arXiv:2203.01214). The code
+gives a client the server's own tensor in place of a copy. So from its second order on, a client's
+gradient is that of the server's model at the moment of its report. Its staleness is still counted
+from the model that it was sent.
+"""
+
+import math
+from dataclasses import replace
+from typing import ClassVar
+
+from fl_app.client.trainer import NOTHING, LocalTrainer
+from fl_app.core.types import Order, Upload, Vector
+
+
+class FirstOnlyTrainer(LocalTrainer):
+    """Asks for the newest model when it has finished, and computes its upload from that one."""
+
+    pauses: ClassVar[bool] = True
+    epochs: ClassVar[int] = 2  # the clock looks for a pause from the middle of an order on
+
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        if order.sequence == 0:
+            return super().train(order, out)
+        if order.config.get("continues", False):
+            vector = order.vector if order.vector.size else order.state["received"]
+            config = {key: value for key, value in order.config.items() if key != "continues"}
+            return super().train(replace(order, vector=vector, config=config, state={}), out)
+        return Upload(
+            NOTHING,
+            self.upload,
+            int(self.task.train_indices(order.client_id).size),
+            loss=0.0,
+            done=False,
+            progress=math.nextafter(1.0, 0.0),
+            state={"received": order.vector.copy()},
+        )
