@@ -36,7 +36,7 @@ $(installed): pyproject.toml constraints.txt
 	@touch $@
 
 .PHONY: run
-run: setup ## Run the main job: four algorithms compared on one task
+run: setup ## Run the main job: seven algorithms compared on one task
 	$(python) -m fl_app experiment=quickstart
 
 # Seconds that `make test` may take on two quiet cores. Processor time counts, so that a machine with
@@ -97,8 +97,9 @@ constraints: setup ## Renew constraints.txt with the newest versions
 	    --custom-compile-command "make constraints" --output-file constraints.txt pyproject.toml
 
 .PHONY: reference
-reference: setup ## Write docs/reference.md anew, from the comments in conf/
+reference: setup ## Write docs/reference.md and the signatures in docs/api/ anew
 	$(python) -m scripts.reference
+	$(python) -m scripts.signatures
 
 # --quiet would hide warnings from --strict.
 .PHONY: docs

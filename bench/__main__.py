@@ -27,7 +27,7 @@ def main() -> None:
         "--versions", type=int, default=500, help="of M, which runs 3 times as many"
     )
     parser.add_argument(
-        "--same-allocator", action="store_true", help="tune the limit's allocator like ours"
+        "--plain-limit", action="store_true", help="leave the limit's memory allocator as it is"
     )
     parser.add_argument(
         "--device",
@@ -55,7 +55,7 @@ def main() -> None:
                     workload,
                     options.repeats,
                     options.seconds,
-                    options.same_allocator,
+                    not options.plain_limit,
                 )
                 print(json.dumps(job.result()), flush=True)
         for workload in batches.WORKLOADS:

@@ -15,6 +15,8 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
+from fl_app.tasks.options import DECIDING, USUAL_CLIENTS
+
 _PACKAGE = Path(__file__).resolve().parent
 # Where the package is installed, it holds the configuration; in a clone and in the bundle that
 # Flower sends around, that lies beside it.
@@ -27,6 +29,16 @@ def _at_most(value: float, bound: float | None) -> float:
 
 # Defaults in conf/ such as ten clients at work, or all where there are fewer. None = no bound.
 OmegaConf.register_new_resolver("at_most", _at_most, replace=True)
+
+
+def _usual_clients(
+    owner: str | bool | None, partitioner: str | None = None, usual: int = USUAL_CLIENTS
+) -> int | None:
+    return None if owner or partitioner in DECIDING else usual
+
+
+# The default of num_clients. None = the data say how many there are (`fl_app.runner.validate`).
+OmegaConf.register_new_resolver("usual_clients", _usual_clients, replace=True)
 
 # Options of Hydra's plugins, and the extra of this project that installs each.
 PLUGINS = {
@@ -71,6 +83,13 @@ def _hydra_unused() -> Iterator[None]:
             GlobalHydra.instance().hydra = before
 
 
+# Keys of earlier versions, and what to give in their place.
+REPLACED = {
+    "algorithm.strategy.squares": "give algorithm.strategy.compensation_form=gradient, scaled or "
+    "code, three readings of the compensation"
+}
+
+
 def nearest(key: str, known: Sequence[str]) -> str:
     """Suggest up to three known keys for a mistyped one, as the end of an error message."""
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
@@ -107,6 +126,10 @@ def explain(error: HydraException, overrides: Sequence[str]) -> str:
 
 
 def _unknown(key: str, overrides: Sequence[str]) -> str:
+    typed = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    key = next((each for each in typed if each.startswith(f"{key}.")), key)  # Hydra's may be a part
+    if key in REPLACED:
+        return f"{key} is no key any more: {REPLACED[key]}"
     known = known_keys(overrides)
     if key in known:  # the first options of a sweep have it
         return f"unknown key {key!r} with one of the options that are swept: sweep that one apart"
@@ -115,7 +138,22 @@ def _unknown(key: str, overrides: Sequence[str]) -> str:
             f"unknown key {key!r}: not all cells of the experiment have it, but {cell} has: "
             f"give ++{key}=VALUE experiment.only=[{cell}]"
         )
+    if ends := [each for each in known if each.endswith(f".{key}")]:
+        return f"unknown key {key!r}; did you mean {' or '.join(ends)}?"
+    if options := _options_with(key):
+        return f"unknown key {key!r}; {options}"
     return f"unknown key {key!r}{nearest(key, known)}"
+
+
+def _options_with(key: str) -> str:
+    """Which options have a key, or one that ends so, as the end of an error message."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(CONF.glob("*/**/*.yaml")):
+        group = path.parent.relative_to(CONF).as_posix()
+        for full in _dotted(OmegaConf.to_container(OmegaConf.load(path)), group.replace("/", ".")):
+            if f".{full}".endswith(f".{key}") and not full.startswith("experiment."):
+                found.setdefault(f"{full} is a key of {group}=", []).append(path.stem)
+    return "; ".join(start + ", ".join(names) for start, names in found.items())
 
 
 def _cell_with(key: str, overrides: Sequence[str]) -> str | None:

@@ -8,10 +8,13 @@ memory forbids it.
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fl_app.client.backend import has_torch
-from fl_app.flower import names, wire
-from fl_app.node import resident
-from fl_app.node.handler import MessageHandler
+from fl_app.core.extras import told_beside_flower
+
+with told_beside_flower():
+    from fl_app.client.backend import has_torch
+    from fl_app.flower import names, wire
+    from fl_app.node import resident
+    from fl_app.node.handler import MessageHandler
 
 app = ClientApp()
 handler = MessageHandler()

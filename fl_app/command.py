@@ -23,11 +23,13 @@ from fl_app.core.files import SWEEP_ENDED, unwritable
 from fl_app.help import help_on, version
 from fl_app.runner import signals
 
+SWEEP_FILES = {"multirun.yaml", SWEEP_ENDED}  # in the folder of every sweep
 BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
 PIPE_CLOSED = 141  # a shell's exit status for a command that writes to a closed pipe
 PRINTS = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i"}  # these run nothing
 
 _sweep: list[str] = []  # folder of the sweep, if the command is one
+_made: list[Path] = []  # folders that the command makes, each before its parent
 _failures: list[int] = []  # exit status of each job of a sweep that failed
 _hydra: Any = None  # Hydra's own configuration, of the sweep or of the latest job
 
@@ -54,20 +56,24 @@ class Failed(JobReturn):
 class Hooks(Callback):
     """Callbacks for Hydra: they note a sweep's folder and silence Hydra about failed jobs."""
 
+    def on_run_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Note which folders the run makes."""
+        _note_missing(Path(config.hydra.run.dir))
+
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Note the sweep's folder in the main process, whichever process runs the jobs."""
         global _hydra
         _hydra = config.hydra
+        folder = Path(_hydra.sweep.dir)
+        _note_missing(folder)
         _sweep[:] = [_hydra.sweep.dir]
-        mark = Path(_hydra.sweep.dir) / SWEEP_ENDED
-        if mark.exists():  # of an earlier sweep in this folder
-            mark.unlink()
+        with suppress(OSError):  # of an earlier sweep; a job tells what is wrong with the folder
+            (folder / SWEEP_ENDED).unlink()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Leave a file by which a report that watches the sweep knows that no job follows."""
         folder = Path(config.hydra.sweep.dir)
-        if folder.is_dir():  # else every job was refused
-            (folder / SWEEP_ENDED).touch()
+        (folder / SWEEP_ENDED).touch()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Keep Hydra from printing a line of its own for a job that failed."""
@@ -110,18 +116,30 @@ def _job(config: DictConfig) -> float | None:
         raise Ended from error
     except (ValueError, RunError, BrokenPipeError) as error:
         if not sweeps:
-            if not any(word.startswith("hydra.run.dir=") for word in job.overrides.hydra):
-                made = Path(job.runtime.output_dir)
-                with suppress(OSError):  # it holds files
-                    made.rmdir()
-                    made.parent.rmdir()
             raise Ended from error
+        with suppress(OSError):  # it holds files
+            Path(job.runtime.output_dir).rmdir()
         if parallel or not job.sweeper._target_.startswith(BASIC):
             raise
         words = " ".join(job.overrides.task)
         print(f"error: job {job.job.num} ({words}): {_sentence(error)}", file=sys.stderr)
         _failures.append(_status(error))
         return None
+
+
+def _note_missing(folder: Path) -> None:
+    _made[:] = [path for path in (folder, *folder.parents) if not path.exists()]
+
+
+def _remove_made() -> None:
+    """Remove the folders that the command has made, if it ran nothing."""
+    with suppress(OSError):  # they hold files of runs
+        for folder in _made:
+            if {path.name for path in folder.iterdir()} <= SWEEP_FILES:
+                for path in folder.iterdir():
+                    path.unlink()
+            folder.rmdir()
+            _sweep.clear()
 
 
 def _run(config: DictConfig) -> float | None:
@@ -165,8 +183,8 @@ def command(words: Sequence[str]) -> int:
 def _command(words: Sequence[str]) -> int:
     # With this, Hydra raises its errors instead of printing them.
     os.environ["HYDRA_FULL_ERROR"] = "1"
-    _sweep.clear()
-    _failures.clear()
+    for each in (_sweep, _made, _failures):
+        each.clear()
     if "--version" in words:
         print(f"fl-app {version()}")
         return 0
@@ -192,6 +210,8 @@ def _command(words: Sequence[str]) -> int:
         return _failed(ValueError(unwritable(error.filename, error)), words)
     if signals.received is not None:  # the jobs are other processes, and have ended
         return _interrupted(words)
+    if _failures:
+        _remove_made()
     if not PRINTS & set(words):
         _print_report_command()
     if _failures:
@@ -211,6 +231,7 @@ def _failed(error: BaseException | None, words: Sequence[str]) -> int:
     # Sweepers raise other errors for interrupted jobs.
     if signals.received is not None and not isinstance(error, RunError):
         return _interrupted(words)
+    _remove_made()
     text = explain(error, words) if isinstance(error, HydraException) else _sentence(error)
     print(f"error: {text}", file=sys.stderr)
     return _status(error)

@@ -16,7 +16,7 @@ Asynchronous federated learning on Flower: many unequal clients, several algorit
 
 Usage: fl-app [-m] [KEY=VALUE ...]      (or: python -m fl_app ...)
 
-  fl-app experiment=quickstart                            compare four algorithms
+  fl-app experiment=quickstart                            compare seven algorithms
   fl-app algorithm=fedasync num_versions=2000             one run
   fl-app algorithm=fedbuff algorithm.schedule.buffer_size=5 partition.alpha=0.1 seed=3
   fl-app -m algorithm=fedasync,fedbuff seed=0,1,2         a sweep: six runs

@@ -1,42 +1,54 @@
 """The ServerApp of ``flwr run .``, in simulation and deployment.
 
 The run config's key ``overrides`` holds the overrides of the command line, as in
-``flwr run . --run-config "overrides='algorithm=fedasync num_versions=500'"``.
+``flwr run . --run-config "overrides='algorithm=fedasync num_versions=500'"``. The keys `KEYS` say
+the same of the configuration's keys of these names.
 """
 
 import logging
+import os
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from hydra import compose, initialize_config_dir
-from hydra.errors import HydraException
 
-from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
-from fl_app.core import json_log
-from fl_app.runner.run import run
+from fl_app.core.extras import told_beside_flower
+
+with told_beside_flower():
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+
+    from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
+    from fl_app.core import json_log
+    from fl_app.runner.run import run
+
+KEYS = ("algorithm", "task", "num-clients", "num-versions", "seed")
+# Of a run of which neither the length nor an override is given: a quarter of a minute on the two
+# nodes that Flower simulates, which do at most ten orders a second each.
+SHORT = ("num_versions=null", "max_updates=250")
 
 log = logging.getLogger("flwr")
 
 app = ServerApp()
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else Ray, started later, warns
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the configuration of ``overrides`` on the nodes of the grid.
+    """Run the configuration of the run config on the nodes of the grid.
 
     Raises:
-        ValueError: an override is refused.
+        ValueError: a key or an override is refused.
         RunError: the run could not continue.
     """
     json_log.install()
-    overrides = shlex.split(str(context.run_config.get("overrides", "")))
-    if not any(override.startswith("runtime=") for override in overrides):
-        overrides.append("runtime=flower")
+    overrides = overrides_of(context.run_config)
     # Without `output` the folder depends on where the SuperLink was started, so it is logged.
     output = str(context.run_config.get("output", "")) or f"outputs/flower-{context.run_id}"
     folder = Path(output).resolve()
+    log.info("python -m fl_app %s", shlex.join(overrides))
     log.info("Files go to %s", folder)
     refuse_dots(overrides)
     try:
@@ -47,3 +59,21 @@ def main(grid: Grid, context: Context) -> None:
     except HydraException as error:
         # Hydra's own traceback would hide the reason.
         raise ValueError(explain(error, overrides)) from None
+    log.info("The run has ended: its files are in %s", folder)
+
+
+def overrides_of(run_config: Mapping[str, object]) -> list[str]:
+    """The overrides, as after ``python -m fl_app``, that a run config stands for.
+
+    Args:
+        run_config: of Flower; empty values mean this project's defaults.
+    """
+    own = shlex.split(str(run_config.get("overrides", "")))
+    given = {key.replace("-", "_"): str(run_config.get(key, "")) for key in KEYS}
+    words = [f"{key}={value}" for key, value in given.items() if value]
+    if not own and not given["num_versions"]:
+        words += SHORT
+    words += own
+    if not any(word.startswith("runtime=") for word in words):
+        words.append("runtime=flower")
+    return words

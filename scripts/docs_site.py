@@ -1,7 +1,8 @@
 """A hook of MkDocs: files from outside of docs/ as pages of the site.
 
 README, CONTRIBUTING and CHANGELOG lie where hosts of repositories show them, and examples where
-they run. Their links, and those to them, are changed to links within the site.
+they run. Their links, and those to them, are changed to links within the site. The signatures that
+`scripts.signatures` wrote into the pages of the API are left out: the site has them in full.
 """
 
 import re
@@ -20,6 +21,8 @@ PLACES = {
     **{f"examples/{path.name}": f"examples/{path.stem}.md" for path in EXAMPLES},
 }
 OUTSIDE = re.compile(rf"(?<=\]\()(?:\.\./)?({'|'.join(map(re.escape, PLACES))})(?=[#)])")
+# A name of the API with its options, and its signatures behind it.
+SIGNATURES = re.compile(r"^(::: .*\n(?:    .*\n)*)\n```python\n[\s\S]*?\n```\n", re.MULTILINE)
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
@@ -35,5 +38,5 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Change the links to these files."""
-    return OUTSIDE.sub(lambda link: PLACES[link[1]], markdown)
+    """Change the links to these files, and leave out signatures."""
+    return OUTSIDE.sub(lambda link: PLACES[link[1]], SIGNATURES.sub(r"\1", markdown))

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 
 @contextmanager
@@ -25,3 +26,14 @@ def started(
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def processes_of(home: Path) -> dict[int, str]:
+    """Command lines of the processes whose home for Flower lies in a folder, by their ids."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # gone meanwhile, or somebody else's
+            if f"FLWR_HOME={home}".encode() in (process / "environ").read_bytes():
+                command = (process / "cmdline").read_text().replace("\0", " ")
+                found[int(process.name)] = command
+    return found

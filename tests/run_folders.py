@@ -135,6 +135,7 @@ SUMMARY = {
     "bytes_down": 2_500_000,
     "bytes_up": 1_000_000,
     "updates_per_second": 812.4,
+    "work_per_update": "10 steps",
     "stopped": "num_versions",
 }
 

@@ -15,6 +15,7 @@ from fl_app.api.run import carry_out, new_folder
 from fl_app.api.settings import Setting, plan_of, without
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
+from fl_app.record.trouble import told_of_trouble
 from fl_app.report import TARGET_ACCURACY, Table
 from fl_app.report.cells import Cell
 from fl_app.report.reading import is_cell, read_run
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
 # Fields of a row of the table, in the order of its columns; of some the spread says something.
 SPREAD = (*OF_SCORE, *OF_TARGET, "mean_staleness")
-COLUMNS = (*SPREAD, "mb_down", "mb_up", "client_updates", "failures", "rejected", "stopped")
+COLUMNS = (
+    *(*SPREAD, "mb_down", "mb_up", "client_updates", "at_work", "work_per_update"),
+    *("failures", "rejected", "stopped"),
+)
 
 
 def compare(
@@ -98,7 +102,9 @@ def _plans(
         for seed in seeds:
             suffix = "" if len(seeds) == 1 else f"-seed{seed}"
             try:
-                plans[name + suffix] = plan_of([*without(common, mine), *mine], task, seed)
+                plan = plan_of([*without(common, mine), *mine], task, seed)
+                plan.config.experiment.only = [*cells]  # by which a report orders them
+                plans[name + suffix] = plan
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
     return plans
@@ -135,7 +141,7 @@ class Comparison:
 
     @property
     def table(self) -> pd.DataFrame:
-        """A row per run: means over the seeds, and in ``..._std`` population standard deviations.
+        """A row per run: means over the seeds, and in ``..._std`` sample deviations (n - 1).
 
         The columns are those of ``table.csv`` (`fl_app.report.table.Row`). A value is missing where
         it is unknown for a seed.
@@ -150,7 +156,7 @@ class Comparison:
                     row[f"{name}_std"] = getattr(std, field)
             rows[mean.label] = row
         frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("run")
-        numbers = frame.columns.drop(["seeds", "stopped"])
+        numbers = frame.columns.drop(["seeds", "work_per_update", "stopped"])
         return frame.astype(dict.fromkeys(numbers, float))  # None is NaN
 
     def plot(self) -> "Plot":
@@ -177,7 +183,9 @@ class Comparison:
 
     @property
     def _note(self) -> str:
-        return f"{self._rows.work} Files: {self._folder}".strip()
+        trouble = told_of_trouble({cell.name: cell.summary for cell in self._cells})
+        told = (self._rows.deviation, self._rows.work, trouble and f"{trouble}.")
+        return " ".join(filter(None, (*told, f"Files: {self._folder}")))
 
     def _shown(self) -> pd.DataFrame:
         """The most important columns as texts."""
@@ -188,6 +196,8 @@ class Comparison:
             "seconds_to_target": (f"first at {self._target:.0%}, s", "{:,.1f}"),
             "mean_staleness": ("mean staleness", "{:.1f}"),
             "client_updates": ("client updates", "{:,.0f}"),
+            "at_work": ("clients at work", "{:,.0f}"),
+            "work_per_update": ("work per update", "{}"),
             "stopped": ("ended by", "{}"),
         }
         series = self._rows.of_series()

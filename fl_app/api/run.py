@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_limits
 from fl_app.api.result import Result
 from fl_app.api.settings import Setting, plan_of
 from fl_app.core.errors import RunError
+from fl_app.record.trouble import told_of_trouble
 from fl_app.report.reading import is_cell
 from fl_app.runner.jobs import Plan
 from fl_app.runner.run import run_cells
@@ -80,6 +81,8 @@ def carry_out(
         problems, interrupted = {}, True
     else:
         problems, interrupted = ran.problems, ran.interrupted
+        if show and (told := told_of_trouble(ran.summaries)):
+            print(told)
     if interrupted:
         print(f'interrupted; to go on, add output="{folder}" and "resume=auto" to the same call')
     return problems

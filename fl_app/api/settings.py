@@ -9,9 +9,11 @@ from omegaconf import DictConfig
 from fl_app.cli import CONF, compose
 from fl_app.client.build import COMMON_KEYS
 from fl_app.core.errors import require
+from fl_app.runner.cells import given_keys
+from fl_app.runner.equal import equalise
 from fl_app.runner.given import Given, describe
 from fl_app.runner.jobs import Plan
-from fl_app.runner.validate import validate_config
+from fl_app.runner.validate import count_owners, validate_config
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 
@@ -32,7 +34,7 @@ ELSEWHERE = {
 def plan_of(
     settings: Sequence[Setting], task: "TrainingTask | None" = None, seed: int | None = None
 ) -> Plan:
-    """The plan of a run; no data are loaded.
+    """The plan of a run; data are loaded only to count their owners.
 
     Args:
         settings: in any order: overrides, as on the command line; a strategy, in place of
@@ -88,7 +90,9 @@ def plan_of(
             "everything from a configuration, and no object reaches them; name task and algorithm "
             "in the overrides of `flwr run` or `python -m fl_app`"
         )
+    equalise(config, given_keys(overrides), own_schedule="schedule" in objects)
     describe(config, given)
+    count_owners(config)
     validate_config(config, given)
     return Plan(config, overrides, given)
 

@@ -54,7 +54,7 @@ class ArrayModel:
     def __init__(self, network: Network, private: Sequence[str] = ()) -> None:
         self.module = network
         arrays = dict(network.parameters)
-        own = matching("client.private", private, arrays)
+        own = matching("algorithm.client.private", private, arrays)
         self.frozen = {name: arrays[name] for name in arrays if name in network.frozen}
         check_parts(arrays, self.frozen, own, private)
         self.private = {name: arrays[name] for name in arrays if name in own}

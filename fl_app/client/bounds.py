@@ -44,26 +44,38 @@ def check_training(
     Raises:
         ValueError: naming key, value, bound and consequence.
     """
-    require(upload in KINDS, "client.upload", upload, f"one of {', '.join(KINDS)}", "unknown")
-    require_positive("client.local_lr", local_lr, "training would not move")
-    require_count("client.batch_size", batch_size, "a batch would be empty")
-    require_count("client.local_epochs", local_epochs, "nothing would be trained")
+    require(
+        upload in KINDS, "algorithm.client.upload", upload, f"one of {', '.join(KINDS)}", "unknown"
+    )
+    require_positive("algorithm.client.local_lr", local_lr, "training would not move")
+    require_count("algorithm.client.batch_size", batch_size, "a batch would be empty")
+    require_count("algorithm.client.local_epochs", local_epochs, "nothing would be trained")
     if local_steps is not None:
-        require_count("client.local_steps", local_steps, "nothing would be trained")
-    require_at_least("client.momentum", momentum, 0, "steps would oscillate")
-    require(momentum < 1, "client.momentum", momentum, "below 1", "steps would grow for ever")
-    require_at_least("client.weight_decay", weight_decay, 0, "weights would grow for ever")
-    require_at_least("client.proximal", proximal, 0, "training would flee the received model")
-    require(0 < lr_decay <= 1, "client.lr_decay", lr_decay, "in (0, 1]", "rates would grow")
+        require_count("algorithm.client.local_steps", local_steps, "nothing would be trained")
+    require_at_least("algorithm.client.momentum", momentum, 0, "steps would oscillate")
+    require(
+        momentum < 1, "algorithm.client.momentum", momentum, "below 1", "steps would grow for ever"
+    )
+    require_at_least(
+        "algorithm.client.weight_decay", weight_decay, 0, "weights would grow for ever"
+    )
+    require_at_least(
+        "algorithm.client.proximal", proximal, 0, "training would flee the received model"
+    )
+    require(
+        0 < lr_decay <= 1, "algorithm.client.lr_decay", lr_decay, "in (0, 1]", "rates would grow"
+    )
     if max_grad_norm is not None:
-        require_positive("client.max_grad_norm", max_grad_norm, "nothing would be trained")
+        require_positive(
+            "algorithm.client.max_grad_norm", max_grad_norm, "nothing would be trained"
+        )
     if private is not None:
-        require_patterns("client.private", private, "nothing would be private")
+        require_patterns("algorithm.client.private", private, "nothing would be private")
         require(
             upload != "gradient",
-            "client.upload",
+            "algorithm.client.upload",
             upload,
-            "model, delta or pseudo with client.private",
+            "model, delta or pseudo with algorithm.client.private",
             "clients take no steps, so private parameters would never be trained",
         )
     return Compression(dtype=upload_dtype, top_k=top_k, kind=upload)

@@ -32,7 +32,7 @@ M_MMAP_MAX = -4
 
 
 # Keys below `task` that every task has: `complete_task` and `build_model` do what they say.
-COMMON_KEYS = ("holdout", "weights", "trainable")
+COMMON_KEYS = ("holdout", "loss", "weights", "trainable")
 
 
 def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
@@ -62,13 +62,25 @@ def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
         {"backend": backend},
         leave_out=COMMON_KEYS,
         partition=instantiate(config.partition),
-        num_clients=config.num_clients or 1,  # null: the nodes are the clients
+        # Without owners, null says that the nodes are the clients.
+        num_clients=None if owners_decide(config) else config.num_clients or 1,
         seed=config.seed,
     )
     if hasattr(task, "check_model"):
         _check_model(config, task)
     complete = complete_task(config, task)
     return complete if data is None else with_any_id(complete)
+
+
+def owners_decide(config: DictConfig) -> bool:
+    """Whether the data decide how many clients there are, by owners or by their partitioner."""
+    if config.num_clients is not None or config.runtime.get("name") == "deployment":
+        return False
+    if config.task.get("client"):
+        return True
+    return "_target_" in config.partition and getattr(
+        instantiate(config.partition), "decides", False
+    )
 
 
 def configured_backend(config: DictConfig) -> str:
@@ -112,6 +124,16 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
             "it does not know how to keep examples for validation (`fl_app.tasks.task.Task` does)",
         )
         task = task.with_holdout(holdout, config.seed)
+    loss = config.task.get("loss")
+    if loss is not None:
+        require(
+            hasattr(task, "with_loss"),
+            "task.loss",
+            loss,
+            f"null with a {type(task).__name__}",
+            "it has a loss of its own (`fl_app.tasks.task.Task` takes another)",
+        )
+        task = task.with_loss(loss)
     trainable = config.task.get("trainable")
     if trainable is not None:
         # Imported here: checks of a configuration import this module, and not torch.
@@ -229,7 +251,7 @@ def instantiate(
     if make is None:
         make = locate(target)
     keywords = {
-        str(key): instantiate(DictConfig(value)) if _has_target(value) else value
+        str(key): instantiate(node[key]) if _has_target(value) else value
         for key, value in settings.items()
         if key not in leave_out
     }

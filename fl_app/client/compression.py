@@ -41,18 +41,24 @@ class Compression:
     def __init__(self, *, dtype: str, top_k: float | None, kind: str) -> None:
         require(
             dtype in DTYPES,
-            "client.upload_dtype",
+            "algorithm.client.upload_dtype",
             dtype,
             f"one of {', '.join(DTYPES)}",
             "the server could not read it",
         )
         if top_k is not None:
-            require(0 < top_k <= 1, "client.top_k", top_k, "in (0, 1]", "it is a share of entries")
+            require(
+                0 < top_k <= 1,
+                "algorithm.client.top_k",
+                top_k,
+                "in (0, 1]",
+                "it is a share of entries",
+            )
             require(
                 kind != "model",
-                "client.top_k",
+                "algorithm.client.top_k",
                 top_k,
-                "null with client.upload=model",
+                "null with algorithm.client.upload=model",
                 "most of a model's entries matter; displacements and gradients can be sparse",
             )
         self.dtype = np.dtype(dtype)

@@ -56,7 +56,7 @@ class FlatModel:
         tensors: dict[str, Tensor] = self.module.state_dict(keep_vars=True)
         first: dict[int, str] = {}
         self._first_names = {n: first.setdefault(id(t), n) for n, t in tensors.items()}
-        own = {self._first_names[n] for n in matching("client.private", private, tensors)}
+        own = {self._first_names[n] for n in matching("algorithm.client.private", private, tensors)}
         once = {name: tensors[name] for name in first.values()}
         params = {name: t for name, t in once.items() if isinstance(t, nn.Parameter)}
         self.frozen = {name: p for name, p in params.items() if not p.requires_grad}

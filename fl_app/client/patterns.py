@@ -43,7 +43,7 @@ def check_parts(
     """
     if both := [name for name in frozen if name in own]:
         raise ValueError(
-            f"client.private={list(private)} matches frozen parameters "
+            f"algorithm.client.private={list(private)} matches frozen parameters "
             f"({names_of(both)}): what is not trained is equal on all clients; match trainable "
             "parameters only"
         )
@@ -54,7 +54,7 @@ def check_parts(
         )
     if all(name in own or name in frozen for name in params):
         raise ValueError(
-            f"client.private={list(private)} matches all trainable parameters, so "
+            f"algorithm.client.private={list(private)} matches all trainable parameters, so "
             "clients would share nothing: leave some of them out"
             if own
             else "the model has no parameters: nothing would be trained"

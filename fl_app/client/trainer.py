@@ -224,7 +224,7 @@ class LocalTrainer(NumPyClient):
         if private:
             require(
                 not cls.overlaps,
-                "client.private",
+                "algorithm.client.private",
                 list(private),
                 f"null with {cls.__name__}",
                 "it trains for orders that it has not received, and private parameters would be "
@@ -241,6 +241,14 @@ class LocalTrainer(NumPyClient):
     def epochs(self) -> int:
         """Number of equal parts of an order; a client can pause or stop after each part."""
         return 1 if self.local_steps is not None else self.local_epochs
+
+    @property
+    def work_per_update(self) -> str:
+        """What a client does for one upload, in words."""
+        if self.upload == "gradient":
+            return "1 mini-batch"
+        number, unit = (self.local_steps, "step") if self.local_steps else (self.epochs, "epoch")
+        return f"{number} {unit}{'s' * (number > 1)}"
 
     @property
     def pauses(self) -> bool:

@@ -72,19 +72,19 @@ class Algorithm(ABC):
     def __post_init__(self) -> None:
         """Check the values and reset `state` and `report`; `__init__` of dataclasses calls it."""
         if is_dataclass(self):
-            check_bounds("strategy", self)
+            check_bounds("algorithm.strategy", self)
         require(
             self.clip_norm is None or self.clip_norm > 0,
-            "strategy.clip_norm",
+            "algorithm.strategy.clip_norm",
             self.clip_norm,
             "above 0 or null",
             "nothing would be left of an upload",
         )
         require(
             self.lr_schedule is None or isinstance(self.lr_schedule, LinearDecay),
-            "strategy.lr_schedule",
+            "algorithm.strategy.lr_schedule",
             self.lr_schedule,
-            "null or a schedule with keys of its own, such as strategy.lr_schedule.to",
+            "null or a schedule with keys of its own, such as algorithm.strategy.lr_schedule.to",
             "the factor of the rate would be unknown",
         )
         self.state: dict[str, Any] = {}

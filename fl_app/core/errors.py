@@ -82,5 +82,9 @@ class Stalled(RunError):
     """Nothing is under way and nothing may start, or clients do nothing but fail."""
 
 
+class ClientError(RunError):
+    """A client's code raised an error that is neither divergence nor a fault of its device."""
+
+
 class Interrupted(RunError):
     """Ctrl-C: what was done so far is written out."""

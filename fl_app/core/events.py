@@ -21,6 +21,9 @@ class Dispatched:
         order: the order's number.
         version: of the model that the client receives.
         bytes: sent to the client.
+        parts: seconds of download, training and upload, as planned; None where they are unknown or
+            transfers take no time.
+        beside: True where the client trains and transfers at the same time; else None.
     """
 
     kind: ClassVar[str] = "dispatch"
@@ -29,6 +32,8 @@ class Dispatched:
     order: int
     version: int
     bytes: int = 0
+    parts: Sequence[float] | None = None
+    beside: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,7 @@ class Failed:
     Attributes:
         base_version: of the model that the client was given.
         reason: what went wrong.
+        raised: whether the client's code raised an error (`fl_app.core.bugs`).
     """
 
     kind: ClassVar[str] = "failure"
@@ -131,6 +137,7 @@ class Failed:
     order: int
     base_version: int
     reason: str = ""
+    raised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,18 +365,19 @@ KEYS = {cls: tuple(f.name for f in fields(cls) if f.name != OPEN.get(cls)) for c
 def to_json(event: Event) -> dict[str, Any]:
     """The event as one flat JSON object, `kind` and `t` first.
 
-    None is left out of `Rejected`, and a `busy` that is None out of `Aggregated`.
+    None is left out of `Rejected`, what may be None out of `Dispatched` and `Aggregated`, and a
+    `raised` that is false out of `Failed`.
     """
     cls = type(event)
     flat: dict[str, Any] = {"kind": cls.kind}
     for key in KEYS[cls]:
         flat[key] = getattr(event, key)
-    if isinstance(event, Aggregated) and event.busy is None:
-        del flat["busy"]
+    if isinstance(event, Failed) and not event.raised:
+        del flat["raised"]
+    if cls in (Dispatched, Aggregated, Rejected):
+        flat = {key: value for key, value in flat.items() if value is not None}
     if cls in OPEN:
         flat.update(getattr(event, OPEN[cls]))
-    elif cls is Rejected:
-        return {key: value for key, value in flat.items() if value is not None}
     return flat
 
 

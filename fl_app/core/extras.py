@@ -1,5 +1,6 @@
 """Packages that only some commands need, and the extra of this project that installs each."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -44,6 +45,23 @@ def told_if_missing() -> Iterator[None]:
         if told := missing(error):
             raise MissingExtra(told) from error
         raise
+
+
+@contextmanager
+def told_beside_flower() -> Iterator[None]:
+    """A context for the imports of an app: Flower installs none of the packages that they need.
+
+    Raises:
+        ImportError: a package is not installed where Flower runs; the message says what to do.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f"{error.name} is not installed in {sys.prefix}, where Flower runs this app: `make "
+            "setup` or `pip install -e '.[server,simulation]'` installs it; then stop the "
+            "SuperLink, since it keeps the environment in which it was started"
+        ) from error
 
 
 def missing(error: BaseException | None) -> str | None:

@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import struct
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -70,6 +71,16 @@ def unwritable(folder: object, error: OSError) -> str:
         "(hydra.run.dir=..., of a sweep hydra.sweep.dir=..., of a search search.folder=..., in "
         "Python output=...)"
     )
+
+
+def try_to_write(folder: Path) -> None:
+    """Write a file into a folder and remove it: permissions alone do not tell of a read-only disk.
+
+    Raises:
+        OSError: there is no such folder, or no file can be written there.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"x")
 
 
 @contextmanager

@@ -21,10 +21,16 @@ class LinearDecay:
     versions: int | None = 1
 
     def __post_init__(self) -> None:
-        require(0 <= self.to <= 1, "lr_schedule.to", self.to, "in [0, 1]", "it is a fraction")
+        require(
+            0 <= self.to <= 1,
+            "algorithm.strategy.lr_schedule.to",
+            self.to,
+            "in [0, 1]",
+            "it is a fraction",
+        )
         if self.to < 1 or self.versions is not None:
             require_count(
-                "lr_schedule.versions",
+                "algorithm.strategy.lr_schedule.versions",
                 self.versions,
                 "the rate falls over so many (with num_versions=null it must be given)",
             )

@@ -116,6 +116,8 @@ class Update:
         client_id: whose it is.
         base_version: version of the global model that the client started from.
         order: number of the order that it answers; -1 of an update that is made by hand.
+        seconds: from the dispatch of its order until it arrived, on the run's clock, with a pause
+            in between; 0.0 of an update that is made by hand, and in a round of Flower's.
     """
 
     client_id: int
@@ -131,9 +133,17 @@ class Update:
     extra: Extra = field(default_factory=_no_extra)
     order: int = -1
     seal: bytes = b""
+    seconds: float = 0.0
 
     @classmethod
-    def of(cls, upload: Upload, client_id: int, base_version: int, order: int = -1) -> "Update":
+    def of(
+        cls,
+        upload: Upload,
+        client_id: int,
+        base_version: int,
+        order: int = -1,
+        seconds: float = 0.0,
+    ) -> "Update":
         """The upload of a client that started from `base_version`, as the server knows it did."""
         return cls(
             client_id,
@@ -149,6 +159,7 @@ class Update:
             upload.extra,
             order,
             upload.seal,
+            seconds,
         )
 
 
@@ -173,6 +184,7 @@ class Reply:
         number: of the order.
         upload: of a client that trained.
         error: why there is nothing.
+        traceback: of an error in the client's code (`fl_app.core.bugs`); "" = it is another one.
         scores: of a client that evaluated.
         supplied: bytes of the model's fixed part, if the client asked for it.
         together: whether it was computed in one operation with the replies to other orders.
@@ -181,6 +193,7 @@ class Reply:
     number: int
     upload: Upload | None = None
     error: str = ""
+    traceback: str = ""
     scores: Scores | None = None
     supplied: int = 0
     together: bool = False
@@ -273,16 +286,31 @@ class GlobalModel:
 
 
 class Parts(NamedTuple):
-    """Seconds of the three parts of an order: `download`, `training` and `upload`."""
+    """Seconds of the three parts of an order: `download`, `training` and `upload`.
+
+    Attributes:
+        work: the three parts of a client that trains while it transfers, all of whose time counts
+            as `training`; None = they are those above, one after the other.
+    """
 
     download: float
     training: float
     upload: float
+    work: tuple[float, float, float] | None = None
 
     @property
     def seconds(self) -> float:
         """Seconds from the dispatch of the order until its update arrives; inf = never."""
         return self.training + (self.download + self.upload)
+
+    @property
+    def logged(self) -> tuple[list[float] | None, bool | None]:
+        """`parts` and `beside` of `fl_app.core.events.Dispatched`."""
+        download, training, upload = work = self.work or self[:3]
+        if download == upload == 0:
+            return None, None
+        beside = sum(work) > self.seconds + 1e-6
+        return [round(each, 6) for each in (download, training, upload)], beside or None
 
 
 class Devices(Protocol):

@@ -111,8 +111,8 @@ class Overlapping:
         self._fleet = fleet
         usual = usual or fleet
         parts = [usual.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
-        epoch = max(training for _, training, _ in parts) / max_epochs
-        transfers = max(download + upload for download, _, upload in parts)
+        epoch = max(each.training for each in parts) / max_epochs
+        transfers = max(each.download + each.upload for each in parts)
         self.local_epochs = min(max(math.ceil(transfers / epoch - 1e-9), 1), max_epochs)
         self._share = self.local_epochs / max_epochs
 
@@ -121,10 +121,10 @@ class Overlapping:
 
         A client's first cycle does not overlap: its training needs the download.
         """
-        download, training, upload = self._work(client_id, sequence, now)
+        work = download, training, upload = self._work(client_id, sequence, now)[:3]
         if sequence == 0:
-            return Parts(0.0, download + training + upload, 0.0)
-        return Parts(0.0, max(training, download + upload), 0.0)
+            return Parts(0.0, download + training + upload, 0.0, work)
+        return Parts(0.0, max(training, download + upload), 0.0, work)
 
     def joules(
         self, client_id: int, sequence: int, now: float, elapsed: float = math.inf

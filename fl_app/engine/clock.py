@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from fl_app.core.types import Order, Reply, Vector
+from fl_app.core.types import Order, Parts, Reply, Vector
 from fl_app.engine.server import Work
 
 NO_VECTOR: Vector = np.empty(0, np.float32)
@@ -62,11 +62,15 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """The client `client_id` is gone for this `reason`, and so are its `orders`."""
+    """The client `client_id` is gone for this `reason`, and so are its `orders`.
+
+    `traceback` is as of `Reply`, if an error in its code is the reason.
+    """
 
     client_id: int
     orders: tuple[Order, ...] = ()
     reason: str = VANISHED
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +106,8 @@ class Clock(Protocol):
         """Seconds of the server's own work so far, by kind of work; None if that is unknown."""
         ...
 
-    def dispatch(self, order: Order) -> None:
-        """Give an order to its client."""
+    def dispatch(self, order: Order) -> Parts | None:
+        """Give an order to its client; the parts of a training order, None if they are unknown."""
         ...
 
     def continue_order(self, order: Order, progress: float) -> None:

@@ -18,7 +18,15 @@ from typing import Any
 import numpy as np
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.errors import Diverged, RunError, Stalled, require, require_at_least
+from fl_app.core.bugs import place_of
+from fl_app.core.errors import (
+    ClientError,
+    Diverged,
+    RunError,
+    Stalled,
+    require,
+    require_at_least,
+)
 from fl_app.core.events import (
     Aggregated,
     Arrived,
@@ -77,6 +85,7 @@ from fl_app.secure.server import SecureAggregation
 log = logging.getLogger(__name__)
 
 NO_STATE: State = {}
+MOST_BUGS = 20  # whose tracebacks are logged
 LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
 Evaluate = Callable[[int, Vector], Mapping[str, float] | Measurement]
@@ -150,6 +159,8 @@ class Engine:
         eval_every: versions between evaluations. The first and the last version are evaluated, too.
         client_evaluation: evaluations on clients; the last version is evaluated, too. Default none.
         guard: bounds on uploads, checked before the strategy is asked.
+        tolerates: whether the run goes on after an error in a client's code, whose order has
+            failed; False = the first one ends the run.
         secure: opens sums of masked uploads; then no other upload is accepted. None = uploads are
             not masked.
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
@@ -182,6 +193,7 @@ class Engine:
         eval_every: int = 1,
         client_evaluation: ClientEvaluation | None = None,
         guard: Guard | None = None,
+        tolerates: bool = True,
         secure: SecureAggregation | None = None,
         upload_bytes: int | None = None,
         fixed_bytes: int = 0,
@@ -217,6 +229,8 @@ class Engine:
         self._upload_bytes = upload_bytes
         self._fixed_bytes = fixed_bytes
         self._guard = Guard() if guard is None else guard
+        self._tolerates = tolerates
+        self._bugs: set[tuple[str, ...]] = set()  # places in the code whose errors were logged
         self._secure = secure
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
@@ -482,10 +496,13 @@ class Engine:
             self._idle.discard(client_id)
             self._busy[client_id] = order
             sent = vector.nbytes * (1 + len(extra))
-            self._emit(Dispatched(order.sent_at, client_id, order.number, self.version, sent))
+            parts = self._clock.dispatch(order)
+            logged = (None, None) if parts is None else parts.logged
+            self._emit(
+                Dispatched(order.sent_at, client_id, order.number, self.version, sent, *logged)
+            )
             if order.sequence == 0:
                 self._supply(order, self._fixed_bytes)
-            self._clock.dispatch(order)
 
     def _supply(self, order: Order, num_bytes: int) -> None:
         if num_bytes:
@@ -511,7 +528,7 @@ class Engine:
                 del self._busy[order.client_id]
                 self._becomes_idle(order.client_id)
                 if upload is None:
-                    self._fail(order, reply.error)
+                    self._fail(order, reply.error, reply.traceback)
                 else:
                     self._arrive(order, upload)
             case Expired(order):
@@ -529,13 +546,13 @@ class Engine:
             case Joined(client_id):
                 if client_id not in self._guard.benched:
                     self._idle.add(client_id)
-            case Left(client_id, orders, reason):
+            case Left(client_id, orders, reason, traceback):
                 self._idle.discard(client_id)
                 self._on_clients.leave(client_id)
                 for order in orders:
                     if not order.evaluates:
                         self._busy.pop(order.client_id, None)
-                    self._fail(order, reason)
+                    self._fail(order, reason, traceback)
                 self._end_evaluations()
 
     def _becomes_idle(self, client_id: int) -> None:
@@ -552,7 +569,8 @@ class Engine:
         self._clock.work("dispatch")
         vector, config, extra = NO_VECTOR, {**order.config, "continues": True}, NO_EXTRA
         if self.version > base_version:
-            paused = Update.of(upload, client_id, base_version, order.number)
+            seconds = now - order.sent_at
+            paused = Update.of(upload, client_id, base_version, order.number, seconds)
             vector, more = self._strategy.refresh(model, paused)
             require_vector(self._strategy, "refresh", vector, model.params.size)
             config |= {**more, "fresh_version": self.version}
@@ -567,7 +585,8 @@ class Engine:
         base_version = order.base_version
         if upload.base_version is not None:
             base_version = upload.base_version
-        update = Update.of(upload, order.client_id, base_version, order.number)
+        seconds = self._clock.now - order.sent_at
+        update = Update.of(upload, order.client_id, base_version, order.number, seconds)
         model = self._versions.model
         problem = malformed(self._strategy, model, order, upload)
         if self._secure is not None:
@@ -618,22 +637,36 @@ class Engine:
         if self._updates >= self._stop.updates:
             self.outcome.stopped = self.outcome.stopped or "updates"
 
-    def _fail(self, order: Order, reason: str) -> None:
+    def _fail(self, order: Order, reason: str, traceback: str = "") -> None:
         if order.evaluates:
             self._on_clients.end(order)
             reason = f"evaluation: {reason}"
-            now = self._clock.now
-            self._emit(Failed(now, order.client_id, order.number, order.base_version, reason))
+        else:
+            self._versions.release(order.base_version)
+            self._failures_in_a_row += 1
+        now, raised = self._clock.now, bool(traceback)
+        self._emit(Failed(now, order.client_id, order.number, order.base_version, reason, raised))
+        if raised:
+            self._tell_bug(order, reason, traceback)
+        if order.evaluates:
             self._end_evaluations()
             return
-        self._versions.release(order.base_version)
-        self._failures_in_a_row += 1
-        self._emit(
-            Failed(self._clock.now, order.client_id, order.number, order.base_version, reason)
-        )
         if reason.startswith(MALFORMED):
             self._bench(order.client_id, reason)
         self._check_alive(reason)
+
+    def _tell_bug(self, order: Order, reason: str, traceback: str) -> None:
+        """Log an error in a client's code, once for each place in the code; end the run with it."""
+        where = f"client {order.client_id}, order {order.number}"
+        place = place_of(traceback)
+        if place not in self._bugs and len(self._bugs) < MOST_BUGS:
+            self._bugs.add(place)
+            log.error("%s, raised an error:\n%s", where, traceback)
+        if not self._tolerates:
+            raise ClientError(
+                f"{where}: {reason}. With failures=tolerate such an order has failed, and the run "
+                "goes on"
+            )
 
     def _bench(self, client_id: int, reason: str) -> None:
         """Give a client no order any more, if its uploads were refused often enough."""
@@ -835,7 +868,7 @@ class Engine:
         scores = reply.scores
         problem = reply.error or unusable(scores, self._guard.max_examples or math.inf)
         if problem or scores is None:
-            self._fail(order, problem)
+            self._fail(order, problem, reply.traceback)
             return
         metrics = dict(sorted(scores.metrics.items()))  # a message does not keep their order
         self._on_clients.end(order, Scores(metrics, scores.num_examples))

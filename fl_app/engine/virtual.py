@@ -115,7 +115,7 @@ class VirtualClock:
     def busy(self) -> Mapping[str, float] | None:
         return None if self._server is None else dict(self._server.busy)
 
-    def dispatch(self, order: Order) -> None:
+    def dispatch(self, order: Order) -> Parts | None:
         self._idle_alarm = False
         if order.evaluates:
             # Its tie comes after those of all training orders, whose draws stay as they are.
@@ -123,7 +123,7 @@ class VirtualClock:
             if self._server is not None:
                 seconds += self._server.dispatch_delay
             self._plan(order, self._now + seconds, 1.0)
-            return
+            return None
         parts = self._devices.parts(order.client_id, order.sequence, self._now)
         if self._server is not None:
             parts = parts._replace(download=self._server.dispatch_delay + parts.download)
@@ -131,16 +131,17 @@ class VirtualClock:
         if self._counts_epochs and "local_epochs" in order.config:
             share = int(order.config["local_epochs"]) / self._epochs
             parts = parts._replace(training=share * parts.training)
-            seconds = sum(parts)  # not `parts.seconds`, which adds in another order
+            seconds = sum(parts[:3])  # not `parts.seconds`, which adds in another order
         self._parts[order.client_id] = parts
         pause = math.inf
         if self._pauses:
             pause = self._now + parts.download + parts.training / self._epochs
         self._plan(order, self._now + seconds, self._ties.random(), pause=pause)
+        return parts
 
     def continue_order(self, order: Order, progress: float) -> None:
         # The rest of the training, after one more download if there is a newer model.
-        download, training, upload = self._parts[order.client_id]
+        download, training, upload = self._parts[order.client_id][:3]
         fetch = download if order.vector.size else 0.0
         end = self._now + fetch + (1.0 - progress) * training + upload
         self._plan(order, end, self._ties.random())
@@ -157,7 +158,7 @@ class VirtualClock:
         planned = self._agenda.reply_of(order)
         if planned is None:
             return False
-        download, training, upload = self._parts[order.client_id]
+        download, training, upload = self._parts[order.client_id][:3]
         began = order.sent_at + download
         epoch = training / self._epochs
         # Epochs done when the current one ends.
@@ -193,7 +194,7 @@ class VirtualClock:
         return {
             "now": self._now,
             "ties": self._ties,
-            "parts": {client_id: tuple(parts) for client_id, parts in self._parts.items()},
+            "parts": {client_id: tuple(parts[:3]) for client_id, parts in self._parts.items()},
             "agenda": self._agenda.state_dict(),
             "presence": None if self._presence is None else self._presence.state_dict(),
             "lost": self._lost,
@@ -326,7 +327,7 @@ class VirtualClock:
         """Enter the reply at its own time, now that it is known whether the client pauses."""
         order = entry.order
         reply = self._early[entry.number] = self._lookahead.result(entry.number)
-        download, training, upload = self._parts[order.client_id]
+        download, training, upload = self._parts[order.client_id][:3]
         share = 1.0
         if reply.upload is not None and not reply.upload.done:
             share, upload = reply.upload.progress, 0.0

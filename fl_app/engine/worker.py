@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from fl_app.core.bugs import traceback_of
 from fl_app.core.layout import check_extra
 from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.engine.arena import Arena
@@ -22,7 +23,6 @@ BESIDE_ORDER, BESIDE_VECTOR = (
     [entry.name for entry in fields(cls) if entry.name not in ("vector", "extra")]
     for cls in (Order, Upload)
 )
-Answer: TypeAlias = Upload | Scores | str  # of a client; a text says why there is neither
 NOTHING = -1  # in place of a slot: an empty vector, the client continues with its model
 
 
@@ -47,6 +47,15 @@ class BatchTrainer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Failure:
+    """Why a client has neither an upload nor scores; `traceback` as of `Reply`."""
+
+    reason: str
+    traceback: str
+
+
+Answer: TypeAlias = Upload | Scores | Failure  # of a client
 Equipment: TypeAlias = tuple[Trainer, BatchTrainer | None]  # of a worker
 
 
@@ -83,21 +92,27 @@ def carry_out_all(
 
 
 def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Answer:
-    """A client's upload or scores, or the reason why there are none."""
+    """A client's upload or scores, or why there are none."""
     try:
         if order.evaluates:
             scores = trainer.score(order)
             if not isinstance(scores, Scores):
-                return f"the client returned {type(scores).__name__} instead of Scores"
+                return _unusable(f"the client returned {type(scores).__name__} instead of Scores")
             return scores
         upload = trainer.train(order, out)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return Failure(f"{type(error).__name__}: {error}", traceback_of(error))
     if not isinstance(upload, Upload):
-        return f"the client returned {type(upload).__name__} instead of an Upload"
+        return _unusable(f"the client returned {type(upload).__name__} instead of an Upload")
     if not isinstance(upload.extra, Mapping):
-        return f"the upload's extra is a {type(upload.extra).__name__} instead of a mapping"
+        return _unusable(
+            f"the upload's extra is a {type(upload.extra).__name__} instead of a mapping"
+        )
     return upload
+
+
+def _unusable(reason: str) -> Failure:
+    return Failure(reason, traceback=reason)
 
 
 def work(

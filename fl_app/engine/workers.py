@@ -30,6 +30,7 @@ from fl_app.engine.worker import (
     Answer,
     BatchTrainer,
     Equipment,
+    Failure,
     Told,
     Trainer,
     Unfit,
@@ -350,8 +351,8 @@ class Workers(Processes):
 
 
 def _reply(number: int, answer: Answer, together: bool = False) -> Reply:
-    if isinstance(answer, str):
-        return Reply(number, error=answer)
+    if isinstance(answer, Failure):
+        return Reply(number, error=answer.reason, traceback=answer.traceback)
     if isinstance(answer, Scores):
         return Reply(number, scores=answer)
     for vector in (answer.vector, *answer.extra.values()):

@@ -122,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
 
     status = commands.add_parser("status", help="show the server's nodes and what they do")
     status.add_argument("server", type=Path, help="the server's folder")
-    status.add_argument("--output", type=Path, help="the run's folder (run, in the server's)")
+    status.add_argument("--output", type=Path, help="the run's folder (that of the newest run)")
     status.add_argument(
         "--watch", type=float, metavar="SECONDS", help="refresh the table, until Ctrl-C"
     )
@@ -321,7 +321,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from fl_app.field.status import show
 
     kit = Kit.read(arguments.server)
-    show(kit, (arguments.output or kit.folder / "run").resolve(), arguments.watch)
+    show(kit, arguments.output and arguments.output.resolve(), arguments.watch)
     return 0
 
 

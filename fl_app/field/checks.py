@@ -106,7 +106,9 @@ def check_allowed(differs: str, allowed: str) -> Finding:
         allowed: the ranges that it allows.
     """
     if differs:
-        mend = "update this device (docs/edge.md, Updates), or widen NODE_VERSIONS of the server"
+        mend = (
+            "update this device (docs/edge-operations.md, Updates), or NODE_VERSIONS in server.env"
+        )
         return wrong("versions, server", f"{differs}: orders may fail", mend)
     return good("versions, server", f"within {allowed}" if allowed else "all are allowed")
 
@@ -141,7 +143,7 @@ def without_torch(reason: str = "") -> Finding:
     if reason:
         mend = "install torch, or change the run: the server leaves this device out"
         return wrong("torch", f"not installed, and {reason}", mend)
-    mend = "runs that need torch leave this device out: docs/edge.md, Without torch"
+    mend = "runs that need torch leave this device out: docs/edge-operations.md, Without torch"
     return unknown("torch", "not installed: NumPy trains here", mend)
 
 
@@ -189,15 +191,44 @@ def check_reachable(address: str, problem: OSError | None) -> Finding:
     return wrong(subject, f"{address}: {problem}", "correct the address or the network")
 
 
-def check_port(port: int, free: bool, answers: bool) -> Finding:
-    """Check that the port to listen on is free, or that Flower already listens on it."""
+def check_port(port: int, free: bool, answers: bool, other: str | None = "") -> Finding:
+    """Check that the port to listen on is free, or that this folder's process listens on it.
+
+    Args:
+        port: to listen on.
+        free: whether nobody listens there.
+        answers: whether it answers as this folder's process would.
+        other: who else listens there, in words; "" = nobody; None = unknown.
+    """
     subject = f"port {port}"
     if free:
         return good(subject, "free")
-    if answers:
-        return good(subject, "Flower is running there")
     mend = f"`ss -ltnp 'sport = :{port}'` names the process; end it or choose another port"
-    return wrong(subject, "another program listens there", mend)
+    if other or not answers:
+        return wrong(subject, f"{other or 'another program'} listens there", mend)
+    if other is None:
+        mend = "run doctor as root, or as the user whose process it is"
+        return unknown(
+            subject, "Flower is running there; whether from this folder is unknown", mend
+        )
+    return good(subject, "Flower is running there")
+
+
+def check_state_dir(folder: Path, problem: OSError | None) -> Finding:
+    """Check that a device can keep its client's state in the folder that its settings name.
+
+    Args:
+        folder: that they name.
+        problem: error on writing a file there; None if there was none.
+    """
+    if problem is None:
+        return good("state-dir", str(folder))
+    mend = "make it, for the user of the SuperNode, or mount its disk; under systemd also name it "
+    mend += "in ReadWritePaths of fl-supernode.service"
+    text = (
+        f"{folder} cannot be written to ({problem.strerror}): orders would fail, or state be lost"
+    )
+    return wrong("state-dir", text, mend)
 
 
 def check_clock(ahead: float | None, may_lead: float, may_lag: float) -> Finding:

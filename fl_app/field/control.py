@@ -29,13 +29,14 @@ from flwr.proto.control_pb2 import (
     RegisterNodeRequest,
     StopRunRequest,
 )
+from flwr.proto.run_pb2 import Run
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 
 from fl_app.core.errors import RunError
 from fl_app.field.kit import Kit
-from fl_app.field.project import app_folder
+from fl_app.field.project import app_folder, own_modules
 
 # Seconds after its last heartbeat.
 OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
@@ -126,13 +127,29 @@ class SuperLink:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the request.
         """
-        with self._client() as client:
-            runs = client.ListRuns(ListRunsRequest(limit=LATEST)).run_dict
-        for run_id, run in runs.items():
-            words = {key: value.string for key, value in run.override_config.items()}
-            if words.get("output") == str(output) and run.status.status != "finished":
-                return int(run_id), shlex.split(words.get("overrides", ""))
+        for run_id, run in self._runs().items():
+            if run.override_config["output"].string == str(output) and _goes_on(run):
+                return int(run_id), shlex.split(run.override_config["overrides"].string)
         return None
+
+    def latest_output(self) -> Path | None:
+        """Return the folder of the unfinished run, else of the newest one; None if there is none.
+
+        Raises:
+            Unreachable: the SuperLink does not answer.
+            RunError: the SuperLink refuses the request.
+        """
+        runs = self._runs()
+        if not runs:
+            return None
+        run_id = max(runs, key=lambda each: (_goes_on(runs[each]), runs[each].pending_at))
+        named = runs[run_id].override_config["output"].string
+        return self._kit.folder / (named or f"outputs/flower-{run_id}")  # as `fl_app.server_app`
+
+    def _runs(self) -> dict[int, Run]:
+        """The newest runs by their ids."""
+        with self._client() as client:
+            return dict(client.ListRuns(ListRunsRequest(limit=LATEST)).run_dict)
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:
         """Submit a run of the app and return its id.
@@ -144,11 +161,14 @@ class SuperLink:
         Raises:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the run, or dies during the request.
+            ValueError: the overrides name a module of the user's own that cannot be found.
         """
         self.registered()  # reports a SuperLink that is down at once; `flwr run` takes seconds
+        # A service has no folder of its own, and finds the files in that of the server.
+        modules = own_modules(overrides, [Path.cwd(), self._kit.folder])
         words, folder = json.dumps(shlex.join(overrides)), json.dumps(str(output))
         path = f"{self._commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        source = nullcontext(self._app) if self._app else app_folder()
+        source = nullcontext(self._app) if self._app else app_folder(modules)
         with tempfile.TemporaryDirectory() as home, source as app:
             Path(home, "config.toml").write_text(self._connection())
             command = [
@@ -235,6 +255,10 @@ def public_bytes(path: Path) -> bytes:
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError(f"{path} must hold a key on a NIST curve: Flower takes no other")
     return public_key_to_bytes(key)
+
+
+def _goes_on(run: Run) -> bool:
+    return run.status.status != "finished"
 
 
 def _code(error: httpx.HTTPStatusError) -> int | None:

@@ -30,6 +30,7 @@ from fl_app.cli import CONF, explain, refuse_dots
 from fl_app.client.backend import has_torch
 from fl_app.core.errors import RunError
 from fl_app.core.events import Benched
+from fl_app.core.files import try_to_write
 from fl_app.field import checks
 from fl_app.field.allowed import outside, versions_here
 from fl_app.field.certificates import load_certificate
@@ -129,7 +130,10 @@ def of_settings(
             last = versions.record
             yield checks.check_update(versions.current, last.trial, last.failed, last.reason)
     port = int(kit.settings["PORT"]) if node else split(kit.address)[1]
-    yield checks.check_port(port, _free(port), healthy(kit))
+    other = _other(kit, port) if node else ""  # a server shows who it is by its certificate
+    yield checks.check_port(port, _free(port), healthy(kit), other)
+    if kit.state_dir is not None:
+        yield checks.check_state_dir(kit.state_dir, _writing(kit.state_dir))
     run = None
     if overrides or not node:
         try:
@@ -395,6 +399,28 @@ def _wanted(package: str) -> SpecifierSet | None:
     except PackageNotFoundError:
         return None
     return next(requirement.specifier for requirement in wanted if requirement.name == package)
+
+
+def _other(kit: Kit, port: int) -> str | None:
+    """Who listens on a port and was started outside a folder; "" = nobody, None = unknown."""
+    with suppress(psutil.Error):
+        for found in psutil.net_connections("tcp"):
+            if found.status == psutil.CONN_LISTEN and found.laddr.port == port:
+                if found.pid is None:
+                    return None  # another user's
+                where = psutil.Process(found.pid).cwd()
+                return "" if Path(where) == kit.folder else f"process {found.pid}, of {where},"
+        return ""
+    return None
+
+
+def _writing(folder: Path) -> OSError | None:
+    """The error on writing a file into a folder; None if there is none."""
+    try:
+        try_to_write(folder)
+    except OSError as error:
+        return error
+    return None
 
 
 def _free(port: int) -> bool:

@@ -8,12 +8,14 @@ The gate is ASGI middleware before everything of Flower:
 | caller | may call |
 |---|---|
 | a program on the server itself (loopback) | everything |
-| anybody else | the calls of SuperNodes, ``/v1/fleet/...``, which Flower answers for keys that |
-| | it knows; with such a key also ``/fl-app/node``, and the files of a release |
-| | (`fl_app.field.release`) |
+| a registered key | the calls of SuperNodes, ``/v1/fleet/...``; ``/fl-app/node``, and the files |
+| | of a release (`fl_app.field.release`) |
+| another key | the calls by which a SuperNode joins, `JOIN`: Flower says why it may not |
+| anybody else | nothing |
 
-It refuses a request before it reads its body. A body of more than `SMALL` bytes must be signed by a
-registered key, and its length must be told and at most `most`. So a stranger occupies no memory.
+SuperNodes sign the time, in headers. So the gate refuses a request before it reads its body. A body
+must tell its length, which may be `SMALL` for a key that is not registered, and else `most`. So a
+stranger occupies no memory.
 """
 
 import json
@@ -42,7 +44,8 @@ TOLD = ("client", "flower", "torch", "project", "update")  # its client id, and 
 LONGEST = 1024  # letters
 NODES = "nodes.json"  # in the server's folder: what its nodes have told of themselves
 MIB = 2**20
-SMALL = 64 * 1024  # bytes of a body that a stranger may send; Flower then refuses it by its key
+JOIN = frozenset({"/v1/fleet/register-node", "/v1/fleet/activate-node"})
+SMALL = 64 * 1024  # bytes of a body that is small: of any by which a node joins
 MOST_MIB = 64  # of one body: Flower sends arrays in parts of at most 5 MiB
 UPLOAD_MIB = 1024  # of all bodies by which a node hands over the parts of one reply
 PUSH_REPLY, PUSH_PART = "/v1/fleet/push-messages", "/v1/fleet/push-object"
@@ -210,11 +213,13 @@ class Gate:
             text = f"fl-app: the parts of this reply have more than {self._upload} bytes"
             await _answer(send, 413, {"detail": text})
             return
+        caller = await self._identify(scope, headers)
+        joins = caller.signed and scope["path"] in JOIN and length <= SMALL
+        if not (caller.status or joins):
+            await _answer(send, 401, {"detail": "fl-app: no registered key has signed this"})
+            return
         if length <= SMALL:
             await self._pass_on(scope, receive, send, key, length)
-            return
-        if not (await self._identify(scope, headers)).status:
-            await _answer(send, 401, {"detail": "fl-app: no registered key has signed this"})
             return
         if self._held + length > HELD * self._most:
             detail = "fl-app: too much is under way; come again"

@@ -38,7 +38,8 @@ OFFLINE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-DATA_PATTERN = r"""\bdata=(?:'([^']*)'|"([^"]*)"|(\S+))"""  # in a node's configuration
+# A value in a node's configuration, in quotes or without.
+CONFIGURED = r"""\b{}=(?:'([^']*)'|"([^"]*)"|(\S+))"""
 DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, for the run in server.env
 
 
@@ -105,11 +106,19 @@ class Kit:
     @property
     def data(self) -> str | None:
         """Path of a device's own data, from DATA or ``data=`` in NODE_CONFIG; None = none."""
-        if self.role != "node":
-            return None
-        configured = re.search(DATA_PATTERN, self.settings.get("NODE_CONFIG", ""))
-        named = next(filter(None, configured.groups()), None) if configured else None
-        return self.settings.get("DATA") or named
+        named = self.settings.get("DATA") or self._configured("data")
+        return named if self.role == "node" else None
+
+    @property
+    def state_dir(self) -> Path | None:
+        """Folder that a device's settings name for its client's state; None = they name none."""
+        named = self._configured("state-dir") or self.settings.get("FL_APP_STATE_DIR")
+        return self.folder / named if named and self.role == "node" else None
+
+    def _configured(self, key: str) -> str | None:
+        """A value of NODE_CONFIG; None = it has none."""
+        found = re.search(CONFIGURED.format(key), self.settings.get("NODE_CONFIG", ""))
+        return next(filter(None, found.groups()), None) if found else None
 
     @property
     def environment(self) -> dict[str, str]:

@@ -103,8 +103,9 @@ class Figures:
                 pass
 
     def _reason(self, text: str) -> str:
-        """A reason without its numbers."""
-        reason = re.sub(r"[-+]?\d[\w.+-]*", "N", text)[:LONGEST]
+        """A reason without its numbers and ids: every other one would be a series of its own."""
+        words = re.sub(r"[\w.+-]+", lambda w: "N" if re.search(r"\d", w[0]) else w[0], text)
+        reason = words[:LONGEST]
         if reason not in self._reasons and len(self._reasons) >= REASONS:
             return "other"
         self._reasons.add(reason)

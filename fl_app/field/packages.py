@@ -59,6 +59,10 @@ VISION = (
 )
 # What torchvision says if its compiled operators were built for another build of torch.
 NO_OPERATORS = "operator torchvision::nms does not exist"
+# Python carries out this file at its start, after those that say where this package is. Then
+# `import torchvision` succeeds without its operators.
+TOLERATED = "zz_fl_app_torchvision.pth"
+TOLERATE = "import fl_app.tasks.vision; fl_app.tasks.vision.tolerate()\n"
 ILLEGAL = (-4, 132)  # exit statuses after SIGILL, here and in a shell
 
 
@@ -289,8 +293,8 @@ def check_torch(environment: Environment) -> str:
 def check_torchvision(environment: Environment) -> str:
     """What is to be told of the torchvision that was installed; "" = nothing.
 
-    One that was built for another build of torch is usable here: this project imports it with
-    `fl_app.tasks.vision.torchvision`, and calls none of its compiled operators.
+    One that was built for another build of torch is usable without its compiled operators, which
+    few programs call: from then on every Python of the environment imports it so.
 
     Raises:
         InstallError: it cannot be imported for another reason.
@@ -300,10 +304,11 @@ def check_torchvision(environment: Environment) -> str:
         return ""
     reason = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
     if NO_OPERATORS in reason:
+        for packages in environment.folder.glob("lib/python*/site-packages"):
+            (packages / TOLERATED).write_text(TOLERATE)
         return (
-            "torchvision was built for another build of torch: this project uses it without its "
-            "compiled operators; a program that imports torchvision itself must call "
-            "fl_app.tasks.vision.torchvision() before"
+            "torchvision was built for another build of torch: it is imported without its compiled "
+            "operators, such as nms; its data sets, transforms and classification models need none"
         )
     raise InstallError(
         f"torchvision was installed and cannot be imported: {reason}; every run with CIFAR, CelebA "

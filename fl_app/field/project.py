@@ -4,13 +4,16 @@
 are links, and an installed package has copies.
 """
 
+import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 from packaging.version import Version
@@ -21,6 +24,9 @@ PACKAGE = Path(__file__).resolve().parents[1]
 FILES = Path(__file__).with_name("files") / "project"
 RENAMED = {"project.toml": "pyproject.toml"}  # for ruff takes its settings from any of that name
 SETUPTOOLS = Version("77")  # as [build-system] in pyproject.toml
+INCLUDE = "fab-include = ["  # in pyproject.toml
+# A module of the user's own in an override.
+NAMED = re.compile(r"""\+{0,2}task\.(?:model|loss)=['"]?(\w+)[\w.]*:""")
 IGNORED = shutil.ignore_patterns("__pycache__")
 
 
@@ -45,15 +51,56 @@ def write_sources(folder: Path) -> None:
 
 
 @contextmanager
-def app_folder() -> Iterator[Path]:
-    """Provide the folder of the Flower app: the clone's, or else a temporary one."""
-    if (PACKAGE.parent / "pyproject.toml").is_file():
+def app_folder(modules: Sequence[Path] = ()) -> Iterator[Path]:
+    """Provide the folder of the Flower app: the clone's, or else a temporary one.
+
+    Args:
+        modules: the user's files and packages that the app carries to server and nodes.
+    """
+    if (PACKAGE.parent / "pyproject.toml").is_file() and not modules:
         yield PACKAGE.parent
         return
     with tempfile.TemporaryDirectory() as parent:
         folder = Path(parent, "fl-app")
         write_sources(folder)
+        included = INCLUDE
+        for module in modules:
+            pattern = f"/{module.name}"
+            if module.is_dir():
+                shutil.copytree(module, folder / module.name, ignore=IGNORED)
+                pattern += "/**/*.py"
+            else:
+                shutil.copy(module, folder)
+            included += f"{json.dumps(pattern)}, "
+        settings = folder / "pyproject.toml"
+        settings.write_text(settings.read_text().replace(INCLUDE, included, 1))
         yield folder
+
+
+def own_modules(overrides: Sequence[str], folders: Sequence[Path]) -> list[Path]:
+    """The user's files and packages that overrides name, which the app has to carry.
+
+    Installed modules are left out: nodes have their own.
+
+    Args:
+        overrides: as after ``python -m fl_app``.
+        folders: where they may lie.
+
+    Raises:
+        ValueError: a module is neither there nor installed.
+    """
+    found = []
+    for name in dict.fromkeys(match[1] for word in overrides if (match := NAMED.match(word))):
+        places = (folder / each for folder in folders for each in (f"{name}.py", name))
+        place = next(filter(Path.exists, places), None)
+        if place is not None and name != PACKAGE.name:
+            found.append(place)
+        elif find_spec(name) is None:
+            raise ValueError(
+                f"{name}.py must lie in {' or '.join(map(str, folders))}, or {name} be installed "
+                "on the server and all nodes: the run names it, and its app would lack it"
+            )
+    return found
 
 
 def build_wheel(folder: Path) -> Path:

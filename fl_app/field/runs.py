@@ -1,22 +1,29 @@
 """Supervises a run: submits it, and resumes it if its ServerApp or its SuperLink fails."""
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import psutil
+from omegaconf import OmegaConf
 
 from fl_app.core.errors import RunError, require
-from fl_app.core.files import writer_of
+from fl_app.core.files import FULL, try_to_write, writer_of
 from fl_app.field.control import Unreachable
 from fl_app.field.supervise import delays
+from fl_app.record.history import History
+from fl_app.record.log import Log
+from fl_app.record.progress import Progress
 
 POLL = 5.0  # seconds between two questions to the SuperLink
 LOOK = 1.0  # seconds between two looks at the ServerApp, which cost nothing
+EVERY = 60.0  # seconds between two lines about a run
 DIED = "died"
 MIB = 2**20
 ROOM = 64 * MIB  # bytes for the log and the files of a run, beside two checkpoints [A]
@@ -28,6 +35,42 @@ EVENTS = "events.jsonl"
 CHECKPOINTS = "checkpoints/version-*.safetensors"
 
 Answer = TypeVar("Answer")
+
+
+class Watch:
+    """Shows how far a run is, by its event log: a bar on a terminal, or else a line a minute.
+
+    Args:
+        run_id: for the label.
+        output: the run's folder.
+        wall: seconds of the wall clock.
+    """
+
+    def __init__(
+        self, run_id: int, output: Path, wall: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._log, self._history = Log(output / EVENTS), History()
+        self._read()
+        versions = None
+        with suppress(OSError):
+            versions = OmegaConf.select(OmegaConf.load(output / "config.yaml"), "num_versions")
+        self._progress = Progress(
+            self._history, versions or math.inf, f"run {run_id}", every=EVERY, wall=wall
+        )
+
+    def look(self) -> None:
+        """Take in what has happened, and show it if it is time."""
+        self._read()
+        self._progress.look()
+
+    def close(self) -> None:
+        """Show the last state."""
+        self._read()
+        self._progress.close()
+
+    def _read(self) -> None:
+        for event in self._log.read():
+            self._history.emit(event)
 
 
 class Link(Protocol):
@@ -61,6 +104,7 @@ class Supervisor:
             on the same machine, sees it at once.
         alive: whether a process id is that of a process that has not ended.
         room: bytes that are free on the disk of a folder.
+        watch: shows how far a run is, by its id and folder.
     """
 
     def __init__(
@@ -72,6 +116,7 @@ class Supervisor:
         writer: Callable[[Path], int | None] = writer_of,
         alive: Callable[[int], bool] = lambda pid: _alive(pid),
         room: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+        watch: Callable[[int, Path], Watch] = Watch,
     ) -> None:
         self._link = link
         self._pause = pause
@@ -79,6 +124,7 @@ class Supervisor:
         self._writer = writer
         self._alive = alive
         self._room = room
+        self._watch = watch
 
     def complete(self, overrides: Sequence[str], output: Path) -> None:
         """Submit a run until it is complete.
@@ -94,7 +140,8 @@ class Supervisor:
 
         Raises:
             ValueError: `output` holds a finished run and `overrides` lack ``resume=auto``, or an
-                unfinished run has other overrides, or `overrides` have ``overwrite=true``.
+                unfinished run has other overrides, or `overrides` have ``overwrite=true``, or
+                nobody can write to `output`.
             RunError: the run was stopped, ended early, or makes no progress.
         """
         require(
@@ -111,6 +158,7 @@ class Supervisor:
             f"a folder without a finished run, unless the run is to be resumed ({RESUME})",
             "its files would be lost",
         )
+        _require_writable(output)
         waits, fruitless, furthest = delays(), 0, _progress(output)
         while True:
             status = ""
@@ -175,40 +223,46 @@ class Supervisor:
     def _outcome(self, run_id: int, output: Path) -> tuple[str, str]:
         """Wait for the end of a run; its last status, or `DIED`, and details."""
         last, writer = "", 0
-        while True:
-            status, details = self._answer(partial(self._link.status, run_id))
-            if status != last:
-                self._tell(f"run {run_id} is {status}")
-                last = status
-            if status.startswith("finished"):
-                return status, details
-            writer = self._writer(output / EVENTS) or writer
-            if not writer:  # none has begun to write
-                self._pause(POLL)
-            elif self._dies(output, writer):
-                self._wait_for_room(output)  # a SuperLink whose disk is full can stop no run
+        with ExitStack() as stack:
+            while True:
                 status, details = self._answer(partial(self._link.status, run_id))
+                if status != last:
+                    self._tell(f"run {run_id} is {status}")
+                    last = status
                 if status.startswith("finished"):
+                    return status, details
+                before, writer = writer, self._writer(output / EVENTS) or writer
+                if not writer:  # none has begun to write
+                    self._pause(POLL)
                     continue
-                self._answer(partial(self._link.stop, run_id))
-                return DIED, "its ServerApp has ended without a word"
+                if not before:  # a log that is resumed has been cut to its checkpoint by now
+                    watch = stack.enter_context(closing(self._watch(run_id, output)))
+                if self._dies(output, writer, watch):
+                    self._wait_for_room(output)  # a SuperLink whose disk is full can stop no run
+                    status, details = self._answer(partial(self._link.status, run_id))
+                    if status.startswith("finished"):
+                        continue
+                    self._answer(partial(self._link.stop, run_id))
+                    return DIED, "its ServerApp has ended without a word"
 
-    def _dies(self, output: Path, writer: int) -> bool:
+    def _dies(self, output: Path, writer: int, watch: Watch) -> bool:
         """Whether the ServerApp dies while the SuperLink need not be asked.
 
         Args:
             output: of its run, whose event log it writes.
             writer: its process id.
+            watch: shows how far the run is.
         """
         for _ in range(round(POLL / LOOK)):
             if self._writer(output / EVENTS) is None and not self._alive(writer):
                 return _reason_of_end(output) is None
             self._pause(LOOK)
+            watch.look()
         return False
 
     def _wait_for_room(self, output: Path) -> None:
         """Wait for room on the disk: without it a run would end at once, again and again."""
-        folder = next(path for path in (output, *output.parents) if path.is_dir())
+        folder = _existing(output)
         checkpoints = [path.stat().st_size for path in output.glob(CHECKPOINTS)]
         needed = ROOM + 2 * max(checkpoints, default=0)
         reported = False
@@ -241,6 +295,20 @@ class Supervisor:
                     self._tell(f"waiting for the SuperLink: {error}")
                     reported = True
                 self._pause(POLL)
+
+
+def _existing(output: Path) -> Path:
+    """A folder, or the part of its path that exists."""
+    return next(path for path in (output, *output.parents) if path.exists())
+
+
+def _require_writable(output: Path) -> None:
+    """Refuse a folder that cannot hold a run's files; a full disk can, after a while."""
+    try:
+        try_to_write(_existing(output))
+    except OSError as error:
+        bound = f"a folder to which you can write ({error.strerror})"
+        require(error.errno in FULL, "--output", output, bound, "the run could keep no files")
 
 
 def _alive(pid: int) -> bool:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fl_app.core.errors import RunError, require_positive
-from fl_app.core.events import Arrived, Benched, Dispatched, Event, Failed, Rejected
+from fl_app.core.events import Aggregated, Arrived, Benched, Dispatched, Event, Failed, Rejected
 from fl_app.field.allowed import VARIABLE, outside, ranges, written
 from fl_app.field.control import SuperLink, public_bytes
 from fl_app.field.gate import NODES, key_name
@@ -62,10 +62,13 @@ class Clients:
     def __init__(self) -> None:
         self.by_id: dict[str, Client] = {}
         self.t = 0.0
+        self.version = 0
 
     def add(self, event: Event) -> None:
         """Take in an event."""
         self.t = max(self.t, event.t)
+        if isinstance(event, Aggregated):
+            self.version = event.version
         if not isinstance(event, Dispatched | Arrived | Failed | Rejected | Benched):
             return
         client = self.by_id.setdefault(str(event.client), Client())
@@ -150,12 +153,12 @@ def memory(kit: Kit) -> dict[str, int]:
     return dict(found)
 
 
-def show(kit: Kit, output: Path, every: float | None) -> None:
+def show(kit: Kit, output: Path | None, every: float | None) -> None:
     """Print the table, once or until Ctrl-C.
 
     Args:
         kit: the server's folder.
-        output: the run's folder.
+        output: the run's folder; None = that of the unfinished run, else of the newest one.
         every: seconds between two tables; None = only one.
 
     Raises:
@@ -164,8 +167,8 @@ def show(kit: Kit, output: Path, every: float | None) -> None:
     """
     if every is not None:
         require_positive("--watch", every, "the table would be made without end")
-    log, clients = Log(output / "events.jsonl"), Clients()
-    table = _table(kit, log, clients, output)
+    view = _View(kit, output)
+    table = view.table()
     if every is None:
         Console().print(table)
         return
@@ -173,25 +176,45 @@ def show(kit: Kit, output: Path, every: float | None) -> None:
         while True:
             time.sleep(every)
             try:
-                live.update(_table(kit, log, clients, output), refresh=True)
+                live.update(view.table(), refresh=True)
             except (OSError, RunError) as error:
                 live.console.print(f"{time.strftime('%X')} {escape(str(error))}")
 
 
-def _table(kit: Kit, log: Log, clients: Clients, output: Path) -> Table:
-    registered = SuperLink(kit).registered()
-    named = {public_bytes(path): path.stem for path in (kit.folder / "keys").glob("*.pub")}
-    by_key = {
-        key_name(key): (named.get(key, key_name(key)), status) for key, status in registered.items()
-    }
-    for event in log.read():
-        clients.add(event)
-    ahead = 0.0
-    with suppress(FileNotFoundError):
-        ahead = max(time.time() - (output / "events.jsonl").stat().st_mtime, 0.0)
-    allows = written(ranges(kit.settings.get(VARIABLE, "")))
-    named_nodes = dict(sorted(by_key.items(), key=_name))
-    return _filled(rows(named_nodes, _told(kit), clients, ahead, allows))
+class _View:
+    """Makes the table again and again, and reads of the run's log only what is new.
+
+    Args:
+        kit: as of `show`.
+        chosen: `output` of `show`.
+    """
+
+    def __init__(self, kit: Kit, chosen: Path | None) -> None:
+        self._kit, self._chosen = kit, chosen
+        self._output: Path | None = None
+
+    def table(self) -> Table:
+        """The table as of now."""
+        kit, link = self._kit, SuperLink(self._kit)
+        registered = link.registered()
+        output = self._chosen or link.latest_output() or kit.folder / "run"
+        if output != self._output:
+            self._output = output
+            self._log, self._clients = Log(output / "events.jsonl"), Clients()
+        for event in self._log.read():
+            self._clients.add(event)
+        named = {public_bytes(path): path.stem for path in (kit.folder / "keys").glob("*.pub")}
+        by_key = {
+            key_name(key): (named.get(key, key_name(key)), status)
+            for key, status in registered.items()
+        }
+        ahead = 0.0
+        with suppress(FileNotFoundError):
+            ahead = max(time.time() - (output / "events.jsonl").stat().st_mtime, 0.0)
+        allows = written(ranges(kit.settings.get(VARIABLE, "")))
+        named_nodes = dict(sorted(by_key.items(), key=_name))
+        found = rows(named_nodes, _told(kit), self._clients, ahead, allows)
+        return _filled(found, f"{output}, version {self._clients.version}")
 
 
 def _name(entry: tuple[str, tuple[str, str]]) -> str:
@@ -207,8 +230,8 @@ def _told(kit: Kit) -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-def _filled(found: Sequence[Sequence[str]]) -> Table:
-    table = Table()
+def _filled(found: Sequence[Sequence[str]], title: str) -> Table:
+    table = Table(title=escape(title), title_justify="left")
     for column in COLUMNS:
         table.add_column(column, overflow="fold")
     for row in found:

@@ -13,6 +13,7 @@ device has the same key, it says so and ends.
 """
 
 import argparse
+import logging
 import os
 import re
 import ssl
@@ -39,6 +40,11 @@ UNTRUSTED = "certificate verify failed"
 # Seconds without a heartbeat after which Flower misses a node, and some: after them, a node that is
 # online is another device.
 MISSED = 75.0
+# How Flower's lines about every message begin.
+OF_MESSAGES = (
+    *("[RUN %s", "Receiving: ", "Received successfully", "Sending: ", "Sent successfully"),
+    "Start `flwr-clientapp` process",
+)
 
 
 def wait_for_key(
@@ -64,7 +70,8 @@ def wait_for_key(
         if waited >= MISSED:
             raise RunError(
                 f"another device is online with this device's key, {name}: the server takes one of "
-                "them only; give every device a key of its own (docs/edge.md, To add a device)"
+                "them only; give every device a key of its own (docs/edge-operations.md, Devices "
+                "that come and go)"
             )
         if not waited:
             tell(f"the key {name} still counts as online: the server misses the process that died")
@@ -148,19 +155,29 @@ class Asks:
         if differs := outside(told.get("allows", ""), self._about):
             return (
                 f"this device has a version that the server's app does not allow: {differs}; "
-                "orders may fail until it is updated (docs/edge.md, Updates)"
+                "orders may fail until it is updated (docs/edge-operations.md, Updates)"
             )
         if not theirs or theirs == ours:
             return ""
         known = "which it allows" if told.get("allows") else "orders may fail until it is updated"
         return (
             f"this device has version {ours or 'unknown'} of fl-app, and the server {theirs}: "
-            f"{known} (docs/edge.md, Updates)"
+            f"{known} (docs/edge-operations.md, Updates)"
         )
+
+
+def tells(record: logging.LogRecord) -> bool:
+    """Whether a record tells more than Flower's nine lines about each message.
+
+    An order has a line of its own (`fl_app.node.handler`), and an error names its message.
+    """
+    text = str(record.msg)
+    return record.levelno != logging.INFO or not (text == "" or text.startswith(OF_MESSAGES))
 
 
 def _node() -> None:
     json_log.install()
+    logging.getLogger(json_log.LOGGER).addFilter(tells)
     asks = Asks(sys.argv[1:])
     renewal = None
     if asks.key is not None:

@@ -22,12 +22,13 @@ from fl_app.core.vector import read_only
 from fl_app.engine.clock import VANISHED, Joined, Left
 from fl_app.engine.guard import MALFORMED
 from fl_app.flower import names, wire
-from fl_app.flower.private import TOO_LARGE
+from fl_app.flower.private import PUSH_ERROR, SIMULATION_GRID, TOO_LARGE
 from fl_app.flower.rests import FIRST, Rests
 
 log = logging.getLogger("flwr")
 
 INTRODUCTION_SECONDS = 60.0
+SETTLE_SECONDS = 0.2  # in which a simulation starts more nodes, if it has not started all
 NO_NODES = (
     "no node connected within {:g} s: start some with `flower-supernode`, or set num-supernodes "
     "of the simulation's federation above 0"
@@ -166,6 +167,7 @@ class GridMailbox:
         poll_seconds: seconds between two looks at the connected nodes.
         heed_seconds: after how long, at most, a signal raised in another thread is noticed.
         rest_seconds: of a client's first rest.
+        fewer: what is to be smaller if the nodes are too few, in the words of the run's author.
     """
 
     def __init__(
@@ -184,6 +186,7 @@ class GridMailbox:
         poll_seconds: float = 3.0,
         heed_seconds: float = 1.0,
         rest_seconds: float = FIRST,
+        fewer: str = "algorithm.schedule.buffer_size",
     ) -> None:
         self._grid = grid
         self._layout = layout
@@ -196,6 +199,7 @@ class GridMailbox:
         self._patience = patience
         self._poll_seconds = poll_seconds
         self._heed_seconds = heed_seconds
+        self._fewer = fewer
         self._inbox: SimpleQueue[Reply | Joined | Left | RunError] = SimpleQueue()
         self._closed = threading.Event()
         self._state_counts: dict[int, int] = {}  # client -> largest one that it told
@@ -261,9 +265,10 @@ class GridMailbox:
             self._told_of_idleness = True
             log.warning(
                 "no order was under way for %g s, and %d nodes are connected: the run waits for "
-                "more; with a smaller algorithm.schedule.buffer_size these would be enough",
+                "more; with a smaller %s these would be enough",
                 self._patience,
                 len(self._present),
+                self._fewer,
             )
 
     def close(self) -> None:
@@ -382,7 +387,7 @@ class GridMailbox:
     def _left_out_text(self, count: int) -> str:
         return (
             f"none of the {count} nodes can train: they have no torch, and {self._needs_torch}; "
-            "install it on them, or change the run (docs/edge.md, Without torch)"
+            "install it on them, or change the run (docs/edge-operations.md, Without torch)"
         )
 
     def _announce(self, node: int, client_id: int) -> None:
@@ -431,12 +436,12 @@ class GridMailbox:
         for client_id in [c for c, (n, _) in self._resting.items() if n == node]:
             del self._resting[client_id]
 
-    def _remove(self, client_id: int, reason: str = VANISHED) -> int:
+    def _remove(self, client_id: int, reason: str = VANISHED, traceback: str = "") -> int:
         """Take a client and its orders out of the run; returns its node."""
         for number in [n for n, (c, _) in self._awaited.items() if c == client_id]:
             del self._awaited[number]
         self._leaving[client_id] += 1
-        self._inbox.put(Left(client_id, reason=reason))
+        self._inbox.put(Left(client_id, reason=reason, traceback=traceback))
         return self._nodes.pop(client_id)
 
     # -- orders -----------------------------------------------------------------------------------
@@ -450,8 +455,8 @@ class GridMailbox:
         except Exception as error:  # else the order would be lost with its thread
             replies = [Reply(order.number, error=f"grid: {error!r}")]
         # A malformed reply is one all the same: such a client takes its time, and needs no rest.
-        errors = [r.error for r in replies if r.error and not r.error.startswith(MALFORMED)]
-        problem = next(iter(errors), "")
+        errors = [r for r in replies if r.error and not r.error.startswith(MALFORMED)]
+        problem = next(iter(errors), None)
         with self._lock:
             if order.number not in self._awaited:
                 return
@@ -462,15 +467,15 @@ class GridMailbox:
             for reply in replies:
                 self._inbox.put(reply)
 
-    def _sent_to_rest(self, client_id: int, problem: str) -> bool:
+    def _sent_to_rest(self, client_id: int, problem: Reply | None) -> bool:
         """Whether a client leaves for some time, with its order, because that failed."""
-        if not problem:
+        if problem is None:
             self._rests.forget(client_id)
             return False
         seconds = self._rests.fail(client_id, self._nodes.keys() - {client_id})
         if seconds:
-            log.warning("client %d gets no order for %g s: %s", client_id, seconds, problem)
-            node = self._remove(client_id, reason=problem)
+            log.warning("client %d gets no order for %g s: %s", client_id, seconds, problem.error)
+            node = self._remove(client_id, problem.error, problem.traceback)
             self._resting[client_id] = node, time.monotonic() + seconds
         return bool(seconds)
 
@@ -529,10 +534,46 @@ class GridMailbox:
         threading.Thread(target=target, args=args, daemon=True).start()
 
 
+def count_nodes(grid: Grid) -> tuple[int, bool]:
+    """How many nodes are connected, and whether no more can come: those of a simulation are fixed.
+
+    Flower starts them beside the ServerApp. They are waited for, and all there are counted.
+    """
+    if type(grid).__name__ != SIMULATION_GRID:
+        return len(list(grid.get_node_ids())), False
+    before, began = 0, time.monotonic()
+    while time.monotonic() - began < INTRODUCTION_SECONDS:
+        count = len(list(grid.get_node_ids()))
+        if count and count == before:
+            return count, True
+        before = count
+        time.sleep(SETTLE_SECONDS)
+    raise RunError(NO_NODES.format(INTRODUCTION_SECONDS))
+
+
 def _push(grid: Grid, content: RecordDict, node: int, message_type: str, ttl: float | None) -> str:
-    """The id under which the reply will come, or "" if the node cannot be reached."""
+    """The id under which the reply will come, or "" if the node cannot be reached.
+
+    A SuperLink keeps an object, such as a model, once for all messages that hold it, and until the
+    nodes have all of them. Two things happen when messages with one model are sent at a time:
+
+    - The first message brings the model, both nodes have taken theirs, and the model is refused
+      when the second message brings it. That node has its message: only its reply is missing.
+    - The model goes while the second message is registered, which fails. Sent again, the message
+      has the same id, and the node has it once.
+    """
     message = Message(content, dst_node_id=node, message_type=message_type, ttl=ttl)
-    return next(iter(grid.push_messages([message])), "") or ""
+    again = False
+    while True:
+        try:
+            return next(iter(grid.push_messages([message])), "") or ""
+        except Exception as error:
+            if type(error).__name__ == PUSH_ERROR:
+                # If the node does not have it after all, the SuperLink answers with an error.
+                return str(message.metadata.message_id)
+            if again:
+                raise
+            again = True
 
 
 def _type(order: Order) -> str:
@@ -544,7 +585,8 @@ def _reply(message: Message, order: Order, layout: Layout, needs: str = "") -> R
     if message.has_error():
         text = wire.error_of(message)
         malformed = f"{MALFORMED}: " if TOO_LARGE in text else ""
-        return Reply(order.number, error=f"{malformed}{text}")
+        traceback = wire.traceback_of(message)
+        return Reply(order.number, error=f"{malformed}{text}", traceback=traceback)
     try:
         if order.evaluates:
             return Reply(order.number, scores=wire.unpack_scores(message))

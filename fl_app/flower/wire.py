@@ -31,6 +31,7 @@ from flwr.proto.message_pb2 import Context as ProtoContext
 from flwr.proto.message_pb2 import Message as ProtoMessage
 from numpy.typing import NDArray
 
+from fl_app.core import bugs
 from fl_app.core.errors import RunError
 from fl_app.core.layout import Layout
 from fl_app.core.types import NO_EXTRA, Extra, Order, Scores, State, Upload, Vector
@@ -84,6 +85,9 @@ TRANSPORT_ERRORS = (
     ErrorCode.NODE_UNAVAILABLE,
     ErrorCode.CLIENT_APP_CRASHED,
 )
+
+# What a ClientApp with `client_fn` looks for: records that only Flower's old servers send.
+OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters")
 
 RECENT_RECORDS = 4  # serialised model versions kept
 
@@ -309,8 +313,28 @@ def _records(content: RecordDict) -> dict[str, dict[str, dict[str, object]]]:
 
 
 def error_of(message: Message) -> str:
-    """The error of a reply without content, in words."""
-    return message.error.reason or f"Flower's error {message.error.code}"
+    """The error of a reply without content, in words.
+
+    Raises:
+        RunError: the ClientApp has a `client_fn`. All clients run the same app.
+    """
+    if any(f"'{name}'" in (message.error.reason or "") for name in OLD_RECORDS):
+        raise RunError(
+            "the ClientApp has a client_fn, which reads only the messages of Flower's old servers "
+            "and fails with Flower's own FedAvg, too: register a function with @app.train() and "
+            "call your NumPyClient in it (docs/flower.md, Your ClientApp)"
+        )
+    return _error(message)[0] or f"Flower's error {message.error.code}"
+
+
+def traceback_of(message: Message) -> str:
+    """The traceback of a reply without content, if an error in the client's code is its reason."""
+    _, header, lines = _error(message)
+    return (header + lines).strip()
+
+
+def _error(message: Message) -> tuple[str, str, str]:
+    return (message.error.reason or "").partition(f"\n{bugs.HEADER}")
 
 
 def not_delivered(message: Message) -> bool:
@@ -508,8 +532,12 @@ def pack_upload(
 
 
 def pack_error(message: Message, error: Exception) -> Message:
-    """The reply to an order that failed, worded as in the other runtimes."""
-    reason = f"{type(error).__name__}: {error}"
+    """The reply to an order that failed, worded as in the other runtimes.
+
+    The errors that it was raised from stay on the node: they may tell of its data.
+    """
+    told = [f"{type(error).__name__}: {error}", bugs.traceback_of(error, chain=False)]
+    reason = "\n".join(filter(None, told))
     return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 

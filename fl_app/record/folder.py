@@ -1,5 +1,7 @@
 """The files of a run in its folder."""
 
+import csv
+import io
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 EVENTS, SUMMARY, MODEL = "events.jsonl", "summary.json", "model.npz"
 TRACKED = "tracked.json"  # of a run that a tracker has received
-TABLE, DURATIONS = "metrics.csv", "devices.csv"
+TABLE, DURATIONS, PARTITION = "metrics.csv", "devices.csv", "partition.csv"
 
 
 def require_free(folder: Path) -> None:
@@ -93,11 +95,20 @@ class RunFolder:
         self._folder.mkdir(parents=True, exist_ok=True)
         self._add(EVENTS, JsonLines(self._folder / EVENTS, keep=self._positions.get(EVENTS)))
 
-    def begin(self, settings: object, *, durations: bool = False, on_clients: bool = False) -> None:
+    def begin(
+        self,
+        settings: object,
+        *,
+        partition: tuple[Sequence[str], NDArray[np.int64]] | None = None,
+        durations: bool = False,
+        on_clients: bool = False,
+    ) -> None:
         """Write the configuration, and open the other files that grow.
 
         Args:
             settings: of the run, for ``config.yaml``.
+            partition: names of the classes, and the examples of each of them on each client, shape
+                ``(N, C)``, for ``partition.csv``; None = they are not known.
             durations: whether to record those of orders, in ``devices.csv``.
             on_clients: whether clients evaluate, too.
         """
@@ -110,6 +121,13 @@ class RunFolder:
             with atomic_write(self._folder / name) as file:
                 text = OmegaConf.to_yaml(OmegaConf.create(content), resolve=True)  # type: ignore[call-overload]
                 file.write(text.encode())
+        if partition is not None:
+            names, counts = partition
+            with atomic_write(self._folder / PARTITION) as binary:
+                lines = io.TextIOWrapper(binary, encoding="utf-8", newline="")
+                rows = ((client, *row) for client, row in enumerate(counts.tolist()))
+                csv.writer(lines, lineterminator="\n").writerows([("client", *names), *rows])
+                lines.detach()
         path = self._folder / TABLE
         keep = self._positions.get(TABLE)
         self._add(TABLE, Metrics(path, self.columns, on_clients=on_clients, keep=keep))

@@ -8,7 +8,7 @@ from ``events.jsonl`` (`fl_app.record.log`), with equal results.
 import bisect
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,9 @@ class OrderRecord:
         loss: mean training loss that the client reported; None if it is unknown.
         reason: why there is no update.
         late: why a reply that came after the order had ended was rejected.
+        parts: as of `fl_app.core.events.Dispatched`.
+        beside: whether the client trained and transferred at the same time.
+        fresh: when the client was sent a fresh model meanwhile, seconds.
         seconds: of the client's time that were added to the totals so far.
         joules: of the client's energy that were added to the totals so far.
     """
@@ -76,6 +79,9 @@ class OrderRecord:
     loss: float | None = None
     reason: str = ""
     late: str = ""
+    parts: Sequence[float] | None = None
+    beside: bool = False
+    fresh: tuple[float, ...] = ()
     seconds: float = 0.0
     joules: float = 0.0
 
@@ -193,8 +199,11 @@ class History:
         client_evaluations: those on clients whose scores have all come, by version.
         seconds_evaluating: of clients, in evaluate orders that ended.
         client_updates: updates that arrived.
+        num_orders: that were given, evaluate orders among them.
         failures: orders that failed.
+        first_failure: the first error in a client's code or, without one, the first failure.
         rejected: replies that were rejected.
+        first_rejection: the first one.
         arrivals: client -> how many of its updates arrived.
         lost: client -> how many of its orders failed or were rejected.
         benched: client -> why it gets no order any more.
@@ -221,8 +230,11 @@ class History:
         self.client_evaluations: list[EvaluationOnClients] = []
         self.seconds_evaluating = 0.0
         self.client_updates = 0
+        self.num_orders = 0
         self.failures = 0
+        self.first_failure: Failed | None = None
         self.rejected = 0
+        self.first_rejection: Rejected | None = None
         self.arrivals: Counter[int] = Counter()
         self.lost: Counter[int] = Counter()
         self.benched: dict[int, str] = {}
@@ -268,9 +280,13 @@ class History:
                 self._aggregate(event)
             case Failed():
                 self.failures += 1
+                first = self.first_failure
+                if first is None or (event.raised and not first.raised):
+                    self.first_failure = event
                 self._lose(event, event.client)
             case Rejected():
                 self.rejected += 1
+                self.first_rejection = self.first_rejection or event
                 if event.client is not None:
                     self._lose(event, event.client)
             case Benched():
@@ -281,6 +297,7 @@ class History:
                     Evaluation(event.version, event.t, self.client_updates, _numbers(event.metrics))
                 )
             case EvaluationOrdered():
+                self.num_orders += 1
                 client = event.client
                 sequence = max(self.sequences[client], 1)  # as the clock reckons its duration
                 self._evaluating[client] = OrderRecord(
@@ -305,10 +322,13 @@ class History:
                 )
             case Refreshed() | Supplied():
                 self.bytes_down += event.bytes
+                order = self.current.get(event.client)
+                if isinstance(event, Refreshed) and order is not None:
+                    order.fresh += (event.t,)
             case Clustered():
                 for number in event.order:  # the clusters were formed from these updates
-                    if (order := self.waiting.pop(number, None)) is not None:
-                        self.seconds_used += order.seconds
+                    if (used := self.waiting.pop(number, None)) is not None:
+                        self.seconds_used += used.seconds
 
     def close(self) -> None:
         """Nothing to do."""
@@ -318,6 +338,8 @@ class History:
         order = OrderRecord(
             event.order, client, self.sequences[client], event.version, event.t, event.bytes
         )
+        order.parts, order.beside = event.parts, bool(event.beside)
+        self.num_orders += 1
         self.sequences[client] += 1
         self.bytes_down += event.bytes
         self.current[client] = order

@@ -3,7 +3,7 @@
 import html
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -12,10 +12,11 @@ from rich.progress import Progress as RichProgress
 
 from fl_app.core.events import Event
 from fl_app.record.history import History
-from fl_app.record.score import ACCURACY, Score
+from fl_app.record.score import ACCURACY, LOSS, Score
 
 REFRESH_EVERY = 0.1  # wall seconds between redraws of a progress bar
 MESSAGE_EVERY = 0.5  # wall seconds between redraws in a notebook, each of which is a message
+FIRST_LINE = 2.0  # wall seconds until the first line where a bar cannot be drawn
 LINE_EVERY = 10.0  # wall seconds between lines where a bar cannot be drawn
 
 
@@ -30,7 +31,8 @@ class Progress:
         label: of the run, such as the name of its cell.
         updates: client updates after which the run ends; inf = no limit.
         seconds: on the run's clock, after which the run ends; inf = no limit.
-        score: metric to show; None = accuracy.
+        score: metric to show; None = accuracy or, if it was not measured, another one.
+        every: wall seconds between lines where a bar cannot be drawn.
         console: to draw on; default standard output.
         draw: called in place of drawing, with the share that is done (None = unknown) and the
             status in words.
@@ -46,6 +48,7 @@ class Progress:
         updates: float = math.inf,
         seconds: float = math.inf,
         score: Score | None = None,
+        every: float = LINE_EVERY,
         console: Console | None = None,
         draw: Callable[[float | None, str], None] | None = None,
         wall: Callable[[], float] = time.monotonic,
@@ -56,13 +59,13 @@ class Progress:
         self._total_updates = updates
         self._total_seconds = seconds
         self._label = label
-        self._score = score or ACCURACY
+        self._score = score
         self._console = console or Console()
         self._wall = wall
         self._began = wall()
         self._before = history.client_updates  # of a run that is resumed
         self._bar: RichProgress | None = None
-        self._every = LINE_EVERY
+        self._every = every
         self._output = _Output() if draw is None and self._console.is_jupyter else None
         if draw is not None or self._output is not None:
             self._every = MESSAGE_EVERY
@@ -74,11 +77,15 @@ class Progress:
                 label, total=1.0 if self._ends else None, status=self._status()
             )
             self._bar.start()
-        self._due = wall() + self._every
+        self._due = wall() + min(self._every, FIRST_LINE)
 
     def emit(self, event: Event) -> None:
         """Draw if enough time has passed."""
         del event
+        self.look()
+
+    def look(self) -> None:
+        """Draw if enough time has passed, also if no event has come."""
         if self._wall() >= self._due:
             self._show()
             self._due = self._wall() + self._every
@@ -120,15 +127,21 @@ class Progress:
         history = self._history
         updates = history.client_updates
         rate = (updates - self._before) / max(self._wall() - self._began, 1e-9)
-        name, evaluations = self._score.name, history.evaluations
-        last = evaluations[-1].value(name) if evaluations else math.nan
-        score = self._score.form.format(last) if math.isfinite(last) else "-"
-        title = "acc" if self._score == ACCURACY else name
+        shown = self._score or ACCURACY
+        last = math.nan
+        if history.evaluations:
+            evaluation = history.evaluations[-1]
+            shown = self._score or _measured(evaluation.metrics)
+            last = evaluation.value(shown.name)
+        score = shown.form.format(last) if math.isfinite(last) else "-"
+        title = "acc" if shown == ACCURACY else shown.name
         done = f"{history.version}{_of(self._total, '.0f')}"
-        work = f"{updates:,}{_of(self._total_updates, ',.0f')} updates at {rate:,.0f}/s"
+        work = f"{updates:,}{_of(self._total_updates, ',.0f')} updates at {_rate(rate)}"
         limit = _of(self._total_seconds, ",.1f")
         time = f"  {history.t:,.1f}{limit} s" if limit else ""
-        return f"{done:>9} versions {work:>24}{time}  {title} {score:>6}"
+        failed = f"  {history.failures:,} failed" if history.failures else ""
+        rejected = f"  {history.rejected:,} rejected" if history.rejected else ""
+        return f"{done:>9} versions {work:>24}{time}  {title} {score:>6}{failed}{rejected}"
 
 
 class Board:
@@ -221,6 +234,18 @@ class _Output:
             self._handle = display(data, raw=True, display_id=True)  # type: ignore[no-untyped-call]
         else:
             self._handle.update(data, raw=True)
+
+
+def _measured(metrics: Mapping[str, Any]) -> Score:
+    """The score to show of an evaluation whose task is not known."""
+    if ACCURACY.name in metrics:
+        return ACCURACY
+    return Score(next((name for name in metrics if name != LOSS.name), LOSS.name))
+
+
+def _rate(per_second: float) -> str:
+    """Updates per second or, of devices that take long, per minute."""
+    return f"{per_second:,.0f}/s" if per_second >= 0.5 else f"{60 * per_second:,.0f}/min"
 
 
 def _of(total: float, form: str) -> str:

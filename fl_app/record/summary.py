@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fl_app.core.events import Failed, Rejected
 from fl_app.record import measures
 from fl_app.record.history import History
 from fl_app.record.score import ACCURACY, Score, score_of
+from fl_app.record.trouble import first_trouble
 
 if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
@@ -61,8 +63,11 @@ def of_outcome(
         "max_staleness": max(history.ages, default=None),
         "bytes_up": history.bytes_up,
         "bytes_down": history.bytes_down,
+        "orders": history.num_orders,
         "failures": history.failures,
         "rejected": history.rejected,
+        **_first("first_failure", history.first_failure),
+        **_first("first_rejection", history.first_rejection),
         **({"benched": sorted(history.benched)} if history.benched else {}),
         "stopped": outcome.stopped,
         **outcome.totals,
@@ -70,6 +75,10 @@ def of_outcome(
         **measures.of_last_evaluation(measured[-1] if measured else {}),
         **measures.of_clients(history),
     }
+
+
+def _first(key: str, event: Failed | Rejected | None) -> dict[str, str]:
+    return {} if event is None else {key: first_trouble(event)}
 
 
 def _finite(values: Sequence[float]) -> float | None:

@@ -34,9 +34,11 @@ def write_report(
     target_accuracy: float | None = None,
     *,
     figures: bool = True,
+    pdf: bool = False,
     span: tuple[float, float] | None = None,
     only: Collection[str] = (),
     shared: Path | None = None,
+    tell: Callable[[Table], object] | None = None,
 ) -> Table:
     """Write ``table.csv``, ``report.html`` and ``figures/*.png`` into a run folder.
 
@@ -46,11 +48,13 @@ def write_report(
         run_folder: a folder with a folder per cell, or the folder of a single cell.
         target_accuracy: in (0, 1], the accuracy to which times are measured; None = 0.9.
         figures: whether to draw the pictures, which takes seconds.
+        pdf: whether to write each picture also as PDF, which takes three times as long.
         span: start and end of the page's timelines in seconds; None = as much as a browser draws
             quickly.
         only: names of the cells to report, each with all of its seeds; empty = all cells.
         shared: folder for one copy of the plotting library that many pages load, such as those of a
             sweep's jobs; None = the page contains the library and opens anywhere.
+        tell: receives the table before anything is drawn.
 
     Returns:
         The table that was written.
@@ -61,6 +65,8 @@ def write_report(
     """
     cells, table = _read(run_folder, target_accuracy, span, only)
     write_csv(table, run_folder / "table.csv")
+    if tell is not None:
+        tell(table)
     if no_pictures():
         return table
     _write_page(run_folder, cells, table, span, shared=shared)
@@ -68,7 +74,7 @@ def write_report(
     if figures:
         from fl_app.report.figures import write_figures  # matplotlib takes a second to import
 
-        write_figures(cells, table.target_accuracy, run_folder / "figures")
+        write_figures(cells, table.target_accuracy, run_folder / "figures", pdf=pdf)
     return table
 
 

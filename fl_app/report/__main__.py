@@ -45,9 +45,9 @@ def main(arguments: list[str] | None = None) -> None:
     alone = parser.add_mutually_exclusive_group()
     alone.add_argument(
         "--last",
-        type=int,
+        type=lambda text: 1 if text == "final" else int(text),
         metavar="N",
-        help="only print a comparison of the cells over their last N evaluations",
+        help="only print a comparison of the cells over their last N evaluations; final = 1",
     )
     alone.add_argument(
         "--mean",
@@ -74,6 +74,9 @@ def main(arguments: list[str] | None = None) -> None:
         help="draw only figures/grid.png, the accuracy of every cell over two keys; local_lr "
         "stands for algorithm.client.local_lr",
     )
+    parser.add_argument(
+        "--pdf", action="store_true", help="write every figure also as PDF, for print"
+    )
     options = parser.parse_args(arguments)
     if options.over and not options.mean:
         parser.error(f"--over={options.over} needs --mean: nothing else has a FROM and a TO")
@@ -92,7 +95,8 @@ def main(arguments: list[str] | None = None) -> None:
             from fl_app.report.grid import write_grid  # matplotlib takes a second to import
 
             path = folder / "figures" / "grid.png"
-            write_grid(read_run(folder, options.only), (options.grid[0], options.grid[1]), path)
+            cells = read_run(folder, options.only)
+            write_grid(cells, (options.grid[0], options.grid[1]), path, pdf=options.pdf)
             print(f"figure: {path}")
             return
         if numbers_only:
@@ -101,12 +105,13 @@ def main(arguments: list[str] | None = None) -> None:
             choice = last(options.last) if mean is None else between(options.over or "t", *mean)
             print_comparison(read_run(folder, options.only), choice, target)
             return
-        table = write_report(folder, target, span=span, only=options.only)
+        write_report(
+            folder, target, span=span, only=options.only, pdf=options.pdf, tell=print_table
+        )
     except ValueError as error:
         parser.error(str(error))
     except KeyboardInterrupt:
         return
-    print_table(table)
     print(f"page: {page}\nfigures: {folder / 'figures'}")
 
 

@@ -97,9 +97,11 @@ class Cell:
         config: text of ``config.yaml``.
         overrides: dotted keys that the user gave, and their values.
         metrics: columns of ``metrics.csv``, all of one length.
+        partition: columns of ``partition.csv``: class -> its examples on each client.
         history: what the events add up to, with its orders.
         waits: see `Wait`.
         marks: see `Mark`.
+        clusters: times at which the strategy put clients into clusters, and client -> cluster.
         aggregations: times at which versions were published, seconds.
         reports: name -> versions and values of what the strategy reported of its aggregations. The
             value of a list is its mean. "staleness" is the mean age.
@@ -119,9 +121,11 @@ class Cell:
     config: str = ""
     overrides: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, list[float]] = field(default_factory=dict)
+    partition: dict[str, list[float]] = field(default_factory=dict)
     history: History = field(default_factory=partial(History, keep_orders=True))
     waits: list[Wait] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)
+    clusters: list[tuple[float, dict[int, int]]] = field(default_factory=list)
     aggregations: list[float] = field(default_factory=list)
     reports: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     reasons: Counter[tuple[str, str]] = field(default_factory=Counter)

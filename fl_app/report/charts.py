@@ -103,9 +103,9 @@ def few(x: ArrayLike, y: ArrayLike) -> tuple[list[float], list[float]]:
     return plain(x[at]), plain(y[at])
 
 
-def spread_out(size: int) -> Any:
-    """At most `MAX_POINTS` evenly spread indices of an array, with the first and the last."""
-    return np.unique(np.linspace(0, size - 1, min(size, MAX_POINTS)).round().astype(int))
+def spread_out(size: int, most: int = MAX_POINTS) -> Any:
+    """At most so many evenly spread indices of an array, with the first and the last."""
+    return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int))
 
 
 def means(x: Sequence[float], y: Sequence[float]) -> tuple[list[float], list[float]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, pstdev, stdev
 from typing import TypeAlias
 
 from rich import box
@@ -70,6 +70,8 @@ def print_comparison(
     """
     console = console or Console(width=1000)
     console.print(compare(cells, choice, target))
+    if any(len(series.cells) > 1 for series in group(cells)):
+        console.print("\nDeviations over seeds are sample deviations (n - 1).", highlight=False)
     if work := work_of(cells):
         console.print(f"\n{work}", highlight=False)
     print_stand_ins([c.name for c in cells if c.summary.get("data") == "stand-in"], console)
@@ -81,12 +83,12 @@ def print_comparison(
 def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:
     """Tabulate the score, averaged over chosen evaluations; best first. Accuracies are in percent.
 
-    The seeds of a cell share a row: mean and population standard deviation; the score of every
-    seed; the standard deviation between the evaluations of one run, averaged over the seeds; of
-    accuracies, seconds, client updates and versions by which `target` was first evaluated, and
-    seconds from which the mean of five evaluations stays there, for every seed; means over the
-    seeds of seconds, client updates, 10^6 bytes and effective clients (the median over a run's
-    aggregations). "-" is unknown.
+    The seeds of a cell share a row: mean and sample standard deviation (n - 1); the score of every
+    seed; the population standard deviation between the evaluations of one run, averaged over the
+    seeds; of accuracies, seconds, client updates and versions by which `target` was first
+    evaluated, and seconds from which the mean of five evaluations stays there, for every seed;
+    means over the seeds of seconds, client updates, 10^6 bytes and effective clients (the median
+    over a run's aggregations). "-" is unknown.
 
     Args:
         cells: of a run.
@@ -133,10 +135,11 @@ def _row(series: Series, choice: Choice, score: Score, target: float) -> tuple[f
     scores = [fmean(run) for run in runs if run]
     mean = fmean(scores) if scores else math.nan
     within = [pstdev(run) for run in runs if run]
+    spread = [stdev(scores)] if len(scores) > 1 else []
     rank = math.inf if math.isnan(mean) else -mean if score.higher_is_better else mean
     return rank, [
         series.name,
-        f"{form} ± {form}".format(mean, pstdev(scores)) if scores else "-",
+        " ± ".join(form.format(each) for each in (mean, *spread)) if scores else "-",
         ", ".join(form.format(fmean(run)) if run else "-" for run in runs),
         form.format(fmean(within)) if within else "-",
         *(_of_target(cells, target) if score == ACCURACY else ()),

@@ -2,7 +2,9 @@
 
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import PolyCollection
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -18,11 +21,13 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from fl_app.record.measures import mean_age
 from fl_app.record.score import ACCURACY, Score
+from fl_app.report import style
 from fl_app.report.cells import Cell, scores_of
 from fl_app.report.series import (
     Curve,
     Series,
-    busy_share,
+    activity,
+    by_cluster,
     client_curve,
     client_metrics,
     curve,
@@ -30,28 +35,41 @@ from fl_app.report.series import (
     histogram,
     labels,
     learning_phase,
+    middles_of,
     reached,
     rows,
     sample,
     seconds,
     time_label,
+    training_share,
     whose,
     window,
 )
-from fl_app.report.style import INK, MUTED, RC, WAITING, Look, looks, save
+from fl_app.report.style import INK, MUTED, RC, WAITING, Look, looks
 
 MAX_LINES = 12  # curves in one plot; more are drawn as small multiples
-MAX_PANELS = 6  # series with staleness and timeline in the overview
+MAX_PANELS = 8  # series with staleness and timeline in the overview
 LONG = 45  # characters of a legend's line above which the legend is below the plot
 BELOW = 70  # characters of a legend's line below the plot
 PANEL = 24  # characters of a line above a small panel
 MAX_LABELS = 15  # clients named in a panel of the timeline
+MAX_NAMED = 4  # panels in which they are, since those are high enough
+SLIM = "#555555"  # of transfers, beside a bar of any colour
 _LOST: dict[str, Any] = {"color": "black", "marker": "x", "ls": "", "ms": 4, "mew": 1.2}
+_FRESH: dict[str, Any] = {
+    "color": "white",
+    "marker": "^",
+    "ls": "",
+    "ms": 4,
+    "mec": INK,
+    "mew": 0.7,
+}
 _VERSION: dict[str, Any] = {"colors": INK, "lw": 0.7, "clip_on": False}
+_CLUSTERS: dict[str, Any] = {"colors": INK, "lw": 0.8, "linestyles": ":"}
 
 
-def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
-    """Write score (``accuracy.png``), staleness, timeline and overview, each as PNG and PDF.
+def write_figures(cells: Sequence[Cell], target: float, folder: Path, *, pdf: bool = False) -> None:
+    """Write score (``accuracy.png``), staleness, timeline and overview.
 
     Nothing is drawn of a score where nothing was evaluated. If cells are judged by different
     scores, each has its picture, and the overview has the first.
@@ -60,7 +78,9 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
         cells: of the run, in the order of legends and panels.
         target: accuracy to which times are measured, in (0, 1].
         folder: created if it does not exist.
+        pdf: whether to write each as PDF, too.
     """
+    save = partial(style.save, pdf=pdf)
     series = group(cells)
     drawn = looks([each.algorithm for each in series])
     unit = time_label(cells)
@@ -118,7 +138,14 @@ def write_figures(cells: Sequence[Cell], target: float, folder: Path) -> None:
             zoom = learning_phase(series, target) if scores[0] == ACCURACY else None
             draw_score(top.subplots(), series, drawn, scores[0], target, unit, zoom, told)
         draw_staleness(bottom, series[first], drawn[first], columns)
-        draw_timeline(right, series[first], drawn[first], unit, max_clients=25, letters=32)
+        draw_timeline(
+            right,
+            series[first],
+            drawn[first],
+            unit,
+            max_clients=25 if panels <= MAX_NAMED else 12,
+            letters=32,
+        )
         some = f" (first {panels} of {len(series)})" if panels < len(series) else ""
         _title(top, "Who learns faster" if scores else "Nothing was evaluated")
         _title(bottom, f"How stale the updates are{some}")
@@ -325,19 +352,23 @@ def draw_timeline(
     clients = sample(active, max_clients)
     grid = _grid(figure, len(series), 1)
     for axes, each, cell, look in zip(grid, series, cells, drawn, strict=True):
-        _draw_orders(axes, cell, clients, until, look.colour)
+        own, clusters = by_cluster(cell, clients, until)
+        _draw_orders(axes, cell, own, clusters, until, look.colour)
         versions = sum(t <= until for t in cell.aggregations)
         updates = sum(
             order.ended == "arrival" and cell.end(order) <= until for order in cell.history.orders
         )
         _name(axes, each, look, letters)
         axes.set_title(
-            f"{busy_share(cell, until):.0%} busy, {updates} updates, {versions} versions",
+            f"{training_share(cell, until):.0%} training, {updates} updates, {versions} versions",
             loc="right",
         )
         axes.set_xlim(0, until or 1)
         axes.grid(axis="y", visible=False)
-        if len(clients) <= MAX_LABELS:
+        if clusters:
+            middles = middles_of(clusters, range(len(clusters)))
+            axes.set_yticks([*middles.values()], [f"cluster {number + 1}" for number in middles])
+        elif len(clients) <= MAX_LABELS and len(series) <= MAX_NAMED:
             axes.set_yticks(range(len(clients)), labels(clients))
         else:
             axes.set_yticks([0, len(clients) - 1], ["fast", "slow"])
@@ -346,48 +377,82 @@ def draw_timeline(
     grid[-1].set_xlabel(unit)
     shown = "clients" if len(clients) == len(active) else f"{len(clients)} of {len(active)} clients"
     figure.supylabel(shown, fontsize=9)
-    _explain(figure)
+    _explain(figure, cells)
 
 
-def _draw_orders(axes: Axes, cell: Cell, clients: Sequence[int], until: float, colour: str) -> None:
+def _draw_orders(
+    axes: Axes,
+    cell: Cell,
+    clients: Sequence[int],
+    clusters: Sequence[int],
+    until: float,
+    colour: str,
+) -> None:
+    """One panel: a lane for each client, with training above transfers if these take time."""
     row = {client: number for number, client in enumerate(clients)}
-    waits = [w for w in cell.waits if w.client in row and w.start < until]
-    orders = [
-        (order, cell.end(order))
-        for order in cell.history.orders
-        if order.client in row and order.start < until
-    ]
-    lost = [(end, row[o.client]) for o, end in orders if o.ended in ("failure", "reject")]
+    waits = [(row[w.client], w.start, w.end) for w in cell.waits if w.client in row]
+    orders = [o for o in cell.history.orders if o.client in row and o.start < until]
+    lost = [(cell.end(o), row[o.client]) for o in orders if o.ended in ("failure", "reject")]
+    fresh = [(t, row[o.client]) for o in orders for t in o.fresh if t <= until]
     gap = until / 800  # separates consecutive orders
-    axes.add_collection(_bars(((row[w.client], w.start, w.end) for w in waits), WAITING))
-    axes.add_collection(
-        _bars(
-            ((row[o.client], o.start + min(gap, (end - o.start) / 4), end) for o, end in orders),
-            colour,
-        )
-    )
-    axes.plot([end for end, _ in lost], [place for _, place in lost], **_LOST)
+    training: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    transfers = []
+    for order in orders:
+        lane = row[order.client]
+        trains, carries = activity(cell, order)
+        pale = bool(clusters) and clusters[lane] % 2 == 1
+        for start, end in trains:
+            begins = start + min(gap, (end - start) / 4)
+            training[_pale(colour) if pale else colour].append((lane, begins, end))
+        transfers += [(lane, start, end) for start, end in carries]
+    bottom = -0.12 if transfers else -0.45
+    axes.add_collection(_bars(waits, WAITING, bottom))
+    for shade, spans in training.items():
+        axes.add_collection(_bars(spans, shade, bottom))
+    axes.add_collection(_bars(transfers, SLIM, -0.4, -0.2))
+    for points, sign in ((lost, _LOST), (fresh, _FRESH)):
+        if points:
+            axes.plot([t for t, _ in points], [lane for _, lane in points], **sign)
     height = max(len(clients), 1)
     bottom, top = height * 1.02 - 0.5, height * 1.1 - 0.5
     axes.vlines([t for t in cell.aggregations if t <= until], bottom, top, **_VERSION)
+    if cell.clusters:
+        axes.vlines([t for t, _ in cell.clusters if t <= until], -0.5, top, **_CLUSTERS)
     axes.set_ylim(-0.5 - 0.02 * height, top)
 
 
-def _explain(figure: Figure | SubFigure) -> None:
-    signs = [
+def _pale(colour: str) -> str:
+    """The colour of every second cluster: half white."""
+    red, green, blue = (0.45 * part + 0.55 for part in to_rgb(colour))
+    return to_hex((red, green, blue))
+
+
+def _explain(figure: Figure | SubFigure, cells: Sequence[Cell]) -> None:
+    """The legend of the timelines: of the signs that occur, and of those that always may."""
+    orders = [order for cell in cells for order in cell.history.orders]
+    signs: list[Patch | Line2D] = [
         Patch(color="#7a7a7a", label="trains"),
         Patch(color=WAITING, label="has reported, waits for others"),
         Line2D([], [], label="update lost", **_LOST),
-        Line2D([], [], label="new version", marker="|", ls="", ms=8, color=_VERSION["colors"]),
+        Line2D([], [], label="new version", marker="|", ls="", ms=8, color=INK),
     ]
+    if any(order.parts for order in orders):
+        signs.insert(1, Line2D([], [], label="transfers", color=SLIM, lw=2))
+    if any(order.fresh for order in orders):
+        signs.append(Line2D([], [], label="gets a fresh model", **_FRESH))
+    if any(cell.clusters for cell in cells):
+        line = {"color": INK, "ls": _CLUSTERS["linestyles"], "lw": _CLUSTERS["lw"]}
+        signs.append(Line2D([], [], label="clusters formed", **line))
     figure.legend(
         handles=signs, loc="outside lower center", ncols=4, handlelength=1, columnspacing=1.5
     )
 
 
-def _bars(spans: Iterable[tuple[int, float, float]], colour: str) -> PolyCollection:
+def _bars(
+    spans: Iterable[tuple[int, float, float]], colour: Any, bottom: float, top: float = 0.45
+) -> PolyCollection:
     corners = [
-        [(x0, y - 0.45), (x0, y + 0.45), (x1, y + 0.45), (x1, y - 0.45)] for y, x0, x1 in spans
+        [(x0, y + bottom), (x0, y + top), (x1, y + top), (x1, y + bottom)] for y, x0, x1 in spans
     ]
     return PolyCollection(corners, facecolor=colour, lw=0, snap=False)
 

@@ -2,17 +2,20 @@
 
 import html
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 from fl_app.record.history import OrderRecord
 from fl_app.report.cells import Cell, Mark
 from fl_app.report.charts import MAX_NAMED, Figure, choice, faint, layout_of, rounded
-from fl_app.report.series import labels, time_label
-from fl_app.report.style import INK, WAITING, Look
+from fl_app.report.series import activity, by_cluster, labels, middles_of, time_label
+from fl_app.report.style import INK, MUTED, WAITING, Look
 from fl_app.report.timeline import Timeline
 
 ROOMY = 15  # orders of a slow client in the first view of a timeline
 EXPIRED = "deadline passed"
+CLUSTER_GAP = 0.6  # lanes between two clusters
+
+Bar: TypeAlias = tuple[float, float, float, int, str]  # place, start, end, client, story
 
 # Kind of a mark -> its symbol and its name.
 _SIGNS = {
@@ -21,7 +24,7 @@ _SIGNS = {
     "rejected": ("diamond-open", "rejected"),
     "reject": ("circle-open", "late or duplicate reply"),
     "pause": ("triangle-left-open", "paused"),
-    "refresh": ("triangle-right", "refreshed"),
+    "refresh": ("triangle-up", "gets a fresh model"),
     "checkpoint": ("square", "checkpoint"),
     "cluster": ("star", "clusters formed"),
     "recall": ("triangle-down-open", "recalled"),
@@ -37,7 +40,12 @@ def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
         look: of the cell.
         zoom: seconds of the first view: the first ones, on the wall clock the last ones.
     """
-    place = {client: row for row, client in enumerate(shown.clients)}
+    clients, clusters = by_cluster(cell, shown.clients, shown.since + zoom)
+    # A gap between clusters.
+    apart = [CLUSTER_GAP * (clusters[0] - cluster) for cluster in clusters] or [0.0] * len(clients)
+    rows = [row + gap for row, gap in enumerate(apart)]
+    place = dict(zip(clients, rows, strict=True))
+    slim = any(order.parts for order in shown.orders)
     kinds: dict[str, list[OrderRecord]] = {"arrival": [], "lost": [], "": []}
     for order in shown.orders:
         kinds[order.ended if order.ended in kinds else "lost"].append(order)
@@ -47,14 +55,18 @@ def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
             "waits for others",
             [(place[w.client], w.start, w.end, w.client, "waits") for w in shown.waits],
             {"color": WAITING},
+            slim,
         ),
-        _bars("trains", _orders(cell, kinds["arrival"], place), {"color": look.colour}),
-        _bars("trains in vain", _orders(cell, kinds["lost"], place), {"pattern": hatched}),
-        _bars("under way", _orders(cell, kinds[""], place), {"color": faint(look.colour, "80")}),
+        _bars("trains", _orders(cell, kinds["arrival"], place), {"color": look.colour}, slim),
+        _bars("trains in vain", _orders(cell, kinds["lost"], place), {"pattern": hatched}, slim),
+        _bars(
+            "under way", _orders(cell, kinds[""], place), {"color": faint(look.colour, "80")}, slim
+        ),
+        _bars("transfers", _orders(cell, shown.orders, place, 1), {"color": MUTED}, slim, 1),
     ]
-    top = len(shown.clients) + 0.2
+    top = max(rows, default=-1) + 1.2
     traces += _signs(cell, shown, place, top)
-    height = max(len(shown.clients), 4)
+    height = max(top, 4)
     edge = 0.02 * height
     times = [t for each in shown.versions for t in (each, each, None)]
     ends = [y for _ in shown.versions for y in (top - 0.4, top + 0.04 * height, None)]
@@ -72,12 +84,17 @@ def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
         }
     )
     layout = layout_of(time_label([cell]), "", height=int(90 + max(13 * height, 150)))
-    named = len(shown.clients) <= MAX_NAMED
+    named = len(clients) <= MAX_NAMED and not clusters
+    places: list[float] = [0, len(clients) - 1]
+    texts = ["fast", "slow"]
+    if clusters:
+        middles = middles_of(clusters, rows)
+        places, texts = [*middles.values()], [f"cluster {each + 1}" for each in middles]
     layout["yaxis"].update(
         fixedrange=True,
         range=[-0.6 - edge, top + 0.08 * height],
-        tickvals=list(range(len(shown.clients))) if named else [0, len(shown.clients) - 1],
-        ticktext=labels(shown.clients) if named else ["fast", "slow"],
+        tickvals=rows if named else places,
+        ticktext=labels(clients) if named else texts,
         showgrid=False,
         title={"text": "client" if named else "clients", "standoff": 10},
     )
@@ -106,9 +123,14 @@ def timeline_of(cell: Cell, shown: Timeline, look: Look, zoom: float) -> Figure:
 
 
 def _orders(
-    cell: Cell, orders: Sequence[OrderRecord], place: dict[int, int]
-) -> list[tuple[int, float, float, int, str]]:
-    return [(place[o.client], o.start, cell.end(o), o.client, _story(o)) for o in orders]
+    cell: Cell, orders: Sequence[OrderRecord], place: dict[int, float], what: int = 0
+) -> list[Bar]:
+    """A bar for each span of training, or with `what` 1 of transfers."""
+    return [
+        (place[order.client], start, end, order.client, _story(order))
+        for order in orders
+        for start, end in activity(cell, order)[what]
+    ]
 
 
 def _story(order: OrderRecord) -> str:
@@ -123,17 +145,19 @@ def _story(order: OrderRecord) -> str:
 
 
 def _bars(
-    title: str, spans: Sequence[tuple[int, float, float, int, str]], marker: dict[str, Any]
+    title: str, spans: Sequence[Bar], marker: dict[str, Any], slim: bool, below: int = 0
 ) -> dict[str, Any]:
+    """Bars of one kind; slim ones leave room below, for those of transfers."""
+    offset, width = ((0.13, 0.56), (-0.31, 0.2))[below] if slim else (0.0, 0.82)
     return {
         "type": "bar",
         "orientation": "h",
-        "y": [row for row, *_ in spans],
+        "y": [row + offset for row, *_ in spans],
         "base": rounded(start for _, start, *_ in spans),
         "x": rounded(end - start for _, start, end, *_ in spans),
         "customdata": [[str(client), f"{end:,.2f}", text] for *_, end, client, text in spans],
         "marker": {**marker, "line": {"color": "white", "width": 0.5}},
-        "width": 0.82,
+        "width": width,
         "name": title,
         "hovertemplate": (
             "client %{customdata[0]}<br>%{base:,.2f} to %{customdata[1]} s<br>"
@@ -142,7 +166,9 @@ def _bars(
     }
 
 
-def _signs(cell: Cell, shown: Timeline, place: dict[int, int], top: float) -> list[dict[str, Any]]:
+def _signs(
+    cell: Cell, shown: Timeline, place: dict[int, float], top: float
+) -> list[dict[str, Any]]:
     """Markers of lost orders, and of events that end no order."""
     points: dict[str, list[Mark]] = {kind: [] for kind in _SIGNS}
     for order in shown.orders:

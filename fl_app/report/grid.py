@@ -24,7 +24,9 @@ LIGHT = 0.6  # share of the score's range above which the background is light
 LETTER = 0.075  # width of a tick label's letter, inches
 
 
-def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figure:
+def write_grid(
+    cells: Sequence[Cell], keys: tuple[str, str], path: Path, *, pdf: bool = False
+) -> Figure:
     """Draw the score of cells over two keys of their configuration.
 
     The score is the mean of the last ten evaluations. Cells with the same values of both keys
@@ -34,7 +36,8 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
         cells: of the run.
         keys: of the horizontal and the vertical axis: ``algorithm.client.local_lr``, or an
             unambiguous end such as ``local_lr``.
-        path: of the PNG; the PDF is written beside it.
+        path: of the PNG.
+        pdf: whether to write a PDF beside it.
 
     Returns:
         The figure.
@@ -85,7 +88,7 @@ def write_grid(cells: Sequence[Cell], keys: tuple[str, str], path: Path) -> Figu
             axes.text(x, y, form.format(value), ha="center", va="center", color=colour)
         title = f"{score.name}, mean of the\nlast ten evaluations"
         axes.set_title(f"{title}, over {', '.join(averaged)}" if averaged else title)
-        save(figure, path, tight=True)  # a title may be wider than few columns
+        save(figure, path, pdf=pdf, tight=True)  # a title may be wider than few columns
     return figure
 
 

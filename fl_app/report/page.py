@@ -31,7 +31,8 @@ from fl_app.report.timeline import MAX_ORDERS, Timeline, timeline
 
 LIBRARY = "plotly.min.js"
 MAX_NAMED = 4  # algorithms in a title
-MAX_TIMELINES = 6  # on a page that compares series
+MAX_TIMELINES = 8  # on a page that compares series
+MAX_DEALT = 3  # partitions on it
 MAX_REASONS = 20  # of a cell
 MAX_TOLD = 20  # troubles of a cell on a page with several cells
 
@@ -70,6 +71,8 @@ _COLUMNS = (
     Column("mb_down", "{:,.1f}", "MB", "down"),
     Column("mb_up", "{:,.1f}", "MB", "up"),
     Column("client_updates", "{:,.0f}", "client", "updates"),
+    Column("at_work", "{:,.0f}", "clients", "at work"),
+    Column("work_per_update", "{}", "work per", "update"),
     Column("failures", "{:,.0f}", "", "failures"),
     Column("rejected", "{:,.0f}", "", "rejected"),
 )
@@ -161,6 +164,7 @@ def render(
         direction=_direction(table),
         rows=[] if alone else table.of_series(),
         seeds=[(row, None) for row in table.rows if row.statistic == "run"] if many else [],
+        deviation=table.deviation,
         work=table.work,
         columns=[
             column._replace(below=column.below.format(score=table.score_name, target=target))
@@ -188,6 +192,7 @@ def _of_run(
         text = f"{_tested(table, [cell])} of the global model."
         sections.append(Section("Learning", text, _curves([series], [look], table)))
     sections += _of_clients([series], [look])
+    sections += _of_data([cell])
     if cell.history.orders:
         shown = timeline(cell, span)
         figure = timeline_of(cell, shown, look, window([cell], ROOMY))
@@ -235,6 +240,7 @@ def _of_comparison(
         text = "Share of the aggregated updates of at most this age."
         sections.append(Section("Staleness", text, [plots.staleness(series, drawn)], True))
     first = [each.cells[0] for each in series]
+    sections += _of_data(first)
     active = [(cell, look) for cell, look in zip(first, drawn, strict=True) if cell.history.orders]
     for number, (cell, look) in enumerate(active[:MAX_TIMELINES], start=1):
         some = min(len(active), MAX_TIMELINES)
@@ -264,6 +270,21 @@ def _of_clients(series: Sequence[Series], drawn: Sequence[Look]) -> list[Section
     chosen, looks_of = [each for each, _ in some], [look for _, look in some]
     figures = [plots.on_clients(chosen, looks_of, metric) for metric in metrics]
     return [Section("On the clients", text, figures, len(series) > 1)]
+
+
+def _of_data(cells: Sequence[Cell]) -> list[Section]:
+    """The partitions of the cells, each once."""
+    distinct: list[Cell] = []
+    for cell in cells:
+        if cell.partition and all(cell.partition != each.partition for each in distinct):
+            distinct.append(cell)
+    text = "Training examples of each class on each client."
+    if len(distinct) > 1:
+        text += (
+            f" Cells differ; drawn are those of {', '.join(c.name for c in distinct[:MAX_DEALT])}."
+        )
+    figures = [plots.partition(cell) for cell in distinct[:MAX_DEALT]]
+    return [Section("Who has what", text, figures, wide=True)] if figures else []
 
 
 def _curves(series: Sequence[Series], drawn: Sequence[Look], table: Table) -> list[Figure]:

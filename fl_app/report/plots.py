@@ -38,6 +38,7 @@ from fl_app.report.series import (
 from fl_app.report.style import INK, MUTED, Look
 from fl_app.report.table import Table
 
+MAX_COLUMNS = 1000  # clients in the picture of a partition
 MAX_BARS = 400  # clients drawn as bars; more are drawn as an area
 
 
@@ -208,6 +209,27 @@ def staleness(series: Sequence[Series], looks: Sequence[Look]) -> Figure:
     return {"data": traces, "layout": layout}
 
 
+def partition(cell: Cell) -> Figure:
+    """Examples of each class on each client, of at most `MAX_COLUMNS` clients."""
+    names = [name for name in cell.partition if name != "client"]
+    shown = spread_out(len(cell.partition["client"]), MAX_COLUMNS)
+    counts = [np.array(cell.partition[name])[shown].astype(int).tolist() for name in names]
+    layout = layout_of("clients", "classes", height=130 + min(20 * len(names), 400), legend=False)
+    layout["yaxis"].update(type="category", showgrid=False, autorange="reversed")
+    layout["xaxis"].update(showgrid=False)
+    trace = {
+        "type": "heatmap",
+        "x": shown.tolist(),
+        "y": [html.escape(name) for name in names],
+        "z": counts,
+        "zmin": 0,
+        "colorscale": [[0, "white"], [1, INK]],
+        "colorbar": {"title": {"text": "examples", "side": "right"}, "thickness": 12},
+        "hovertemplate": "client %{x}, class %{y}: %{z} examples<extra></extra>",
+    }
+    return {"data": [trace], "layout": layout}
+
+
 def participation(cell: Cell, look: Look) -> Figure:
     """Aggregated updates and lost orders of each client."""
     history = cell.history
@@ -321,7 +343,7 @@ def reports(cell: Cell, look: Look) -> Figure:
 
 
 def final(table: Table, series: Sequence[Series], looks: Sequence[Look], score: Score) -> Figure:
-    """Last score of each series: every seed, and mean and population standard deviation."""
+    """Last score of each series: every seed, and mean and sample standard deviation."""
     found = [
         (label, look, each, row, spread)
         for each, look, (row, spread) in zip(series, looks, table.of_series(), strict=True)

@@ -27,6 +27,8 @@ LEAST_IMPORTANT = (
     "updates_to_target",
     "best_score",
     "seconds_to_stay_at_target",
+    "work_per_update",
+    "at_work",
     "client_updates",
     "seconds_to_target",
 )
@@ -62,8 +64,10 @@ def print_table(table: Table, console: Console | None = None) -> None:
         names = _in_two_lines(names, console.width // 2)
         shown = [_in_lines(column) if column.key == "stopped" else column for column in columns]
     drawn = _draw(names, shown)
+    troubled = [key for key in ("rejected", "failures") if any(getattr(r, key) for r in rows)]
+    least = sorted(LEAST_IMPORTANT, key=troubled.__contains__)  # stable: those go last
     usual = all(row.stopped in ENDS for row in rows if row.statistic == "run")
-    for key in ("stopped", *LEAST_IMPORTANT) if usual else (*LEAST_IMPORTANT, "stopped"):
+    for key in ("stopped", *least) if usual else (*least, "stopped"):
         if _width(drawn, console) <= console.width:
             break
         shown = [column for column in shown if column.key != key]
@@ -74,8 +78,8 @@ def print_table(table: Table, console: Console | None = None) -> None:
     if left_out:
         told = f"Left out for lack of room: {', '.join(left_out)}. All columns are in table.csv."
         console.print(told, style="dim", highlight=False)
-    if table.work:
-        console.print(table.work, highlight=False)
+    for told in filter(None, (table.deviation, table.work)):
+        console.print(told, highlight=False)
     print_stand_ins([row.cell for row in table.rows if row.data == "stand-in"], console)
 
 
@@ -111,6 +115,8 @@ def _columns(table: Table, rows: Sequence[Row]) -> list[_Column]:
         column("mb_down", "MB", "down", "{:,.1f}", None),
         column("mb_up", "MB", "up", "{:,.1f}", None),
         column("client_updates", "client", "updates", "{:,.0f}", None),
+        column("at_work", "at", "work", "{:,.0f}", None),
+        column("work_per_update", "work per", "update", "{}", None),
         column("updates_per_second", "wall", "upd/s", "{:,.0f}", None),
         column("failures", "", "fail", "{:,.0f}", None),
         column("rejected", "", "rej", "{:,.0f}", None),

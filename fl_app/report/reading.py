@@ -31,16 +31,28 @@ from fl_app.core.events import (
 )
 from fl_app.record.log import read_events
 from fl_app.report.cells import Cell, Mark, Trouble, Wait
-from fl_app.report.naming import name_jobs
+from fl_app.report.naming import name_jobs, settings_of
 from fl_app.report.style import ALGORITHMS
 
 MAX_STORY = 8  # events of a client in the story of its trouble
 MAX_NOTE = 300  # characters
-NOT_NOTED = ("kind", "t", "client", "order", "base_version", "bytes")  # keys of events
+NOT_NOTED = (
+    "kind",
+    "t",
+    "client",
+    "order",
+    "base_version",
+    "bytes",
+    "parts",
+    "beside",
+)  # keys of events
 
 
 def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
-    """The cells of a run folder, in the fixed order of algorithms, then by name.
+    """The cells of a run folder.
+
+    Jobs of a sweep come in the order of its command, cells in that of their experiment, others in
+    the fixed order of algorithms, then by name.
 
     Args:
         folder: of the run.
@@ -100,6 +112,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         config=text,
         overrides=_overrides(folder),
         metrics=_metrics(folder / "metrics.csv"),
+        partition=_metrics(folder / "partition.csv"),
     )
     replay = _Replay(cell)
     for event in read_events(folder / "events.jsonl"):
@@ -142,11 +155,31 @@ def _overrides(folder: Path) -> dict[str, Any]:
     return {each.key_or_group.replace("/", "."): each.value() for each in given}
 
 
-def _order(cell: Cell) -> tuple[int, list[str | int]]:
+def _order(cell: Cell) -> tuple[list[int], int, list[str | int]]:
     rank = ALGORITHMS.index(cell.algorithm) if cell.algorithm in ALGORITHMS else len(ALGORITHMS)
     # Text and numbers alternate in the parts of a split name, so they never meet in a comparison.
     parts = re.split(r"(\d+)", cell.folder)
-    return rank, [int(part) if part.isdigit() else part for part in parts]
+    return _place(cell), rank, [int(part) if part.isdigit() else part for part in parts]
+
+
+def _place(cell: Cell) -> list[int]:
+    """Number of the job, then place of the cell in its experiment; 0 where there is none."""
+    job, _, below = f"/{cell.folder}".rpartition("/")
+    label = re.sub(r"-seed\d+$", "", below)
+    name, at, setting = label.partition("@")
+    known = settings_of(cell)
+    places = [int(part) for part in (job.strip("/"), below) if part.isdigit()] or [0]
+    settings, cells = (
+        [key.removeprefix(group) for key in known if key.startswith(group)]
+        for group in ("experiment.settings.", "experiment.cells.")
+    )
+    for words, among in (
+        (known.get("experiment.only") or (), (label, name, at + setting)),
+        (settings, (setting,)),
+        (cells, (name,)),
+    ):
+        places.append(next((i for i, word in enumerate(words) if word in among), 0))
+    return places
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -207,6 +240,8 @@ class _Replay:
                 if event.dropped:  # these clients train again
                     self._leave_empty()
                     self._end_waits(event.t)
+                clusters = dict(zip(event.client, event.cluster, strict=True))
+                self._cell.clusters.append((event.t, clusters))
                 self._mark(event)
             case Evaluated() | EvaluationOrdered() | ClientEvaluated() | ClientsEvaluated():
                 pass

@@ -5,14 +5,16 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.record.history import OrderRecord
 from fl_app.report.cells import Cell
 
 Floats = NDArray[np.floating[Any]]
+Span: TypeAlias = tuple[float, float]  # start and end, seconds
 
 
 @dataclass(frozen=True)
@@ -185,16 +187,54 @@ def time_label(cells: Sequence[Cell]) -> str:
     return "wall time (s)" if any(c.on_wall_clock for c in cells) else "virtual time (s)"
 
 
-def busy_share(cell: Cell, until: float) -> float:
-    """Training time of the clients before `until`, divided by training and waiting time."""
-    training, waiting = (
+def activity(cell: Cell, order: OrderRecord) -> tuple[list[Span], list[Span]]:
+    """When a client trained during an order, and when it transferred models.
+
+    If that is unknown, or transfers take no time, it trained all the time.
+    """
+    start, end = order.start, cell.end(order)
+    if order.parts is None:
+        return [(start, end)], []
+    download, training, upload = order.parts
+    if order.beside:
+        return [(start, min(start + training, end))], [(start, min(start + download + upload, end))]
+    transfers = [(t, min(t + download, end)) for t in (start, *order.fresh)]
+    if order.ended == "arrival":
+        transfers.append((end - upload, end))
+    begins, ends = [t for _, t in transfers], [*(t for t, _ in transfers[1:]), end]
+    return [span for span in zip(begins, ends, strict=True) if span[0] < span[1]], transfers
+
+
+def training_share(cell: Cell, until: float) -> float:
+    """Training time of the clients before `until`, divided by that of their orders and waits."""
+    orders, waits = [(o.start, cell.end(o)) for o in cell.history.orders], cell.waits
+    trained = [span for order in cell.history.orders for span in activity(cell, order)[0]]
+    training, time = (
         sum(max(0.0, min(end, until) - start) for start, end in spans)
-        for spans in (
-            [(order.start, cell.end(order)) for order in cell.history.orders],
-            [(wait.start, wait.end) for wait in cell.waits],
-        )
+        for spans in (trained, [*orders, *((wait.start, wait.end) for wait in waits)])
     )
-    return training / (training + waiting) if training > 0 else 0.0
+    return training / time if training > 0 else 0.0
+
+
+def middles_of(clusters: Sequence[int], lanes: Sequence[float]) -> dict[int, float]:
+    """The middle of each cluster's lanes; one cluster for each lane."""
+    return {
+        number: fmean(lane for lane, each in zip(lanes, clusters, strict=True) if each == number)
+        for number in dict.fromkeys(clusters)
+    }
+
+
+def by_cluster(cell: Cell, clients: Sequence[int], until: float) -> tuple[list[int], list[int]]:
+    """The clients by the last clusters before `until`, the first cluster at the end; and these.
+
+    Clients keep their order within a cluster. Without clusters, nothing changes and none are told.
+    """
+    found = [clusters for t, clusters in cell.clusters if t <= until]
+    if not found:
+        return list(clients), []
+    of = found[-1]
+    sorted_ = sorted(clients, key=lambda client: -of.get(client, 0))
+    return sorted_, [of.get(client, 0) for client in sorted_]
 
 
 def window(cells: Sequence[Cell], num_orders: float = 5.0) -> float:

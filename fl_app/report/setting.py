@@ -12,6 +12,7 @@ MAX_VALUES = 4  # values listed of one setting; more are counted
 
 # The most important keys of partitions and devices, in words.
 _PARTITION = {
+    "partitioner": "{}",
     "alpha": "alpha {}",
     "num_labels": "labels a client: {}",
     "shard_size": "shards of {}",

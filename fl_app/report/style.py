@@ -145,15 +145,19 @@ def looks(algorithms: Sequence[str]) -> list[Look]:
     return result
 
 
-def save(figure: "Figure", path: Path, *, tight: bool = False) -> None:
-    """Write a figure as PNG and, for print, as PDF; equal figures give equal bytes.
+def save(figure: "Figure", path: Path, *, pdf: bool = False, tight: bool = False) -> None:
+    """Write a figure; equal figures give equal bytes.
 
     Args:
         figure: drawn with `RC`.
-        path: of the PNG; the PDF is written beside it.
+        path: of the PNG.
+        pdf: whether to write a PDF beside it, for print, which takes three times as long. One that
+            is there is written anew in any case.
         tight: whether to crop the empty border.
     """
     path.parent.mkdir(exist_ok=True)
     box = "tight" if tight else None
-    figure.savefig(path.with_suffix(".png"), bbox_inches=box)
-    figure.savefig(path.with_suffix(".pdf"), bbox_inches=box, metadata={"CreationDate": None})
+    figure.savefig(path, bbox_inches=box)
+    document = path.with_suffix(".pdf")
+    if pdf or document.exists():
+        figure.savefig(document, bbox_inches=box, metadata={"CreationDate": None})

@@ -4,7 +4,7 @@ import csv
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from statistics import fmean, pstdev
+from statistics import fmean, stdev
 from typing import Any
 
 from fl_app.record.measures import mean_age
@@ -12,7 +12,7 @@ from fl_app.record.score import ACCURACY, Score
 from fl_app.record.targets import first_at, stays_at
 from fl_app.report.cells import Cell
 from fl_app.report.series import group
-from fl_app.report.work import work_of
+from fl_app.report.work import at_work, work_of
 
 # Fields of a row that are empty where nothing was evaluated, or where nothing was judged by its
 # accuracy.
@@ -29,8 +29,8 @@ OF_TARGET = (
 class Row:
     """The results of one cell; None is unknown or never happened.
 
-    A row may also hold the mean or the population standard deviation over the seeds of a cell. It
-    is None where the value of a seed is None. A text is kept if all seeds share it.
+    A row may also hold the mean or the sample standard deviation (n - 1) over the seeds of a cell.
+    It is None where the value of a seed is None. A text is kept if all seeds share it.
 
     Attributes:
         cell: name of the cell; of several seeds, their label.
@@ -50,6 +50,8 @@ class Row:
         mb_up: received from clients, 10^6 bytes.
         client_updates: that arrived and were accepted.
         updates_per_second: by the wall clock.
+        at_work: the most clients that were at work at one time.
+        work_per_update: steps or epochs that a client trains for an upload, or one mini-batch.
         failures: orders that ended without an update.
         rejected: replies that were rejected.
         stopped: what ended the run.
@@ -77,6 +79,8 @@ class Row:
     mb_up: float | None
     client_updates: float
     updates_per_second: float | None
+    at_work: float | None
+    work_per_update: str | None
     failures: float
     rejected: float
     stopped: str | None
@@ -99,12 +103,18 @@ class Table:
     Attributes:
         rows: of its cells.
         target_accuracy: in (0, 1], to which times are measured.
-        work: a sentence if the cells did unequal work; else empty.
+        work: sentences if the cells did unequal work; else empty.
     """
 
     rows: tuple[Row, ...]
     target_accuracy: float
     work: str = ""
+
+    @property
+    def deviation(self) -> str:
+        """A sentence on what is shown of several seeds; empty if no cell has them."""
+        several = any(row.statistic == "std" for row in self.rows)
+        return "Of several seeds: mean and sample standard deviation (n - 1)." if several else ""
 
     @property
     def scores(self) -> list[Score]:
@@ -144,7 +154,7 @@ def make_table(cells: Sequence[Cell], target_accuracy: float) -> Table:
         if len(seeds) > 1:
             rows += [
                 _over(seeds, series.name, "mean", fmean),
-                _over(seeds, series.name, "std", pstdev),
+                _over(seeds, series.name, "std", stdev),
             ]
     return Table(tuple(rows), target_accuracy, work_of(cells))
 
@@ -197,6 +207,8 @@ def _row(cell: Cell, target_accuracy: float) -> Row:
         mb_up=megabytes(summary.get("bytes_up")),
         client_updates=history.client_updates,
         updates_per_second=summary.get("updates_per_second"),
+        at_work=at_work(cell),
+        work_per_update=summary.get("work_per_update"),
         failures=history.failures,
         rejected=history.rejected,
         stopped=summary.get("stopped"),

@@ -236,8 +236,8 @@ least this accuracy. Stays at {{ target }}: until the evaluation from which the 
 {% if direction %}
 {{ direction }}
 {% endif %}
-{% if seeds %}
-Of several seeds: mean and population standard deviation, unknown if one seed never got there.
+{% if deviation %}
+{{ deviation }} They are unknown if one seed never got there.
 {% endif %}
 {{ work }}
 </p>

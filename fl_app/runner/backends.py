@@ -41,7 +41,7 @@ def _of_task(config: DictConfig, given: Given) -> str:
         return f"task._target_={target} needs torch"
     if task.get("model") is not None and task.model not in PLANS:
         return f"task.model={task.model} needs torch (NumPy has {', '.join(PLANS)})"
-    for key in ("model_quirk", "augment"):
+    for key in ("model_quirk", "augment", "loss"):
         if task.get(key):
             return f"task.{key}={task[key]} needs torch"
     return ""

@@ -137,7 +137,12 @@ def run_cell(
             earlier.remove_run(experiment)
         if saved is None:
             earlier.clear(folder)
-        files.begin(config, durations=real, on_clients=config.client_eval_every is not None)
+        files.begin(
+            config,
+            partition=_partition(config, task),
+            durations=real,
+            on_clients=config.client_eval_every is not None,
+        )
         sinks.append(files)
         if show:
             progress = Progress(
@@ -166,6 +171,7 @@ def run_cell(
         "data": task.source,
         "seed": config.seed,
         "num_clients": config.num_clients or len(history.sequences),
+        "work_per_update": components.trainer.work_per_update,
     }
     model = components.trainer.model.named(outcome.params)
     target = config.experiment.report_accuracy
@@ -180,6 +186,13 @@ def _build_task(config: DictConfig) -> TrainingTask:
         task = replace(task, test_inputs=inputs, test_targets=targets)
     complete: TrainingTask = task
     return complete
+
+
+def _partition(config: DictConfig, task: TrainingTask) -> Any:
+    """The partition as of `RunFolder.begin`; None if only the nodes know what they have."""
+    if not isinstance(task, ClientExamples) or task.num_clients != config.num_clients:
+        return None
+    return task.classes()[1], task.class_counts()
 
 
 def _unlimited(value: float | None) -> float:

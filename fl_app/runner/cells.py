@@ -10,6 +10,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.core.errors import require, require_at_least, require_count
+from fl_app.runner.equal import equalise
 
 # Values with experiment.scale=smoke, for the keys that a cell has and the user does not set.
 SMOKE = {
@@ -45,14 +46,15 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         overrides: the user's.
 
     Raises:
-        ValueError: the experiment has no such cell or scale, sets the algorithm itself, has seeds
-            beside a seed, or cannot run so many cells at a time.
+        ValueError: as `equalise`; the experiment has no such cell or scale, sets the algorithm
+            itself, has seeds beside a seed, or cannot run so many cells at a time.
     """
     experiment = config.experiment
     _check(experiment, config.runtime)
+    given = given_keys(overrides)
     if not experiment.cells:
+        equalise(config, given)
         return {"": config}
-    given = _given(overrides)
     if any(override.startswith("algorithm=") for override in overrides):
         raise ValueError(
             f"experiment={experiment.name} compares algorithms of its own: leave algorithm= out, "
@@ -97,6 +99,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
                     *overrides,
                 ],
             )
+            equalise(cell, given)
             if experiment.scale == "smoke":
                 shrink(cell, given)
             elif experiment.scale == "reduced":
@@ -104,7 +107,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     return cells
 
 
-def _given(overrides: Sequence[str]) -> set[str]:
+def given_keys(overrides: Sequence[str]) -> set[str]:
     """The keys that words set, also those within a group, as of ``client={local_steps: 3}``."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     return {key for each in parsed for key in _keys(each.key_or_group, each.value())}
@@ -264,7 +267,9 @@ def shorten(cell: DictConfig, given: Collection[str] = ()) -> None:
 
 def shrink(cell: DictConfig, given: Collection[str] = ()) -> None:
     """Shorten a cell's run to about a second on synthetic data; keys that are `given` stay."""
-    small = {**SMOKE, "num_clients": min(cell.num_clients or SMOKE_CLIENTS, SMOKE_CLIENTS)}
+    small = {**SMOKE}
+    if cell.num_clients is not None:  # else as many as the data have owners
+        small["num_clients"] = min(cell.num_clients, SMOKE_CLIENTS)
     if "slot" in cell.algorithm.client:
         small |= SMOKE_SLOTS
     if cell.runtime.name == "ray":

@@ -19,11 +19,15 @@ FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "che
 # Files of a run but for its event log, which is emptied by the process that locks it.
 STALE = (
     *("summary.json", "config.yaml", "metrics.csv", "model.npz", "devices.csv"),
+    "partition.csv",
     *("table.csv", "report.html", "figures/*.png", "figures/*.pdf"),
     *("checkpoints/version-*", "tensorboard/events.out.tfevents.*", "tracked.json"),
 )
 # A run may be resumed with other values of these.
-CARRYING_OUT = ("resume", "overwrite", "runtime", "tensorboard", "tracker", "checkpoint_final")
+CARRYING_OUT = (
+    *("resume", "overwrite", "runtime", "tensorboard", "tracker", "checkpoint_final", "failures"),
+    "compare",  # its values are in the algorithm
+)
 LIMITS = ("num_versions", "max_seconds", "max_updates")  # and with larger values of these
 
 
@@ -104,7 +108,7 @@ def outdated(folder: Path, cells: Mapping[str, DictConfig]) -> list[Path]:
     """
     found = []
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        own = [each for name, each in cells.items() if _label(name) == _label(path.name)]
+        own = [each for name, each in cells.items() if label(name) == label(path.name)]
         if path.name in cells or not own or not _is_cell(path):
             continue
         if (path / "config.yaml").exists():
@@ -117,7 +121,7 @@ def outdated(folder: Path, cells: Mapping[str, DictConfig]) -> list[Path]:
     return found
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
     """A cell's name without its seed."""
     return re.sub(r"-seed\d+$", "", name)
 

@@ -244,6 +244,7 @@ def build_engine(
         eval_every=config.eval_every,
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
+        tolerates=config.failures == "tolerate" or config.runtime.name == "deployment",
         secure=build_secure(config, strategy, components.schedule, layout.size, run),
         upload_bytes=components.sizes.upload,
         # Real nodes are sent the fixed part if they ask for it.

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +14,10 @@ from fl_app import report
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import FAILING, FULL, disk_errors_as_run_errors
 from fl_app.record.folder import SUMMARY
+from fl_app.record.trouble import told_of_trouble
 from fl_app.report.cells import ENDS
 from fl_app.runner import earlier
+from fl_app.runner.equal import told_of_kept
 from fl_app.runner.jobs import Job, Plan, carry_out
 from fl_app.runner.validate import checked_cells
 
@@ -97,16 +99,19 @@ def run(
         parallel=config.experiment.parallel,
         grid=grid,
         shared=shared,
+        tell=report.print_table,
     )
-    report.print_table(ran.table)
     print(f"Files{', table and figures' if ran.figures else ' and table'}: {folder}")
     if told := report.no_pictures():
         print(f"No report for a browser: {told}")
     else:
         print(f"Report, to open in a browser: {folder / report.PAGE}")
-    ran.refuse_incomplete(folder)
-    if "" not in cells:
+    if "" not in cells and not (ran.problems or ran.interrupted):
         print(f"All {len(cells)} cells are done")
+    ended = {name: each for name, each in ran.summaries.items() if name not in ran.problems}
+    if told := told_of_trouble(ended):
+        print(told)
+    ran.refuse_incomplete(folder)
     return list(ran.summaries.values())
 
 
@@ -120,6 +125,7 @@ def run_cells(
     shared: Path | None = None,
     show: bool = True,
     figures: bool = True,
+    tell: Callable[[report.Table], object] | None = None,
 ) -> Ran:
     """Run every cell, and write the report. A cell that fails does not keep others from running.
 
@@ -135,12 +141,16 @@ def run_cells(
         shared: as of `fl_app.report.write_report`.
         show: whether to show progress.
         figures: whether the report has figures; it has none after Ctrl-C.
+        tell: as of `fl_app.report.write_report`.
 
     Raises:
         ValueError: a configuration is refused, or the folder holds another run.
         RunError: the disk is full or fails.
     """
     configs = {name: plan.config for name, plan in plans.items()}
+    if show:
+        for line in told_of_kept({earlier.label(name): each for name, each in configs.items()}):
+            print(line)
     earlier.refuse_held(folder, configs)
     done = {name: earlier.finished(config, folder / name) for name, config in configs.items()}
     outdated = earlier.outdated(folder, configs)
@@ -154,7 +164,7 @@ def run_cells(
     with disk_errors_as_run_errors(folder):
         for path in outdated:
             earlier.remove_run(path)
-        return _run(plans, done, folder, target, parallel, grid, shared, show, figures)
+        return _run(plans, done, folder, target, parallel, grid, shared, show, figures, tell)
 
 
 def _run(
@@ -167,6 +177,7 @@ def _run(
     shared: Path | None,
     show: bool,
     figures: bool,
+    tell: Callable[[report.Table], object] | None,
 ) -> Ran:
     summaries = {name: before for name, before in done.items() if before is not None}
     problems: dict[str, RunError] = {}
@@ -202,7 +213,7 @@ def _run(
         earlier.remove_run(folder)  # the first cell did, unless it was refused
     # After Ctrl-C, the user does not wait for them.
     figures = figures and not interrupted and not report.no_pictures()
-    table = report.write_report(folder, target, figures=figures, shared=shared)
+    table = report.write_report(folder, target, figures=figures, shared=shared, tell=tell)
     summaries = {name: summaries[name] for name in plans if name in summaries}
     problems = {name: problems[name] for name in plans if name in problems}
     return Ran(table, figures, summaries, problems, interrupted)

@@ -118,7 +118,7 @@ def validate_secure(
         LEAST <= least <= members,
         "secure_aggregation.min_clients",
         least,
-        f"between {LEAST} and schedule.buffer_size={members}",
+        f"between {LEAST} and algorithm.schedule.buffer_size={members}",
         "a sum over one client is its upload, and one of more than the buffer never comes",
     )
     account = _account(config)
@@ -221,7 +221,7 @@ def _members(schedule: Schedule) -> int:
         )
     require(
         schedule.buffer_size >= LEAST,
-        "schedule.buffer_size",
+        "algorithm.schedule.buffer_size",
         schedule.buffer_size,
         f"at least {LEAST} with {ON}",
         "a sum over one client is its upload",

@@ -17,10 +17,12 @@ from fl_app.client.backend import NUMPY, has_torch, refuse_weights
 from fl_app.client.bounds import CONVOLUTIONS, FLOAT32, PRECISIONS, check_training
 from fl_app.client.build import (
     asks_for_masks,
+    build_task,
     check_type,
     configured_backend,
     instantiate,
     locate,
+    owners_decide,
     signature_of,
 )
 from fl_app.client.gpus import gpus_of
@@ -55,15 +57,26 @@ def checked_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     """The cells of a run or an experiment, each validated and complete.
 
     Complete means: the contents of a schema's file take the place of its path, since nodes do not
-    have the server's files.
+    have the server's files; and the number of clients is known.
 
     Raises:
-        ValueError: as `compose_cells`, `inline_schema` and `validate_config`.
+        ValueError: as `compose_cells`, `inline_schema`, `count_owners` and `validate_config`.
     """
     cells = {name: inline_schema(cell) for name, cell in compose_cells(config, overrides).items()}
     for cell in cells.values():
+        count_owners(cell)
         validate_config(cell)
     return cells
+
+
+def count_owners(config: DictConfig) -> None:
+    """Make the owners that the data name the clients, if nothing else says how many there are.
+
+    Raises:
+        ValueError: the task is refused.
+    """
+    if owners_decide(config):
+        config.num_clients = build_task(config).num_clients
 
 
 def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
@@ -116,6 +129,13 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         require_count("checkpoint_every", config.checkpoint_every, "it counts versions")
     for key in ("checkpoint_final", "overwrite"):
         require(isinstance(config[key], bool), key, config[key], "true or false", "it is a switch")
+    require(
+        config.failures in ("raise", "tolerate"),
+        "failures",
+        config.failures,
+        "raise or tolerate",
+        "it decides whether an error in a client's code ends the run",
+    )
     require(
         config.resume in (None, "auto"),
         "resume",
@@ -260,6 +280,14 @@ def _check_common(task: Mapping[str, Any]) -> None:
         weights,
         "a file, or null for random weights",
         "there is nothing to start from",
+    )
+    loss = task.get("loss")
+    require(
+        loss is None or options.OWN.fullmatch(str(loss)) is not None,
+        "task.loss",
+        loss,
+        "package.module:callable, or null for the usual loss",
+        "it is called with outputs and targets of a batch",
     )
     if task.get("trainable") is not None:
         require_patterns("task.trainable", task["trainable"], "nothing would be trained")

@@ -32,7 +32,10 @@ class BoundedStaleness(Schedule):
         self, concurrency: int | None = 10, buffer_size: int = 10, staleness_bound: int = 10
     ) -> None:
         require_at_least(
-            "schedule.staleness_bound", staleness_bound, 1, "every client would be too old at once"
+            "algorithm.schedule.staleness_bound",
+            staleness_bound,
+            1,
+            "every client would be too old at once",
         )
         self._buffered = Buffered(concurrency, buffer_size)
         self.staleness_bound = staleness_bound

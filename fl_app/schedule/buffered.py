@@ -33,22 +33,24 @@ class Buffered(Schedule):
 
     def __post_init__(self) -> None:
         require_count(
-            "schedule.buffer_size",
+            "algorithm.schedule.buffer_size",
             self.buffer_size,
             "the server would publish versions without updates",
         )
         if self.concurrency is not None:
-            require_count("schedule.concurrency", self.concurrency, "no client would ever start")
+            require_count(
+                "algorithm.schedule.concurrency", self.concurrency, "no client would ever start"
+            )
             require(
                 self.buffer_size <= self.concurrency,
-                "schedule.buffer_size",
+                "algorithm.schedule.buffer_size",
                 self.buffer_size,
-                f"between 1 and schedule.concurrency={self.concurrency}",
+                f"between 1 and algorithm.schedule.concurrency={self.concurrency}",
                 "the server would wait for ever",
             )
         require(
             self.refill in get_args(Refill),
-            "schedule.refill",
+            "algorithm.schedule.refill",
             self.refill,
             f"one of {', '.join(get_args(Refill))}",
             "no other moment is known",
@@ -81,14 +83,14 @@ class Buffered(Schedule):
         concurrency = num_clients if self.concurrency is None else self.concurrency
         require(
             concurrency <= num_clients,
-            "schedule.concurrency",
+            "algorithm.schedule.concurrency",
             concurrency,
             f"at most num_clients={num_clients}",
             "so many clients can never be at work",
         )
         require(
             self.buffer_size <= num_clients,
-            "schedule.buffer_size",
+            "algorithm.schedule.buffer_size",
             self.buffer_size,
             f"at most num_clients={num_clients}",
             "the server would wait for ever",

@@ -46,16 +46,18 @@ class ClusteredQuorum(Schedule):
     recluster: bool = True
 
     def __post_init__(self) -> None:
-        require_count("schedule.num_clusters", self.num_clusters, "clients belong to a cluster")
+        require_count(
+            "algorithm.schedule.num_clusters", self.num_clusters, "clients belong to a cluster"
+        )
         require(
             0 < self.participation <= 1,
-            "schedule.participation",
+            "algorithm.schedule.participation",
             self.participation,
             "in (0, 1]",
             "it is the share of a cluster that is waited for",
         )
         require_count(
-            "schedule.recluster_every",
+            "algorithm.schedule.recluster_every",
             self.recluster_every,
             "clusters would be formed for ever",
         )
@@ -123,7 +125,7 @@ class ClusteredQuorum(Schedule):
     def validate_population(self, num_clients: int) -> None:
         require(
             self.num_clusters <= num_clients,
-            "schedule.num_clusters",
+            "algorithm.schedule.num_clusters",
             self.num_clusters,
             f"at most num_clients={num_clients}",
             "the server would wait for ever for a client in each cluster",

@@ -28,9 +28,11 @@ class Periodic(Schedule):
     """
 
     def __init__(self, period: float = 5.0, burst: int = 1, concurrency: int = 10) -> None:
-        require_positive("schedule.period", period, "clients would start for ever at one moment")
-        require_count("schedule.burst", burst, "no client would ever start")
-        require_count("schedule.concurrency", concurrency, "no client would ever start")
+        require_positive(
+            "algorithm.schedule.period", period, "clients would start for ever at one moment"
+        )
+        require_count("algorithm.schedule.burst", burst, "no client would ever start")
+        require_count("algorithm.schedule.concurrency", concurrency, "no client would ever start")
         self.period = period
         self.burst = burst
         self.concurrency = concurrency
@@ -67,7 +69,7 @@ class Periodic(Schedule):
     def validate_population(self, num_clients: int) -> None:
         require(
             self.concurrency <= num_clients,
-            "schedule.concurrency",
+            "algorithm.schedule.concurrency",
             self.concurrency,
             f"at most num_clients={num_clients}",
             "so many clients can never be at work",

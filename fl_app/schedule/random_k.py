@@ -30,11 +30,13 @@ class RandomK(Schedule):
 
     def __init__(self, buffer_size: int, num_clients: int, seed: int) -> None:
         require_count(
-            "schedule.buffer_size", buffer_size, "the server would publish versions out of nothing"
+            "algorithm.schedule.buffer_size",
+            buffer_size,
+            "the server would publish versions out of nothing",
         )
         require(
             buffer_size <= num_clients,
-            "schedule.buffer_size",
+            "algorithm.schedule.buffer_size",
             buffer_size,
             f"between 1 and num_clients={num_clients}",
             "so many clients cannot be drawn without replacement",
@@ -62,7 +64,7 @@ class RandomK(Schedule):
     def validate_population(self, num_clients: int) -> None:
         require(
             num_clients == self.num_clients,
-            "schedule.num_clients",
+            "algorithm.schedule.num_clients",
             self.num_clients,
             f"num_clients={num_clients}",
             "draws would name clients that do not exist",

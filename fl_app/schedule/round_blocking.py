@@ -34,11 +34,13 @@ class RoundBlocking(Schedule):
 
     def __init__(self, buffer_size: int = 10, restart: Restart = "at_once") -> None:
         require_count(
-            "schedule.buffer_size", buffer_size, "the server would publish versions out of nothing"
+            "algorithm.schedule.buffer_size",
+            buffer_size,
+            "the server would publish versions out of nothing",
         )
         require(
             restart in get_args(Restart),
-            "schedule.restart",
+            "algorithm.schedule.restart",
             restart,
             f"one of {', '.join(get_args(Restart))}",
             "no other moment is known",
@@ -93,7 +95,7 @@ class RoundBlocking(Schedule):
     def validate_population(self, num_clients: int) -> None:
         require(
             self.buffer_size <= num_clients,
-            "schedule.buffer_size",
+            "algorithm.schedule.buffer_size",
             self.buffer_size,
             f"at most num_clients={num_clients}",
             "the server would wait for ever",

@@ -70,12 +70,12 @@ class FixedPoint:
             mask: added; None = none.
 
         Raises:
-            ValueError: the length of the upload is not finite.
+            FloatingPointError: the length of the upload is not finite.
         """
         with np.errstate(over="ignore", invalid="ignore"):
             length = norm(vector)
         if not math.isfinite(length):
-            raise ValueError("the upload is not finite: training has diverged")
+            raise FloatingPointError("the upload is not finite: training has diverged")
         factor = self.scale * min(1.0, self._longest / length if length else 1.0)
         for place in blocks(vector.size):
             exact = vector[place].astype(np.float64)
@@ -121,6 +121,6 @@ def check_overflow(
         f"{scale:g}",
         f"at most {largest_scale(clip_norm, members, noise_multiplier):g} with "
         f"secure_aggregation.clip_norm={clip_norm:g}{noise if noise_multiplier else ''} and "
-        f"schedule.buffer_size={members}",
+        f"algorithm.schedule.buffer_size={members}",
         "a sum could reach 2^31 and overflow",
     )

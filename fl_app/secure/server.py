@@ -120,7 +120,7 @@ class SecureAggregation:
             raise RunError(
                 f"an aggregation of {len(updates)} updates must have between "
                 f"secure_aggregation.min_clients={self._least} and "
-                f"schedule.buffer_size={self._members}: fewer hide nothing, more overflow"
+                f"algorithm.schedule.buffer_size={self._members}: fewer hide nothing, more overflow"
             )
         request = Request(
             self._terms,

@@ -101,23 +101,30 @@ class Asynchronous(AsyncStrategy):
         for key, value in (("arrayrecord_key", names.ARRAYS), ("configrecord_key", names.CONFIG)):
             require(
                 getattr(inner, key) == value,
-                f"inner.{key}",
+                f"algorithm.strategy.inner.{key}",
                 getattr(inner, key),
                 repr(value),
                 "orders carry the records of Flower's convention, and clients would miss this one",
             )
         require(
             inner.fraction_train > 0,
-            "inner.fraction_train",
+            "algorithm.strategy.inner.fraction_train",
             inner.fraction_train,
             "above 0",
             "no client would train",
         )
         for key in ("server_learning_rate", "server_momentum", "num_malicious_nodes"):
             number = getattr(inner, key, 0)  # Flower's classes check none of them
-            require_at_least(f"inner.{key}", number, 0, "its equations would change their sign")
+            require_at_least(
+                f"algorithm.strategy.inner.{key}",
+                number,
+                0,
+                "its equations would change their sign",
+            )
         selected = getattr(inner, "num_nodes_to_select", 1)
-        require_count("inner.num_nodes_to_select", selected, "no upload would be left")
+        require_count(
+            "algorithm.strategy.inner.num_nodes_to_select", selected, "no upload would be left"
+        )
         self.inner = inner
         self.rebase = rebase
         if schedule is not None:
@@ -134,7 +141,7 @@ class Asynchronous(AsyncStrategy):
             least = 2 * self.inner.num_malicious_nodes + 2
             require(
                 size > least,
-                "schedule.buffer_size",
+                "algorithm.schedule.buffer_size",
                 size,
                 f"above 2 x num_malicious_nodes + 2={least}",
                 "that many equal bad uploads could be closer to each other than the good ones",
@@ -143,7 +150,7 @@ class Asynchronous(AsyncStrategy):
             least = 4 * self.inner.num_malicious_nodes + 3
             require(
                 size >= least,
-                "schedule.buffer_size",
+                "algorithm.schedule.buffer_size",
                 size,
                 f"at least 4 x num_malicious_nodes + 3={least}",
                 "Bulyan would skip every aggregation, and the model would stay as it is",
@@ -166,7 +173,7 @@ class Asynchronous(AsyncStrategy):
             for update in updates:
                 require(
                     update.kind == "model",
-                    "client.upload",
+                    "algorithm.client.upload",
                     update.kind,
                     "model",
                     f"{type(self.inner).__name__} changes the arrays that it sends, so "

@@ -194,8 +194,8 @@ class Memories:
         """
         if state["rows"].dtype != self._dtype:
             raise ValueError(
-                f"strategy.memory_dtype={self._dtype} must be {state['rows'].dtype}, as in the "
-                "checkpoint: memories would be rounded anew"
+                f"algorithm.strategy.memory_dtype={self._dtype} must be {state['rows'].dtype}, as "
+                "in the checkpoint: memories would be rounded anew"
             )
         self.versions, self.oldest = dict(state["versions"]), state["oldest"]
         self._slots = dict(state["slots"])

@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from fl_app.core.errors import require_at_least, require_positive
+from fl_app.core.errors import require, require_at_least, require_positive
 from fl_app.core.events import (
     Aggregated,
     Arrived,
@@ -32,7 +32,7 @@ from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
 from fl_app.flower import encoding
-from fl_app.flower.grid import GridMailbox
+from fl_app.flower.grid import GridMailbox, count_nodes
 from fl_app.schedule import Schedule
 from fl_app.strategy.memories import memory_cost
 from fl_app.strategy.strategy import AsyncStrategy, described
@@ -116,9 +116,10 @@ def run(
             return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
 
         strategy.summary()
+        num_nodes, fixed = count_nodes(grid)
+        _check_nodes(schedule, num_nodes, fixed)
         if any(strategy.memory_bytes(layout.num_trainable, 1)):
-            nodes = len(list(grid.get_node_ids()))
-            log.info(memory_cost(strategy, layout.num_trainable, nodes))
+            log.info(memory_cost(strategy, layout.num_trainable, num_nodes))
         mailbox = GridMailbox(
             grid,
             layout,
@@ -127,6 +128,7 @@ def run(
             deadline=timeout,
             introduce=False,
             needs=strategy.needs,
+            fewer="buffer_size of start(schedule=...)",
         )
         stack.callback(mailbox.close)  # also if the engine refuses an argument
         listening: list[Sink] = [*sinks, _Results(strategy, result, num_versions)]
@@ -190,6 +192,40 @@ def run(
         if outcome.error is not None:
             raise outcome.error
         return result
+
+
+def _check_nodes(schedule: Schedule, num_nodes: int, fixed: bool) -> None:
+    """Refuse a buffer that the nodes of a simulation cannot fill; warn where more may come."""
+    size = getattr(schedule, "buffer_size", 1)
+    if size == 1 or not 0 < num_nodes <= size:
+        return
+    # If places are refilled at once, a node's second update may fill the buffer.
+    waits = getattr(schedule, "refill", "at_once") == "after_aggregation"
+    fitting = f"schedule=Buffered(concurrency={num_nodes}, buffer_size={max(1, num_nodes // 2)})"
+    if size > num_nodes:
+        effect = "it would wait for ever" if waits else "it would count some nodes twice"
+        require(
+            not fixed,
+            "schedule.buffer_size",
+            size,
+            f"at most the simulation's {num_nodes} nodes",
+            f"{effect}; give start {fitting}, or simulate more nodes",
+        )
+        log.warning(
+            "a version takes schedule.buffer_size=%d updates, and %d nodes are connected: it %s; "
+            "for these nodes give start %s",
+            size,
+            num_nodes,
+            "waits for more nodes" if waits else "counts some of them twice",
+            fitting,
+        )
+    elif waits:
+        log.warning(
+            "a version takes an update of each of the %d nodes, as schedule.buffer_size says: this "
+            "is synchronous, and waits for the slowest; asynchronous is %s",
+            num_nodes,
+            fitting,
+        )
 
 
 def rates(strategy: AsyncStrategy) -> dict[str, float]:

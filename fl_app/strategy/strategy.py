@@ -101,7 +101,8 @@ class AsyncStrategy(Algorithm, Strategy):
             train_config: sent with every order.
             evaluate_config: sent with every evaluate order; with it clients evaluate.
             evaluate_fn: maps (version, arrays) to metrics.
-            schedule: instead of the class's own.
+            schedule: instead of the class's own. Its `buffer_size` is at most the number of nodes
+                of a simulation; real nodes may still join, so there more only warns.
             guard: bounds on uploads; default none.
             eval_every: versions between evaluations by `evaluate_fn`.
             client_eval_every: versions between evaluations on clients, which are sent the model

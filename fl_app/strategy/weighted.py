@@ -78,7 +78,7 @@ class WeightedGradientsOrModels(WeightedGradients):
     def public_weights(self) -> Weighting:
         require(
             self.form == "gradient",
-            "strategy.form",
+            "algorithm.strategy.form",
             self.form,
             "gradient with secure_aggregation=helper",
             "clients' rate sums differ, so a mixture of models is no weighted sum of uploads",

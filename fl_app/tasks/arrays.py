@@ -37,7 +37,7 @@ NAMES = ("x_train", "y_train", "x_test", "y_test", "client")
 def arrays(
     *,
     partition: Partitioner,
-    num_clients: int,
+    num_clients: int | None,
     path: str | None = None,
     client: bool | None = True,
     test_share: float = 0.2,
@@ -56,7 +56,7 @@ def arrays(
 
     Args:
         partition: distributes the training examples, unless `client` is used.
-        num_clients: N >= 1.
+        num_clients: N >= 1; None = all owners, or 50 where nobody owns anything.
         path: the file; None = no data, only a schema. Nothing in it is unpickled.
         client: whether each value of ``client`` is a client, if the file has it.
         test_share: share of the examples that is the test set if the file has none, in [0, 1); 0 =

@@ -57,6 +57,22 @@ class ClientExamples:
         """The client's validation examples; without those of any client, its training examples."""
         return (self.validation or self.partition)[client_id]
 
+    def classes(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """The class of each training example, shape ``(n,)``, and the names of the classes.
+
+        All examples of a task without classes are of one, which is called ``"all"``.
+        """
+        objective = self.objective
+        if objective.kind != "classification" or getattr(objective, "sequences", False):
+            return np.zeros(len(self.targets), np.int64), ("all",)
+        names = objective.classes or map(str, range(objective.num_outputs))
+        return np.asarray(self.targets), tuple(names)
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """Training examples of each class on each client, shape ``(N, C)``."""
+        labels, names = self.classes()
+        return np.stack([np.bincount(labels[own], minlength=len(names)) for own in self.partition])
+
     def with_clients(self, partitioner: Partitioner, num_clients: int, seed: int) -> Self:
         """This task with its training examples distributed over clients.
 

@@ -37,6 +37,7 @@ def encode_table(
     *,
     kind: str,
     test_share: float,
+    missing: str = "refuse",
     test: tuple[pd.DataFrame, str] | None = None,
     schema: Schema | None = None,
 ) -> Arrays:
@@ -48,6 +49,7 @@ def encode_table(
         roles: of its columns.
         kind: as of `fl_app.tasks.targets.fit_targets`.
         test_share: share of the rows for testing, if there is no test table.
+        missing: one of `fl_app.tasks.schema.MISSING`, unless there is a schema.
         test: the test table, and what messages call it.
         schema: states the encoding; None = it is fitted on the training rows.
 
@@ -56,10 +58,11 @@ def encode_table(
             few rows.
     """
     inputs, targets = roles.resolve([str(name) for name in table.columns], schema, where)
+    missing = missing if schema is None else schema.missing
+    others = [*targets, *(name for name in (roles.client, roles.partition_by) if name)]
+    table, where, left_out = _completed(table, inputs, others, missing, where)
     if len(table) == 0:
         raise ValueError(f"{where} has no rows: there is nothing to learn from")
-    client = () if roles.client is None else (roles.client,)
-    require_complete(table, (*inputs, *targets, *client), where)
     values = {name: table[name].to_numpy() for name in targets}
     if schema is None:
         kind, outputs = fit_targets(values, kind, where)
@@ -67,59 +70,90 @@ def encode_table(
         kind, outputs = schema.kind, schema.outputs
     encoded = encode_targets(values, kind, outputs, where)
     owners = ids(table[roles.client].to_numpy()) if roles.client else None
+    column = table[roles.partition_by].to_numpy() if roles.partition_by else None
     groups = encoded if owners is None and kind == "classification" else owners
     tested = choose_test(len(table), 0 if test else test_share, groups, where)
     if schema is None:
-        columns = _fit(table, ~tested, inputs, roles.categories, where)
+        fill = missing == "median"
+        columns = _fit(table, ~tested, inputs, roles.categories, where, fill=fill)
         width = sum(column.width for column in columns)
         units = target_moments(kind, encoded[~tested])
-        schema = Schema(kind, (width,), outputs, targets, columns, **units)
+        schema = Schema(kind, (width,), outputs, targets, columns, **units, missing=missing)
     examples = _encode(table, schema.columns, where)
     held = (examples[tested], encoded[tested]) if tested.any() else None
     if test is not None:
-        held = _encode_test(*test, roles, schema)
-    return pack(
+        held, more = _encode_test(*test, roles, schema)
+        left_out += more
+    arrays = pack(
         schema,
         (examples[~tested], encoded[~tested]),
         held,
         None if owners is None else owners[~tested],
+        None if column is None else column[~tested],
     )
+    return arrays | ({"left_out": np.array([left_out])} if left_out else {})
 
 
 def _encode_test(
     table: pd.DataFrame, where: str, roles: Roles, schema: Schema
-) -> tuple[NDArray[Any], NDArray[Any]]:
+) -> tuple[tuple[NDArray[Any], NDArray[Any]], int]:
     own = Roles(roles.target)  # nobody owns a row of the test set
     inputs, targets = own.resolve([str(name) for name in table.columns], schema, where)
+    table, where, left_out = _completed(table, inputs, targets, schema.missing, where)
     if len(table) == 0:
         raise ValueError(f"{where} has no rows: nothing could be tested")
-    require_complete(table, (*inputs, *targets), where)
     values = {name: table[name].to_numpy() for name in targets}
-    return (
-        _encode(table, schema.columns, where),
-        encode_targets(values, schema.kind, schema.outputs, where),
-    )
+    examples = _encode(table, schema.columns, where)
+    return (examples, encode_targets(values, schema.kind, schema.outputs, where)), left_out
 
 
-def require_complete(table: pd.DataFrame, names: Sequence[str], where: str) -> None:
-    """Refuse missing values and infinite numbers.
+def _completed(
+    table: pd.DataFrame, inputs: Sequence[str], others: Sequence[str], missing: str, where: str
+) -> tuple[pd.DataFrame, str, int]:
+    """A table in which only values are missing that can be filled, its name, and rows left out.
+
+    Args:
+        table: a row per example.
+        inputs: names of the columns that can be filled.
+        others: those of the columns that cannot: targets and owners.
+        missing: one of `fl_app.tasks.schema.MISSING`.
+        where: the table, for messages.
+
+    Raises:
+        ValueError: a value is missing, or a number is infinite.
+    """
+    left_out = 0
+    if missing == "drop":
+        whole = table[[*inputs, *others]].notna().all(axis=1)
+        left_out = int((~whole).sum())
+        table = table[whole]
+        where += f" without the {left_out} rows that lack a value" if left_out else ""
+    require_complete(table, inputs, where, gaps=missing == "median")
+    require_complete(table, others, where)
+    return table, where, left_out
+
+
+def require_complete(
+    table: pd.DataFrame, names: Sequence[str], where: str, *, gaps: bool = False
+) -> None:
+    """Refuse infinite numbers, and missing values unless there may be `gaps`.
 
     Raises:
         ValueError: naming column and first row.
     """
     for name in names:
         column = table[name]
-        missing = column.isna().to_numpy()
+        missing = np.zeros(len(column), bool) if gaps else column.isna().to_numpy()
         if column.dtype.kind == "f":
-            missing = ~np.isfinite(column.to_numpy())
+            missing = missing | np.isinf(column.to_numpy())
         if missing.any():
             row = int(np.flatnonzero(missing)[0])
             infinite = not pd.isna(column.iloc[row])
             what = "an infinite number" if infinite else "no value (an empty cell, NA or NaN)"
             raise ValueError(
                 f"{where}: column {name!r} has {what} in row {row + 1} and {int(missing.sum())} "
-                "rows in all: fill them in, remove these rows, or leave the column out with "
-                f"task.ignore=[{name}]"
+                "rows in all: fill them in (in a table task.missing=median does it), remove these "
+                f"rows (task.missing=drop), or leave the column out with task.ignore=[{name}]"
             )
 
 
@@ -129,25 +163,37 @@ def _fit(
     names: Sequence[str],
     categories: Collection[str],
     where: str,
+    *,
+    fill: bool,
 ) -> tuple[Column, ...]:
-    """How to encode columns.
+    """How to encode columns, and with `fill` what missing values count as.
 
-    Mean and deviation of numbers are those of the training rows. Categories are those of all rows:
-    else a category could not be encoded that only a row of the test set has.
+    Mean and deviation of numbers are those of the training rows, as are medians and commonest
+    categories. Categories are those of all rows: else a category could not be encoded that only a
+    row of the test set has.
     """
     columns = []
     for name in names:
-        values = table[name].to_numpy()
+        column, known = table[name], name in categories
+        if column[train].isna().all():
+            raise ValueError(
+                f"{where}: column {name!r} has no value in any training row, from which a missing "
+                f"one could be filled: leave the column out with task.ignore=[{name}]"
+            )
+        values = column.dropna().infer_objects().to_numpy()  # true and false beside gaps
         # A text among numbers is a mistake more often than a name.
-        if name not in categories and numeric_share(values) >= 0.5:
-            values = _numbers(name, values, where)
-        if name in categories or values.dtype.kind not in "biuf":
-            known = name in categories
-            columns.append(Column(name, categories=_categories(name, values, where, known)))
-        else:
-            numbers = values[train].astype(np.float64)
+        if not known and (values.dtype.kind in "biuf" or numeric_share(values) >= 0.5):
+            numbers = _numbers(name, column, where)[train]
+            median = float(np.nanmedian(numbers)) if fill else None
+            if median is not None:
+                numbers = np.where(np.isnan(numbers), median, numbers)
             deviation = float(numbers.std()) if np.ptp(numbers) else 1.0  # else it divides by 0
-            columns.append(Column(name, float(numbers.mean()), deviation))
+            columns.append(Column(name, float(numbers.mean()), deviation, fill=median))
+        else:
+            texts = column[train].dropna().map(name_of)
+            commonest = str(texts.mode()[0]) if fill else None
+            found = _categories(name, values, where, known)
+            columns.append(Column(name, categories=found, fill=commonest))
     return tuple(columns)
 
 
@@ -176,13 +222,15 @@ def _encode(table: pd.DataFrame, columns: Sequence[Column], where: str) -> NDArr
     """Inputs of the model: standardised numbers, and a 0 or 1 for each category."""
     parts = []
     for column in columns:
-        values = table[column.name].to_numpy()
+        values = table[column.name]
         if column.categories is not None:
-            parts.append(_one_hot(column.name, values, column.categories, where))
+            values = values.where(values.notna(), column.fill)
+            parts.append(_one_hot(column.name, values.to_numpy(), column.categories, where))
         else:
-            values = _numbers(column.name, values, where)
-            standard = (values.astype(np.float64) - column.mean) / column.deviation
-            parts.append(standard.astype(np.float32)[:, None])
+            numbers = _numbers(column.name, values, where)
+            if column.fill is not None:
+                numbers = np.where(np.isnan(numbers), column.fill, numbers)
+            parts.append(((numbers - column.mean) / column.deviation).astype(np.float32)[:, None])
     return np.concatenate(parts, 1)
 
 
@@ -204,14 +252,17 @@ def _one_hot(
     return encoded
 
 
-def _numbers(name: str, values: NDArray[Any], where: str) -> NDArray[Any]:
-    """Numbers, of which some may be written as texts."""
-    if values.dtype.kind in "biuf":
-        return values
+def _numbers(name: str, column: pd.Series, where: str) -> NDArray[np.float64]:
+    """Numbers, of which some may be written as texts; NaN where one is missing."""
+    values = (
+        column.to_numpy(object, na_value=np.nan) if column.dtype == object else column.to_numpy()
+    )
     wrong = (row for row in range(len(values)) if numeric_share(values[row : row + 1]) < 1)
-    row = next(wrong, None)
+    plain = column.dropna().infer_objects().dtype.kind in "biuf"
+    row = None if plain else next(wrong, None)
     if row is None:
-        return values.astype(np.float64)
+        numbers: NDArray[np.float64] = values.astype(np.float64)
+        return numbers
     raise ValueError(
         f"{where}: column {name!r} needs numbers and has the text {str(values[row])!r} in row "
         f"{row + 1}: correct it, take the values as names with task.categories=[{name}], or leave "

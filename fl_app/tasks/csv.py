@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def csv(
     *,
     partition: Partitioner,
-    num_clients: int,
+    num_clients: int | None,
     path: str | None = None,
     target: str | Sequence[str] | None = None,
     inputs: str | Sequence[str] | None = None,
@@ -39,6 +39,7 @@ def csv(
     test_path: str | None = None,
     test_share: float = 0.2,
     kind: str = "auto",
+    missing: str | None = None,
     separator: str = ",",
     model: str = "mlp",
     schema: str | Mapping[str, Any] | None = None,
@@ -52,19 +53,22 @@ def csv(
 
     Args:
         partition: distributes the training rows, unless `client` is given.
-        num_clients: N >= 1.
+        num_clients: N >= 1; None = all owners, or 50 where nobody owns anything.
         path: the file, which may be compressed (``.gz``, ``.zip``, ...); None = no data, only a
             schema.
         target: column to predict, or several; None = those of the schema.
         inputs: columns to predict from; None = all that have no other role.
         ignore: columns that are no inputs.
         categories: input columns whose numbers are names, such as postcodes.
-        client: column that says whose a row is; `num_clients` of its values take part, each a
-            client.
+        client: column that says whose a row is; each of its values is a client, or `num_clients`
+            of them.
         test_path: file with the test set; None = the test set is a share of the rows.
         test_share: this share, in [0, 1); 0 = no test set.
         kind: ``"classification"``, ``"multi_label"``, ``"regression"``, or ``"auto"``, see
             `fl_app.tasks.targets.fit_targets`.
+        missing: rows without a value are refused (``"refuse"``) or left out (``"drop"``), or the
+            value becomes the median of the training rows, of texts the commonest (``"median"``);
+            None = as the schema says, else they are refused.
         separator: of values in a line.
         model: a model's name.
         schema: states columns, categories and classes, which are else those of the training rows;
@@ -76,11 +80,12 @@ def csv(
         ValueError: a value is out of its bounds, a file or a column is missing, the table cannot be
             encoded, or a client gets no rows.
     """
-    check_own_data(path=path, schema=schema, kind=kind, test_share=test_share)
+    check_own_data(path=path, schema=schema, kind=kind, test_share=test_share, missing=missing)
     if path is None:
         return task_without_data("csv", schema, model, backend)
     known = read_schema(schema)
-    roles = roles_of(target, inputs, client, ignore, categories)
+    by = getattr(partition, "partition_by", None)
+    roles = roles_of(target, inputs, client, ignore, categories, by)
     train = existing(path, "task.path", "file")
     test = None if test_path is None else existing(test_path, "task.test_path", "file")
 
@@ -96,13 +101,14 @@ def csv(
             roles,
             kind=kind,
             test_share=test_share,
+            missing=missing or "refuse",
             test=None if test is None else table(test, "task.test_path"),
             schema=known,
         )
 
     files = [file_facts(file) for file in (train, test) if file is not None]
     places = [place for place, *_ in files]
-    state = (READER, files, roles, kind, test_share, separator, known)
+    state = (READER, files, roles, kind, test_share, missing, separator, known)
     return own_task(
         f"csv-{train.stem}",
         cached(f"csv-{train.stem}", state, read, private=(places, files)),

@@ -4,9 +4,12 @@ It loads `datasets`, which loads pandas. The task imports it when the cache does
 """
 
 import io
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import datasets
@@ -15,43 +18,70 @@ import pandas as pd
 
 from fl_app.tasks.columns import require_complete
 from fl_app.tasks.labelled_images import Images
+from fl_app.tasks.own_data import folder_of
+from fl_app.tasks.partition.flower import FederatedDataset
 from fl_app.tasks.roles import Roles
 from fl_app.tasks.schema import Schema
 from fl_app.tasks.sources import said
 
 
-def load_splits(path: str, folder: Path | None, subset: str | None) -> Mapping[str, Any]:
-    """The parts of a data set by name.
+@contextmanager
+def loaded(path: str, subset: str | None, key: str, **settings: Any) -> Iterator[FederatedDataset]:
+    """A data set from a folder or from the hub.
+
+    What `datasets` unpacks of a folder is removed at the end of the context.
 
     Args:
-        path: as the user gives it.
-        folder: the same as a folder; None = the name of a data set on the hub.
+        path: a folder that ``save_to_disk`` has written or that holds files of data, or a name on
+            the hub.
         subset: of a data set that has several.
+        key: what messages call the path.
+        settings: of the `FederatedDataset`.
 
     Raises:
         ValueError: the folder cannot be read, or the hub cannot be reached or has no such set.
     """
-    try:
-        if folder is None:
-            return dict(datasets.load_dataset(path, subset))
-        if (folder / "dataset_dict.json").exists() or (folder / "state.json").exists():
-            found = datasets.load_from_disk(str(folder))
-        else:
-            found = datasets.load_dataset(str(folder), subset)
-    except Exception as error:  # libraries raise errors of any type
-        if folder is not None:
+    folder = folder_of(path, key)
+    with TemporaryDirectory(prefix="fl_app-") as made:
+        try:
+            if folder is None:
+                data = FederatedDataset(dataset=path, subset=subset, **settings)
+            elif saved := _saved(folder):
+                settings |= {"data_files": saved, "cache_dir": made}
+                data = FederatedDataset(dataset="arrow", **settings)
+            else:
+                settings |= {"subset": subset, "cache_dir": made}
+                data = FederatedDataset(dataset=str(folder), **settings)
+            _ = data.partitioners  # loads the data
+        except Exception as error:  # libraries raise errors of any type
+            if folder is not None:
+                raise ValueError(
+                    f"{key}={path} must be a folder that save_to_disk has written or that holds "
+                    f"files of data (parquet, csv, json, images), but {said(error)}"
+                ) from error
+            words = f"{path!r}" if subset is None else f"{path!r}, {subset!r}"
             raise ValueError(
-                f"task.path={path} must be a folder that save_to_disk has written or that holds "
-                f"files of data (parquet, csv, json, images), but {said(error)}"
+                f"{key}={path} is no folder here, and cannot be loaded from the Hugging Face hub "
+                f"({said(error)}). With network, this puts it into a folder DIR, for {key}=DIR:\n"
+                f'  python -c "from datasets import load_dataset as load; load({words})'
+                ".save_to_disk('DIR')\""
             ) from error
-        words = f"{path!r}" if subset is None else f"{path!r}, {subset!r}"
-        raise ValueError(
-            f"task.path={path} is no folder here, and cannot be loaded from the Hugging Face hub "
-            f"({said(error)}). With network, this puts it into a folder DIR, for task.path=DIR:\n  "
-            f'python -c "from datasets import load_dataset as load; load({words})'
-            ".save_to_disk('DIR')\""
-        ) from error
-    return {"train": found} if isinstance(found, datasets.Dataset) else dict(found)
+        yield data
+
+
+def _saved(folder: Path) -> dict[str, list[str]]:
+    """The files of each part that ``save_to_disk`` has written; empty if it has not."""
+    parts = {"train": folder}
+    if (folder / "dataset_dict.json").exists():
+        names = json.loads((folder / "dataset_dict.json").read_text())["splits"]
+        parts = {name: folder / name for name in names}
+    elif not (folder / "state.json").exists():
+        return {}
+    states = {name: json.loads((part / "state.json").read_text()) for name, part in parts.items()}
+    return {
+        name: [str(parts[name] / file["filename"]) for file in state["_data_files"]]
+        for name, state in states.items()
+    }
 
 
 def image_column(data: Any, roles: Roles) -> str | None:
@@ -87,9 +117,10 @@ def as_table(data: Any, roles: Roles, where: str, *, known: bool) -> tuple[pd.Da
     table: dict[str, Any] = {}
     names: dict[str, tuple[str, ...]] = {}
     plain = [n for n, kind in data.features.items() if not isinstance(kind, datasets.Image)]
-    used = {*roles.target, *(roles.inputs or ()), roles.client}
+    used = {*roles.target, *(roles.inputs or ()), roles.client, roles.partition_by}
     chosen = known or roles.inputs is not None  # so that a column need not be an input
-    frame = data.select_columns([name for name in plain if name not in roles.ignore]).to_pandas()
+    kept = [name for name in plain if name not in roles.ignore or name == roles.partition_by]
+    frame = data.select_columns(kept).to_pandas()
     for name in frame.columns:
         made = _columns(name, data.features[name], frame[name])
         if made is None and (name in used or not chosen):
@@ -112,7 +143,8 @@ def unread_images(
     Raises:
         ValueError: a column is missing, or a value of a target or a client.
     """
-    named = [name for name in (*roles.target, roles.client) if name in data.features]
+    told = [name for name in (roles.client, roles.partition_by) if name is not None]
+    named = [name for name in (*roles.target, *told) if name in data.features]
     used = data if schema is not None else data.select_columns([column, *dict.fromkeys(named)])
     table, roles = as_table(used, roles, where, known=schema is not None)
     own = replace(
@@ -121,7 +153,7 @@ def unread_images(
     _, targets = own.resolve(
         [column, *(n for n in data.features if n != column), *table], None, where
     )
-    require_complete(table, [*targets, *((roles.client,) if roles.client else ())], where)
+    require_complete(table, [*targets, *told], where)
     stored = data.cast_column(column, datasets.Image(decode=False))[column]
     return Images(
         files=[
@@ -134,6 +166,7 @@ def unread_images(
         targets={name: table[name].to_numpy() for name in targets},
         where=where,
         owners=table[roles.client].to_numpy() if roles.client else None,
+        column=table[roles.partition_by].to_numpy() if roles.partition_by else None,
     )
 
 

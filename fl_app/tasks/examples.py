@@ -292,7 +292,8 @@ def _numbers(array: NDArray[Any], name: str) -> NDArray[Any]:
     found = next((value for value in array.flat if not _is_number(value)), array.dtype)
     raise ValueError(
         f"{name} has {str(found)!r} where numbers are needed: turn texts and dates into numbers "
-        "first, with an encoder of scikit-learn or a tokenizer, or leave the column out"
+        "first, with pandas.get_dummies, an encoder of scikit-learn or a tokenizer, or leave the "
+        "column out"
     )
 
 

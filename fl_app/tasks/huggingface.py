@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fl_app.client.backend import TORCH
-from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.labelled_images import encode_images
 from fl_app.tasks.options import check_images, check_options, check_own_data
 from fl_app.tasks.own_data import (
     READER,
-    existing,
     file_facts,
+    folder_of,
     own_task,
     task_without_data,
 )
@@ -26,13 +25,15 @@ from fl_app.tasks.roles import roles_of
 from fl_app.tasks.schema import read_schema
 
 if TYPE_CHECKING:
+    from flwr_datasets import FederatedDataset
+
     from fl_app.tasks.own_task import OwnTask
 
 
 def huggingface(
     *,
     partition: Partitioner,
-    num_clients: int,
+    num_clients: int | None,
     path: str | None = None,
     subset: str | None = None,
     inputs: str | Sequence[str] | None = None,
@@ -59,8 +60,9 @@ def huggingface(
     the data set. A target of lists of classes makes a label of each class.
 
     Args:
-        partition: distributes the training examples, unless `client` is given.
-        num_clients: N >= 1.
+        partition: distributes the training examples, unless `client` is given. `Flwr` may name a
+            column of the data in ``partition_by``.
+        num_clients: N >= 1; None = all owners, or 50 where nobody owns anything.
         path: a folder that ``save_to_disk`` has written or that holds files of data, or a name on
             the hub; None = no data, only a schema.
         subset: of a data set on the hub that has several.
@@ -94,28 +96,34 @@ def huggingface(
     if path is None:
         return task_without_data("huggingface", schema, model, backend)
     known = read_schema(schema)
-    roles = roles_of(target, inputs, client, ignore, categories)
-    folder = _folder(path)
+    by = getattr(partition, "partition_by", None)
+    roles = roles_of(target, inputs, client, ignore, categories, by)
+    folder = folder_of(path, "task.path")
 
     def read() -> Arrays:
         # Imported here: it takes seconds, and a filled cache does not need it.
         with told_if_missing():
-            from fl_app.tasks.dataset_table import (
-                as_table,
-                image_column,
-                load_splits,
-                unread_images,
-            )
+            from fl_app.tasks.dataset_table import loaded
 
-        splits = load_splits(path, folder, subset)
-        train, test = _parts(splits, split, test_split, f"task.path={path}")
+        with loaded(path, subset, "task.path", partitioners={}, shuffle=False) as data:
+            where, tests = f"task.path={path}", test_split or "test"
+            train = _part(data, "task.split", split, where)
+            test = None
+            if tests != split:
+                optional = test_split is None
+                test = _part(data, "task.test_split", tests, where, optional=optional)
+            return encode(train, test)
+
+    def encode(train: Any, test: Any) -> Arrays:
+        from fl_app.tasks.dataset_table import as_table, image_column, unread_images
+
         where, test_where = (f"task.path={path}, {name}" for name in (split, test_split or "test"))
+        of_test = replace(roles, client=None, partition_by=None)
         column = image_column(train, roles)
         if column is not None:
             return encode_images(
                 unread_images(train, column, roles, known, where),
-                test
-                and unread_images(test, column, replace(roles, client=None), known, test_where),
+                test and unread_images(test, column, of_test, known, test_where),
                 shape=image_shape(size, channels),
                 kind=kind,
                 test_share=test_share,
@@ -152,37 +160,20 @@ def huggingface(
     )
 
 
-def _folder(path: str) -> Path | None:
-    """The folder of this name; None = it is the name of a data set on the hub.
+def _part(
+    data: "FederatedDataset", key: str, name: str, where: str, *, optional: bool = False
+) -> Any:
+    """A part of a data set; None if there is none and it is `optional`.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it does not exist or is empty.
     """
-    if Path(path).expanduser().is_dir():
-        return Path(path).expanduser()
-    if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        existing(path, "task.path", "folder")  # raises
-    return None
-
-
-def _parts(
-    splits: Mapping[str, Any], split: str, test_split: str | None, where: str
-) -> tuple[Any, Any]:
-    """The training part and the test part, None if there is none.
-
-    Raises:
-        ValueError: a part does not exist or is empty.
-    """
-    for key, name in (("task.split", split), ("task.test_split", test_split)):
-        require(
-            name is None or name in splits,
-            key,
-            name,
-            f"a part of {where}, which has {', '.join(splits)}",
-            "it cannot be read",
-        )
-    test = splits.get(test_split or "test") if split != (test_split or "test") else None
-    for part in (splits[split], test):
-        if part is not None and len(part) == 0:
-            raise ValueError(f"{where} has a part without rows: there is nothing to learn from")
-    return splits[split], test
+    try:
+        found = data.load_split(name)
+    except ValueError as error:
+        if optional:
+            return None
+        raise ValueError(f"{key}={name} must be a part of {where}: {error}") from error
+    if len(found) == 0:
+        raise ValueError(f"{where} has a part without rows: there is nothing to learn from")
+    return found

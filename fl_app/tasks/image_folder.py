@@ -30,7 +30,7 @@ LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/cli
 def image_folder(
     *,
     partition: Partitioner,
-    num_clients: int,
+    num_clients: int | None,
     path: str | None = None,
     client: bool | None = True,
     test_share: float = 0.2,
@@ -50,7 +50,7 @@ def image_folder(
 
     Args:
         partition: distributes the training images, unless `client` is used.
-        num_clients: N >= 1.
+        num_clients: N >= 1; None = all owners, or 50 where nobody owns anything.
         path: the folder; None = no data, only a schema.
         client: whether each folder of ``client/class/image`` is a client; if not, `partition`
             distributes their images.

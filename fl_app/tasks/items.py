@@ -41,11 +41,16 @@ def read_pairs(data: Any, name: str) -> tuple[Array, Array]:
 
 
 def splits_of(data: Any) -> tuple[Any, Any | None]:
-    """Training set and test set of a `datasets.Dataset` (None) or a `datasets.DatasetDict`.
+    """Training set and test set (or None) of a data set of Hugging Face or of flwr-datasets.
 
     Raises:
         ValueError: there is no training set, or the data are a stream.
     """
+    if hasattr(data, "load_split"):  # a FederatedDataset
+        try:
+            return data.load_split("train"), data.load_split("test")
+        except ValueError:
+            return data.load_split("train"), None
     splits = data if isinstance(data, dict) else {"train": data}
     if "train" not in splits:
         raise ValueError(f"data has the splits {', '.join(splits) or 'none'} and must have 'train'")
@@ -57,6 +62,26 @@ def splits_of(data: Any) -> tuple[Any, Any | None]:
                 "which datasets.load_dataset gives without streaming"
             )
     return splits["train"], splits.get("test")
+
+
+def dealt(partitioner: Any) -> tuple[Any, NDArray[np.int64]]:
+    """The rows of all partitions of a partitioner of flwr-datasets, and the client of each row.
+
+    Raises:
+        ValueError: the partitioner distributes columns, or a client gets nothing.
+    """
+    from datasets import concatenate_datasets
+
+    parts = [partitioner.load_partition(place) for place in range(partitioner.num_partitions)]
+    name, sizes = type(partitioner).__name__, [len(part) for part in parts]
+    if any(part.column_names != partitioner.dataset.column_names for part in parts):
+        raise ValueError(
+            f"clients={name} distributes columns, and must distribute examples: clients train one "
+            "model, whose inputs are all columns"
+        )
+    if 0 in sizes:
+        raise ValueError(f"clients={name} leaves client {sizes.index(0)} without examples")
+    return concatenate_datasets(parts), np.repeat(np.arange(len(parts)), sizes)
 
 
 def read_columns(data: Any, inputs: str | Sequence[str], target: str) -> tuple[Array, Array]:

@@ -20,6 +20,7 @@ class Images:
         files: of each image a name for messages, and where it can be read.
         targets: columns of targets by name, shape ``(n,)`` each.
         owners: whose each image is, shape ``(n,)``; None = nobody's.
+        column: values by which a partition distributes them, shape ``(n,)``; None = none.
         where: the data, for messages.
     """
 
@@ -27,6 +28,7 @@ class Images:
     targets: Mapping[str, Values]
     where: str
     owners: Values | None = None
+    column: Values | None = None
 
 
 def encode_images(
@@ -79,4 +81,5 @@ def encode_images(
             deviation=deviation,
             **target_moments(kind, targets),
         )
-    return pack(schema, (inputs, targets), held, None if owners is None else owners[~tested])
+    owners, column = (v if v is None else v[~tested] for v in (owners, train.column))
+    return pack(schema, (inputs, targets), held, owners, column)

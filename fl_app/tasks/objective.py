@@ -6,8 +6,8 @@ numbers (`Regression`).
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -44,6 +44,10 @@ class Objective(ABC):
     kind: ClassVar[str]
     score: ClassVar[str]
     higher_is_better: ClassVar[bool]
+
+    def with_loss(self, loss: Loss) -> Self:
+        """This objective with another loss, which gets the targets as they are."""
+        return replace(self, criterion=loss)
 
     @property
     def has_accuracy(self) -> bool:
@@ -228,6 +232,9 @@ class Regression(Objective):
     def _losses(self, output: Tensor, target: Tensor) -> Tensor:
         standardised = self._standardised(target)
         return F.mse_loss(output.reshape(target.shape), standardised, reduction="none")
+
+    def with_loss(self, loss: Loss) -> Self:
+        return replace(self, criterion=loss, mean=(), deviation=())
 
     def _standardised(self, target: Tensor) -> Tensor:
         if not self.mean:

@@ -8,8 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fl_app.core.errors import require, require_at_least
-from fl_app.tasks.schema import KINDS, read_schema
+from fl_app.tasks.schema import KINDS, MISSING, read_schema
 
+# Partitioners of flwr-datasets that decide how many clients there are.
+DECIDING = ("natural_id", "grouped_natural_id", "size", "inner_dirichlet")
+USUAL_CLIENTS = 50  # of a run that does not say, and whose data do not either
 IMAGE_MODELS = (
     *("logistic", "mlp", "cnn", "lenet", "cnn_emnist", "cnn_celeba", "cnn_asmu", "mlp_overlap"),
     *("mnistnet", "cnn_cifar", "alexnet", "vgg11", "vgg_r", "resnet18", "resnet20", "resnet_r"),
@@ -36,7 +39,7 @@ TORCHVISION_MODELS = (
     *("vgg19", "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16", "vit_l_32"),
     *("wide_resnet101_2", "wide_resnet50_2"),
 )
-OWN_MODEL = re.compile(r"[\w.]+:[\w.]+")  # package.module:callable
+OWN = re.compile(r"[\w.]+:[\w.]+")  # package.module:callable
 QUIRKS = ("cnn_cifar",)  # models with a second form, that of their authors' code
 SCALINGS = ("raw255", "unit", "standardised")
 AUGMENTATIONS = (None, "crop_flip")
@@ -55,7 +58,7 @@ def check_model(model: str, *, text: bool, quirk: bool = False) -> None:
     Raises:
         ValueError: no model has this name, it accepts other inputs, or it has no second form.
     """
-    own = OWN_MODEL.fullmatch(model) is not None
+    own = OWN.fullmatch(model) is not None
     require(
         own or model in MODELS or model in TORCHVISION_MODELS,
         "task.model",
@@ -130,6 +133,7 @@ def check_own_data(
     schema: str | Mapping[str, Any] | None,
     kind: str = "auto",
     test_share: float = 0.2,
+    missing: str | None = None,
 ) -> None:
     """Refuse keys of a task on the user's own data, before these are looked at.
 
@@ -157,6 +161,15 @@ def check_own_data(
         kind,
         f"auto or {known.kind if known else ''}, as task.schema says",
         "the model of the schema has other outputs",
+    )
+    require(
+        missing in (None, *(MISSING if known is None else (known.missing,))),
+        "task.missing",
+        missing,
+        f"one of {', '.join(MISSING)}"
+        if known is None
+        else f"null or {known.missing}, as task.schema says",
+        "nodes and server would treat missing values differently",
     )
     require_at_least("task.test_share", test_share, 0, "it is a share of the examples")
     require(

@@ -1,7 +1,9 @@
 """Tasks on data of the user's own: what their readers share."""
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +16,15 @@ from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.held_out import held_out
 from fl_app.tasks.moments import moments
-from fl_app.tasks.options import FLAT_MODELS
+from fl_app.tasks.options import FLAT_MODELS, USUAL_CLIENTS
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
 from fl_app.tasks.parts import Parts, parts_of
 from fl_app.tasks.schema import Schema, read_schema
 
 if TYPE_CHECKING:
     from fl_app.tasks.own_task import OwnTask
+
+log = logging.getLogger(__name__)
 
 READER = 2  # of what the cache holds of a user's data; a new number makes old entries invalid
 
@@ -30,7 +34,7 @@ def own_task(
     arrays: Mapping[str, NDArray[Any]],
     *,
     partition: Partitioner,
-    num_clients: int,
+    num_clients: int | None,
     seed: int,
     model: str | None,
     scaling: str | None = None,
@@ -45,7 +49,8 @@ def own_task(
         arrays: as `pack` gives them.
         partition: distributes the training examples, unless their owners are known: then each
             owner is a client.
-        num_clients: N >= 1.
+        num_clients: N >= 1; None = as many as the partition decides, or all owners, or
+            `USUAL_CLIENTS` where they are not known.
         seed: seed of the partition.
         model: a model's name; None = ``"cnn"`` for images, ``"mlp"`` for other inputs.
         scaling: as of `fl_app.tasks.scaling.make_scaling`; None = the inputs are the model's.
@@ -57,9 +62,16 @@ def own_task(
         ValueError: the model does not fit, or a client gets no data.
     """
     schema = schema_of(arrays)
+    if "left_out" in arrays:
+        _tell(f"{name}: task.missing=drop leaves out {arrays['left_out'].item()} rows")
     owners = arrays.get("owners")
     if owners is not None and not getattr(partition, "by_owner", False):
         partition = Natural()
+    if num_clients is None and not getattr(partition, "decides", False):
+        num_clients = USUAL_CLIENTS
+        if owners is not None:
+            sizes = np.unique(owners, return_counts=True)[1]
+            num_clients = int((sizes >= getattr(partition, "min_size", 1)).sum())
     parts = parts_of(backend)
     targets = parts.array(arrays["targets"])
     task = _empty(parts, name, schema, model)
@@ -71,12 +83,20 @@ def own_task(
         targets=targets,
         test_inputs=parts.array(arrays["test_inputs"]) if tested else None,
         test_targets=parts.array(arrays["test_targets"]) if tested else None,
-        partition=make_partition(partition, strata, num_clients, seed, owners),
+        partition=make_partition(
+            partition, strata, num_clients, seed, owners, arrays.get("column")
+        ),
         prepare=None if scaling is None else scaling_of(parts, schema, scaling),
         **parts.augmented(augment),
         source=source,
         by_owner=owners is not None,
     )
+
+
+@cache
+def _tell(text: str) -> None:
+    """Tell something once, however often a process builds the task."""
+    log.warning(text)
 
 
 def task_without_data(
@@ -156,6 +176,7 @@ def pack(
     train: tuple[NDArray[Any], NDArray[Any]],
     test: tuple[NDArray[Any], NDArray[Any]] | None,
     owners: NDArray[np.int64] | None,
+    column: NDArray[Any] | None = None,
 ) -> Arrays:
     """Arrays for the cache.
 
@@ -164,6 +185,8 @@ def pack(
         train: inputs and targets, n of each.
         test: as `train`; None = there is no test set.
         owners: whose each training example is, shape ``(n,)``; None = not known.
+        column: values by which a partition distributes the training examples, shape ``(n,)``,
+            numbers or texts; None = there are none.
     """
     text = np.frombuffer(schema.to_json().encode(), np.uint8)
     arrays: Arrays = {"inputs": train[0], "targets": train[1], "schema": text}
@@ -171,6 +194,8 @@ def pack(
         arrays |= {"test_inputs": test[0], "test_targets": test[1]}
     if owners is not None:
         arrays["owners"] = owners
+    if column is not None:
+        arrays["column"] = column if column.dtype.kind in "biuf" else column.astype(str)
     return arrays
 
 
@@ -254,3 +279,16 @@ def existing(path: str, key: str, what: str) -> Path:
     problem = "it is something else" if found.exists() else "it does not exist"
     require(fits, key, path, f"a {what}", f"{problem} (seen from {Path.cwd()})")
     return found
+
+
+def folder_of(path: str, key: str) -> Path | None:
+    """The folder of this name; None = it is the name of a data set on the hub.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if Path(path).expanduser().is_dir():
+        return Path(path).expanduser()
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        existing(path, key, "folder")  # raises
+    return None

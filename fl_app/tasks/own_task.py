@@ -6,7 +6,7 @@ from fl_app.tasks.schema import Schema
 from fl_app.tasks.task import Task
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class OwnTask(Task):
     """A task on a user's data.
 

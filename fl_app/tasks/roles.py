@@ -22,6 +22,7 @@ class Roles:
         ignore: columns that are no inputs.
         categories: input columns whose numbers are names.
         client: column that says whose a row is; None = nobody's.
+        partition_by: column by which a partition distributes the rows, whatever its other role.
     """
 
     target: tuple[str, ...]
@@ -29,6 +30,7 @@ class Roles:
     ignore: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     client: str | None = None
+    partition_by: str | None = None
 
     def texts(self, schema: Schema | None) -> set[str]:
         """Columns whose values are read as texts, so that 01 and 1 remain two names."""
@@ -90,6 +92,7 @@ class Roles:
         for key, names in (
             ("task.target", targets),
             ("task.client", (self.client,) if self.client is not None else ()),
+            ("partition.partition_by", (self.partition_by,) if self.partition_by else ()),
             ("task.inputs" if schema is None else "a column of task.schema", inputs),
             ("task.ignore", self.ignore if schema is None else ()),
             ("task.categories", self.categories if schema is None else ()),
@@ -110,6 +113,7 @@ def roles_of(
     client: str | None,
     ignore: str | Sequence[str] = (),
     categories: str | Sequence[str] = (),
+    partition_by: str | None = None,
 ) -> Roles:
     """Roles from values of the configuration, where one name need not be a list."""
     return Roles(
@@ -118,6 +122,7 @@ def roles_of(
         ignore=_names(ignore),
         categories=_names(categories),
         client=client,
+        partition_by=partition_by,
     )
 
 

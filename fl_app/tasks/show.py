@@ -1,7 +1,7 @@
 """Draws a partition: ``python -m fl_app.tasks.show task=mnist partition=shards num_clients=20``.
 
-It takes the same overrides as a run. It prints the partition in numbers, and the path of a picture
-of clients and classes in which a circle's area is the number of examples.
+It takes the same overrides as a run. It prints the partition in numbers, and the path of the
+picture that flwr-datasets draws of it: the examples of each class on each client.
 """
 
 import sys
@@ -16,54 +16,41 @@ from rich.table import Table
 from fl_app.cli import compose
 from fl_app.client.build import build_task
 from fl_app.core.extras import require_installed
-from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
 
-MOST_CLIENTS = 50  # more circles in a row could not be told apart
 FOLDER = Path("outputs/partitions")
+MOST = 200  # characters of a file's name
 
 
-def class_counts(task: Task) -> NDArray[np.int64]:
-    """Examples of each class on each client, shape ``(N, C)``.
+def draw(task: Task, title: str, path: Path) -> NDArray[np.int64]:
+    """Write the picture of a partition that flwr-datasets draws to a PNG file.
 
-    All examples of a task without classes count as one class.
+    Returns:
+        What it shows: examples of each class on each client, shape ``(N, C)``.
     """
-    objective = task.objective
-    if not isinstance(objective, Classification) or objective.sequences:
-        return np.array([[own.size] for own in task.partition])
-    return np.stack([task.label_counts(client_id) for client_id in range(task.num_clients)])
-
-
-def draw(counts: NDArray[np.int64], title: str, path: Path) -> None:
-    """Write a picture of the first clients' counts, shape ``(N, C)``, to a PNG file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    drawn = counts[:MOST_CLIENTS]
-    clients, classes = np.nonzero(drawn)
-    num_clients, num_classes = drawn.shape
-    step = 0.32  # inches from client to client and from class to class
-    rows = min(num_classes, 40)
-    figure = Figure(figsize=(1.6 + step * num_clients, 1.4 + step * rows), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
-    # The largest circle just touches its neighbours; a marker's size is its area in points.
-    largest = (72 * step * rows / num_classes) ** 2
-    areas = drawn[clients, classes] / drawn.max() * largest
-    axes.scatter(clients, classes, s=areas, color="#2a6f97", linewidths=0)
-    axes.set_xlim(-0.7, num_clients - 0.3)
-    axes.set_ylim(-0.7, num_classes - 0.3)
-    axes.set_xticks(_ticks(num_clients))
-    axes.set_yticks(_ticks(num_classes))
-    axes.set_xlabel("client" if num_clients == len(counts) else f"first clients of {len(counts)}")
-    axes.set_ylabel("class")
-    axes.set_title(f"{title} (largest circle: {drawn.max()} examples)", fontsize="medium")
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.grid(color="0.92", linewidth=0.6)
-    axes.set_axisbelow(True)
+    from fl_app.tasks.partition.flower import (
+        ClassLabel,
+        Dataset,
+        Features,
+        FromIndices,
+        plot_label_distributions,
+    )
+
+    labels, names = task.classes()
+    partitioner = FromIndices(lambda *_: list(task.partition), task.num_clients, "class")
+    kinds = Features({"class": ClassLabel(names=list(names))})
+    partitioner.dataset = Dataset.from_dict({"class": labels}, features=kinds)
+    size = min(4 + 0.12 * task.num_clients, 14), min(2 + 0.25 * len(names), 12)
+    figure = Figure(figsize=size, layout="constrained")
+    _, _, counts = plot_label_distributions(
+        partitioner, "class", "heatmap", axis=figure.add_subplot(), title=title, legend=True
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
+    shown: NDArray[np.int64] = counts.to_numpy()
+    return shown
 
 
 def table_of(task: Task, counts: NDArray[np.int64]) -> Table:
@@ -92,7 +79,7 @@ def main(arguments: list[str]) -> int:
         print(__doc__)
         return 0
     try:
-        require_installed("matplotlib")
+        require_installed("flwr_datasets")
         config = compose(arguments)
         task: Any = build_task(config)
         if not task.num_clients:
@@ -100,20 +87,17 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    counts = class_counts(task)
     kind, keys = "Owners", []  # as the data themselves say
     if not getattr(task, "by_owner", False):
         kind = config.partition["_target_"].rpartition(".")[2]
-        keys = [f"{key}={value}" for key, value in config.partition.items() if key != "_target_"]
-    path = FOLDER / "-".join((task.name, kind, *keys, f"{task.num_clients}-clients.png"))
-    draw(counts, f"{task.name}, {kind}({', '.join(keys)})", path)
+        told = config.partition.items()
+        keys = [f"{k}={v}" for k, v in told if k != "_target_" and v is not None]
+    name = "-".join((task.name, kind, *keys))[:MOST]  # a list may be long
+    path = FOLDER / f"{name}-{task.num_clients}-clients.png"
+    counts = draw(task, f"{task.name}, {kind}({', '.join(keys)})", path)
     Console().print(table_of(task, counts))
     print(path)
     return 0
-
-
-def _ticks(count: int) -> range:
-    return range(0, count, max(1, count // 20))
 
 
 if __name__ == "__main__":

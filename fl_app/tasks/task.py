@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Required, Self, TypedDict, Unpack
 
 import numpy as np
@@ -13,14 +14,15 @@ from fl_app.core.errors import is_number, require, require_count
 from fl_app.tasks.client_examples import CHUNK, ClientExamples
 from fl_app.tasks.clients import given_partition, partitioner_of
 from fl_app.tasks.examples import Examples, examples_of
-from fl_app.tasks.items import class_names, column_of, read_columns, read_pairs, splits_of
+from fl_app.tasks.items import class_names, column_of, dealt, read_columns, read_pairs, splits_of
 from fl_app.tasks.models import architecture
-from fl_app.tasks.models.foreign import maker_of
+from fl_app.tasks.models.foreign import imported, maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.options import IMAGE_MODELS
 from fl_app.tasks.scaling import Scaling
 
+SHOWN = 10  # classes in a line
 PROBED = 16  # examples on which metrics are tried before a run
 
 
@@ -39,7 +41,7 @@ class Settings(TypedDict, total=False):
     name: str
 
 
-@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
 class Task(ClientExamples):
     """A learning problem with its data. Examples are decoded once and held as one tensor.
 
@@ -180,29 +182,67 @@ class Task(ClientExamples):
 
     @classmethod
     def from_huggingface(
-        cls, data: Any, *, inputs: str | Sequence[str], target: str, **settings: Unpack[Settings]
+        cls,
+        data: Any,
+        *,
+        inputs: str | Sequence[str],
+        target: str,
+        subset: str | None = None,
+        **settings: Unpack[Settings],
     ) -> "Task":
-        """A task on a `datasets.Dataset`, or on the splits of a `datasets.DatasetDict`.
+        """A task on a data set of Hugging Face, or on a `flwr_datasets.FederatedDataset`.
 
         Args:
-            data: the training set; or splits, of which ``train`` and, if there is one, ``test`` are
-                used.
+            data: a folder, or a name on the hub; or a `datasets.Dataset`, which is the training
+                set; or a `datasets.DatasetDict` or a `FederatedDataset`. Of several splits,
+                ``train`` and, if there is one, ``test`` are used. The partitions of a
+                `FederatedDataset` are the clients, unless `clients` are given.
             inputs: a column of images or of arrays, or columns of numbers that are put together.
             target: column of the targets, or, of several labels, of lists of 0 and 1.
-            settings: as of `from_arrays`; `clients` may name a column of client ids.
+            subset: of a data set on the hub that has several.
+            settings: as of `from_arrays`; `clients` may name a column of client ids, or be a
+                partitioner of flwr-datasets.
 
         Raises:
-            ValueError: as `from_arrays`, or a split or a column is missing.
+            ValueError: as `from_arrays`, the data cannot be reached, or a split or a column is
+                missing.
         """
+        clients = settings.get("clients")
+        partitioner = clients if hasattr(clients, "load_partition") else None
+        if isinstance(data, str | Path):
+            # Imported here: it takes seconds.
+            from fl_app.tasks.dataset_table import loaded
+
+            deal = {} if partitioner is None else {"train": partitioner}
+            with loaded(str(data), subset, "data", partitioners=deal, shuffle=bool(deal)) as found:
+                return cls.from_huggingface(found, inputs=inputs, target=target, **settings)
         train, test = splits_of(data)
+        if clients is None:
+            partitioner = getattr(data, "partitioners", {}).get("train")
+        if partitioner is not None:
+            if not partitioner.is_dataset_assigned():
+                partitioner.dataset = train
+            train, settings["clients"] = dealt(partitioner)
         classes = class_names(train, target) if target in train.column_names else None
         if classes is not None:
             settings.setdefault("objective", Classification(len(classes), classes=tuple(classes)))
-        clients = settings.get("clients")
         if isinstance(clients, str) and clients in train.column_names:
             settings["clients"] = column_of(train, clients)
         tests = (None, None) if test is None else read_columns(test, inputs, target)
         return cls.from_arrays(*read_columns(train, inputs, target), *tests, **settings)
+
+    def __repr__(self) -> str:
+        """What is learned, in one line: sizes, and which class has which number."""
+        names = self.objective.classes if isinstance(self.objective, Classification) else ()
+        told = [f"{number} = {name}" for number, name in enumerate(names[:SHOWN])]
+        classes = f" ({', '.join(told)}{', ...' * (len(names) > SHOWN)})" if told else ""
+        num_tests = 0 if self.test_targets is None else len(self.test_targets)
+        num_clients = f"{self.num_clients} clients" if self.num_clients else "clients of the run"
+        return (
+            f"Task({self.name}: {self.objective.kind} with {self.objective.num_outputs} outputs"
+            f"{classes}, {len(self.targets)} training and {num_tests} test examples of shape "
+            f"{tuple(self.inputs.shape[1:])}, {num_clients})"
+        )
 
     def model(self) -> nn.Module:
         """A new model, with initial weights from torch's global random state."""
@@ -263,6 +303,24 @@ class Task(ClientExamples):
     def losses(self, output: Tensor, target: Tensor) -> Tensor:
         """Loss of every example of a batch, shape ``(n,)``; see `Objective.losses`."""
         return self.objective.losses(output, target)
+
+    def with_loss(self, path: str) -> Self:
+        """This task with a loss of the user's own, as of ``task.loss``.
+
+        Args:
+            path: ``package.module:callable``; maps outputs and targets of a batch to their mean
+                loss. The model then predicts the numbers of a regression as they are.
+
+        Raises:
+            ValueError: it cannot be imported, or does not fit outputs and targets.
+        """
+        loss = imported("task.loss", path)
+        task = replace(self, objective=self.objective.with_loss(loss))
+        try:
+            task.check_model()
+        except ValueError as error:
+            raise ValueError(f"task.loss={path}: {error}") from error
+        return task
 
     def check_model(self) -> None:
         """Refuse a model, a loss or a metric that does not fit the task's examples.

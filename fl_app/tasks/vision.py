@@ -1,6 +1,11 @@
 """Imports torchvision, also where its compiled operators are those of another build of torch."""
 
 import importlib
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 
 # Nothing here calls these two, but the import of torchvision names them.
@@ -16,21 +21,45 @@ _defined: list[object] = []
 def torchvision() -> ModuleType:
     """The package torchvision, imported when it is first needed: it takes a second.
 
-    A torchvision that was built for CUDA cannot load its operators beside a torch without CUDA.
-    Data sets and classification models need none of them.
-
     Raises:
         ImportError: it is not installed.
     """
-    try:
-        return importlib.import_module("torchvision")
-    except RuntimeError as error:
-        if "torchvision::nms does not exist" not in str(error):
-            raise
+    tolerate()
+    return importlib.import_module("torchvision")
+
+
+def tolerate() -> None:
+    """Let ``import torchvision`` succeed in this process without its compiled operators.
+
+    A torchvision that was built for CUDA cannot load them beside a torch without CUDA. Data sets,
+    transforms and classification models need none of them. `fl_app.field.packages` has every
+    process of such an environment call this at its start. So nothing else is imported here.
+    """
+    if "torchvision" not in sys.modules:
+        sys.meta_path.insert(0, _Before())
+
+
+class _Before(MetaPathFinder):
+    """Defines the operators that torchvision lacks, just before it is imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "torchvision" and not _defined:
+            found = PathFinder.find_spec(fullname)
+            if found is not None and found.origin is not None:
+                _define_missing(Path(found.origin).parent)
+        return None
+
+
+def _define_missing(folder: Path) -> None:
     import torch
 
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
-    for operator in OPERATORS:
-        library.define(operator)  # type: ignore[no-untyped-call]
-    _defined.append(library)  # what it defines goes with it
-    return importlib.import_module("torchvision")
+    try:
+        (compiled,) = folder.glob("_C*.so")
+        torch.ops.load_library(compiled)  # type: ignore[no-untyped-call]
+    except (OSError, ValueError):
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        for operator in OPERATORS:
+            library.define(operator)  # type: ignore[no-untyped-call]
+        _defined.append(library)  # what it defines goes with it

@@ -31,8 +31,12 @@ def configuration(name: str, *overrides: str) -> DictConfig:
 # -1 is a cosine.
 MEANT = {("strategy.similarity_threshold", -1), ("strategy.min_similarity", -1)}
 
-# The client's goes by the strategy's.
-TOLD_AS = {"strategy.max_local_epochs": "client.local_epochs"}
+# Another key goes by them, or Flower refuses them.
+TOLD_AS = {
+    "strategy.max_local_epochs": "algorithm.client.local_epochs",
+    "strategy.proximal": "algorithm.client.proximal",
+    "strategy.inner.beta": "beta",
+}
 
 
 def keys(node: Mapping[Any, Any], above: str = "") -> Iterator[str]:
@@ -62,7 +66,7 @@ def test_bad_values_are_refused_by_the_name_of_their_key(name: str) -> None:
                 told = "nothing"
             except ValueError as error:
                 told = str(error)
-            if TOLD_AS.get(key, key.rpartition(".")[2]) not in told:
+            if TOLD_AS.get(key, f"algorithm.{key}") not in told:
                 missed.append((key, bad, told))
     assert missed == []
 
@@ -103,11 +107,14 @@ REFUSED = {
     ),
     ("area", "clustered_quorum"): "AREA cannot use algorithm/schedule=clustered_quorum",
     ("fedasmu", "random_k"): "FedASMU cannot use algorithm/schedule=random_k",
-    ("krum", "fully_async, periodic, clustered_quorum"): r"schedule\.buffer_size=1 must be above",
+    (
+        "krum",
+        "fully_async, periodic, clustered_quorum",
+    ): r"algorithm.schedule\.buffer_size=1 must be above",
     (
         "multi_krum",
         "fully_async, periodic, clustered_quorum",
-    ): r"schedule\.buffer_size=1 must be above",
+    ): r"algorithm.schedule\.buffer_size=1 must be above",
 }
 
 

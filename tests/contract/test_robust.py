@@ -99,13 +99,13 @@ def test_krum_is_refused_where_it_promises_nothing(name: str) -> None:
     for size, bad in ((7, 2), (10, 3), (3, 0)):
         validate_config(composed(*krum(name, size, bad)))
     too_few = composed(*krum(name, 6, 2))
-    text = r"^schedule.buffer_size=6 must be above 2 x num_malicious_nodes \+ 2=6: "
+    text = r"^algorithm.schedule.buffer_size=6 must be above 2 x num_malicious_nodes \+ 2=6: "
     with pytest.raises(ValueError, match=text):
         validate_config(too_few)
     strategy: Any = build_strategy(too_few)
     with pytest.raises(ValueError, match=text):
         strategy.start(None, None, schedule=Buffered(6, 6))
-    with pytest.raises(ValueError, match=r"^schedule.buffer_size=1 must be above"):
+    with pytest.raises(ValueError, match=r"^algorithm.schedule.buffer_size=1 must be above"):
         strategy.start(None, None)  # every arrival makes a version, unless told otherwise
 
 

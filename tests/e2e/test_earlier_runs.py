@@ -11,7 +11,7 @@ import pytest
 from fl_app.__main__ import main
 
 SHORT = ["runtime.workers=0", "num_versions=3", "num_clients=20", "tensorboard=false"]
-CELLS = ["experiment=quickstart", "experiment.only=[fedbuff,fedasync]"]
+CELLS = ["experiment=quickstart", "experiment.only=[fedbuff,wkafl]"]
 THREE_WAYS = (
     "give resume=auto to go on with it, another folder (hydra.run.dir=..., of a sweep "
     "hydra.sweep.dir=..., in Python output=...), or overwrite=true to replace it"
@@ -134,7 +134,7 @@ def test_an_experiment_replaces_a_run_that_would_hide_it(copy):
     assert not (copy / "summary.json").exists()
     table = (copy / "table.csv").read_text()
     assert "fedbuff" in table
-    assert "fedasync" in table
+    assert "wkafl" in table
 
 
 @pytest.mark.slow
@@ -142,19 +142,19 @@ def test_cells_are_not_overwritten_and_can_be_extended(tmp_path, capsys):
     assert given(tmp_path, *CELLS) == 0
     before = contents(tmp_path)
     assert given(tmp_path, *CELLS) == 2
-    assert f"{tmp_path / 'fedasync'} holds a run" in (error := capsys.readouterr().err)
+    assert f"{tmp_path / 'fedbuff'} holds a run" in (error := capsys.readouterr().err)
     assert THREE_WAYS in error
     for words in ([], ["resume=auto"]):
         assert given(tmp_path, *words) == 2
         error = capsys.readouterr().err
-        assert f"{tmp_path / 'fedasync'} holds a run" in error
+        assert f"{tmp_path / 'fedbuff'} holds a run" in error
         assert "resume=auto to go on" not in error
     assert contents(tmp_path) == before
     words = ("experiment.only=[fedbuff]", "num_versions=4", "resume=auto")
     assert given(tmp_path, "experiment=quickstart", *words) == 0
-    assert (reached(tmp_path / "fedbuff"), reached(tmp_path / "fedasync")) == (4, 3)
+    assert (reached(tmp_path / "fedbuff"), reached(tmp_path / "wkafl")) == (4, 3)
     assert given(tmp_path, *CELLS, "overwrite=true") == 0
-    assert (reached(tmp_path / "fedbuff"), reached(tmp_path / "fedasync")) == (3, 3)
+    assert (reached(tmp_path / "fedbuff"), reached(tmp_path / "wkafl")) == (3, 3)
 
 
 @pytest.mark.slow

@@ -2,7 +2,10 @@
 
 import logging
 import math
+import re
 import threading
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import foreign_app
@@ -11,17 +14,21 @@ import pytest
 import torch
 from fake_grid import FakeGrid
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.client import NumPyClient
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, Result
 from helpers import Quadratic, vec
+from store_grid import SuperLink
 
 from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
+from fl_app.algorithms.fedhist import FedHist
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
 from fl_app.core.types import Extra, GlobalModel
 from fl_app.flower import encoding, wire
-from fl_app.schedule import Buffered, synchronous
+from fl_app.schedule import Buffered, k_async, synchronous
 
 NUM_ROUNDS = 20
 
@@ -197,6 +204,75 @@ def test_clients_without_the_algorithms_own_equations_are_told_of(
     missing = "fl_app.algorithms.feddyn.FedDynTrainer"
     assert f"the ClientApp must train with {missing}: " in str(error.value)
     assert f"Its ClientApp must train with {missing}" in caplog.messages
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_client_app_with_a_client_fn_ends_the_run_in_words(evaluates: bool) -> None:
+    """Flower's own FedAvg fails on it, too."""
+
+    class Client(NumPyClient):
+        def fit(self, parameters: Any, config: Any) -> Any:
+            return parameters, 1, {}
+
+    legacy = ClientApp(client_fn=lambda context: Client().to_client())
+
+    def app(message: Message, context: Context) -> Message:
+        trains = evaluates and message.metadata.message_type == "train"
+        return (foreign_app.app if trains else legacy)(message, context)
+
+    with pytest.raises(RunError, match=r"client_fn.*@app\.train\(\).*docs/flower\.md"):
+        FedBuff().start(
+            FakeGrid(app, 2),
+            initial(),
+            train_config=ConfigRecord({"lr": 0.1}),
+            client_eval_every=1,
+            schedule=Buffered(2, 1),
+        )
+
+
+def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused() -> None:
+    link = SuperLink(2)
+    module = import_module("flwr.superlink.grid.inmemory_grid")
+    grid = module.InMemoryGrid(SimpleNamespace(state=lambda: link.state))
+    grid.set_run(link.grid.run)
+    with pytest.raises(ValueError, match=r"buffer_size=10 must be at most .* 2 .*wait for ever"):
+        FedHist().start(grid, initial())
+    with pytest.raises(ValueError, match=r"buffer_size=10 .*Buffered\(concurrency=2, buffer_s"):
+        FedBuff().start(grid, initial())
+
+
+@pytest.mark.parametrize(
+    ("strategy", "schedule", "words"),
+    [
+        (FedHist(), k_async(3), r"takes schedule.buffer_size=3 .* 2 nodes .* waits for more"),
+        (FedBuff(), Buffered(3, 3), r"takes schedule.buffer_size=3 .* 2 nodes .* twice"),
+        (FedHist(), k_async(2), r"each of the 2 nodes.* synchronous"),
+        (FedBuff(), Buffered(2, 2), ""),  # the fast node may fill the buffer
+        (FedHist(), k_async(1), ""),
+    ],
+)
+def test_fewer_real_nodes_than_a_version_takes_are_warned_of(
+    strategy: Any, schedule: Buffered, words: str
+) -> None:
+    """More may join: here the third does when the run is told that it waits for it."""
+    grid = FakeGrid(foreign_app.app, 2)
+    told: list[str] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "schedule.buffer_size" in record.getMessage():
+                told.append(record.getMessage())
+                if len(grid.node_ids) < schedule.buffer_size:
+                    grid.connect({"partition-id": 2})
+
+    logging.getLogger("flwr").addHandler(handler := Handler())
+    try:
+        config = ConfigRecord({"lr": 0.1})
+        strategy.start(grid, initial(), num_rounds=1, train_config=config, schedule=schedule)
+    finally:
+        logging.getLogger("flwr").removeHandler(handler)
+    assert len(told) == bool(words)
+    assert not words or re.search(words, told[0])
 
 
 class Own(FedDynTrainer):

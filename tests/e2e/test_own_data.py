@@ -22,6 +22,7 @@ from fl_app import client_app
 from fl_app.client.build import build_task
 from fl_app.field.demo import run_on
 from fl_app.field.loopback import Federation
+from fl_app.field.project import app_folder, own_modules
 from fl_app.node.handler import MessageHandler
 from fl_app.runner.run import run
 from fl_app.tasks.task import Task
@@ -77,6 +78,17 @@ def check(folder: Path, bad: int, reason: str) -> None:
 # -- a table each, on real nodes -------------------------------------------------------------------
 
 
+MODEL = """
+from torch import nn
+
+def make(input_shape, num_outputs):
+    return nn.Sequential(nn.Linear(*input_shape, 40), nn.ReLU(), nn.Linear(40, num_outputs))
+
+def loss(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.1)
+"""
+
+
 def write_table(path: Path, species: Sequence[int]) -> None:
     flowers = load_iris()
     chosen = np.isin(flowers.target, species)
@@ -90,7 +102,7 @@ def write_table(path: Path, species: Sequence[int]) -> None:
 def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All nodes are warm. Those with tables are resident, too."""
+    """All nodes are warm. Those with tables are resident, too. The app carries model and loss."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tables = [tmp_path / f"node-{i}.csv" for i in range(4)]
@@ -101,6 +113,10 @@ def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
     write_table(sample, (0, 1, 2))
     words = ["task=csv", f"task.path={sample}", "task.target=species"]
     write_schema(schema, *words)
+    own = tmp_path / "own"  # which no process looks into
+    own.mkdir()
+    (own / "my_model.py").write_text(MODEL)
+    named = ["task.model=my_model:make", "task.loss=my_model:loss"]
 
     federation = Federation(tmp_path / "federation")
     folder = tmp_path / "run"
@@ -110,15 +126,17 @@ def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
             for i, path in enumerate(tables)
         ]
         federation.start(4, configs, supernode=[sys.executable, "-m", "fl_app.node.warm"])
-        task = ["task=csv", f"task.schema={schema}", "num_versions=12"]
-        run_on(federation, folder, [*RUN, *task])
+        task = ["task=csv", f"task.schema={schema}", "num_versions=12", *named]
+        with app_folder(own_modules(named, [tmp_path, own])) as app:
+            run_on(federation, folder, [*RUN, *task], app)
         told = federation.log("run").read_text()
     finally:
         assert federation.stop()
     check(folder, 3, "ValueError: this node's own data cannot be read as task=csv")
     assert "client 2 has 120 training examples of its own" in told
     assert "client 3 told no number of training examples: ValueError" in told
-    assert accuracy(folder, *words) > 0.85
+    monkeypatch.syspath_prepend(own)
+    assert accuracy(folder, *words, *named) > 0.85
 
 
 # -- a folder of images each -----------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 import importlib.util
 import json
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -28,6 +30,26 @@ ALGORITHMS = (ROOT / "docs" / "algorithms.md").read_text()
 def test_readme_is_short():
     prose = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
     assert len(prose.split()) <= 700
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_the_table_is_that_of_the_main_job(tmp_path):
+    """As on a terminal of 100 columns. Other processors differ in last bits, and so in scores."""
+    line = [sys.executable, "-m", "fl_app", "experiment=quickstart", f"hydra.run.dir={tmp_path}"]
+    ran = subprocess.run(line, env={**os.environ, "COLUMNS": "100"}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    block = re.search(r"^```text\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert block
+    titles, names, *rows = block[1].splitlines()[:-1]
+    found = [each.rstrip() for each in ran.stdout.splitlines()]
+    assert [titles, names] == found[found.index(titles) :][:2]
+    for row, of_run in zip(rows, found[found.index(names) + 1 :], strict=False):
+        shown, printed = row.split(), of_run.split()
+        assert (shown[0], shown[6:]) == (printed[0], printed[6:])  # cell, staleness and work
+        scores = [[float(text.rstrip("%")) for text in each[1:3]] for each in (shown, printed)]
+        assert np.allclose(*scores, atol=3)
+    assert len(rows) == 7
 
 
 def test_the_four_concepts_run_together():

@@ -33,13 +33,15 @@ def test_report_of_a_run_is_drawn_without_complaints(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text(
         "version,t,accuracy,loss,bytes_down,bytes_up\n0,0.0,0.1,1,0,0\n2,7.0,0.8,1,4000,800\n"
     )
+    (tmp_path / "partition.csv").write_text("client,cat,dog\n0,3,0\n1,0,2\n")
     write_report(tmp_path, figures=False)
     text, complaints = opened((tmp_path / PAGE).as_uri(), tmp_path / "profile")
     assert complaints == []
     drawn = figures(text)
-    assert len(drawn) == 7
+    assert len(drawn) == 8
     assert all('class="main-svg"' in figure for figure in drawn)
-    accuracy, loss, timeline, ages, participation, traffic, reports = drawn
+    accuracy, loss, dealt, timeline, ages, participation, traffic, reports = drawn
+    assert 'class="hm"' in dealt
     for curve in (accuracy, loss, traffic, reports):
         assert 'class="js-line"' in curve
     assert timeline.count('class="point"') >= 7  # an order each

@@ -97,7 +97,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from fl_app.node import resident
 TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
 message = Message(RecordDict(), dst_node_id=17, message_type="train")
-print(resident.ask(message, Context(1, 17, {}, RecordDict(), {})).error.reason, flush=True)
+reply = resident.ask(message, Context(1, 17, {}, RecordDict(), {}))
+print(reply.error.reason.splitlines()[0], flush=True)
 """
 
 

@@ -31,10 +31,10 @@ from fl_app.search.space import grid
 # The last key is of one cell alone, and not of the algorithm that runs without an experiment.
 SPACE = "['algorithm.client.local_lr=tag(log,interval(0.01,1))']"
 RATE = "search.space=algorithm.client.local_lr=interval(0.1,1)"
-MIXING = "['algorithm.strategy.mixing=interval(0.3,0.9)']"
+MOMENTUM = "['algorithm.strategy.momentum=interval(0.0,0.5)']"
 WORDS = [
     "experiment=quickstart",
-    "experiment.only=[fedbuff,fedasync]",
+    "experiment.only=[fedbuff,wkafl]",
     "runtime.workers=0",
     "search.trials=4",
     "search.grid=3",
@@ -42,7 +42,7 @@ WORDS = [
     "search.rungs=[20]",
     "search.seeds=[0,1]",
     f"experiment.space={SPACE}",
-    f"+experiment.spaces.fedasync={MIXING}",
+    f"experiment.spaces.wkafl={MOMENTUM}",
 ]
 
 
@@ -70,13 +70,13 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.timeout(300)
 def test_every_cell_gets_the_same_trials_and_updates(searched: Path) -> None:
     trials = rows(searched)
-    assert [row["cell"] for row in trials] == ["fedbuff"] * 4 + ["fedasync"] * 4
+    assert [row["cell"] for row in trials] == ["fedbuff"] * 4 + ["wkafl"] * 4
     assert {row["client_updates"] for row in trials if row["state"] == "complete"} == {"120"}
     rates = [float(row["algorithm.client.local_lr"]) for row in trials]
     assert rates[:3] == rates[4:7] == [0.01, 0.1, 1.0]
-    mixing = [row["algorithm.strategy.mixing"] for row in trials]
-    assert mixing[:7] == [""] * 4 + ["0.6"] * 3  # configured, until the grid has ended
-    assert 0.3 <= float(mixing[7]) <= 0.9
+    momentum = [row["algorithm.strategy.momentum"] for row in trials]
+    assert momentum[:7] == [""] * 4 + ["0.1"] * 3  # configured, until the grid has ended
+    assert 0.0 <= float(momentum[7]) <= 0.5
     for row in trials:
         if row["state"] == "complete":
             of_seeds = [float(row["score_seed0"]), float(row["score_seed1"])]
@@ -91,7 +91,7 @@ def test_every_cell_gets_the_same_trials_and_updates(searched: Path) -> None:
 def test_the_best_setting_is_run_on_fresh_seeds(searched: Path) -> None:
     best = OmegaConf.load(searched / "best.yaml")
     assert best.seeds == [0, 1]
-    for cell in ("fedbuff", "fedasync"):
+    for cell in ("fedbuff", "wkafl"):
         mine = [r for r in rows(searched) if r["cell"] == cell and r["state"] == "complete"]
         top = max(mine, key=lambda row: float(row["score"]))
         key = "algorithm.client.local_lr"
@@ -228,7 +228,7 @@ def test_ctrl_c_tells_how_to_go_on(delay: int, tmp_path: Path) -> None:
         ([f"{RATE} {RATE[13:]}", "search.updates=10"], "must be of keys given once"),
         (
             ["search.space=algorithm.client.local_lr=interval(-1,1)", "search.updates=10"],
-            "cell fedavg, algorithm.client.local_lr=-1.0: client.local_lr=-1.0 must be",
+            "cell fedavg, algorithm.client.local_lr=-1.0: algorithm.client.local_lr=-1.0 must be",
         ),
         (
             ["search.space=algorithm.client.local_steps=interval(1,9)", "search.updates=10"],
@@ -238,11 +238,11 @@ def test_ctrl_c_tells_how_to_go_on(delay: int, tmp_path: Path) -> None:
         (["--config-dir=/nowhere"], "--config-dir=/nowhere must be a folder"),
         (
             [
-                "experiment.only=[fedavg,fedasync]",
-                "search.space=algorithm.strategy.mixing=interval(0.1,1)",
+                "experiment.only=[fedavg,wkafl]",
+                "search.space=algorithm.strategy.server_lr=interval(0.1,1)",
                 "search.updates=10",
             ],
-            "'algorithm.strategy.mixing' of cell fedavg: give ++experiment.spaces.fedasync",
+            "'algorithm.strategy.server_lr' of cell fedavg: give ++experiment.spaces.wkafl",
         ),
     ],
 )
@@ -250,6 +250,7 @@ def test_searches_that_mean_nothing_are_refused(
     words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     more = ["experiment=quickstart", "experiment.only=[fedavg]", f"search.folder={tmp_path}/s"]
+    more += ["experiment.space=[]", "max_updates=null", "num_versions=100"]
     assert main([*more, *words]) == 2
     assert told in capsys.readouterr().err
     assert not (tmp_path / "s").exists()
@@ -449,13 +450,13 @@ def test_options_of_a_folder_of_one_s_own_are_found(
 def test_what_a_score_is_measured_over_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Fedasync makes a version of each update, fedbuff one of five."""
-    words = ["experiment.only=[fedbuff,fedasync]", "search.updates=200", "search.trials=1"]
+    """FedASMU makes a version of each update, FedBuff one of ten."""
+    words = ["experiment.only=[fedbuff,fedasmu]", "search.updates=200", "search.trials=1"]
     assert quick(tmp_path / "a", *words, "eval_every=2", "num_versions=null") == 0
     told = " ".join(capsys.readouterr().out.split())
     assert "note: search.trials=1 tries the first of the grid's 2 values only" in told
-    assert "the last 18 client updates of fedasync, and over the last 90 of fedbuff" in told
-    assert "and over the last 90 of fedbuff" in (tmp_path / "a" / "search.html").read_text()
+    assert "the last 18 client updates of fedasmu, and over the last 180 of fedbuff" in told
+    assert "and over the last 180 of fedbuff" in (tmp_path / "a" / "search.html").read_text()
     assert quick(tmp_path / "b", *words, "search.measure=final", "num_versions=null") == 0
     assert "the last 18" not in capsys.readouterr().out
 
@@ -497,7 +498,9 @@ def test_a_refused_value_ends_the_search_and_leaves_what_was_tried(
     space = f"search.space={' '.join(f'algorithm.schedule.{key}' for key in keys)}"
     for _ in range(2):  # it cannot go on
         assert quick(tmp_path, space, "search.trials=2", "algorithm.schedule.concurrency=10") == 2
-        assert "fedbuff, trial 1: schedule.buffer_size=20 must be" in capsys.readouterr().err
+        assert (
+            "fedbuff, trial 1: algorithm.schedule.buffer_size=20 must be" in capsys.readouterr().err
+        )
         assert [row["state"] for row in rows(tmp_path)] == ["complete", "running"]
         assert OmegaConf.load(tmp_path / "best.yaml").cells.fedbuff
     assert (tmp_path / "search.html").is_file()
@@ -521,8 +524,8 @@ def test_ctrl_c_waits_for_the_runs_beside(tmp_path: Path, monkeypatch: pytest.Mo
             ended.append(job.name)
 
     monkeypatch.setattr("fl_app.search.search.carry_out", interrupted)
-    quick(tmp_path, "search.trials=2", "experiment.only=[fedbuff,fedasync]")
-    assert ended == ["fedbuff, trial 0, seed 0", "fedasync, trial 0, seed 0"]
+    quick(tmp_path, "search.trials=2", "experiment.only=[fedbuff,wkafl]")
+    assert ended == ["fedbuff, trial 0, seed 0", "wkafl, trial 0, seed 0"]
 
 
 def test_a_second_search_in_a_folder_leaves_the_first_as_it_is(

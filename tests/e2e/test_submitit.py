@@ -16,14 +16,14 @@ from fl_app.cli import CONF
 @pytest.mark.timeout(200)
 def test_jobs_that_submitit_starts_write_the_usual_files(tmp_path: Path) -> None:
     """Each job runs the cells of an experiment side by side."""
-    words = ["-m", "experiment=quickstart", "experiment.only=[fedbuff,fedasync]"]
+    words = ["-m", "experiment=quickstart", "experiment.only=[fedbuff,wkafl]"]
     words += ["num_versions=20", "seed=0,1", "experiment.parallel=2"]
     words += ["hydra/launcher=submitit_local", "hydra.launcher.timeout_min=5"]
     command = [sys.executable, "-m", "fl_app", *words, f"hydra.sweep.dir={tmp_path}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     for job in ("0", "1"):
-        for cell in ("fedbuff", "fedasync"):
+        for cell in ("fedbuff", "wkafl"):
             summary = json.loads((tmp_path / job / cell / "summary.json").read_text())
             assert summary["stopped"] == "num_versions"
             assert summary["seed"] == int(job)

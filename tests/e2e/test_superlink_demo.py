@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import processes_of
 
 pytestmark = [
     pytest.mark.slow,
@@ -28,23 +29,11 @@ def start(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     )
 
 
-def left_behind(folder: Path) -> list[str]:
-    """Command lines of the processes whose home for Flower lies in `folder`."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if f"FLWR_HOME={folder}".encode() in (process / "environ").read_bytes():
-                found.append((process / "cmdline").read_text().replace("\0", " "))
-        except OSError:  # gone meanwhile, or somebody else's
-            continue
-    return found
-
-
 def test_fedbuff_runs_on_real_nodes(tmp_path: Path) -> None:
     demo = start(tmp_path, "--nodes", "2", "--versions", "2", "client_eval_every=2")
     output, _ = demo.communicate()
     assert demo.returncode == 0, output
-    assert left_behind(tmp_path) == []
+    assert not processes_of(tmp_path)
     (summary_file,) = tmp_path.glob("outputs/*/run/summary.json")
     summary = json.loads(summary_file.read_text())
     assert (summary["num_versions"], summary["failures"]) == (2, 0)
@@ -66,7 +55,7 @@ def test_a_crashed_server_app_fails_the_demo_with_the_reason(tmp_path: Path) -> 
     last_words = output[output.index("error: ") :]
     assert "the run is finished:failed" in last_words
     assert "algorithm=nonsense does not exist" in last_words
-    assert left_behind(tmp_path) == []
+    assert not processes_of(tmp_path)
 
 
 def test_interrupt_leaves_no_process_behind(tmp_path: Path) -> None:
@@ -75,8 +64,8 @@ def test_interrupt_leaves_no_process_behind(tmp_path: Path) -> None:
     for line in demo.stdout:
         if "dispatch" in line:
             break
-    assert any("serverapp" in command for command in left_behind(tmp_path))
+    assert any("serverapp" in command for command in processes_of(tmp_path).values())
     demo.send_signal(signal.SIGINT)
     output, _ = demo.communicate()
     assert demo.returncode == 130, output
-    assert left_behind(tmp_path) == []
+    assert not processes_of(tmp_path)

@@ -37,6 +37,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     table = load_breast_cancer(as_frame=True).frame.iloc[:, [0, 1, 2, 3, -1]]
     table = table.rename(columns={"target": "tumour"})
     table["tumour"] = np.where(table["tumour"], "benign", "malignant")
+    table["stage"] = rng.choice(["early", "late"], len(table))
     table["hospital"] = [f"hospital {i}" for i in rng.permutation(len(table)) % 20]
     table.to_csv("patients.csv", index=False)
     images = rng.integers(0, 150, (480, 20, 20, 3)).astype(np.uint8)
@@ -83,6 +84,16 @@ def test_command(command: str, files: Path) -> None:
     for cell in ("fedavg", "fedasync", "fedbuff"):
         assert re.search(rf"^{cell} ", printed, re.MULTILINE), printed
     assert list(files.glob("outputs/*/*/report.html"))
+
+
+def test_a_model_and_a_loss_of_ones_own(files: Path) -> None:
+    (code,) = blocks(PAGE, "py")
+    (files / "my_model.py").write_text(code)
+    (words,) = re.findall(r"The words are `(.*)`\.", PAGE)
+    assert words == "task.model=my_model:make task.loss=my_model:loss"
+    run(
+        f"python -m fl_app task=csv task.path=patients.csv task.target=tumour {words} num_clients=9"
+    )
 
 
 def test_readme(files: Path) -> None:

@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 import griffe
 import pytest
+
+from scripts import signatures
+from scripts.signatures import public, resolved
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs/api").glob("*.md"))
@@ -28,40 +30,19 @@ FOR_USERS = [
 ]
 
 
-@cache
-def package() -> griffe.Module:
-    loaded = griffe.load("fl_app", search_paths=[ROOT], docstring_parser="google")
-    assert isinstance(loaded, griffe.Module)
-    return loaded
-
-
-def resolved(name: str) -> griffe.Object:
-    found = package()[name.removeprefix("fl_app.")] if name != "fl_app" else package()
-    return found.final_target if isinstance(found, griffe.Alias) else found
-
-
-def public(module: griffe.Object) -> Iterator[griffe.Object]:
-    """Classes and functions that it holds; of a package, also those that it exports."""
-    for name, member in module.members.items():
-        if isinstance(member, griffe.Alias):
-            if not module.is_init_module or not member.target_path.startswith("fl_app."):
-                continue
-            member = member.final_target
-        if isinstance(member, griffe.Class | griffe.Function) and not name.startswith("_"):
-            yield member
-
-
-def shown() -> Iterator[griffe.Object]:
+def shown() -> list[griffe.Object]:
     """Classes and functions on the pages."""
-    for named in map(resolved, NAMED):
-        if named.is_module:  # with what it holds, and what its `__all__` names
-            yield from (
-                each
-                for each in public(named)
-                if each.parent is named or each.name in (named.exports or ())
-            )
-        else:
-            yield named
+    return [each for name in NAMED for each in signatures.shown(name)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_has_the_signatures_of_its_names(page: Path) -> None:
+    """They are read without the site being built."""
+    text = page.read_text()
+    assert text == signatures.with_signatures(text), "run `make reference`"
+    for name in re.findall(r"^::: \S+\.(\w+)", text, re.M):
+        if name[0].isupper():
+            assert re.search(rf"^class {name}\b", text, re.M)
 
 
 @pytest.mark.parametrize("name", sorted(FOR_USERS))
@@ -94,7 +75,7 @@ def undocumented(cls: griffe.Class, protocols: list[griffe.Class]) -> Iterator[s
 
 
 def test_what_is_on_the_pages_is_explained() -> None:
-    found = list(shown())
+    found = shown()
     protocols = [
         each
         for each in found
@@ -111,3 +92,22 @@ def test_what_is_on_the_pages_is_explained() -> None:
 def test_no_name_is_on_two_pages() -> None:
     paths = [each.path for each in shown()]
     assert sorted(paths) == sorted(set(paths))
+
+
+def test_the_authors_tables_have_every_member_and_every_hook() -> None:
+    """Of docs/algorithms.md, in the first column."""
+    text = (ROOT / "docs/algorithms.md").read_text()
+    tables = re.findall(r"^\| (\S+) \|.*\n\|---.*\n((?:\|.*\n)+)", text, re.M)
+    listed = {
+        title.strip("`"): set(
+            re.findall(r"`(\w+)[(`]", "".join(re.findall(r"^\|[^|]*", rows, re.M)))
+        )
+        for title, rows in tables
+    }
+    for name in ("Update", "GlobalModel"):
+        members = resolved(f"fl_app.core.types.{name}").members
+        assert listed[name] == {member for member in members if member[0] != "_"}
+    hooks = (
+        (ROOT / "fl_app/client/trainer.py").read_text().split("# -- hooks -")[1].split("# -- ")[0]
+    )
+    assert listed["hook"] == set(re.findall(r"    def (\w+)", hooks))

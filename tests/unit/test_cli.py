@@ -34,12 +34,30 @@ def test_the_nearest_key_is_one_of_the_groups_that_were_chosen(
     assert f"; did you mean {nearest}" in complaint(*overrides)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("algorithm=fedhist fusion=0.2", "; did you mean algorithm.strategy.fusion?"),
+        ("schedule.concurrency=3", "'schedule.concurrency'; did you mean algorithm.schedule.con"),
+        ("fusion=0.2", "; algorithm.strategy.fusion is a key of algorithm=cana, fedhist"),
+        ("partition=iid alpha=1", "; partition.alpha is a key of partition=dirichlet, flwr, sl"),
+    ],
+)
+def test_the_end_of_a_key_is_answered_with_the_whole_key(words: str, told: str) -> None:
+    assert told in complaint(*words.split())
+
+
 def test_a_key_of_one_cell_s_algorithm_tells_how_to_give_it_to_that_cell() -> None:
     told = complaint("experiment=fedhist_cifar10", "algorithm.client.contrast=1")
     assert told.endswith("give ++algorithm.client.contrast=VALUE experiment.only=[moon]")
     cell = compose(["experiment=fedhist_cifar10", "++algorithm.client.contrast=1"])
     assert cell.algorithm.client.contrast == 1
     assert "did you mean" in complaint("experiment=fedhist_cifar10", "algorithm.client.contras=1")
+
+
+def test_a_key_that_was_replaced_names_the_new_one() -> None:
+    told = complaint("algorithm=overlap_fedavg", "algorithm.strategy.squares=code")
+    assert "algorithm.strategy.compensation_form=gradient" in told
 
 
 def test_a_key_that_some_options_of_a_sweep_have_is_not_suggested_for_itself() -> None:

@@ -1,5 +1,6 @@
 """Flower's front door for clients."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,10 +54,17 @@ def _process() -> Iterator[None]:
 
 def ask(kind: str, content: RecordDict, node_config: dict[str, int] | None = None) -> Message:
     """The ClientApp's reply, both messages serialised on the way."""
-    message = Message(content, dst_node_id=5, message_type=kind)
-    context = Context(1, 5, node_config or {}, RecordDict(), {})
-    reply = client_app.app(message_from_proto(message_to_proto(message)), context)
+    reply = client_app.app(message(kind, content), context(node_config))
     return message_from_proto(message_to_proto(reply))
+
+
+def message(kind: str, content: RecordDict) -> Message:
+    sent = Message(content, dst_node_id=5, message_type=kind)
+    return message_from_proto(message_to_proto(sent))
+
+
+def context(node_config: dict[str, int] | None = None) -> Context:
+    return Context(1, 5, node_config or {}, RecordDict(), {})
 
 
 def order(client_id: int, vector: Vector = VECTOR, **config: str | float) -> RecordDict:
@@ -82,6 +90,18 @@ def test_a_real_node_trains_on_its_own_partition() -> None:
     upload = wire.unpack_reply(reply, LAYOUT, version=7)
     np.testing.assert_array_equal(upload.vector, TRAINER.train(order_for(1, 2, VECTOR, {})).vector)
     assert torch.get_num_threads() == 2, "a device's cores are its own business"
+
+
+def test_a_real_node_logs_a_line_for_an_order(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "flwr")
+    for kind in ("train", "evaluate"):
+        client_app.handler.handle(message(kind, order(1)), context({"partition-id": 1}))
+        client_app.handler.handle(message(kind, order(1, **{"any-node": True})), context())
+    told = [re.sub(r"\d+\.\d+", "N", record.getMessage()) for record in caplog.records]
+    done = "order from version 7 done in N s"
+    assert told == [
+        f"client 1: {what} {done}: 10 examples, loss N" for what in ("train", "evaluate")
+    ]
 
 
 def test_a_node_without_partition_is_told_how_to_get_one() -> None:

@@ -5,6 +5,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -25,8 +26,12 @@ def torchvision_model(name: str, num_outputs: int) -> nn.Module:
     return model
 
 
-def imported(path: str) -> Callable[..., Any]:
+def imported(key: str, path: str) -> Callable[..., Any]:
     """The callable of ``package.module:callable``.
+
+    Args:
+        key: of the configuration.
+        path: its value.
 
     Raises:
         ValueError: it cannot be imported, or is none.
@@ -34,12 +39,20 @@ def imported(path: str) -> Callable[..., Any]:
     try:
         found = pkgutil.resolve_name(path)
     except Exception as error:  # of any type, in the user's module
+        remedy = ""
+        name = path.partition(":")[0].partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            remedy = (
+                f"; {name}.py or {name}/ must lie in the folder where the command is started "
+                f"({Path.cwd()}), or be installed; real nodes get it with the app if it lies "
+                "where `python -m fl_app.field run` is started, or in the server's folder"
+            )
         raise ValueError(
-            f"task.model={path} must be package.module:callable, found from where Python looks for "
-            f"modules: {type(error).__name__}: {error}"
+            f"{key}={path} must be package.module:callable, found from where Python looks for "
+            f"modules: {type(error).__name__}: {error}{remedy}"
         ) from error
     if not callable(found):
-        raise ValueError(f"task.model={path} is a {type(found).__name__}, which cannot be called")
+        raise ValueError(f"{key}={path} is a {type(found).__name__}, which cannot be called")
     called: Callable[..., Any] = found
     return called
 

@@ -76,5 +76,5 @@ def architecture(
             require_images(name, shape)
         return partial((QUIRKS if quirk else MODELS)[name], shape, num_outputs)
     if ":" in name:
-        return maker_of(imported(name), shape, num_outputs)
+        return maker_of(imported("task.model", name), shape, num_outputs)
     return partial(torchvision_model, name, num_outputs)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from fl_app.tasks.objective import Objective
 
@@ -45,6 +46,15 @@ def _model(make: Callable[[], nn.Module]) -> nn.Module:
     model = make()
     if not isinstance(model, nn.Module):
         raise ValueError(f"model gives a {type(model).__name__} and must give a torch.nn.Module")
+    for name, layer in model.named_modules():
+        if any(is_lazy(tensor) for tensor in (*layer.parameters(False), *layer.buffers(False))):
+            kind = type(layer).__name__
+            raise ValueError(
+                f"the layer {name or 'of the model'!r} is a {kind}, whose size is known after a "
+                f"first batch only: give its size (in a {kind.removeprefix('Lazy')}), or pass one "
+                "batch through the model before you return it, since server and clients exchange "
+                "parameters before they train"
+            )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("the model has no parameter that can be trained: nothing would be learned")
     return model

@@ -4,8 +4,8 @@ A partitioner maps labels, the number of clients and a random generator to one i
 client. It works on counts and index arrays alone, so 3,000 clients cost milliseconds.
 `fl_app.tasks.partition.flower.FromIndices` turns it into a partitioner of flwr-datasets.
 
-NOTE: flwr-datasets has classes of the same names, which are not used here. They distribute Hugging
-Face data sets only, and their import takes seconds. They also differ:
+`Flwr` is any partitioner of flwr-datasets. Those of the same names differ from the ones here, which
+papers need:
 
 - `IidPartitioner` and `DirichletPartitioner` cut the data (each class) in stored order.
 - `DirichletPartitioner` raises after 10 tries for the minimum size (with 50 clients, 1,437 examples
@@ -16,6 +16,7 @@ Face data sets only, and their import takes seconds. They also differ:
 
 from fl_app.tasks.partition.base import Indices, Partitioner, make_partition
 from fl_app.tasks.partition.dirichlet import Dirichlet
+from fl_app.tasks.partition.flwr import Flwr
 from fl_app.tasks.partition.iid import Iid, IidFraction
 from fl_app.tasks.partition.label_quantity import LabelQuantity
 from fl_app.tasks.partition.natural import Natural
@@ -33,11 +34,13 @@ PARTITIONS: dict[str, type[Partitioner]] = {
     "natural": Natural,
     "tenth_class": TenthClass,
     "slow_labels": SlowLabels,
+    "flwr": Flwr,
 }
 
 __all__ = [
     "PARTITIONS",
     "Dirichlet",
+    "Flwr",
     "Iid",
     "IidFraction",
     "Indices",

@@ -1,16 +1,23 @@
-"""Turns a partitioner into one of flwr-datasets, for a Hugging Face data set.
+"""flwr-datasets, and a partitioner of this project as one of it.
 
-The package does not import this module, because flwr-datasets takes seconds to load.
+Everything imports flwr-datasets from here, and here only when it is needed: it takes seconds.
 """
 
+import os
+
 import numpy as np
-from datasets import Dataset
-from flwr_datasets.partitioner import Partitioner as FlowerPartitioner
+
+# Else it would report names of data sets, such as the paths of a user's folders.
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+
+from datasets import ClassLabel, Dataset, Features
+from flwr_datasets import FederatedDataset, partitioner
+from flwr_datasets.visualization import plot_label_distributions
 
 from fl_app.tasks.partition.base import Indices, Partitioner, make_partition
 
 
-class FromIndices(FlowerPartitioner):  # type: ignore[misc]  # it carries no types
+class FromIndices(partitioner.Partitioner):  # type: ignore[misc]  # it carries no types
     """A partitioner for `flwr_datasets.FederatedDataset`.
 
         fds = FederatedDataset(
@@ -53,3 +60,14 @@ class FromIndices(FlowerPartitioner):  # type: ignore[misc]  # it carries no typ
     @property
     def num_partitions(self) -> int:
         return self._num_partitions
+
+
+__all__ = [
+    "ClassLabel",
+    "Dataset",
+    "Features",
+    "FederatedDataset",
+    "FromIndices",
+    "partitioner",
+    "plot_label_distributions",
+]

@@ -43,7 +43,7 @@ class Natural:
             "num_clients",
             num_clients,
             f"at most {fit.size}, the owners of at least partition.min_size={self.min_size} "
-            "examples",
+            "examples, or left out",
             "a client is one of them",
         )
         chosen = np.sort(rng.choice(fit, num_clients, replace=False))

@@ -17,6 +17,7 @@ from fl_app.core.errors import is_number
 
 FORMAT = 1  # of the file
 KINDS = ("classification", "multi_label", "regression")
+MISSING = ("refuse", "median", "drop")  # what becomes of rows of a table that lack a value
 COMMAND = "python -m fl_app.tasks.schema task=... task.path=... -o schema.json"
 
 
@@ -30,12 +31,14 @@ class Column:
         deviation: > 0, of a column of numbers.
         categories: the texts of a column of categories, each of them one input of the model; None =
             a column of numbers.
+        fill: what a missing value counts as, a number or a category; None = there is nothing.
     """
 
     name: str
     mean: float = 0.0
     deviation: float = 1.0
     categories: tuple[str, ...] | None = None
+    fill: float | str | None = None
 
     @property
     def width(self) -> int:
@@ -59,6 +62,8 @@ class Schema:
         deviation: as `mean`, > 0.
         target_mean: of every number to predict, in the training set; empty = not standardised.
         target_deviation: as `target_mean`, > 0.
+        missing: rows of a table without a value are refused (``"refuse"``), get the columns' `fill`
+            (``"median"``) or are left out (``"drop"``).
 
     Raises:
         ValueError: the values contradict each other.
@@ -73,6 +78,7 @@ class Schema:
     deviation: tuple[float, ...] = ()
     target_mean: tuple[float, ...] = ()
     target_deviation: tuple[float, ...] = ()
+    missing: str = "refuse"
 
     def __post_init__(self) -> None:
         self._check(self.kind in KINDS, "kind", f"one of {', '.join(KINDS)}")
@@ -91,6 +97,7 @@ class Schema:
             self._check(fits, key, f"{len(means)} numbers above 0")
         fits = not self.target_mean or len(self.target_mean) == len(self.outputs)
         self._check(fits, "target_mean", "one number for each output")
+        self._check(self.missing in MISSING, "missing", f"one of {', '.join(MISSING)}")
 
     def _check(self, fits: bool, key: str, expected: str) -> None:
         if not fits:
@@ -105,13 +112,14 @@ class Schema:
 
     def to_json(self) -> str:
         """The contents of a schema file, which `read_schema` reads."""
-        columns = [
-            {"name": column.name, "categories": list(column.categories)}
-            if column.categories is not None
-            else {"name": column.name, "mean": column.mean, "deviation": column.deviation}
-            for column in self.columns
-        ]
-        return json.dumps({"format": FORMAT, **asdict(self), "columns": columns}, indent=1)
+        values = {"format": FORMAT, **asdict(self)}
+        if self.missing == "refuse":  # as in files of versions without the key
+            del values["missing"]
+        for column in values["columns"]:
+            keys = ("mean", "deviation") if column["categories"] is not None else ("categories",)
+            for key in (*keys, *(("fill",) if column["fill"] is None else ())):
+                del column[key]
+        return json.dumps(values, indent=1)
 
 
 def read_schema(given: str | Mapping[str, Any] | None) -> Schema | None:
@@ -185,20 +193,25 @@ def _parse(contents: Any) -> Schema:
         deviation=tuple(_list(values, "deviation", float)),
         target_mean=tuple(_list(values, "target_mean", float)),
         target_deviation=tuple(_list(values, "target_deviation", float)),
+        missing=str(values.get("missing", "refuse")),
     )
 
 
 def _column(values: Mapping[str, Any]) -> Column:
-    name = str(values["name"])
+    name, fill = str(values["name"]), values.get("fill")
     if "categories" in values:
         categories = _list(values, "categories", str)
         if len(set(categories)) != len(categories) or not categories:
             raise ValueError(f"the categories of column {name!r} must be one or more, and distinct")
-        return Column(name, categories=tuple(categories))
+        if fill is not None and fill not in categories:
+            raise ValueError(f"fill={fill} of column {name!r} must be one of its categories")
+        return Column(name, categories=tuple(categories), fill=fill)
     mean, deviation = values["mean"], values["deviation"]
     if not (is_number(mean) and is_number(deviation) and deviation > 0):
         raise ValueError(f"column {name!r} must have a finite mean and a deviation above 0")
-    return Column(name, float(mean), float(deviation))
+    if not (fill is None or is_number(fill)):
+        raise ValueError(f"fill={fill} of column {name!r} must be a finite number")
+    return Column(name, float(mean), float(deviation), fill=fill)
 
 
 def _list(values: Mapping[str, Any], key: str, kind: type) -> Sequence[Any]:

@@ -120,11 +120,14 @@ def test_sizes(dtype: str, top_k: float | None, num_bytes: int) -> None:
         ),
         ({"top_k": 0}, "client.top_k=0 must be in (0, 1]: it is a share of entries"),
         ({"top_k": 1.5}, "client.top_k=1.5 must be in (0, 1]"),
-        ({"top_k": 0.5, "upload": "model"}, "client.top_k=0.5 must be null with client.upload=mod"),
+        (
+            {"top_k": 0.5, "upload": "model"},
+            "client.top_k=0.5 must be null with algorithm.client.up",
+        ),
     ],
 )
 def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+    with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
         LocalTrainer(Quadratic([[[3.0]]]), **{"upload": "delta", **settings})
 
 

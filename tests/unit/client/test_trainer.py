@@ -553,7 +553,7 @@ def test_evaluate_is_on_the_clients_own_data_and_leaves_no_trace() -> None:
     ],
 )
 def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+    with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
         LocalTrainer(ONE, **settings)
 
 

@@ -31,6 +31,11 @@ def test_every_event_has_a_kind_of_its_own() -> None:
             '{"kind": "dispatch", "t": 0.5, "client": 3, "order": 7, "version": 2, "bytes": 8}',
         ),
         (
+            Dispatched(0.5, 3, 7, version=2, parts=[1, 2, 1], beside=True),
+            '{"kind": "dispatch", "t": 0.5, "client": 3, "order": 7, "version": 2, "bytes": 0, '
+            '"parts": [1, 2, 1], "beside": true}',
+        ),
+        (
             Arrived(1.5, 3, 7, base_version=2, age=1, bytes=4),
             '{"kind": "arrival", "t": 1.5, "client": 3, "order": 7, "base_version": 2, "age": 1, '
             '"loss": null, "bytes": 4}',

@@ -11,7 +11,14 @@ from hydra.errors import MissingConfigException
 
 from fl_app.cli import PLUGINS, explain
 from fl_app.client.build import locate
-from fl_app.core.extras import EXTRAS, MissingExtra, lacking, require_installed, told_if_missing
+from fl_app.core.extras import (
+    EXTRAS,
+    MissingExtra,
+    lacking,
+    require_installed,
+    told_beside_flower,
+    told_if_missing,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -55,6 +62,12 @@ def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatc
 
 def test_other_failures_of_an_import_pass() -> None:
     with pytest.raises(ModuleNotFoundError, match="no_such_package"), told_if_missing():
+        import no_such_package  # noqa: F401
+
+
+def test_an_app_in_an_environment_with_flower_alone_says_how_it_is_installed() -> None:
+    told = f"no_such_package is not installed in {sys.prefix}, .* `make setup` or"
+    with pytest.raises(ImportError, match=told), told_beside_flower():
         import no_such_package  # noqa: F401
 
 

@@ -24,5 +24,5 @@ def test_to_one_is_constant() -> None:
     ],
 )
 def test_refused(to: float, versions: int, text: str) -> None:
-    with pytest.raises(ValueError, match=rf"^lr_schedule\.{text}"):
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.lr_schedule\.{text}"):
         LinearDecay(to, versions)

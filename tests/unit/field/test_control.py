@@ -48,11 +48,14 @@ def test_a_superlink_that_refuses_is_an_error_of_the_run(server, tmp_path):
                 ask()
 
 
-def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
-    def run(run_id: int, output: str, status: str) -> Run:
-        config = {"output": Scalar(string=output), "overrides": Scalar(string=f"a 'b={run_id} c'")}
-        return Run(run_id=run_id, override_config=config, status=RunStatus(status=status))
+def run(run_id: int, output: str, status: str) -> Run:
+    config = {"output": Scalar(string=output), "overrides": Scalar(string=f"a 'b={run_id} c'")}
+    pending = f"2026-01-0{run_id}T00:00:00+00:00"
+    state = RunStatus(status=status)
+    return Run(run_id=run_id, override_config=config, status=state, pending_at=pending)
 
+
+def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
     runs = (
         run(1, "/data/run", "finished"),
         run(2, "/data/run", "running"),
@@ -66,6 +69,16 @@ def test_a_run_under_way_is_known_by_its_folder(server, tmp_path):
         assert ask(Path("/data/run")) == (2, ["a", "b=2 c"])
         assert ask(Path("/data/new")) == (5, ["a", "b=5 c"])
         assert ask(Path("/data/old")) is ask(Path("/data")) is None
+
+
+@pytest.mark.parametrize(("runs", "latest"), [
+    ((run(1, "/a", "running"), run(3, "/c", "finished"), run(2, "/b", "finished")), "/a"),
+    ((run(1, "/a", "finished"), run(3, "/c", "finished"), run(2, "/b", "finished")), "/c"),
+    ((run(7, "", "running"),), "outputs/flower-7"),
+])  # fmt: skip
+def test_the_folder_of_the_run_to_look_at(server, runs, latest):
+    with superlink(server, runs=runs) as port:
+        assert link(server, port).latest_output() == server / latest
 
 
 def test_a_submission_has_a_time_limit(server, tmp_path):

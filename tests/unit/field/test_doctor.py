@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
+import psutil
 import pytest
 from fake_superlink import superlink
 
@@ -288,11 +289,32 @@ def test_settings_of_a_node_that_trip_it_up(out):
     assert wrong(of_settings(kit, None)) == {"partition", "Flower's installations"}
 
 
-def test_a_port_that_another_program_has(out):
+def test_a_port_that_another_program_has(out, monkeypatch):
+    monkeypatch.chdir(out / "node-0")  # whose node this process stands for
     with superlink(None, status=404) as port:  # answers, but not as Flower does
         assert wrong(of_settings(read(out / "node-0", PORT=port), None)) == {f"port {port}"}
     with superlink(None) as port:
         assert wrong(of_settings(read(out / "node-0", PORT=port), None)) == set()
+        (found,) = of_port(read(out / "node-1", PORT=port))
+        assert found.verdict is Verdict.WRONG
+        assert f"process {os.getpid()}, of {out / 'node-0'}" in found.text
+        listed = [each._replace(pid=None) for each in psutil.net_connections("tcp")]
+        monkeypatch.setattr(psutil, "net_connections", lambda kind: listed)
+        (found,) = of_port(read(out / "node-0", PORT=port))
+        assert found.verdict is Verdict.UNKNOWN  # another user's
+
+
+def of_port(kit: Kit) -> list[Finding]:
+    return [each for each in of_settings(kit, None) if each.subject.startswith("port ")]
+
+
+@pytest.mark.parametrize("place", ["nowhere", "/proc", "node.env"])
+def test_a_folder_for_state_that_cannot_be_written_to(out, tmp_path, place):
+    config = "partition-id=0 num-partitions=2"
+    good = read(out / "node-0", NODE_CONFIG=f"{config} state-dir='{tmp_path}'")
+    assert wrong(of_settings(good, None)) == set()
+    bad = read(out / "node-0", NODE_CONFIG=f"{config} state-dir='{place}'")
+    assert wrong(of_settings(bad, None)) == {"state-dir"}
 
 
 def test_overrides_that_trip_a_run_up(out):

@@ -10,10 +10,10 @@ from fl_app.field.__main__ import _parser
 from fl_app.field.kit import FILES
 
 ROOT = Path(__file__).resolve().parents[3]
-EDGE = ROOT / "docs" / "edge.md"
+EDGE = [ROOT / "docs" / "edge.md", ROOT / "docs" / "edge-operations.md"]
 YOUR_DATA = ROOT / "docs" / "your-data.md"
 KIT = [FILES / role / "README.md" for role in ("node", "server")]
-PLACES = [EDGE, YOUR_DATA, *KIT, FILES / "server" / "fl-run.service"]
+PLACES = [*EDGE, YOUR_DATA, *KIT, FILES / "server" / "fl-run.service"]
 COMMAND = re.compile(r"python -m fl_app\.field ([^#`\n]+)")
 
 
@@ -29,7 +29,8 @@ def test_commands_exist(place):
 
 
 def test_the_guide_shows_every_command_a_person_uses():
-    documented = {command.split()[0] for command in COMMAND.findall(EDGE.read_text())}
+    texts = [page.read_text() for page in EDGE]
+    documented = {command.split()[0] for text in texts for command in COMMAND.findall(text)}
     assert documented == {
         "init",
         "update",

@@ -10,6 +10,7 @@ import pytest
 
 from fl_app.field.gate import (
     HELD,
+    JOIN,
     NODE,
     REFUSED,
     RELEASE,
@@ -101,7 +102,7 @@ def test_a_stranger_is_refused(path: str) -> None:
 def test_the_server_itself_may_do_everything_and_devices_their_work() -> None:
     for path in (CONTROL, RUNTIME, "/docs"):
         assert status(path, "127.0.0.1") == status(path, "::1") == 200
-    assert status("/v1/fleet/pull-messages") == 200
+    assert status("/v1/fleet/pull-messages", caller=Caller(True, "online")) == 200
 
 
 def test_an_address_of_its_own_is_the_server_itself() -> None:
@@ -143,10 +144,17 @@ def test_a_gigabyte_is_refused_before_it_is_read() -> None:
     assert f"a body of 1000000000 bytes is above the bound of {MOST}" in text
 
 
-def test_a_large_body_must_be_signed_by_a_registered_key() -> None:
-    assert status(PUSH, body=SMALL) == 200  # Flower looks at the signature
-    assert status(PUSH, body=SMALL + 1) == 401
-    assert status(PUSH, body=SMALL + 1, caller=Caller(True, "")) == 401
+@pytest.mark.parametrize("host", ["192.0.2.7", "127.0.0.1"])
+@pytest.mark.parametrize("path", [PUSH, *sorted(JOIN)])
+def test_what_nobody_has_signed_does_not_reach_flower(path: str, host: str) -> None:
+    assert status(path, host) == 401
+
+
+def test_a_body_must_be_signed_by_a_registered_key() -> None:
+    assert status(PUSH, caller=Caller(True, "")) == 401
+    for path in JOIN:  # Flower says why a node may not join
+        assert status(path, body=SMALL, caller=Caller(True, "")) == 200
+        assert status(path, body=SMALL + 1, caller=Caller(True, "")) == 401
     assert status(PUSH, body=MOST, caller=Caller(True, "online")) == 200
     assert status(PUSH, body=MOST + 1, caller=Caller(True, "online")) == 413
 
@@ -197,7 +205,7 @@ def test_what_flower_refuses_counts_for_nobody() -> None:
     """Else a stranger could use up another node's bound by naming its key."""
 
     async def push() -> int:
-        asked = Asked(upload=SMALL)
+        asked = Asked(Caller(True, "online"), upload=SMALL)
         asked.behind.answers = 401
         for _ in range(3):
             await asked.ask(PUSH, "192.0.2.7", SMALL, flwr_public_key="A")

@@ -24,6 +24,7 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.root, self.bin = folder / "root", folder / "bin"
         self.calls, self.running = folder / "calls", folder / "running"
+        self.path = ""  # what precedes the usual one
         self.running.mkdir()
         for path in ("etc/systemd/system", "proc/net", "run/systemd/system", "opt"):
             (self.root / path).mkdir(parents=True)
@@ -56,6 +57,15 @@ class Machine:
     def memory(self, kib: int) -> None:
         self.write("proc/meminfo", f"MemTotal: {kib} kB\nMemFree: 1 kB\n")
 
+    def python_at(self, path: str) -> None:
+        """Put a Python there, which comes first if it is not in /usr/bin."""
+        file = self.root / path
+        file.parent.mkdir(parents=True)
+        file.write_text("#!/bin/sh\n")
+        file.chmod(0o755)
+        if not path.startswith("usr/"):
+            self.path = f"{file.parent}:"
+
     def run(self, folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
         for name, action in self.does.items():
             (self.bin / name).write_text(
@@ -65,7 +75,7 @@ class Machine:
         self.calls.write_text("")
         return subprocess.run(
             ["sh", folder / "install.sh", *words],
-            env={"PATH": f"{self.bin}:/usr/bin:/bin", "DESTDIR": str(self.root)},
+            env={"PATH": f"{self.path}{self.bin}:/usr/bin:/bin", "DESTDIR": str(self.root)},
             text=True,
             capture_output=True,
         )
@@ -116,7 +126,12 @@ def spoil_systemd(machine: Machine) -> None:
 
 
 def spoil_python(machine: Machine) -> None:
-    machine.does["python3"] = "case $2 in *exit*) exit 1 ;; *) echo 3.9 ;; esac"
+    machine.does["python3"] = "case $2 in *exit*) exit 1 ;; *) echo 3.9.2 ;; esac"
+
+
+def spoil_reading(machine: Machine) -> None:
+    """The only Python that is new enough is in the home of the user who types."""
+    machine.python_at("home/pi/bin/python3")
 
 
 def spoil_memory(machine: Machine) -> None:
@@ -144,7 +159,8 @@ def spoil_port(machine: Machine) -> None:
         (spoil_bits, r"32-bit system \(aarch64\), and torch and Flower need 64 bits"),
         (spoil_system, r"none of Debian's family \(alpine \)"),
         (spoil_systemd, "systemd does not run here: use Docker, or"),
-        (spoil_python, r"Python 3.9 is too old, 3.11 is needed"),
+        (spoil_python, r"Python 3.9.2 is too old, 3.11 or newer is needed"),
+        (spoil_reading, r"the service's user cannot read .*/home/pi/bin/python3"),
         (spoil_memory, "has 512 MiB of memory, and torch needs 800: .* --torch none"),
         (spoil_disk, "opt has 1024 MiB of free disk space, and the installation needs 2500"),
         (spoil_clock, "clock says 2020-01-01 00:00, which is before this kit was made"),
@@ -160,6 +176,12 @@ def test_a_system_that_does_not_fit_is_told_in_one_line_and_left_alone(machine, 
     assert last == "error: nothing was changed: 1 found (see above)"
     assert not (machine.root / "opt/fl-app").exists()
     assert not machine.called("(useradd|apt-get|systemctl (enable|restart))")
+
+
+def test_the_systems_python_is_found_behind_that_of_a_user(machine, kit):
+    spoil_reading(machine)
+    machine.python_at("usr/bin/python3")
+    assert machine.run(kit / "node-0", "--check").returncode == 0
 
 
 def test_all_that_is_wrong_is_told_at_once(machine, kit):

@@ -4,6 +4,7 @@ import json
 import re
 import socket
 import urllib.request
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +130,15 @@ def test_a_hostile_client_cannot_make_series_without_end(tmp_path: Path) -> None
     assert len(found) == REASONS + 1
     assert "fl_app_failures_total 1 other" in found
     assert max(map(len, found)) < 120
+
+
+def test_ids_of_objects_are_no_series_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    ids = [sha256(bytes([i])).hexdigest() for i in range(9)]
+    reasons = [f"Failed to pull object with ID '{each}': <Lock at 0x7f{each}>" for each in ids]
+    write(path, [Failed(1.0, 1, i, 0, reason) for i, reason in enumerate(reasons)])
+    name = "fl_app_failures_total 1 Failed to pull object with ID 'N': <Lock at N>"
+    assert scraped(collector(path))[name] == 9
 
 
 def test_a_superlink_that_is_down(tmp_path: Path) -> None:

@@ -2,7 +2,11 @@
 
 import ast
 import os
+import shutil
+import subprocess
 import sys
+import venv
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -22,6 +26,8 @@ from fl_app.field.packages import (
     refusal,
     uv_variables,
 )
+
+ROOT = Path(__file__).parents[3]
 
 
 class Offered(Environment):
@@ -163,10 +169,28 @@ def test_a_torchvision_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
     assert check_torchvision(python_with(tmp_path / "good", "")) == ""
     other = "raise RuntimeError('operator torchvision::nms does not exist')"
     told = check_torchvision(python_with(tmp_path / "other", other))
-    assert told.startswith("torchvision was built for another build of torch: this project uses it")
+    assert told.startswith("torchvision was built for another build of torch: it is imported")
     broken = "from torch.library import register_fake"
     with pytest.raises(InstallError, match=r"torchvision was installed and .*No module named"):
         check_torchvision(python_with(tmp_path / "broken", broken))
+
+
+@pytest.mark.slow  # it imports torch
+def test_any_program_imports_a_torchvision_of_another_build_of_torch(tmp_path: Path) -> None:
+    """That of the tests may be one; else its compiled operators are hidden."""
+    venv.create(tmp_path / "venv", symlinks=True)
+    (packages_of,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    here = Path(find_spec("torchvision").origin).parent
+    shutil.copytree(here, packages_of / "torchvision", ignore=shutil.ignore_patterns("*.so"))
+    paths = [ROOT, *{here.parent, Path(find_spec("torch").origin).parents[1]}]
+    (packages_of / "others.pth").write_text("".join(f"{path}\n" for path in paths))
+    environment = Environment(tmp_path / "venv", [], None)
+    program = "from torchvision.transforms import v2; from torchvision.models import resnet18"
+    assert not environment.runs(program)
+    assert "without its compiled operators" in check_torchvision(environment)
+    done = subprocess.run([environment.python, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert check_torchvision(environment) == ""
 
 
 @pytest.mark.slow

@@ -4,12 +4,20 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from flwr.cli.build import build_fab_from_disk
 
-from fl_app.field.project import FILES, RENAMED, app_folder, build_wheel, write_sources
+from fl_app.field.project import (
+    FILES,
+    RENAMED,
+    app_folder,
+    build_wheel,
+    own_modules,
+    write_sources,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's
@@ -24,6 +32,23 @@ def test_an_installed_package_has_what_a_clone_has_at_its_root():
 def test_a_clone_is_the_flower_app_itself():
     with app_folder() as folder:
         assert folder == ROOT
+
+
+def test_an_app_carries_the_modules_that_a_run_names(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    (there / "losses").mkdir(parents=True)
+    here.mkdir()
+    for file in (here / "my_model.py", there / "losses" / "focal.py", there / "losses" / "x.bin"):
+        file.write_text("")
+    words = ["task=csv", "task.model=my_model:make", "+task.loss='losses.focal:loss'"]
+    words += ["task.schema=a:b", "task.model=torch.nn:Linear", "task.loss=fl_app.tasks:x"]
+    modules = own_modules(words, [here, there, ROOT])
+    assert modules == [here / "my_model.py", there / "losses"]
+    with app_folder(modules) as folder:
+        names = zipfile.ZipFile(BytesIO(build_fab_from_disk(folder))).namelist()
+    assert {"my_model.py", "losses/focal.py", "fl_app/server_app.py"} <= {*names}
+    with pytest.raises(ValueError, match=f"absent.py must lie in {here} or {there}"):
+        own_modules(["task.model=absent:make"], [here, there])
 
 
 @pytest.mark.slow  # Flower reads every file of a clone, those of .venv among them

@@ -6,9 +6,10 @@ import time
 import pytest
 
 from fl_app.core.errors import RunError
+from fl_app.core.events import Aggregated, Arrived, Dispatched, Evaluated, Failed, to_json
 from fl_app.core.files import writer_of
 from fl_app.field.control import Unreachable
-from fl_app.field.runs import Supervisor, _alive
+from fl_app.field.runs import Supervisor, Watch, _alive
 
 AWAY = "away"
 LOST = "lost"
@@ -87,7 +88,7 @@ def nothing(output) -> None: ...
 def log(output) -> None:
     output.mkdir(exist_ok=True)
     with (output / "events.jsonl").open("a") as file:
-        file.write("{}\n")
+        file.write(json.dumps(to_json(Evaluated(0.0, 0, {}))) + "\n")
 
 
 def ends(stopped):
@@ -300,6 +301,32 @@ def test_a_run_is_not_submitted_before_a_node_is_online(tmp_path):
     assert first < link.told.index("waiting for a node to come online") < resumed
 
 
+EVENTS = [
+    Evaluated(0.0, 0, {"rmse": 9.0, "loss": 81.0}),
+    Dispatched(0.0, 0, 0, 0),
+    Arrived(3.0, 0, 0, 0, age=0),
+    Failed(4.0, 1, 1, 0, "deadline passed"),
+    Aggregated(6.0, 1, [0], [0], [0]),
+    Evaluated(6.0, 1, {"rmse": 0.5, "loss": 0.25}),
+]
+
+
+def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
+    def begin(output) -> None:
+        output.mkdir()
+        (output / "config.yaml").write_text("num_versions: 40\n")
+        (output / "events.jsonl").write_text("".join(json.dumps(to_json(e)) + "\n" for e in EVENTS))
+
+    link = Scripted(tmp_path / "run", (begin, *["running"] * 30, "finished:completed"))
+    link.complete(
+        **vars_of(ServerApp([42])),
+        watch=lambda *run: Watch(*run, wall=lambda: sum(link.paused)),
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # soon, each minute, at the end
+    assert {*lines} == {"run 1: 1/40 versions 1 updates at 0/min rmse 0.5 1 failed"}
+
+
 # -- a ServerApp that was killed ------------------------------------------------------------------
 
 
@@ -387,6 +414,16 @@ def test_the_writer_of_a_log_is_known_to_other_processes(tmp_path):
             time.sleep(0.01)
         assert process.returncode is None  # nobody has asked: it still has its number
         assert writer_of(path) is None
+
+
+@pytest.mark.parametrize("place", ["/proc/run", "file/run", "file"])
+def test_a_folder_that_nobody_can_write_to_is_refused_at_once(tmp_path, place):
+    """It has no room, and never will have."""
+    (tmp_path / "file").touch()
+    link = Scripted(tmp_path / place)
+    with pytest.raises(ValueError, match=r"--output=.* must be a folder to which you can write"):
+        link.complete(room=lambda folder: 0)
+    assert link.paused == []
 
 
 # -- a full disk ----------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from fake_superlink import superlink
+from flwr.proto.run_pb2 import Run, RunStatus
+from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.events import Arrived, Benched, Dispatched, Failed, Rejected, to_json
 from fl_app.field.control import SuperLink, public_bytes
@@ -90,6 +92,23 @@ def test_the_table_of_a_server(server, tmp_path, capsys, monkeypatch):
     said = capsys.readouterr().out
     for word in ("node-0", "offline", "version 3, under way", "2.9.1", "node vanished"):
         assert word in said
+
+
+def test_the_run_that_goes_on_is_shown_and_not_one_that_has_ended(
+    server, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "200")
+    for folder, events in ((server / "run", EVENTS[:3]), (tmp_path / "other", EVENTS)):
+        folder.mkdir()
+        (folder / "events.jsonl").write_text("".join(json.dumps(to_json(e)) + "\n" for e in events))
+    config = {"output": Scalar(string=str(tmp_path / "other"))}
+    runs = (Run(run_id=1, override_config=config, status=RunStatus(status="running")),)
+    with superlink(server, runs=runs) as port:
+        kit = Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"})
+        show(kit, None, None)
+        assert "version 3, under way" in capsys.readouterr().out
+        show(kit, server / "run", None)
+        assert "version 3, under way" not in capsys.readouterr().out
 
 
 def test_a_table_without_end_is_refused(server):

@@ -1,9 +1,12 @@
 """A SuperNode that has given up, in a process of its own."""
 
+import logging
 import subprocess
 import sys
 
 import pytest
+
+from fl_app.field.supernode import tells
 
 THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobody would end
 
@@ -31,3 +34,16 @@ def test_its_process_ends_though_a_thread_goes_on(ending: str, said: str) -> Non
 def test_an_exit_of_its_own_stands() -> None:
     script = "import sys\nfrom fl_app.field.supernode import serve\nserve(lambda: sys.exit(3))\n"
     assert subprocess.run([sys.executable, "-c", script], timeout=30.0).returncode == 3
+
+
+def test_flowers_lines_about_every_message_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("flwr")
+    caplog.set_level("INFO", "flwr")
+    log.addFilter(tells)
+    try:
+        for text in ("", "[RUN %s]", "Sending: train message (ID: %s)", "client %s: train order"):
+            log.info(text, *["7"] * text.count("%s"))
+        log.error("Sending: %s", "it failed")
+    finally:
+        log.removeFilter(tells)
+    assert caplog.messages == ["client 7: train order", "Sending: it failed"]

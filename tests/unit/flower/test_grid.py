@@ -866,3 +866,28 @@ def test_failures_on_the_wall_clock_do_not_stop_the_run() -> None:
     assert recorder.history.failures > 0
     assert np.isfinite(outcome.params).all()
     assert time.monotonic() - began < 10.0
+
+
+def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Also where the node rests; what it was raised from may tell of the node's data, and stays."""
+
+    def app(message: Message, context: Context) -> Message:
+        try:
+            if context.node_config["partition-id"] == 0:
+                raise KeyError("age") from ValueError("private")
+        except KeyError as error:
+            return wire.pack_error(message, error)
+        return foreign_app.app(message, context)
+
+    settings: dict[str, Any] = {"train_config": {"lr": 0.1}, "introduce": False}
+    mailbox = GridMailbox(FakeGrid(app, 4), foreign_model()[0], **settings, rest_seconds=0.001)
+    outcome, recorder = train_foreign(WallClock(mailbox, deadline=30.0), num_versions=10)
+    assert (outcome.stopped, outcome.version) == ("num_versions", 10)
+    failed = [event for event in recorder.events if event["kind"] == "failure"]
+    assert len(failed) > 1
+    assert {(event["reason"], event["raised"]) for event in failed} == {("KeyError: 'age'", True)}
+    (told,) = (r.getMessage() for r in caplog.records if "Traceback" in r.getMessage())
+    assert f'File "{__file__}"' in told
+    assert "ValueError: private" not in told

@@ -281,7 +281,7 @@ def watched(total, label, **settings):
     return sink, tell
 
 
-def test_progress_prints_a_line_now_and_then_and_at_the_end_where_it_cannot_draw():
+def test_progress_prints_lines_soon_then_now_and_then_and_at_the_end_where_it_cannot_draw():
     wall, out = Wall(), io.StringIO()
     sink, tell = watched(20, "fedbuff", console=Console(file=out), wall=wall)
     for version in range(1, 9):
@@ -294,9 +294,9 @@ def test_progress_prints_a_line_now_and_then_and_at_the_end_where_it_cannot_draw
     tell(evaluation(8, 0.0, accuracy=None))
     sink.close()
     assert out.getvalue().splitlines() == [
-        "fedbuff: 4/20 versions 4 updates at 0/s acc 40.0%",
-        "fedbuff: 8/20 versions 8 updates at 0/s acc 80.0%",
-        "fedbuff: 8/20 versions 9 updates at 0/s acc -",
+        "fedbuff: 1/20 versions 1 updates at 24/min acc 10.0%",
+        "fedbuff: 5/20 versions 5 updates at 24/min acc 50.0%",
+        "fedbuff: 8/20 versions 9 updates at 27/min acc -",
     ]
 
 

@@ -1,5 +1,5 @@
 import pytest
-from run_folders import EVENTFUL, ROUNDS, write_cell
+from run_folders import EVENTFUL, ROUNDS, arrival, dispatch, write_cell
 
 from fl_app.report.gantt import timeline_of
 from fl_app.report.reading import read_cell
@@ -49,7 +49,7 @@ def test_timeline_has_a_bar_per_order_and_a_sign_per_moment(eventful):
         "rejected": [(3, row[0])],
         "late or duplicate reply": [(6, row[2]), (6.5, top)],
         "paused": [(0.5, row[0])],
-        "refreshed": [(0.5, row[0])],
+        "gets a fresh model": [(0.5, row[0])],
         "checkpoint": [(1, top)],
         "clusters formed": [(2, top)],
         "recalled": [(3.5, row[0])],
@@ -94,3 +94,22 @@ def test_what_clients_said_is_no_markup(eventful):
 def test_signs_are_dark_on_any_colour(eventful):
     found = traces(timeline_of(eventful, timeline(eventful), look_of(eventful), 5.0))
     assert found["failed"]["marker"]["color"] == INK
+
+
+def test_timeline_has_lanes_by_cluster_and_transfers_below_training(tmp_path):
+    given = [{**dispatch(0.0, client), "parts": [1, 3, 1]} for client in range(3)]
+    formed = {"kind": "cluster", "t": 5.0, "version": 0, "dropped": [], "order": []}
+    clusters = {**formed, "client": [0, 1, 2], "cluster": [1, 0, 1]}
+    write_cell(tmp_path, events=[*given, *(arrival(5.0, c) for c in range(3)), clusters])
+    cell = read_cell(tmp_path)
+    figure = timeline_of(cell, timeline(cell), look_of(cell), 5.0)
+    assert figure["layout"]["yaxis"]["ticktext"] == ["cluster 2", "cluster 1"]
+    found = traces(figure)
+    lanes = {
+        who: y
+        for y, (who, *_) in zip(found["trains"]["y"], found["trains"]["customdata"], strict=True)
+    }
+    assert lanes["0"] + 1 == lanes["2"] < lanes["1"] - 1  # and a gap
+    assert found["trains"]["base"] == [1, 1, 1]
+    assert found["transfers"]["base"] == [0, 4, 0, 4, 0, 4]
+    assert found["transfers"]["y"][0] < lanes["0"]

@@ -122,7 +122,7 @@ def test_page_of_an_experiment_compares_its_cells(tmp_path):
     text = page(tmp_path)
     assert "<h1>fedasync</h1>" not in text
     assert "<h1>fedavg, fedasync</h1>" in text
-    assert "88.5% <small>&plusmn;&thinsp;3.5</small>" in text
+    assert "88.5% <small>&plusmn;&thinsp;4.9</small>" in text
     assert "fedasync <small>2 seeds</small>" in " ".join(text.split())
     assert "Every seed" in text
     assert re.findall("<h2>(.*?)</h2>", text) == [
@@ -224,3 +224,27 @@ def test_page_of_a_run_without_a_test_set_goes_by_what_its_clients_measured(tmp_
     assert "worst decile 50.0%, 4 clients" in text
     assert "evaluate_order, version 1" in text
     assert "evaluation: OSError: no such file" in text
+
+
+def test_page_shows_who_has_what(tmp_path):
+    write_cell(tmp_path, events=EVENTFUL, summary={"stopped": "seconds"}, algorithm="fedbuff")
+    rows = [(client, client % 3, 2) for client in range(3000)]
+    text = "".join(f"{client},{cats},{dogs}\n" for client, cats, dogs in rows)
+    (tmp_path / "partition.csv").write_text(f"client,<cat>,dog\n{text}")
+    text = page(tmp_path)
+    assert "<h2>Who has what</h2>" in text
+    (trace,) = next(f["data"] for f in figures(text) if f["data"][0]["type"] == "heatmap")
+    assert trace["y"] == ["&lt;cat&gt;", "dog"]
+    assert (len(trace["x"]), trace["x"][0], trace["x"][-1]) == (1000, 0, 2999)
+    assert trace["z"] == [[client % 3 for client in trace["x"]], [2] * 1000]
+
+
+def test_page_of_several_cells_shows_each_partition_once(tmp_path):
+    for name, cats in (("fedavg", 1), ("fedbuff", 1), ("wkafl", 2)):
+        write_cell(tmp_path / name, events=ASYNCHRONOUS, summary={}, algorithm=name)
+        (tmp_path / name / "partition.csv").write_text(f"client,cat\n0,{cats}\n")
+    text = page(tmp_path)
+    assert [f["data"][0]["z"] for f in figures(text) if f["data"][0]["type"] == "heatmap"] == [
+        [[1]], [[2]],
+    ]  # fmt: skip
+    assert "Cells differ; drawn are those of fedavg, wkafl." in text

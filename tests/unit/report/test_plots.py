@@ -129,7 +129,7 @@ def test_final_accuracy_has_seeds_and_their_spread(series):
     assert (fedavg["x"], fedavg["y"]) == ([0.95], ["fedavg"])
     assert seeds["x"] == [0.85, 0.92]
     assert mean["x"] == [pytest.approx(0.885)]
-    assert mean["error_x"]["array"] == [pytest.approx(0.035)]
+    assert mean["error_x"]["array"] == [pytest.approx(0.07 / 2**0.5)]
     assert mean["y"] == ["fedasync"]
 
 

@@ -31,8 +31,8 @@ def printed(table, **options):
 def test_printed_table_breaks_no_line_in_a_file(tmp_path):
     lines = [" ".join(line.split()) for line in printed(table_of(tmp_path)).splitlines()]
     assert lines[-2:] == [
-        "fedavg 95.0% 95.0% 6.0 4 - - 0.0 0 2.5 1.0 4 812 0 0 num_versions",
-        "fedasync 85.0% 92.0% 2.0 2 - - 0.7 2 - - 3 - 0 0 -",
+        "fedavg 95.0% 95.0% 6.0 4 - - 0.0 0 2.5 1.0 4 2 10 steps 812 0 0 num_versions",
+        "fedasync 85.0% 92.0% 2.0 2 - - 0.7 2 - - 3 2 - - 0 0 -",
     ]
 
 
@@ -56,8 +56,9 @@ def test_printed_mean_has_its_spread_and_only_means_compete(tmp_path):
     write_seeds(tmp_path)
     table = make_table(read_run(tmp_path), 0.9)
     lines = [" ".join(line.split()) for line in printed(table).splitlines()]
-    assert lines[-1].startswith(
-        "fedasync (2 seeds) 88.5% \u00b13.5 92.0% \u00b10.0 2.0 \u00b10.0 2 "
+    assert lines[-1] == "Of several seeds: mean and sample standard deviation (n - 1)."
+    assert lines[-2].startswith(
+        "fedasync (2 seeds) 88.5% \u00b14.9 92.0% \u00b10.0 2.0 \u00b10.0 2 "
     )
     text = printed(table, force_terminal=True, width=200)
     assert "\x1b[1m2.0 \u00b10.0\x1b[0m" in text
@@ -73,11 +74,11 @@ def test_made_up_data_are_announced_below_the_table(tmp_path):
     assert file.getvalue().splitlines()[-1] == "NOT THE REAL DATA but a stand-in: made-up"
 
 
-def wide(tmp_path, *names, **summary):
+def wide(tmp_path, *names, events=ROUNDS, **summary):
     """A table that with all its columns takes 110 characters beside the names."""
     for name in names:
         summary = {**SUMMARY, **summary}
-        write_cell(tmp_path / name, events=ROUNDS, summary=summary, algorithm="fedavg")
+        write_cell(tmp_path / name, events=events, summary=summary, algorithm="fedavg")
     return make_table(read_run(tmp_path), 0.9)
 
 
@@ -118,6 +119,13 @@ def test_what_ended_a_run_unusually_is_told_as_long_as_there_is_room(tmp_path):
     assert "stopped" in lines[1]
     assert "Diverged" in lines[2]
     assert "finite" in lines[4]
+
+
+def test_failures_are_counted_also_where_there_is_little_room(tmp_path):
+    failure = {"kind": "failure", "t": 6.0, "client": 0, "base_version": 0, "reason": "broken"}
+    lines = lines_of(wide(tmp_path, "fedavg", events=[*ROUNDS, failure]), 60)
+    assert lines[1].split()[-1] == "fail"
+    assert lines[2].split()[-1] == "1"
 
 
 def test_a_file_gets_all_columns_and_no_broken_line(tmp_path):

@@ -161,17 +161,34 @@ def test_cells_come_in_the_order_of_algorithms_then_of_numbers_in_names(tmp_path
         ("fedbuff-seed10", "fedbuff"),
         ("fedbuff-seed9", "fedbuff"),
         ("slow", "fedavg"),
-        ("7", "fedasync"),
+        ("async", "fedasync"),
     ]:
         write_cell(tmp_path / name, events=ROUNDS, algorithm=algorithm)
     (tmp_path / "figures").mkdir()
     assert [cell.name for cell in read_run(tmp_path)] == [
         "slow",
-        "fedasync 7",
+        "async",
         "fedbuff-seed9",
         "fedbuff-seed10",
         "mine",
     ]
+
+
+def test_jobs_come_in_the_order_of_the_command_and_cells_in_that_of_their_experiment(tmp_path):
+    """Both have wkafl before fedavg, whose place among algorithms is the first one."""
+    for job, algorithm in (("10", "fedavg"), ("9", "wkafl")):
+        write_cell(tmp_path / "sweep" / job, events=ROUNDS, algorithm=algorithm)
+    chosen = "experiment: {only: %s, cells: {fedavg: [], wkafl.2: []}, settings: {b: [], a: []}}"
+    for name in ("wkafl.2@a", "wkafl.2@b-seed1", "fedavg@a"):
+        for only in ("[wkafl.2, fedavg]", "null"):
+            write_cell(tmp_path / only / name, events=ROUNDS)
+            (tmp_path / only / name / "config.yaml").write_text(chosen % only)
+    folders = {path.name: [cell.folder for cell in read_run(path)] for path in tmp_path.iterdir()}
+    assert folders == {
+        "sweep": ["9", "10"],
+        "[wkafl.2, fedavg]": ["wkafl.2@b-seed1", "wkafl.2@a", "fedavg@a"],
+        "null": ["wkafl.2@b-seed1", "fedavg@a", "wkafl.2@a"],
+    }
 
 
 def test_cells_of_an_experiment_that_differ_in_their_seed_share_a_label(tmp_path):

@@ -8,15 +8,16 @@ from fl_app.report import print_table, write_report
 from fl_app.report.__main__ import main
 
 
-def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys):
+@pytest.mark.parametrize(("words", "kinds"), [([], {"png"}), (["--pdf"], {"png", "pdf"})])
+def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys, words, kinds):
     write_cell(tmp_path / "fedavg", events=ROUNDS, algorithm="fedavg")
-    main([str(tmp_path), "--target-accuracy", "0.5"])
+    main([str(tmp_path), "--target-accuracy", "0.5", *words])
     lines = (tmp_path / "table.csv").read_text().splitlines()
     assert lines[1].startswith("fedavg,fedavg,-,0.95,0.95,0.5166666666666667,3.0,2,")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         f"{name}.{kind}"
         for name in ("accuracy", "staleness", "timeline", "overview")
-        for kind in ("png", "pdf")
+        for kind in kinds
     }
     out = capsys.readouterr().out
     assert f"page: {tmp_path / 'report.html'}" in out
@@ -32,6 +33,15 @@ def test_report_without_figures_draws_none(tmp_path):
     assert table.rows[0].seconds_to_target == 2.0
     assert (tmp_path / "table.csv").is_file()
     assert not (tmp_path / "figures").exists()
+
+
+def test_table_is_told_before_anything_is_drawn(tmp_path):
+    write_cell(tmp_path, events=ROUNDS)
+    there = []
+    table = write_report(tmp_path, tell=lambda told: there.append((told, {*tmp_path.iterdir()})))
+    ((told, files),) = there
+    assert told == table
+    assert {tmp_path / "report.html", tmp_path / "figures"}.isdisjoint(files)
 
 
 def test_report_of_some_cells_has_all_their_seeds(tmp_path):
@@ -114,4 +124,4 @@ def test_a_damaged_line_costs_its_event_alone(tmp_path, capsys):
     (tmp_path / "events.jsonl").write_text("".join(damaged))
     with pytest.warns(UserWarning, match="damaged lines left out: 1"):
         main([str(tmp_path), "--last", "1"])
-    assert "95.0 ± 0.0" in capsys.readouterr().out
+    assert "| 95.0 " in capsys.readouterr().out

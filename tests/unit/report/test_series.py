@@ -5,6 +5,7 @@ import pytest
 from run_folders import (
     ASYNCHRONOUS,
     ROUNDS,
+    arrival,
     clients_evaluate,
     dispatch,
     evaluate,
@@ -16,7 +17,7 @@ from fl_app.report.cells import Cell, Wait
 from fl_app.report.reading import read_cell, read_run
 from fl_app.report.series import (
     Series,
-    busy_share,
+    activity,
     client_curve,
     client_metrics,
     curve,
@@ -29,6 +30,7 @@ from fl_app.report.series import (
     sample,
     seconds,
     time_label,
+    training_share,
     whose,
     window,
 )
@@ -140,19 +142,19 @@ def test_histogram_is_the_share_of_updates_in_bins_of_ages():
     np.testing.assert_array_equal(share, [0.25, 0.5, 0.25])
 
 
-def test_busy_share_compares_training_with_waiting(tmp_path):
+def test_training_share_compares_training_with_waiting(tmp_path):
     """In each round of 3 s client 0 trains 1 s and waits 2 s, client 1 trains all the time."""
     write_cell(tmp_path, events=ROUNDS)
     rounds = read_cell(tmp_path)
-    assert busy_share(rounds, 6.0) == pytest.approx(8 / 12)
-    assert busy_share(rounds, 1.0) == 1.0
-    assert busy_share(rounds, 2.0) == pytest.approx(3 / 4)
+    assert training_share(rounds, 6.0) == pytest.approx(8 / 12)
+    assert training_share(rounds, 1.0) == 1.0
+    assert training_share(rounds, 2.0) == pytest.approx(3 / 4)
 
 
-def test_busy_share_without_waiting_and_without_anything(tmp_path):
+def test_training_share_without_waiting_and_without_anything(tmp_path):
     write_cell(tmp_path, events=ASYNCHRONOUS)
-    assert busy_share(read_cell(tmp_path), 3.0) == 1.0
-    assert busy_share(cell(), 3.0) == 0.0
+    assert training_share(read_cell(tmp_path), 3.0) == 1.0
+    assert training_share(cell(), 3.0) == 0.0
 
 
 def test_window_shows_a_few_orders_of_a_slow_client():
@@ -248,3 +250,25 @@ def test_what_clients_of_others_measured_has_its_own_names(tmp_path):
     assert client_metrics([cell]) == ["eval_acc"]
     assert whose([cell]) == "test"
     assert [e.accuracy for e in cell.evaluations] == [0.1]
+
+
+@pytest.mark.parametrize(
+    ("told", "trains", "transfers"),
+    [
+        ({}, [(0, 5)], []),
+        ({"fresh": False}, [(1, 4)], [(0, 1), (4, 5)]),
+        ({"fresh": True}, [(1, 2), (3, 4)], [(0, 1), (2, 3), (4, 5)]),
+        ({"beside": True}, [(0, 3)], [(0, 2)]),
+    ],
+)
+def test_lanes_tell_training_from_transfers(tmp_path, told, trains, transfers):
+    """A second of download, three of training, and a second of upload."""
+    parts = {"parts": [1, 3, 1], "beside": told.get("beside")} if told else {}
+    refresh = {"kind": "refresh", "t": 2.0, "client": 0, "order": 0, "version": 1}
+    events = [{**dispatch(0.0, 0), **parts}, *[refresh] * told.get("fresh", False)]
+    write_cell(tmp_path, events=[*events, arrival(5.0, 0)])
+    of_client = read_cell(tmp_path)
+    (order,) = of_client.history.orders
+    assert activity(of_client, order) == (trains, transfers)
+    time = sum(end - start for start, end in trains)
+    assert training_share(of_client, 5.0) == pytest.approx(time / 5)

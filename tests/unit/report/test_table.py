@@ -31,6 +31,8 @@ def test_row_tells_what_the_cell_came_to(tmp_path):
         mb_up=1.0,
         client_updates=4,
         updates_per_second=812.4,
+        at_work=2,
+        work_per_update="10 steps",
         failures=0,
         rejected=0,
         stopped="num_versions",
@@ -72,8 +74,8 @@ def of_seeds(tmp_path):
     return make_table(read_run(tmp_path), 0.9)
 
 
-def test_seeds_are_followed_by_their_mean_and_population_deviation(tmp_path):
-    """Accuracy .85 and .92: mean .885, deviation (.92 - .85) / 2. Updates 3 and 2: 2.5 and .5."""
+def test_seeds_are_followed_by_their_mean_and_sample_deviation(tmp_path):
+    """Accuracy .85 and .92: mean .885, deviation .07 / 2^.5. Updates 3 and 2: 2.5 and .5^.5."""
     rows = of_seeds(tmp_path).rows
     assert [(row.cell, row.statistic, row.num_seeds) for row in rows] == [
         ("fedavg", "run", 1),
@@ -84,8 +86,8 @@ def test_seeds_are_followed_by_their_mean_and_population_deviation(tmp_path):
     ]
     mean, std = rows[3:]
     assert mean.final_score == pytest.approx(0.885)
-    assert std.final_score == pytest.approx(0.035)
-    assert (mean.client_updates, std.client_updates) == (2.5, 0.5)
+    assert std.final_score == pytest.approx(0.07 / 2**0.5)
+    assert (mean.client_updates, std.client_updates) == (2.5, 0.5**0.5)
     assert (mean.seconds_to_target, std.seconds_to_target) == (2.0, 0.0)
     assert (mean.algorithm, std.algorithm) == ("fedasync", "fedasync")
     assert mean.mb_up is None  # no summary says so
@@ -117,7 +119,7 @@ def test_csv_tells_runs_from_what_they_have_in_common(tmp_path):
         "fedasync-seed1",
     ]
     (std,) = [row for row in rows if row["statistic"] == "std"]
-    assert (float(std["client_updates"]), std["num_seeds"], std["mb_up"]) == (0.5, "2", "-")
+    assert (float(std["client_updates"]), std["num_seeds"], std["mb_up"]) == (0.5**0.5, "2", "-")
 
 
 def test_series_are_means_with_their_spread_and_runs_without(tmp_path):

@@ -11,7 +11,7 @@ from fl_app.report.cells import Cell
 from fl_app.report.comparison import last, print_comparison
 from fl_app.report.printing import print_table
 from fl_app.report.reading import read_run
-from fl_app.report.work import work_of
+from fl_app.report.work import at_work, work_of
 
 
 def cell(client_updates, stopped="num_versions", config=""):
@@ -65,6 +65,24 @@ MINUTE, HOUR = "max_seconds: 60", "max_seconds: 3600"
 )
 def test_work_is_told_where_it_differs_and_what_was_equal_instead(cells, text):
     assert work_of(cells) == text
+
+
+def test_what_cells_do_for_an_update_is_told_where_it_differs():
+    """Three orders at once, of which two ended when the last began; and ten at once."""
+    spans = [(0, 0.0, 1.0), (1, 0.0, 1.0), (2, 0.5, None), (1, 1.0, 2.0)]
+    few, many = (
+        Cell("a", "fedbuff", False, {"work_per_update": work}, history=history_of(orders))
+        for work, orders in (
+            ("10 steps", spans),
+            ("1 mini-batch", [(client, 0.0, None) for client in range(10)]),
+        )
+    )
+    assert (at_work(few), at_work(many)) == (3, 10)
+    assert work_of([few, few]) == ""
+    assert work_of([few, many]) == (
+        "Cells differ in what they do per update: 10 steps, 1 mini-batch, and in how many clients "
+        "are at work: 3 to 10."
+    )
 
 
 def test_table_page_and_markdown_tell_it(tmp_path):

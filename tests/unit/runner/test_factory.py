@@ -37,7 +37,9 @@ def test_eafls_schedule_goes_by_the_strategys_keys() -> None:
 
 def test_a_bad_value_inside_a_setting_is_refused() -> None:
     config = composed("algorithm=twafl", "algorithm.strategy.lr_schedule.to=2")
-    with pytest.raises(ValueError, match=r"^lr_schedule\.to=2 must be in \[0, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"^algorithm\.strategy\.lr_schedule\.to=2 must be in \[0, 1\]"
+    ):
         build_strategy(config)
 
 

@@ -67,8 +67,8 @@ def test_what_is_overwritten_is_gone_also_where_the_first_cell_is_refused(
         yield from carry_out(jobs, show=False)
 
     monkeypatch.setattr("fl_app.runner.run.carry_out", first_is_refused)
-    only = "experiment.only=[fedbuff,fedasync]"
-    assert ran(tmp_path, only, "experiment.parallel=2", "overwrite=true") == ["fedasync"]
+    only = "experiment.only=[fedbuff,wkafl]"
+    assert ran(tmp_path, only, "experiment.parallel=2", "overwrite=true") == ["wkafl"]
     assert not (tmp_path / "summary.json").exists()
 
 

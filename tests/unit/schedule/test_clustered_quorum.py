@@ -327,5 +327,5 @@ def test_an_order_past_its_deadline_is_not_waited_for() -> None:
     ],
 )
 def test_impossible_schedules(make: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+    with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
         make()

@@ -333,7 +333,7 @@ def test_mean_staleness_is_p_over_k_whatever_the_speeds(schedule: Any, devices: 
     [
         (
             lambda: Buffered(concurrency=4, buffer_size=5),
-            "schedule.buffer_size=5 must be between 1 and schedule.concurrency=4: "
+            "schedule.buffer_size=5 must be between 1 and algorithm.schedule.concurrency=4: "
             "the server would wait for ever",
         ),
         (
@@ -377,7 +377,7 @@ def test_mean_staleness_is_p_over_k_whatever_the_speeds(schedule: Any, devices: 
     ],
 )
 def test_impossible_schedules(make: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+    with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
         make()
 
 
@@ -421,5 +421,7 @@ def test_a_round_that_begins_together_waits_for_nobody_who_left() -> None:
 
 
 def test_another_moment_of_restart_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^schedule\.restart=never must be one of at_once, next"):
+    with pytest.raises(
+        ValueError, match=r"^algorithm\.schedule\.restart=never must be one of at_once, next"
+    ):
         RoundBlocking(3, "never")  # type: ignore[arg-type]

@@ -51,7 +51,7 @@ def test_the_result_may_take_the_place_of_the_upload_and_a_mask_is_added() -> No
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
 def test_an_upload_that_is_not_finite_is_refused(bad: float) -> None:
     point = FixedPoint(clip_norm=10.0, scale=1024.0, size=2)
-    with pytest.raises(ValueError, match="the upload is not finite"):
+    with pytest.raises(FloatingPointError, match="the upload is not finite"):
         quantised(point, np.array([1, bad], np.float32))
 
 
@@ -78,5 +78,5 @@ def test_noise_takes_its_part_of_the_range() -> None:
     """16 (10 + 12 x 5) C s < 2^31: a seventh of the scale without noise, and so an eighth."""
     assert largest_scale(3.0, 10, 5.0) == largest_scale(3.0, 10) / 8
     check_overflow(3.0, largest_scale(3.0, 10, 5.0), 10, 5.0)
-    with pytest.raises(ValueError, match=r"must be at most .*multiplier=5 and schedule.buf"):
+    with pytest.raises(ValueError, match=r"must be at most .*multiplier=5 and .*schedule.buf"):
         check_overflow(3.0, largest_scale(3.0, 10), 10, 5.0)

@@ -85,7 +85,7 @@ def test_authors_may_declare_fields_or_write_init() -> None:
     ],
 )
 def test_values_out_of_their_bounds_are_refused(make: Callable[[], Any], text: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
+    with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
         make()
 
 

@@ -7,14 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
+from fl_app.api.settings import plan_of
+from fl_app.cli import compose
+from fl_app.client.build import build_task
+from fl_app.runner.validate import checked_cells
 from fl_app.tasks.cache import cache_folder
 from fl_app.tasks.csv import csv
 from fl_app.tasks.objective import Classification, MultiLabel, Regression
 from fl_app.tasks.own_task import OwnTask
 from fl_app.tasks.partition import Iid
+from fl_app.tasks.schema import read_schema
 
 ROWS = """age,city,owner,bought
 20,Bern,b,no
@@ -34,7 +43,7 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def build(path: str | None, *, num_clients: int = 1, **keys: Any) -> OwnTask:
+def build(path: str | None, *, num_clients: int | None = 1, **keys: Any) -> OwnTask:
     given = {"target": "bought", "test_share": 0.0, **keys}
     return csv(partition=Iid(), num_clients=num_clients, path=path, **given)
 
@@ -76,6 +85,28 @@ def test_each_value_of_the_client_column_is_a_client(write: Write) -> None:
     assert task.inputs.shape == (4, 3)
     with pytest.raises(ValueError, match="num_clients=3 must be at most 2, the owners"):
         build(write(ROWS), client="owner", num_clients=3)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [([], 3), (["partition=natural", "partition.min_size=2"], 2), (["num_clients=2"], 2)],
+)
+def test_the_client_column_decides_how_many_clients_there_are(
+    write: Write, overrides: list[str], expected: int
+) -> None:
+    path = write(ROWS + "60,Bern,c,no\n")
+    words = ["task=csv", f"task.path={path}", "task.target=bought", "task.test_share=0"]
+    words += ["task.client=owner", *overrides]
+    (cell,) = checked_cells(compose(words), words).values()
+    assert (cell.num_clients, cell.algorithm.schedule.concurrency) == (expected, expected)
+    assert plan_of(words).config.num_clients == build_task(cell).num_clients == expected
+
+
+def test_without_owners_there_are_fifty_clients(tmp_path: Path) -> None:
+    rows = np.arange(600)
+    np.savez(tmp_path / "a.npz", x_train=rows[:, None], y_train=rows % 2)  # it may have `client`
+    config = plan_of(["task=arrays", f"task.path={tmp_path / 'a.npz'}", "task.test_share=0"]).config
+    assert config.num_clients == compose([]).num_clients == 50
 
 
 def test_every_client_keeps_training_rows(write: Write) -> None:
@@ -323,3 +354,66 @@ def test_numbers_can_be_categories_whatever_their_type(write: Write) -> None:
 def test_two_columns_of_one_name_are_refused(write: Write) -> None:
     with pytest.raises(ValueError, match="has two columns 'a': rename one"):
         build(write("a,a ,bought\n1,2,0\n2,3,1\n"))
+
+
+GAPS = """age,city,smoker,weight,owner,bought
+20,Bern,True,1,b,no
+30,,False,,b,yes
+,Rome,,3,a,no
+70,Rome,True,NA,a,yes
+,Bern,True,5,,yes
+"""
+
+
+def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same(write: Write) -> None:
+    """As scikit-learn's imputers and scaler encode the first four rows; the fifth is another's."""
+    rows = GAPS.splitlines(keepends=True)
+    path, keys = write("".join(rows[:5])), {"ignore": ["owner"], "missing": "median"}
+    task = build(path, **keys)
+    numbers = pd.read_csv(path)[["age", "smoker", "weight"]].to_numpy(float)
+    scaled = make_pipeline(SimpleImputer(strategy="median"), StandardScaler()).fit(numbers)
+    age, smoker, weight = scaled.transform(numbers).T
+    city = [[1, 0], [0, 1], [0, 1], [0, 1]]  # Rome is the commonest
+    np.testing.assert_allclose(task.inputs, np.c_[age, city, smoker, weight], rtol=1e-5)
+    assert [column.fill for column in task.schema.columns] == [30, "Rome", 1, 2]
+    node = build(write(rows[0] + rows[4] + ",,,,,no\n", "node.csv"), schema=task.schema.to_json())
+    age, smoker, weight = scaled.transform([[np.nan] * 3]).T
+    np.testing.assert_allclose(node.inputs[0], task.inputs[3])
+    np.testing.assert_allclose(node.inputs[1:], np.c_[age, [[0, 1]], smoker, weight], rtol=1e-5)
+    assert read_schema(task.schema.to_json()) == task.schema
+    for refused, told in (
+        (
+            {"schema": task.schema.to_json(), "missing": "drop"},
+            "missing=drop must be .*median",
+        ),
+        ({**keys, "client": "owner", "ignore": []}, "'owner' has no value .* row 5"),
+        ({**keys, "target": "empty"}, "column 'empty' has no value"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            build(write(GAPS.replace("bought", "bought,empty").replace("\n", ",\n")), **refused)
+
+
+def test_rows_without_a_value_are_left_out_and_counted(
+    write: Write, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(GAPS)
+    keys = {"inputs": ["age", "smoker"], "client": "owner", "missing": "drop"}
+    task = build(path, num_clients=None, test_path=path, **keys)
+    assert (task.targets.tolist(), task.num_clients) == ([0, 1, 1], 2)
+    assert len(task.test_targets) == 3  # the owner does not matter there
+    assert "task.missing=drop leaves out 4 rows" in caplog.text
+    assert len(build(path, schema=task.schema.to_json()).targets) == 3
+    with pytest.raises(ValueError, match="without the 2 rows that lack a value has no rows"):
+        build(write("x,bought\n,no\n,yes\n"), missing="drop")
+
+
+def test_the_median_is_that_of_the_training_rows(write: Write) -> None:
+    ages = [1, 2, 4, 8, 16, 32, 64, 128]
+    rows = "".join(f"{age},{'no' if age % 3 == 1 else 'yes'}\n" for age in ages)
+    task = build(write("age,bought\n,no\n" + rows), test_share=0.5, missing="median")
+    (column,) = task.schema.columns
+    trained = task.inputs[:, 0] * column.deviation + column.mean
+    assert column.fill == np.median([age for age in trained.round().tolist() if age in ages])
+    assert column.fill != np.median(ages)
+    with pytest.raises(ValueError, match="'age' has no value in any training row"):
+        build(write("age,x,bought\n,1,no\n,2,yes\n"), missing="median")

@@ -10,6 +10,7 @@ from configs import composed
 from torch import nn
 
 from fl_app.client.build import build_task
+from fl_app.runner.backends import needs_torch
 from fl_app.runner.validate import validate_config
 from fl_app.tasks.models import architecture
 from fl_app.tasks.options import MODELS, TORCHVISION_MODELS
@@ -29,6 +30,18 @@ def too_small():
 
 def too_wide():
     return nn.Sequential(nn.Flatten(), nn.Linear(65, 10))
+
+def lazy():
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
+
+def smoothed(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.5)
+
+def distance(outputs, targets):
+    return (outputs - targets).abs().mean()
+
+def of_each(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
 
 number = 3
 """
@@ -73,6 +86,10 @@ def test_a_model_of_ones_own(name: str) -> None:
         ("my_models:number", "task.model=my_models:number is a int, which cannot be called"),
         ("my_models:absent", "task.model=my_models:absent must be package.module:callable, found "),
         ("absent:model", "task.model=absent:model must be package.module:callable, found from wh"),
+        (
+            "my_models:lazy",
+            "task.model=my_models:lazy: the layer '1' is a LazyLinear",
+        ),
         ("squeezenet1_1", "task.model=squeezenet1_1: the model cannot process inputs of shape (2,"),
     ],
 )
@@ -98,3 +115,38 @@ def test_unknown_models_are_refused_before_the_data_are_read(
 ) -> None:
     with pytest.raises(ValueError, match=f"^{told}"):
         validate_config(composed(*overrides))
+
+
+def test_a_loss_of_ones_own() -> None:
+    config = composed("num_clients=20", "task.loss=my_models:smoothed")
+    validate_config(config)
+    assert needs_torch(config).startswith("task.loss=my_models:smoothed needs torch")
+    outputs, targets = torch.randn(4, 10), torch.arange(4)
+    expected = nn.functional.cross_entropy(outputs, targets, label_smoothing=0.5)
+    assert build_task(config).objective.loss(outputs, targets) == expected
+
+
+def test_a_loss_of_ones_own_gets_the_numbers_of_a_regression_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{i},{i + 0.5}\n" for i in range(40)))
+    words = ["task=csv", f"task.path={tmp_path / 't.csv'}", "task.target=y", "num_clients=2"]
+    config = composed(*words, "partition=iid", "task.loss=my_models:distance")
+    objective = build_task(config).objective
+    assert objective.loss(torch.zeros(2, 1), torch.tensor([[7.0], [9.0]])) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("absent:loss", r"No module named 'absent'; absent.py or absent/ must lie in the folder"),
+        ("my_models:number", "is a int, which cannot be called"),
+        ("my_models:of_each", "loss must give one number"),
+        ("my_models:too_small", "loss cannot process outputs of shape"),
+    ],
+)
+def test_losses_that_do_not_fit_are_refused(name: str, told: str) -> None:
+    config = composed("num_clients=20", f"task.loss={name}")
+    validate_config(config)
+    with pytest.raises(ValueError, match=f"^task.loss={name}.*{told}"):
+        build_task(config)
+    with pytest.raises(ValueError, match=r"task.loss=smoothed must be package.module:callable"):
+        validate_config(composed("task.loss=smoothed"))

@@ -100,6 +100,10 @@ def test_classes_are_their_places_in_order() -> None:
     assert task.targets[:4].tolist() == [1, 0, 2, 0]
     assert isinstance(task.objective, Classification)
     assert task.objective.classes == ("a", "b", "c")
+    assert repr(task) == (
+        "Task(arrays: classification with 3 outputs (0 = a, 1 = b, 2 = c), 40 training and 0 test "
+        f"examples of shape {X.shape[1:]}, clients of the run)"
+    )
     unseen = made(X, CLASSES % 2, X[:2], np.array([1, 7]))
     assert unseen.objective.num_outputs == 3
     assert unseen.test_targets is not None

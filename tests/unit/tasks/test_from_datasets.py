@@ -1,6 +1,7 @@
 """Tasks from data sets of torch and of Hugging Face."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import datasets
@@ -120,6 +121,44 @@ def test_splits() -> None:
     assert task.test_targets.tolist() == Y[:5].tolist()
     with pytest.raises(ValueError, match="data has the splits test and must have 'train'"):
         from_huggingface(DatasetDict(test=table()), "point", "kind")
+
+
+def test_a_folder_of_a_partitioner_of_flwr_datasets(tmp_path: Path) -> None:
+    from flwr_datasets.partitioner import NaturalIdPartitioner, VerticalEvenPartitioner
+
+    table().train_test_split(0.2, seed=0).save_to_disk(tmp_path / "set")
+    path = str(tmp_path / "set")
+    task = from_huggingface(path, "size", "kind", clients=NaturalIdPartitioner("owner"))
+    owners = [{int(4 * size) % 4 for size in task.inputs[own, 0]} for own in task.partition]
+    assert owners == [{0}, {1}, {2}, {3}]
+    assert (len(task.targets), task.test_targets is not None) == (16, True)
+    assert from_huggingface(path, "size", "kind", num_clients=2).num_clients == 2
+    with pytest.raises(ValueError, match="clients=VerticalEvenPartitioner distributes columns"):
+        from_huggingface(path, "size", "kind", clients=VerticalEvenPartitioner(2))
+    with pytest.raises(ValueError, match=r"data=./none must be a folder: it does not exist"):
+        from_huggingface("./none", "size", "kind")
+
+
+def test_the_partitions_of_a_federated_dataset_are_the_clients(tmp_path: Path) -> None:
+    from flwr_datasets import FederatedDataset
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    table().to_parquet(tmp_path / "table.parquet")
+    data = FederatedDataset(
+        dataset="parquet",
+        data_files=str(tmp_path / "table.parquet"),
+        cache_dir=str(tmp_path),
+        partitioners={"train": DirichletPartitioner(3, "kind", 1.0, 1)},
+    )
+    task = from_huggingface(data, "size", "kind")
+    for client_id, own in enumerate(task.partition):
+        assert task.inputs[own, 0].tolist() == data.load_partition(client_id)["size"][:]
+    by_owner = from_huggingface(data, "size", "kind", clients="owner")
+    assert (task.num_clients, by_owner.num_clients) == (3, 4)
+    dealt = from_huggingface(
+        table(), "size", "kind", clients=DirichletPartitioner(3, "kind", 1.0, 1)
+    )
+    assert sum(own.size for own in dealt.partition) == 20
 
 
 def test_a_column_of_images() -> None:

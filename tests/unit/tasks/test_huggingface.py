@@ -1,5 +1,9 @@
 """Data sets of Hugging Face in folders, and a hub that cannot be reached."""
 
+import os
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ from PIL import Image
 from fl_app.tasks.huggingface import huggingface
 from fl_app.tasks.objective import Classification, MultiLabel, Regression
 from fl_app.tasks.own_task import OwnTask
-from fl_app.tasks.partition import Iid
+from fl_app.tasks.partition import Flwr, Iid
 
 ROWS = {
     "age": [20, 30, 40, 50],
@@ -45,9 +49,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def build(path: Path | str | None, *, num_clients: int = 1, **keys: Any) -> OwnTask:
-    given = {"test_share": 0.0, "target": "label", **keys}
+    given = {"partition": Iid(), "test_share": 0.0, "target": "label", **keys}
     path = None if path is None else str(path)
-    return huggingface(partition=Iid(), num_clients=num_clients, path=path, **given)
+    return huggingface(num_clients=num_clients, path=path, **given)
 
 
 def images(colours: list[int], **more: list[Any]) -> Dataset:
@@ -94,8 +98,52 @@ def test_parts_of_a_set(tmp_path: Path) -> None:
     assert task.test_targets is not None
     assert (len(task.targets), len(task.test_targets)) == (2, 4)
     for key in ("split", "test_split"):
-        with pytest.raises(ValueError, match=rf"task.{key}=dev must be a part .* train, test, ext"):
+        with pytest.raises(ValueError, match=rf"task.{key}=dev must be a part .* 'test', 'extra'"):
             build(tmp_path / "set", inputs="age", **{key: "dev"})
+
+
+def test_a_partition_by_any_column(folder: Path) -> None:
+    for column, inputs, owned in [
+        ("city", ["age", "city"], [[0, 2, 3], [1]]),
+        ("user", ["age"], [[2, 3], [0, 1]]),
+        ("label", ["age"], [[1, 3], [0, 2]]),
+    ]:
+        by = Flwr("natural_id", partition_by=column)
+        task = build(folder, partition=by, inputs=inputs, num_clients=2)
+        assert sorted(own.tolist() for own in task.partition) == sorted(owned)
+        assert len(task.schema.columns) == len(inputs)
+    by = Flwr("continuous", partition_by="price", strictness=1.0)
+    task = build(folder, partition=by, inputs="age", ignore="price", num_clients=4)
+    assert [own.tolist() for own in task.partition] == [[0], [1], [2], [3]]
+    with pytest.raises(ValueError, match=r"partition.partition_by=town must be a column of task.p"):
+        build(folder, partition=Flwr("natural_id", partition_by="town"), inputs="age")
+
+
+def test_images_by_any_column(tmp_path: Path) -> None:
+    rows = {"label": [0, 1, 0, 1], "user": ["b", "a", "b", "a"]}
+    images([0, 200, 100, 50], **rows).save_to_disk(tmp_path / "set")
+    by = Flwr("natural_id", partition_by="user")
+    task = build(tmp_path / "set", size=4, partition=by, num_clients=2, test_share=0.5)
+    assert [own.size for own in task.partition] == [1, 1]
+
+
+def test_only_the_cache_keeps_a_copy_of_a_folder(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    build(folder, inputs="age")
+    assert not [*(tmp_path / "temporary").iterdir(), *tmp_path.glob("hub/*")]
+
+
+@pytest.mark.slow  # a process of its own imports the library
+def test_nothing_is_reported_to_anybody() -> None:
+    code = "import fl_app.tasks.partition.flower as f; from flwr_datasets.common import telemetry"
+    environment = {k: v for k, v in os.environ.items() if k != "FLWR_TELEMETRY_ENABLED"}
+    command = [sys.executable, "-c", f"{code}; print(telemetry.FLWR_TELEMETRY_ENABLED)"]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert told.stdout == "0\n"
 
 
 def test_a_folder_with_files_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

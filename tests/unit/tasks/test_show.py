@@ -8,34 +8,26 @@ from PIL import Image
 
 from fl_app.tasks.partition import LabelQuantity
 from fl_app.tasks.schema import Schema
-from fl_app.tasks.show import FOLDER, class_counts, draw, main, table_of
+from fl_app.tasks.show import FOLDER, draw, main, table_of
 from fl_app.tasks.synthetic import synthetic
 from fl_app.tasks.task import Task
 
 
-def blue(path: Path) -> np.ndarray:
-    """Share of a circle's colour in every column of the picture."""
-    with Image.open(path) as image:
-        pixels = np.asarray(image.convert("RGB")).astype(int)
-    return (np.abs(pixels - (0x2A, 0x6F, 0x97)).sum(2) < 30).mean(0)
+def test_the_picture_shows_what_clients_have(tmp_path: Path) -> None:
+    task = synthetic(
+        partition=LabelQuantity(2, 30, 30), num_clients=50, shape=(1, 2, 2), model="mlp",
+        num_examples=400, num_test=10,
+    )  # fmt: skip
+    counts = draw(task, "", tmp_path / "a.png")
+    assert counts.tolist() == [task.label_counts(client_id).tolist() for client_id in range(50)]
+    assert counts.tolist() == task.class_counts().tolist()
 
 
-def test_a_circles_area_is_the_number_of_examples(tmp_path: Path) -> None:
-    counts = np.zeros((3, 10), np.int64)
-    counts[0, 5], counts[2, 5] = 400, 100
-    draw(counts, "", tmp_path / "a.png")
-    columns = blue(tmp_path / "a.png")
-    first, second = columns[: columns.size // 2].sum(), columns[columns.size // 2 :].sum()
-    assert first / second == pytest.approx(4, rel=0.15)
-
-
-def test_more_clients_than_fit_are_left_out(tmp_path: Path) -> None:
-    sizes = []
-    for num_clients in (50, 3000):
-        draw(np.ones((num_clients, 10), np.int64), "", tmp_path / "a.png")
-        with Image.open(tmp_path / "a.png") as image:
-            sizes.append(image.size)
-    assert sizes[0] == sizes[1]
+def test_a_thousand_clients_fit_into_a_picture(tmp_path: Path) -> None:
+    x = np.arange(1000.0)
+    draw(Task.from_arrays(x, x, model="mlp", clients=x), "", tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as image:
+        assert image.size[0] < 2000
 
 
 def test_numbers() -> None:
@@ -43,7 +35,7 @@ def test_numbers() -> None:
         partition=LabelQuantity(2, 30, 30), num_clients=50, shape=(1, 2, 2), model="mlp",
         num_examples=400, num_test=10,
     )  # fmt: skip
-    counts = class_counts(task)
+    counts = task.class_counts()
     assert counts.shape == (50, 10)
     assert counts.sum(1).tolist() == [own.size for own in task.partition]
     table = table_of(task, counts)
@@ -69,7 +61,7 @@ def test_the_command_writes_where_it_says(
     path = FOLDER / "digits-Shards-shard_size=20-contiguous=False-9-clients.png"
     assert out.endswith(f"{path}\n")
     assert "digits (built-in)" in out
-    assert blue(path).sum() > 0
+    assert path.is_file()
 
 
 @pytest.mark.parametrize(
@@ -104,4 +96,4 @@ def test_a_task_without_data_has_no_partition(
 def test_numbers_to_predict_count_as_one_class() -> None:
     x = np.arange(40.0)
     task = Task.from_arrays(x, x, model="mlp", clients=[range(30), range(30, 40)])
-    assert class_counts(task).tolist() == [[30], [10]]
+    assert task.class_counts().tolist() == [[30], [10]]

@@ -88,15 +88,29 @@ setting() {
 
 # The first Python that is new enough, and that the service's user can read.
 find_python() {
-    for python in python3 python3.14 python3.13 python3.12 python3.11; do
+    unreadable=''
+    for python in python3 python3.14 python3.13 python3.12 python3.11 "$root/usr/bin/python3"; do
         python=$(command -v "$python") || continue
-        case $(readlink -f "$python") in /root/* | /home/*) continue ;; esac
-        if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            return 0
-        fi
+        "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || continue
+        case $(readlink -f "$python") in
+            "$root"/root/* | "$root"/home/*) unreadable=$python ;;
+            *) return 0 ;;
+        esac
     done
     python=''
     return 1
+}
+
+# What is wrong with the Pythons of this system, after find_python has found none.
+about_python() {
+    if [ -n "$unreadable" ]; then
+        say "the service's user cannot read $unreadable, and no other Python 3.11 or newer is here:" \
+            "sudo apt-get install python3"
+    else
+        found=$(python3 -c 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) || found=''
+        say "Python ${found:+$found is too old, }3.11 or newer is needed: take Debian 12, Ubuntu 24.04, a Raspberry" \
+            "Pi OS of October 2023, or newer"
+    fi
 }
 
 # Whether a program listens on a port, as the kernel lists them: state 0A is LISTEN.
@@ -133,10 +147,8 @@ check_system() {
     [ -d "$root/run/systemd/system" ] ||
         problem "systemd does not run here: use Docker, or \`python -m fl_app.field keep\` (docs/edge.md)"
 
-    if ! find_python && found=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null); then
-        problem "Python $found is too old, 3.11 is needed: take Debian 12, Ubuntu 24.04, a Raspberry Pi OS" \
-            "of October 2023, or newer"
-    fi
+    # Where there is no Python at all, it is installed.
+    if ! find_python && command -v python3 >/dev/null; then problem "$(about_python)"; fi
 
     memory=$(awk '/^MemTotal:/ { print int($2 / 1024) }' "$root/proc/meminfo")
     if [ "$torch" = none ]; then
@@ -175,7 +187,7 @@ check_system() {
 
     page=$(getconf PAGESIZE)
     [ "$page" = 4096 ] ||
-        say "note: this kernel has pages of $((page / 1024)) KiB: if doctor says that a library does not load, see docs/edge.md"
+        say "note: this kernel has pages of $((page / 1024)) KiB: if doctor says that a library does not load, see docs/edge-operations.md"
     [ "$problems" = 0 ] || die "nothing was changed: $problems found (see above)"
 }
 
@@ -191,7 +203,7 @@ install_python() {
     apt-get -q -o DPkg::Lock::Timeout=300 update || :
     apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends "$package" ||
         die "$package cannot be installed (see above): connect this machine to a network, and run this again"
-    find_python || die "$(python3 --version) is too old: 3.11 is needed"
+    find_python || die "$(about_python)"
 }
 
 # Whether the installed folder is an earlier copy of this one, and no other device's or kit's.

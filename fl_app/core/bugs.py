@@ -1,0 +1,46 @@
+"""Tells programming errors in a client's code from other failures, and where in it they are."""
+
+import sysconfig
+from pathlib import Path
+from traceback import StackSummary, TracebackException
+
+from fl_app.core.errors import Diverged
+
+HEADER = "Traceback (most recent call last):\n"
+# Training that diverged, or numbers that left their range on the way.
+NO_BUGS = (FloatingPointError, OverflowError, Diverged)
+PACKAGE = str(Path(__file__).parents[1])
+STANDARD_LIBRARY = sysconfig.get_path("stdlib")
+
+
+def traceback_of(error: Exception, *, chain: bool = True) -> str:
+    """The traceback of a programming error: of the user's own frames alone, if there are any.
+
+    Args:
+        error: raised by a client's code.
+        chain: whether the errors that it was raised from are told, too.
+
+    Returns:
+        Lines as Python prints them; "" of an error that is none of the program: training diverged.
+    """
+    if isinstance(error, NO_BUGS) or error.__traceback__ is None:
+        return ""
+    told = TracebackException.from_exception(error)
+    link: TracebackException | None = told
+    while link is not None:
+        own = [frame for frame in link.stack if _is_users(frame.filename)]
+        link.stack = StackSummary.from_list(own or link.stack)
+        link = link.__cause__ or link.__context__
+    return "".join(told.format(chain=chain)).rstrip()
+
+
+def place_of(traceback: str) -> tuple[str, ...]:
+    """The lines of the code in a traceback, without the message: equal for one and the same bug."""
+    return tuple(line for line in traceback.splitlines() if line.startswith('  File "'))
+
+
+def _is_users(path: str) -> bool:
+    libraries = (PACKAGE, STANDARD_LIBRARY, "<frozen")
+    return not path.startswith(libraries) and not {"site-packages", "dist-packages"} & set(
+        Path(path).parts
+    )

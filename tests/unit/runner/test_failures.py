@@ -1,0 +1,123 @@
+"""Errors in a client's code: they end a run in virtual time, or are counted and told."""
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from configs import composed
+from numpy.typing import NDArray
+
+import fl_app
+from fl_app.client import LocalTrainer
+from fl_app.core.errors import ClientError
+from fl_app.engine.engine import Outcome
+from fl_app.runner.cell import run_cell
+from fl_app.runner.given import Given
+from fl_app.runner.run import run
+
+SMALL = (
+    *("num_clients=5", "partition=iid", "num_versions=3", "eval_every=10"),
+    *("algorithm.client.local_steps=1", "algorithm.client.batch_size=4"),
+)
+ERROR = "AttributeError: 'NoneType' object has no attribute 'vector'"
+
+
+class Mistaken(LocalTrainer):
+    """Client 2 has a bug in its second order, and training diverges on client 4."""
+
+    backends = ("torch", "numpy")
+
+    @property
+    def batches(self) -> bool:
+        return True
+
+    def begin(self, config: Any, rng: np.random.Generator) -> None:
+        if self.client_id == 2 and int(config["version"]) > 0:
+            _look_at(None)
+        if self.client_id == 4:
+            raise FloatingPointError("the loss is not finite")
+
+    def correct(self, grad: Any, step: int) -> Any:
+        return grad
+
+
+def run_alone(folder: Path, *words: str) -> tuple[Outcome, dict[str, Any]]:
+    given = Given(trainer=Mistaken)
+    return run_cell(composed(*SMALL, *words), folder, label="run", given=given, show=False)
+
+
+def _look_at(model: Any) -> NDArray[Any]:
+    vector: NDArray[Any] = model.vector()
+    return vector
+
+
+WAYS = (
+    ("runtime.workers=0",),
+    ("runtime.workers=2",),
+    ("runtime.workers=0", "runtime.batch=4"),
+)
+
+
+def test_the_first_error_ends_the_run_in_every_runtime(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With its traceback, once, of the user's code alone; what was done is written."""
+    events = []
+    for number, way in enumerate(WAYS):
+        folder = tmp_path / str(number)
+        caplog.clear()
+        outcome, summary = run_alone(folder, *way)
+        assert isinstance(outcome.error, ClientError)
+        assert re.match(rf"client 2, order \d+: {ERROR}\.", str(outcome.error))
+        (told,) = (r.getMessage() for r in caplog.records if r.levelno >= logging.ERROR)
+        assert ERROR in told
+        assert told.count('File "') == told.count(f'File "{__file__}"') == 2
+        assert json.loads((folder / "summary.json").read_text()) == summary
+        assert summary["stopped"].startswith("ClientError: client 2, order ")
+        assert summary["num_versions"] > 0
+        assert summary["first_failure"] == f"client 2: {ERROR}"  # not that of client 4
+        events.append((folder / "events.jsonl").read_text())
+    assert events[0] == events[1]  # last bits of losses differ in batches
+    *_, last = map(json.loads, events[0].splitlines())
+    assert (last["kind"], last["client"], last["raised"]) == ("failure", 2, True)
+
+
+def test_a_run_that_tolerates_them_tells_how_many_at_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = (*SMALL, "runtime.workers=0", "failures=tolerate")
+    result = fl_app.run(*settings, Mistaken, output=tmp_path / "python")
+    summary, kinds = result.summary, result.events["kind"]
+    failures = int((kinds == "failure").sum())
+    assert (summary["stopped"], summary["failures"]) == ("num_versions", failures)
+    assert summary["orders"] == (kinds == "dispatch").sum()
+    assert len([r for r in caplog.records if r.levelno >= logging.ERROR]) == 1
+    told = f"{failures} of {summary['orders']} orders failed, first: client 2: {ERROR}"
+    shown, last = capsys.readouterr().out.splitlines()
+    assert shown.endswith(f" {failures} failed")
+    assert last == told
+
+
+@pytest.mark.slow
+def test_the_last_line_of_a_command_tells_how_many_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = f"algorithm.client._target_={__name__}.Mistaken"
+    words = [*SMALL, "runtime.workers=0", "failures=tolerate", target]
+    (summary,) = run(composed(*words), words, tmp_path)
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"{summary['failures']} of {summary['orders']} orders failed, first: ")
+
+
+def test_a_run_that_an_error_ended_goes_on_with_failures_tolerated(tmp_path: Path) -> None:
+    settings = ("runtime.workers=0", "checkpoint_every=1")
+    _, once = run_alone(tmp_path / "once", *settings, "failures=tolerate")
+    outcome, _ = run_alone(tmp_path / "again", *settings)
+    assert outcome.error is not None
+    _, again = run_alone(tmp_path / "again", *settings, "failures=tolerate", "resume=auto")
+    for key in ("model_sha256", "orders", "failures", "first_failure"):
+        assert again[key] == once[key]
