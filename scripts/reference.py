@@ -21,7 +21,7 @@ LINKS = {
     "how to add one: [algorithms.md](algorithms.md).",
     "devices": "More: [devices.md](devices.md).",
     "experiment": "Tables of the papers: [experiments.md](experiments.md). "
-    "What came out: [results.md](results.md).",
+    "What came out: [comparisons.md](comparisons.md).",
     "partition": "More: [data.md](data.md#partitions).",
     "runtime": "Several machines: [cluster.md](cluster.md). Flower: [flower.md](flower.md). "
     "Real nodes: [edge.md](edge.md).",
