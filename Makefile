@@ -63,29 +63,25 @@ test-federations: setup ## Run the tests of federations of real processes: half 
 check: setup ## Check format, style, types, imports and spelling, as before every commit
 	$(python) -m ruff format --check
 	$(python) -m ruff check
-	$(python) -m mypy --strict fl_app bench boards faults scripts
+	$(python) -m mypy --strict fl_app lab
 	.venv/bin/lint-imports
 	.venv/bin/codespell
 
 .PHONY: bench
 bench: setup ## Measure speed against a bare training loop, and memory
-	$(python) -m bench
+	$(python) -m lab.bench
 
 .PHONY: faults
-faults: setup ## Inject faults into real processes, links and disks, and show a table
-	$(python) -m faults
+faults: setup ## Inject faults into real processes and links, and show a table
+	$(python) -m lab.faults
 
 .PHONY: twin
 twin: setup ## Predict a federation of eight real nodes, and compare: a quarter of an hour, and a table
-	$(python) -m scripts.twin
+	$(python) -m lab.rack.twin
 
 .PHONY: boards
-boards: setup ## Try containers, services and an emulated ARM processor: about 40 minutes
-	$(python) -m boards
-
-.PHONY: boards-all
-boards-all: setup ## Also short memory, what goes wrong, and an emulated ARM machine: about an hour
-	$(python) -m boards --all
+boards: setup ## Try services, compose files and an emulated ARM board: about 40 minutes
+	$(python) -m lab.boards
 
 .PHONY: superlink-demo
 superlink-demo: setup ## Run FedBuff on a real SuperLink and three SuperNodes
@@ -98,8 +94,8 @@ constraints: setup ## Renew constraints.txt with the newest versions
 
 .PHONY: reference
 reference: setup ## Write docs/reference.md and the signatures in docs/api/ anew
-	$(python) -m scripts.reference
-	$(python) -m scripts.signatures
+	$(python) -m lab.docs.reference
+	$(python) -m lab.docs.signatures
 
 # --quiet would hide warnings from --strict.
 .PHONY: docs

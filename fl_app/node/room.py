@@ -19,7 +19,7 @@ from fl_app.core.errors import require
 VARIABLE = "WARM"
 AUTO, ON, OFF = "auto", "1", "0"
 MIB = 2**20
-# MiB, measured with LeNet on x86-64 by bench.node_memory and in containers: of their own, and half
+# MiB, measured with LeNet on x86-64 by measurements: of their own, and half
 # of the libraries' files, which the kernel counts as free. Without the other half a process is
 # slow and works.
 NODE = 160  # SuperNode, executor, fork server, and a ClientApp that passes an order on

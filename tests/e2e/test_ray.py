@@ -210,12 +210,6 @@ def test_a_machine_lost_at_ten_moments_takes_nothing_along(
     own.shutdown()
 
 
-def test_a_machine_lost_at_random_moments_of_two_runs(tmp_path: Path) -> None:
-    """`python -m faults.machines` does it in ten."""
-    command = [sys.executable, "-m", "faults.machines", "--quick"]
-    assert output_of([*command, f"--folder={tmp_path / 'runs'}"]).endswith("nothing was lost\n")
-
-
 def test_killed_workers_are_replaced(cluster: Any, tmp_path: Path) -> None:
     settings = ["num_versions=80", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)

@@ -7,8 +7,8 @@ from pathlib import Path
 import griffe
 import pytest
 
-from scripts import signatures
-from scripts.signatures import public, resolved
+from lab import signatures
+from lab.docs.signatures import public, resolved
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted((ROOT / "docs/api").glob("*.md"))

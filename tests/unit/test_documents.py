@@ -65,7 +65,7 @@ def test_names_of_modules_and_what_they_hold_exist(page: Path) -> None:
 
 @every_page
 def test_files_that_are_named_exist(page: Path) -> None:
-    places = "fl_app|conf|tests|docs|scripts|docker|bench|boards|faults"
+    places = "fl_app|conf|tests|docs|docker|lab"
     for name in set(re.findall(rf"`((?:{places})/[\w./-]*)`", page.read_text())) - NOT_HERE:
         assert (ROOT / name).exists(), name
 

@@ -11,7 +11,7 @@ from flwr.supercore.constant import MAX_FILE_BYTES, MAX_FILE_COUNT, MAX_TOTAL_BY
 from packaging.requirements import Requirement
 
 from fl_app.cli import CONF
-from scripts.hub import PAGE, write_app
+from lab.hub import PAGE, write_app
 
 ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's

@@ -5,7 +5,7 @@ from omegaconf import OmegaConf
 
 from fl_app.cli import CONF, groups
 from fl_app.help import options
-from scripts.reference import PAGE, page
+from lab.docs.reference import PAGE, page
 
 
 def test_the_page_is_what_make_reference_writes() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from scripts.fit_pi_rack import add_intervals, mean_step, simulated, table_of
-from scripts.fit_pi_rack import drawn as drawn_logs
-from scripts.pi_rack import LEVELS, main, predicted
-from scripts.twin import Course, course, drawn, mean_of
-from scripts.twin import main as federation
+from lab.rack.fit_pi_rack import add_intervals, mean_step, simulated, table_of
+from lab.rack.fit_pi_rack import drawn as drawn_logs
+from lab.rack.pi_rack import LEVELS, main, predicted
+from lab.rack.twin import Course, course, drawn, mean_of
+from lab.rack.twin import main as federation
 
 KINDS = ["rpi5", "rpi4"]
 

@@ -1,0 +1,92 @@
+"""``python -m lab.boards [PART...]``: try boards and containers on an ordinary machine.
+
+A row for each thing that was tried is printed at once, and a table at the end. What this machine
+lacks is "impossible", with how to get it. Exits with 1 if something failed.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+from lab.boards import arm, compose, systemd
+from lab.boards.podman import CACHE, Podman
+from lab.boards.row import Impossible, Row, line, show
+
+Part = Callable[[Path], Iterator[Row]]
+PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run, "arm": arm.run}
+
+
+def main() -> int:
+    """The command line; returns 0 if nothing failed, 130 after Ctrl-C, else 1."""
+    parser = argparse.ArgumentParser(prog="python -m lab.boards", description=__doc__)
+    parser.add_argument(
+        "parts", nargs="*", choices=PARTS, default=[*PARTS], metavar="PART", help=", ".join(PARTS)
+    )
+    parser.add_argument(
+        "--wheels", type=Path, metavar="DIR", help="a folder in which pip and uv also look"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the images")
+    options = parser.parse_args()
+    if options.wheels is not None and not options.wheels.is_dir():
+        parser.error(f"--wheels={options.wheels} must be a folder")
+    if options.wheels is not None:
+        os.environ["PIP_FIND_LINKS"] = os.environ["UV_FIND_LINKS"] = str(options.wheels.resolve())
+    CACHE.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no container
+    with (CACHE / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            parser.error(
+                f"{CACHE} is in use: another `python -m lab.boards` would lose its containers"
+            )
+        return carry_out({name: PARTS[name] for name in options.parts}, options.keep)
+
+
+def carry_out(parts: Mapping[str, Part], keep: bool) -> int:
+    """Carry out parts and print their rows; returns the exit status.
+
+    Args:
+        parts: by name, in their order.
+        keep: keep the images, and the files of the last part.
+    """
+    work = CACHE / "work"
+    rows: list[Row] = []
+    try:
+        for name, part in parts.items():
+            shutil.rmtree(work, ignore_errors=True)
+            work.mkdir(parents=True)
+            for row in possible(name, part, work):
+                rows.append(row)
+                print(line(row), flush=True)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    finally:
+        if not keep:
+            shutil.rmtree(work, ignore_errors=True)
+            Podman().discard()
+    (CACHE / "table.json").write_text(json.dumps([asdict(row) for row in rows], indent=2) + "\n")
+    show(rows)
+    if lacking := [f"{row.part}: {row.what}" for row in rows if row.verdict == "impossible"]:
+        print("NOT TRIED, as this machine lacks something (see above):", *lacking, sep="\n  ")
+    return int(any(row.verdict == "failed" for row in rows))
+
+
+def possible(name: str, part: Part, work: Path) -> Iterator[Row]:
+    """The rows of a part; one row if this machine lacks what all of it needs."""
+    try:
+        yield from part(work)
+    except Impossible as error:
+        yield Row(name, "all of it", "impossible", 0.0, str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

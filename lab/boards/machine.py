@@ -1,0 +1,151 @@
+"""A machine with a service manager, in a container: somebody types commands on it."""
+
+import shlex
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from lab.boards import bases
+from lab.boards.podman import Container, Podman
+from lab.boards.row import Disappointed, Impossible, wait_for
+
+BOOT = 90.0  # seconds that it may take until all services were started
+LIFE = 3000  # seconds after which Podman ends it
+# Without them, systemd in a container silently leaves out the protections of units.
+RIGHTS = ("--cap-add=SYS_ADMIN", "--security-opt=seccomp=unconfined")
+HERE = "---- now in "  # begins the line that says in which folder a command ended
+
+
+class Machine:
+    """A container with systemd, and a user who types commands.
+
+    Args:
+        podman: that starts it.
+        name: of the machine.
+        image: a base with systemd and the user.
+        options: further options of ``podman run``.
+        user: who types.
+
+    Raises:
+        Impossible: it does not boot.
+    """
+
+    def __init__(
+        self,
+        podman: Podman,
+        name: str,
+        image: str,
+        options: Sequence[str] = (),
+        user: str = bases.USER,
+    ) -> None:
+        self.name = name
+        self.home = "/root" if user == "root" else f"/home/{user}"
+        self._user = user
+        self._cwd = self.home
+        words = ["--systemd", "always", "--timeout", str(LIFE), "--hostname", name]
+        words += [*RIGHTS, *options]
+        self.on = True
+        try:  # nothing of this project is in it yet
+            self.container: Container = podman.start(name, image, "/sbin/init", options=words)
+            self.wait()
+        except Disappointed as error:
+            raise Impossible(f"systemd cannot be started in a container here: {error}") from None
+
+    def wait(self) -> float:
+        """Wait until it has booted; return the seconds that it took."""
+        return wait_for(self._booted, f"{self.name} has booted", BOOT)
+
+    def type(self, command: str, seconds: float) -> str:
+        """Run a command as the user, where the one before has left off; return what it printed.
+
+        Raises:
+            Disappointed: it failed, or did not end in time.
+        """
+        trap = f"trap 'echo; echo \"{HERE}$PWD\"' EXIT"
+        told = self.container.ask(
+            *("bash", "-c", f"{trap}\n{command}\n"),
+            options=["--user", self._user, "--workdir", self._cwd, f"--env=HOME={self.home}"],
+            seconds=seconds,
+        )
+        said, _, cwd = told.rstrip().rpartition(HERE)
+        self._cwd = cwd.strip()
+        return said.strip()
+
+    def leave(self) -> None:
+        """Log in anew: the next command begins in the user's home."""
+        self._cwd = self.home
+
+    def receive(self, folder: Path) -> None:
+        """Copy a folder into the user's home, as ``scp -r`` does."""
+        self.container.put(folder, f"{self.home}/")
+        self.root("chown", "-R", f"{bases.USER}:", self.home)
+
+    def root(self, *command: object, seconds: float = 60.0) -> str:
+        """Run a command as the harness, not as somebody who follows a page."""
+        return self.container.ask(*command, seconds=seconds)
+
+    def active(self, unit: str) -> bool:
+        """Whether a service runs."""
+        return self._state("is-active", unit) == "active"
+
+    def may_write(self, unit: str) -> list[str]:
+        """Where a service may write, of the places that hold its machine's files.
+
+        Raises:
+            Disappointed: it does not run.
+        """
+        pid = self.root("systemctl", "show", "--property=MainPID", "--value", unit).strip()
+        mounts = [line.split() for line in self.root("cat", f"/proc/{pid}/mounts").splitlines()]
+        (system, *_) = [kind for _, place, kind, *_ in mounts if place == "/"]
+        return [
+            place
+            for _, place, kind, options, *_ in mounts
+            if kind == system and options.split(",")[0] == "rw"
+        ]
+
+    def switch_off(self) -> None:
+        """Cut the power."""
+        self.container.kill()
+        self.on = False
+
+    def switch_on(self, *, plugged: bool = True) -> None:
+        """Boot it again, with the files that it had.
+
+        Args:
+            plugged: whether it has a network; `plug` makes up for that.
+        """
+        self.container.start()
+        if not plugged:
+            self._link("down")
+        self.on = True
+        self._cwd = self.home
+        self.wait()
+
+    def plug(self) -> None:
+        """Connect it to its network, in which it still has its address."""
+        self._link("up")
+
+    def _link(self, state: str) -> None:
+        words = ["ip", "link", "set", "eth0", state]
+        self.container.ask(*words, options=["--privileged"])
+
+    def fetch(self, folder: str, into: Path) -> Path:
+        """Copy a folder of its files to this machine; return where it lies."""
+        copy = into / Path(folder).name
+        shutil.rmtree(copy, ignore_errors=True)
+        self.container.get(folder, into)
+        return copy
+
+    def journal(self, unit: str, lines: int = 20) -> str:
+        """The last lines of a service's log."""
+        return self.root("journalctl", "--no-pager", "-n", lines, "-u", unit)
+
+    def _booted(self) -> bool:
+        return self._state("is-system-running") in ("running", "degraded")
+
+    def _state(self, *question: str) -> str:
+        """The answer of systemctl, whose status is not 0 for a state that is not the best."""
+        try:
+            return self.root("sh", "-c", f"systemctl {shlex.join(question)} || true").strip()
+        except Disappointed:  # it does not take commands yet
+            return ""

@@ -1,0 +1,357 @@
+"""The faults: how each is injected, and how the run must respond.
+
+Every injection acts on a run and yields what it observed. It raises `Disappointed` if the run does
+not respond as it must.
+"""
+
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+
+import psutil
+
+from fl_app.core.events import Aggregated, Failed
+from fl_app.record.history import OrderRecord
+from lab.faults.field import Disappointed, Run
+from lab.faults.story import orders
+
+SECONDS = 8.0  # of an order: long enough that clients' rates do not depend on the processor
+MODEL_BYTES = 4 * 61_706  # LeNet
+
+# Paths of a SuperNode's requests: those that belong to a reply, and the one that follows it.
+PUSH, ANNOUNCE, PULL = "/v1/fleet/push", "/v1/fleet/push-messages", "/v1/fleet/pull-messages"
+
+ANEW = "the server was started anew"
+
+# Fault of an update -> kind of the event that must follow, and a pattern of its reason.
+UPDATES = {
+    "raises": ("failure", "RuntimeError.*the sensor is broken"),
+    "nan": ("reject", "payload has non-finite entries"),
+    "infinite": ("reject", "payload has non-finite entries"),
+    "shape": ("failure", r"malformed reply: array .* has shape \(1, "),
+    "dtype": ("failure", "malformed reply: array .* has dtype int64"),
+    "no-arrays": ("failure", "malformed reply: arrays do not fit the model"),
+    "empty": ("failure", "malformed reply: reply holds 0 "),
+    "huge": ("reject", r"norm=.* is above guard\.max_norm_ratio"),
+    "garbage": ("failure", "malformed reply: (.*the reply is larger than|arrays do not fit)"),
+    "version": ("failure", r"malformed reply: reply is tagged with version"),
+    "newer-base": ("reject", r"base_version=\d+ must be between"),
+    "forgotten-base": ("reject", "base_version=0 is one that no order under way cites"),
+    "no-examples": ("reject", "num_examples=0 must be at least 1"),
+    "negative-examples": ("reject", "num_examples=-100 must be at least 1"),
+    "nan-examples": ("failure", "malformed reply: metrics hold num-examples=nan"),
+    "many-examples": ("reject", r"num_examples=1000000000000 is above guard\.max_examples"),
+}
+
+Seen = Iterator[tuple[str, str | Disappointed]]
+
+
+@dataclass(frozen=True)
+class Injection:
+    """One or more faults of one node, one link or the server.
+
+    Attributes:
+        names: of the faults.
+        inject: injects them; yields the name of each fault and what was observed.
+        nodes: that are disturbed; all of them by a fault of the server.
+    """
+
+    names: Sequence[str]
+    inject: Callable[[Run], Seen]
+    nodes: Sequence[int]
+
+
+# -- what clients send ----------------------------------------------------------------------------
+
+
+def bad_updates(kinds: Sequence[str], nodes: Sequence[int]) -> Injection:
+    """The next orders of these nodes return bad updates of `kinds`, distributed over the nodes."""
+
+    def inject(run: Run) -> Seen:
+        mine = {node: list(kinds[i :: len(nodes)]) for i, node in enumerate(nodes)}
+        before = {node: len(run.field.done(node)) for node in nodes}
+        for node, faults in mine.items():
+            run.field.give([node], seconds=1.0, faults=faults)
+        for node, faults in mine.items():
+            for fault in faults:
+                try:
+                    yield fault, _refused(run, node, before[node], fault)
+                except Disappointed as problem:  # the other faults can still be tested
+                    yield fault, problem
+        run.field.give(nodes, seconds=SECONDS)
+
+    return Injection(kinds, inject, nodes)
+
+
+def _refused(run: Run, node: int, since: int, fault: str) -> str:
+    kind, pattern = UPDATES[fault]
+    order = _ended(run, node, fault, since)
+    if order.ended != kind or not re.search(pattern, order.reason):
+        raise Disappointed(
+            f"expected a {kind} event that matches {pattern!r}, got {order.ended} {order.reason!r}"
+        )
+    return f"{kind}: {order.reason}"
+
+
+def late(node: int, seconds: float) -> Injection:
+    """The client answers after the deadline."""
+
+    def inject(run: Run) -> Seen:
+        since = len(run.field.done(node))
+        run.field.give([node], seconds=SECONDS, faults=[f"late:{seconds}"])
+        order = _ended(run, node, f"late:{seconds}", since)
+        run.until(lambda: bool(_order(run, node, order.sequence).late), "the late reply comes")
+        order = _order(run, node, order.sequence)
+        expect(order, "failure", "deadline passed")
+        if "late: its deadline" not in order.late:
+            raise Disappointed(f"the late reply was {order.late!r}")
+        yield "late-reply", f"failure: {order.reason}; reject: {order.late}"
+
+    return Injection(["late-reply"], inject, [node])
+
+
+def upload_disturbed(node: int) -> Injection:
+    """The announcement of an update is sent twice, which ends its upload at the SuperLink."""
+
+    def inject(run: Run) -> Seen:
+        link, (_, first) = run.field.links[node], _training(run, node)
+
+        def lost() -> list[OrderRecord]:  # an upload may be faster than the second announcement
+            told = orders(run.events(), node)[first:]
+            return [o for o in told if o.ended == "failure"]
+
+        link.repeat(ANNOUNCE)
+        run.until(lambda: bool(lost()), "an update is lost")
+        link.repeat("")
+        order = lost()[0]
+        answers_again(run, node, order.sequence)
+        yield "upload-disturbed", _story(run, order)
+
+    return Injection(["upload-disturbed"], inject, [node])
+
+
+# -- processes ------------------------------------------------------------------------------------
+
+
+def client_app_killed(node: int) -> Injection:
+    """SIGKILL of a ClientApp that trains."""
+
+    def inject(run: Run) -> Seen:
+        process, sequence = _training(run, node)
+        process.kill()
+        order = outcome(run, node, sequence)
+        if order.ended != "failure":
+            raise Disappointed(f"its order ended with {order.ended}")
+        answers_again(run, node, sequence)
+        yield "client-app-killed", _story(run, order)
+
+    return Injection(["client-app-killed"], inject, [node])
+
+
+def client_app_hangs(node: int) -> Injection:
+    """SIGSTOP of a ClientApp that trains, until the order's deadline has passed."""
+
+    def inject(run: Run) -> Seen:
+        process, sequence = _training(run, node)
+        process.suspend()
+        try:
+            order = outcome(run, node, sequence)
+            expect(order, "failure", "deadline passed")
+        finally:
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+        answers_again(run, node, sequence)
+        yield "client-app-hangs", _story(run, order)
+
+    return Injection(["client-app-hangs"], inject, [node])
+
+
+def node_killed(node: int, name: str) -> Injection:
+    """SIGKILL of a SuperNode; its supervisor starts it again."""
+
+    def inject(run: Run) -> Seen:
+        _, sequence = _training(run, node)
+        began = time.monotonic()
+        _kill(run, f"node-{node}", "fl_app.field.supernode")
+        order = outcome(run, node, sequence)
+        if order.ended != "failure":
+            raise Disappointed(f"its order ended with {order.ended}")
+        missed = time.monotonic() - began
+        answers_again(run, node, sequence)
+        starts = run.field.log(f"node-{node}").count("starts again in")
+        yield (
+            name,
+            f"failure after {missed:.0f} s: {order.reason}; started again {starts} times, "
+            f"answers after {time.monotonic() - began:.0f} s",
+        )
+
+    return Injection([name], inject, [node])
+
+
+def server_killed(name: str, process: str, nodes: Sequence[int]) -> Injection:
+    """SIGKILL of the ServerApp or the SuperLink; the run's supervisor submits it again."""
+
+    def inject(run: Run) -> Seen:
+        began, version = time.monotonic(), version_of(run)
+        submitted, lost = run.submitted(), _lost(run)
+        _kill(run, "server", process)
+        run.until(lambda: run.submitted() > submitted, "the run is submitted again")
+        again = time.monotonic() - began
+        run.until(lambda: version_of(run) > version + 1, "the run goes on")
+        if not _lost(run) > lost:
+            raise Disappointed("the log does not tell which orders were lost")
+        yield (
+            name,
+            f"killed at version {version}, submitted again after {again:.0f} s, goes on after "
+            f"{time.monotonic() - began:.0f} s; {_lost(run) - lost} failures: {ANEW}",
+        )
+
+    return Injection([name], inject, nodes)
+
+
+# -- links ----------------------------------------------------------------------------------------
+
+
+def link_cut(node: int, seconds: float) -> Injection:
+    """The link is cut for `seconds`."""
+
+    def inject(run: Run) -> Seen:
+        _, sequence = _training(run, node)
+        run.field.links[node].cut()
+        run.wait(seconds)
+        run.field.links[node].restore()
+        restored = time.monotonic()
+        order = outcome(run, node, sequence)
+        answers_again(run, node, last_order(run, node))
+        again = time.monotonic() - restored
+        yield "link-cut", f"{seconds:.0f} s: {_story(run, order)}; answers {again:.0f} s after"
+
+    return Injection(["link-cut"], inject, [node])
+
+
+def slow_uplink(node: int, seconds: float, count: int) -> Injection:
+    """The upload of an update takes `seconds`, for `count` orders."""
+
+    def inject(run: Run) -> Seen:
+        link = run.field.links[node]
+        with _cycle(run, node, count) as cycles:
+            link.up.bytes_per_second = MODEL_BYTES / seconds
+        link.up.bytes_per_second = float("inf")
+        yield "slow-uplink", f"{seconds:.0f} s for an update: {_told(cycles)}"
+
+    return Injection(["slow-uplink"], inject, [node])
+
+
+@contextmanager
+def _cycle(run: Run, node: int, count: int) -> Iterator[list[float]]:
+    """Mean seconds of a node's orders: before, and of `count` orders that end afterwards."""
+    cycles: list[float] = []
+    before = [o for o in orders(run.events(), node) if o.ended]
+    cycles.append(sum(o.end - o.start for o in before if o.end is not None) / len(before))
+    sequence = last_order(run, node)
+    yield cycles
+    run.until(lambda: _answered(run, node, sequence + 1) >= count, f"{count} updates arrive")
+    told = [o for o in orders(run.events(), node) if o.ended][sequence + 1 :]
+    if lost := [o for o in told if o.ended != "arrival"]:
+        raise Disappointed(f"an order was lost: {lost[0]}")
+    cycles.append(sum(o.end - o.start for o in told if o.end is not None) / len(told))
+
+
+def _told(cycles: Sequence[float]) -> str:
+    return " -> ".join(f"{seconds:.0f}" for seconds in cycles) + " s an order, none lost"
+
+
+# -- shared ---------------------------------------------------------------------------------------
+
+
+def _order(run: Run, node: int, sequence: int) -> OrderRecord:
+    return orders(run.events(), node)[sequence]
+
+
+def last_order(run: Run, node: int) -> int:
+    """Sequence number of a node's last order."""
+    return len(orders(run.events(), node)) - 1
+
+
+def _story(run: Run, order: OrderRecord) -> str:
+    """How an order ended, in words."""
+    order = _order(run, order.client, order.sequence)  # a late reply may have arrived since
+    reason = f": {order.reason}" if order.reason else ""
+    late = f"; reject: {order.late}" if order.late else ""
+    return f"{order.ended} after {(order.end or order.start) - order.start:.0f} s{reason}{late}"
+
+
+def outcome(run: Run, node: int, sequence: int) -> OrderRecord:
+    """Wait until an order has ended."""
+    run.until(
+        lambda: last_order(run, node) >= sequence and bool(_order(run, node, sequence).ended),
+        f"order {sequence} of client {node} ends",
+    )
+    return _order(run, node, sequence)
+
+
+def _ended(run: Run, node: int, fault: str, since: int) -> OrderRecord:
+    """Wait until the order with a fault has ended."""
+
+    def sequences() -> list[int]:
+        done = run.field.done(node)[since:]
+        return [int(str(note["sequence"])) for note in done if note["fault"] == fault]
+
+    run.until(lambda: bool(sequences()), f"client {node} takes {fault}")
+    (sequence,) = sequences()
+    return outcome(run, node, sequence)
+
+
+def expect(order: OrderRecord, kind: str, reason: str) -> None:
+    if order.ended != kind or reason not in order.reason:
+        raise Disappointed(f"expected {kind} {reason!r}, got {order.ended} {order.reason!r}")
+
+
+def _answered(run: Run, node: int, since: int) -> int:
+    """How many updates of a node have arrived, from order number `since` on."""
+    told = orders(run.events(), node)[since:]
+    return sum(o.ended == "arrival" for o in told)
+
+
+def answers_again(run: Run, node: int, sequence: int) -> None:
+    """Wait for an update of an order after this one."""
+    run.until(lambda: _answered(run, node, sequence + 1) > 0, f"node {node} answers again")
+
+
+def _training(run: Run, node: int) -> tuple[psutil.Process, int]:
+    """Wait until a ClientApp begins to train: its process, and the sequence number of its order.
+
+    On a busy machine an order may have ended before it is seen; then the next one is awaited.
+    """
+    before = len(run.field.done(node))
+    found: list[tuple[psutil.Process, int]] = []
+
+    def training() -> bool:
+        for note in run.field.done(node)[before:][-1:]:
+            sequence = int(str(note["sequence"]))
+            with suppress(psutil.NoSuchProcess):
+                process = psutil.Process(int(str(note["pid"])))
+                if last_order(run, node) >= sequence and not _order(run, node, sequence).ended:
+                    found.append((process, sequence))
+        return bool(found)
+
+    run.until(training, f"node {node} trains")
+    return found[0]
+
+
+def _kill(run: Run, where: str, name: str) -> None:
+    processes = run.field.processes(where, name)
+    if not processes:
+        raise Disappointed(f"there is no process {name} of {where} to kill")
+    for process in processes:
+        process.kill()
+
+
+def version_of(run: Run) -> int:
+    return sum(isinstance(event, Aggregated) for event in run.events())
+
+
+def _lost(run: Run) -> int:
+    return sum(isinstance(e, Failed) and e.reason == ANEW for e in run.events())

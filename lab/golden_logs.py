@@ -1,0 +1,88 @@
+"""Digests of every algorithm's event log and model, in every runtime and after a resume.
+
+A refactoring changes none of them:
+
+    python -m lab.golden_logs --write digests.json      # before
+    python -m lab.golden_logs --check digests.json      # after; lists what differs, status 1
+
+All runtimes of an algorithm, and a run that was resumed, must have the digests of the plain run.
+Other processors and other versions of torch or NumPy may round differently: compare on one machine.
+"""
+
+import argparse
+import hashlib
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import fl_app
+from fl_app.core.errors import RunError
+
+ALGORITHMS = sorted(path.stem for path in Path("conf/algorithm").glob("*.yaml"))
+COMMON = ("num_clients=10", "num_versions=6", "eval_every=3", "tensorboard=false", "seed=3")
+RUNTIMES = {
+    "inprocess": ["runtime.workers=0"],
+    "workers": ["runtime.workers=2"],
+    "flower": ["runtime=flower"],
+    "ray": ["runtime=ray"],
+}
+FILES = ("events.jsonl", "model.npz")
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Of the files of a run, by name."""
+    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest()[:16] for name in FILES}
+
+
+def ran(folder: Path, *words: str) -> dict[str, str]:
+    """The digests of a run; a refusal or failure in words in place of them."""
+    try:
+        fl_app.run(*COMMON, *words, output=folder, progress=False)
+    except (ValueError, RunError) as problem:
+        return {"refused": str(problem).splitlines()[0]}
+    return digests(folder)
+
+
+def collect(algorithms: Sequence[str], runtimes: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Digests by ``ALGORITHM/RUNTIME``; ``resumed`` is the plain run, stopped in the middle."""
+    found = {}
+    with tempfile.TemporaryDirectory() as scratch:
+        for algorithm in algorithms:
+            for runtime in runtimes:
+                folder = Path(scratch) / algorithm / runtime
+                words = [f"algorithm={algorithm}", *RUNTIMES.get(runtime, RUNTIMES["inprocess"])]
+                if runtime == "resumed":
+                    ran(folder, *words, "num_versions=3")
+                    words += ["resume=auto"]
+                found[f"{algorithm}/{runtime}"] = ran(folder, *words)
+            print(algorithm, file=sys.stderr)
+    return found
+
+
+def main() -> int:
+    """Write or check digests."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    task = parser.add_mutually_exclusive_group(required=True)
+    task.add_argument("--write", type=Path, metavar="FILE")
+    task.add_argument("--check", type=Path, metavar="FILE")
+    parser.add_argument("--algorithms", nargs="+", default=ALGORITHMS)
+    parser.add_argument("--runtimes", nargs="+", default=["inprocess", "workers", "resumed"])
+    arguments = parser.parse_args()
+    logging.disable(logging.WARNING)
+    found = collect(arguments.algorithms, arguments.runtimes)
+    if arguments.write:
+        arguments.write.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n")
+        return 0
+    expected = json.loads(arguments.check.read_text())
+    differing = [name for name, value in found.items() if expected.get(name) != value]
+    for name in differing:
+        print(name, "was", expected.get(name), "is", found[name])
+    print(f"{len(found) - len(differing)} of {len(found)} are as they were")
+    return bool(differing)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""How much a cycle of Overlap-FedAvg contracts, beside accuracies over rate and momentum.
+
+    python -m fl_app experiment=overlap_stability hydra.run.dir=FOLDER
+    python -m lab.rack.contraction FOLDER
+
+A cycle moves the model by D(w), the mean displacement of the clients' local training. Near a
+minimum w*, D(w) is about -C (w - w*). Overlap-FedAvg applies a displacement one cycle late, with
+momentum beta: in a direction with the eigenvalue c of C,
+
+    x_{t+1} - x_t = beta (x_t - x_{t-1}) - c x_{t-1},
+
+which has the characteristic polynomial z^2 - (1 + beta) z + beta + c. Both roots lie within the
+unit circle if and only if c < 1 - beta. FedAvg with the same momentum, where nothing is late, is
+stable up to c < 2 (1 + beta).
+
+The largest c is found by power iteration with differences of D, at a model that FedAvg has trained.
+Where local training itself is not stable, small differences grow in it. Then c lies outside of
+[0, 1], and says nothing about momentum.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from omegaconf import DictConfig, OmegaConf
+
+from fl_app.client.build import build_task, build_trainer
+from fl_app.client.trainer import LocalTrainer, initial_vector
+from fl_app.core.types import Order
+
+Model = NDArray[np.float32]
+
+ITERATIONS = 12
+LENGTH = 1e-2  # of a difference; the models have norms of about 10
+RATE, MOMENTUM = "algorithm.client.local_lr", "algorithm.strategy.momentum"
+
+
+def cycle(trainer: LocalTrainer, num_clients: int) -> Callable[[Model], Model]:
+    """D: the mean displacement by examples, with the same batches whenever it is asked."""
+
+    def displacement(model: Model) -> Model:
+        total = np.zeros(model.shape, np.float64)
+        examples = 0
+        for client in range(num_clients):
+            order = Order(
+                number=client,
+                client_id=client,
+                sequence=0,
+                base_version=0,
+                vector=model,
+                config={"local_epochs": 1},
+                sent_at=0.0,
+            )
+            upload = trainer.train(order)
+            total += upload.num_examples * (upload.vector.astype(np.float64) - model)
+            examples += upload.num_examples
+        return (total / examples).astype(np.float32)
+
+    return displacement
+
+
+def contraction(displacement: Callable[[Model], Model], model: Model, seed: int = 0) -> float:
+    """The largest eigenvalue of -dD/dw, by power iteration.
+
+    Args:
+        displacement: D.
+        model: where the derivative is taken, shape ``(d,)``.
+        seed: of the first direction.
+    """
+    here = displacement(model)
+    direction = np.random.default_rng(seed).standard_normal(model.size).astype(np.float32)
+    value = 0.0
+    for _ in range(ITERATIONS):
+        direction /= np.linalg.norm(direction)
+        change = (here - displacement(model + LENGTH * direction)) / LENGTH
+        value = float(change @ direction)
+        direction = change
+    return value
+
+
+def measured(folder: Path, cycles: int, only: float | None = None) -> dict[float, float]:
+    """The contraction for every local rate of an experiment's cells.
+
+    Args:
+        folder: of the experiment.
+        cycles: of FedAvg before the measurement.
+        only: this rate alone; None = every rate.
+    """
+    found: dict[float, float] = {}
+    for path in sorted(folder.glob("*/config.yaml")):
+        config = OmegaConf.load(path)
+        assert isinstance(config, DictConfig)
+        config.algorithm.client.upload = "model"
+        rate = float(config.algorithm.client.local_lr)
+        if rate in found or (only is not None and rate != only):
+            continue
+        task = build_task(config)
+        displacement = cycle(build_trainer(config, task), int(config.num_clients))
+        model, _ = initial_vector(task, int(config.seed))
+        for _ in range(cycles):
+            model = model + displacement(model)
+        found[rate] = contraction(displacement, model)
+        print(f"rate {rate:g}: contraction {found[rate]:.3g}", flush=True)
+    return dict(sorted(found.items()))
+
+
+def draw(folder: Path, found: dict[float, float]) -> Path:
+    """The accuracies over rate and momentum, with the bound 1 - c of a rate as a red line.
+
+    A rate whose contraction lies outside of [0, 1] has no line.
+    """
+    from fl_app.report.grid import write_grid
+    from fl_app.report.reading import read_run
+    from fl_app.report.style import save
+
+    path = folder / "stability.png"
+    figure = write_grid(read_run(folder), (RATE, MOMENTUM), path)
+    axes = figure.axes[0]
+    momenta = [float(text.get_text()) for text in axes.get_yticklabels()]
+    for column, contracts in enumerate(found.values()):
+        if not 0 <= contracts <= 1:
+            continue
+        place = np.interp(1 - contracts, momenta, range(len(momenta)))
+        axes.plot([column - 0.5, column + 0.5], [place, place], color="red", linewidth=2)
+    save(figure, path, tight=True)
+    return path
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Read the command line, measure, print a table and draw."""
+    parser = argparse.ArgumentParser(prog="python -m lab.rack.contraction")
+    parser.add_argument("folder", type=Path, help="of experiment=overlap_stability")
+    parser.add_argument("--cycles", type=int, default=5, help="of FedAvg before (default: 5)")
+    parser.add_argument("--rate", type=float, help="measure this local rate alone; draw nothing")
+    given = parser.parse_args(words)
+    folder: Path = given.folder
+    if not list(folder.glob("*/config.yaml")):
+        parser.error(f"{folder} holds no runs of an experiment")
+    found = measured(folder, given.cycles, given.rate)
+    if not found:
+        parser.error(f"--rate={given.rate:g} is the local rate of no cell in {folder}")
+    print("\n| local rate | contraction c of a cycle | stable below the momentum 1 - c |")
+    print("|---|---|---|")
+    for rate, value in found.items():
+        bound = f"{1 - value:.2f}" if 0 <= value <= 1 else "-"
+        print(f"| {rate:g} | {value:.3g} | {bound} |")
+    if given.rate is None:
+        print(f"figure: {draw(folder, found)}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
