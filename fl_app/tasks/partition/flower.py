@@ -11,7 +11,7 @@ import numpy as np
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
 from datasets import Dataset
-from flwr_datasets import partitioner
+from flwr_datasets import FederatedDataset, partitioner
 
 from fl_app.tasks.partition.base import Indices, Partitioner, make_partition
 
@@ -61,4 +61,4 @@ class FromIndices(partitioner.Partitioner):  # type: ignore[misc]  # it carries 
         return self._num_partitions
 
 
-__all__ = ["Dataset", "FromIndices", "partitioner"]
+__all__ = ["Dataset", "FederatedDataset", "FromIndices", "partitioner"]

@@ -64,7 +64,7 @@ class Stream(IterableDataset[Any]):
         (Stream(), "train is a Stream without len(), and must be a map-style data set: read a str"),
         (TensorDataset(X), "train[0] is a tuple and must be a pair of input and target"),
         ([(X[0], 0), (X[0, :1], 1)], "the inputs of train have different shapes, such as (1,) and"),
-        ([], "x_train has no rows: there is nothing to learn from"),
+        ([], "x_train has the shape (0, 1): its examples hold nothing"),
     ],
 )
 def test_bad_data_sets_are_refused(train: Any, told: str) -> None:
