@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fl_app.tasks.partition import PARTITIONS, Indices, Partitioner
@@ -56,19 +57,16 @@ def given_partition(clients: Any, num_examples: int) -> list[Indices]:
             "each training example, or be a list of index arrays"
         )
     ids = ids.reshape(-1)
-    missing = [row for row, value in enumerate(ids) if value is None or str(value) in ABSENT]
-    if missing:
+    missing = pd.isna(ids)
+    if missing.any():
+        row = missing.argmax()
         raise ValueError(
-            f"clients[{missing[0]}] is {ids[missing[0]]} and must be an id: nobody would have this "
-            "example"
+            f"clients[{row}] is {ids[row]} and must be an id: nobody would have this example"
         )
     if ids.dtype.kind == "O":
         ids = ids.astype(str)
     _, places, sizes = np.unique(ids, return_inverse=True, return_counts=True)
     return np.split(places.argsort(kind="stable"), sizes.cumsum()[:-1])
-
-
-ABSENT = ("nan", "<NA>", "NaT")  # as texts, what NumPy and pandas have for a missing value
 
 
 def _index_arrays(clients: Any) -> Sequence[Any] | None:

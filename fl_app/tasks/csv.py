@@ -6,17 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fl_app.client.backend import TORCH
-from fl_app.tasks.cache import Arrays, cached
+from fl_app.tasks import own_data as own
+from fl_app.tasks.cache import Arrays
 from fl_app.tasks.options import check_own_data
-from fl_app.tasks.own_data import (
-    READER,
-    existing,
-    file_facts,
-    own_task,
-    task_without_data,
-)
 from fl_app.tasks.partition import Partitioner
-from fl_app.tasks.roles import roles_of
 from fl_app.tasks.schema import read_schema
 from fl_app.tasks.sources import reading
 
@@ -82,40 +75,51 @@ def csv(
     """
     check_own_data(path=path, schema=schema, kind=kind, test_share=test_share, missing=missing)
     if path is None:
-        return task_without_data("csv", schema, model, backend)
+        return own.task_without_data("csv", schema, model, backend)
     known = read_schema(schema)
+    rule = known.missing if known else missing or "refuse"
+    files = {"task.path": own.existing(path, "task.path", "file")}
+    if test_path is not None:
+        files["task.test_path"] = own.existing(test_path, "task.test_path", "file")
     by = getattr(partition, "partition_by", None)
-    roles = roles_of(target, inputs, client, ignore, categories, by)
-    train = existing(path, "task.path", "file")
-    test = None if test_path is None else existing(test_path, "task.test_path", "file")
+    given = (target, inputs, client, ignore, categories, by)
 
     def read() -> Arrays:
         # Imported here: it takes a second, and a filled cache does not need it.
-        from fl_app.tasks.columns import encode_table
+        from fl_app.tasks.table import Roles, roles_of
 
-        def table(file: Path, key: str) -> "tuple[pd.DataFrame, str]":
-            return _read(file, key, separator, roles.texts(known)), f"{key}={file}"
+        def part(key: str, used: Roles) -> own.Part:
+            table = _read(files[key], key, separator, roles.texts(known))
+            return own.part_of(table, used, rule, known, f"{key}={files[key]}")
 
-        return encode_table(
-            *table(train, "task.path"),
-            roles,
+        roles = roles_of(*given)
+        train = part("task.path", roles)
+        test = None
+        if test_path is not None:  # nobody owns a row of it, and it needs no other columns
+            names = () if known else tuple(train.inputs)
+            test = part("task.test_path", Roles(roles.target, names))
+        return own.encode(
+            train,
+            test,
             kind=kind,
             test_share=test_share,
-            missing=missing or "refuse",
-            test=None if test is None else table(test, "task.test_path"),
             schema=known,
+            categories=roles.categories,
+            missing=rule,
         )
 
-    files = [file_facts(file) for file in (train, test) if file is not None]
-    places = [place for place, *_ in files]
-    state = (READER, files, roles, kind, test_share, missing, separator, known)
-    return own_task(
+    train = files["task.path"]
+    facts = [own.file_facts(file) for file in files.values()]
+    return own.own_task(
         f"csv-{train.stem}",
-        cached(f"csv-{train.stem}", state, read, private=(places, files)),
+        train,
+        (facts, given, kind, test_share, missing, separator, known),
+        read,
         partition=partition,
         num_clients=num_clients,
         seed=seed,
         model=model,
+        scaling="raw255",
         backend=backend,
     )
 

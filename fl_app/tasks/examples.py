@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.tasks.objective import Classification, Loss, MultiLabel, Objective, Regression
+from fl_app.tasks.schema import KINDS
 
 Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 
-KINDS = ("classification", "multi_label", "regression")
 FEW = 20  # distinct whole numbers that are always taken for classes
 SHOWN = 10  # classes in a message
 TAKEN = (
@@ -57,37 +58,24 @@ def examples_of(
     if (x_test is None) != (y_test is None):
         absent, given = ("x_test", "y_test") if x_test is None else ("y_test", "x_test")
         raise ValueError(f"{absent} is missing: give it with {given}, or neither of them")
-    inputs = _inputs(x_train, "x_train", tokens)
-    y = _raw(y_train, "y_train")
-    _require_lengths(inputs, y, "x_train", "y_train")
+    inputs, y = _pair(x_train, y_train, "train", tokens)
     test_inputs, test_y = None, None
     if x_test is not None:
-        test_inputs, test_y = _inputs(x_test, "x_test", tokens), _raw(y_test, "y_test")
-        _require_lengths(test_inputs, test_y, "x_test", "y_test")
-        if test_inputs.shape[1:] != inputs.shape[1:]:
-            raise ValueError(
-                f"x_test has examples of shape {tuple(test_inputs.shape[1:])}, and must have those "
-                f"of x_train, {tuple(inputs.shape[1:])}: one model takes both"
-            )
+        test_inputs, test_y = _pair(x_test, y_test, "test", tokens)
         if inputs.dtype == torch.float32 and test_inputs.dtype == torch.int64:
             test_inputs = test_inputs.float()
-        if test_inputs.dtype != inputs.dtype:
-            raise ValueError(
-                f"x_test is taken for {test_inputs.dtype}, and must be of the type of x_train, "
-                f"{inputs.dtype}: bytes are pixels, other integers tokens"
-            )
-        if test_y.shape[1:] != y.shape[1:]:
-            raise ValueError(
-                f"y_test has targets of shape {test_y.shape[1:]}, and must have those of y_train, "
-                f"{y.shape[1:]}: one model gives both"
-            )
+        for what, name, own, others in (
+            ("examples", "x", tuple(test_inputs.shape[1:]), tuple(inputs.shape[1:])),
+            ("targets", "y", test_y.shape[1:], y.shape[1:]),
+            ("examples", "x", test_inputs.dtype, inputs.dtype),  # bytes are pixels
+        ):
+            if own != others:
+                raise ValueError(
+                    f"{name}_test has {what} of {own}, and must have those of {name}_train, "
+                    f"{others}: one model takes both"
+                )
     kind = objective or _kind_of(y)
-    if isinstance(kind, str):
-        if kind not in KINDS:
-            raise ValueError(f"objective={kind} must be one of {', '.join(KINDS)}, or an Objective")
-        made = _objective(kind, y, test_y, standardise=loss is None)
-    else:
-        made = kind
+    made = _objective(kind, y, test_y, standardise=loss is None) if isinstance(kind, str) else kind
     targets = _targets(y, "y_train", made)
     if isinstance(made, Classification) and bool((targets == targets.flatten()[0]).all()):
         raise ValueError("y_train has only one class: there would be nothing to tell apart")
@@ -100,6 +88,22 @@ def examples_of(
             raise ValueError(f"metrics has the name {taken[0]!r}, which a run's table has already")
         made = replace(made, metrics=dict(metrics))
     return Examples(inputs, targets, test_inputs, test_targets, made)
+
+
+def _pair(x: Values, y: Values, part: str, tokens: bool) -> tuple[Tensor, NDArray[Any]]:
+    """Inputs and targets of the training or test set, of the same number of examples."""
+    inputs, targets = _inputs(x, f"x_{part}", tokens), _raw(y, f"y_{part}")
+    if len(inputs) != len(targets):
+        raise ValueError(
+            f"y_{part} has {len(targets)} targets and x_{part} {len(inputs)} examples: each "
+            "example needs one"
+        )
+    if inputs.numel() == 0:
+        raise ValueError(
+            f"x_{part} has the shape {tuple(inputs.shape)}: its examples hold nothing; leave out "
+            "x_test and y_test to run without a test set"
+        )
+    return inputs, targets
 
 
 # -- inputs ----------------------------------------------------------------------------------------
@@ -126,29 +130,17 @@ def _tensor(array: NDArray[Any]) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _require_lengths(inputs: Tensor, targets: NDArray[Any], x: str, y: str) -> None:
-    if len(inputs) != len(targets):
-        raise ValueError(
-            f"{y} has {len(targets)} targets and {x} {len(inputs)} examples: each example needs one"
-        )
-    if len(inputs) == 0:
-        remedy = "leave out x_test and y_test to run without a test set" if x == "x_test" else ""
-        raise ValueError(f"{x} has no rows: " + (remedy or "there is nothing to learn from"))
-    if inputs.numel() == 0:
-        raise ValueError(f"{x} has the shape {tuple(inputs.shape)}: its examples hold nothing")
-
-
 # -- targets ---------------------------------------------------------------------------------------
 
 
 def _kind_of(y: NDArray[Any]) -> str:
     """Kind of targets by their type: floating point is numbers, anything else is classes."""
-    flags = y.dtype.kind in "biuf" and bool(((y == 0) | (y == 1)).all())
-    if y.ndim == 2 and y.shape[1] > 1 and flags:
+    several = y.ndim == 2 and y.shape[1] > 1
+    if several and y.dtype.kind in "biuf" and bool(((y == 0) | (y == 1)).all()):
         return "multi_label"
-    if y.dtype.kind == "f" or (y.ndim == 2 and y.shape[1] > 1):
+    if several or y.dtype.kind == "f":
         return "regression"
-    num_distinct = len(_distinct(y, "y_train"))
+    num_distinct = len(np.unique(_classes(y, "y_train")))
     if y.dtype.kind in "iu" and num_distinct > max(FEW, len(y) // 2):
         raise ValueError(
             f"y_train has {num_distinct} different integers in {len(y)} examples: say "
@@ -162,22 +154,19 @@ def _objective(
     kind: str, y: NDArray[Any], test_y: NDArray[Any] | None, *, standardise: bool
 ) -> Objective:
     """The objective of a kind, as large as the targets need it."""
+    if kind not in KINDS:
+        raise ValueError(f"objective={kind} must be one of {', '.join(KINDS)}, or an Objective")
     if kind == "classification":
-        _require_one_dimension(y)
-        found = [_distinct(y, "y_train")] + (
-            [] if test_y is None else [_distinct(test_y, "y_test")]
-        )
-        if len(found[0]) < 2:
-            (only,) = found[0].tolist()
-            raise ValueError(
-                f"y_train has only the class {only!r}: there would be nothing to tell apart"
-            )
-        classes = np.unique(np.concatenate(found)).tolist()
-        return Classification(len(classes), classes=tuple(classes))
+        classes = _classes(y, "y_train")
+        if test_y is not None:
+            classes = np.concatenate([classes, _classes(test_y, "y_test")])
+        names = tuple(np.unique(classes).tolist())
+        return Classification(len(names), classes=names)
     columns = _columns(y, "y_train")
-    if kind == "multi_label" or not standardise:
-        num_outputs = columns.shape[1]
-        return MultiLabel(num_outputs) if kind == "multi_label" else Regression(num_outputs)
+    if kind == "multi_label":
+        return MultiLabel(columns.shape[1])
+    if not standardise:
+        return Regression(columns.shape[1])
     mean, deviation = columns.mean(0, np.float64), columns.std(0, dtype=np.float64)
     deviation = np.where(deviation > 1e-7 * np.abs(mean), deviation, 1.0)  # else it is rounding
     return Regression(len(mean), mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()))
@@ -202,26 +191,20 @@ def _targets(y: NDArray[Any], name: str, objective: Objective) -> Tensor:
 
 def _codes(y: NDArray[Any], name: str, objective: Classification) -> NDArray[np.int64]:
     """Places of the classes among the objective's."""
-    if not objective.classes:  # they are numbers from 0 on
-        codes = _numbers(y, name).astype(np.int64)
-        wrong = y[(codes != y) | (codes < 0) | (codes >= objective.num_outputs)]
-        if wrong.size:
-            raise ValueError(
-                f"{name} has the class {wrong[0]} and must have integers from 0 to "
-                f"{objective.num_outputs - 1}, the classes of the objective"
-            )
-        return np.ascontiguousarray(codes)
-    _require_one_dimension(y)
-    places = {known: place for place, known in enumerate(objective.classes)}
-    distinct, inverse = np.unique(_sortable(y, name), return_inverse=True)
-    unknown = [value for value in distinct.tolist() if value not in places]
-    if unknown:
-        more = ", ..." if len(places) > SHOWN else ""
+    if objective.classes:
+        values, names = _classes(y, name), objective.classes
+        codes = np.asarray(pd.Index(names).get_indexer(values), np.int64)
+        wrong, shown = values[codes < 0], ", ".join(map(repr, names[:SHOWN]))
+    else:  # they are numbers from 0 on, also of sequences
+        known = range(objective.num_outputs)
+        codes = np.ascontiguousarray(_numbers(y, name).astype(np.int64))
+        wrong, shown = y[(codes != y) | ~np.isin(codes, known)], f"0 to {len(known) - 1}"
+    if wrong.size:
         raise ValueError(
-            f"{name} has the class {unknown[0]!r}, which is none of the objective's "
-            f"{', '.join(map(repr, objective.classes[:SHOWN]))}{more}: no output stands for it"
+            f"{name} has the class {wrong[:1].tolist()[0]!r}, which is none of the objective's "
+            f"{shown}{', ...' * (len(objective.classes) > SHOWN)}: no output stands for it"
         )
-    return np.array([places[value] for value in distinct.tolist()], np.int64)[inverse]
+    return codes
 
 
 def _columns(y: NDArray[Any], name: str) -> NDArray[np.float32]:
@@ -235,33 +218,18 @@ def _columns(y: NDArray[Any], name: str) -> NDArray[np.float32]:
     return numbers.reshape(len(y), -1)
 
 
-def _distinct(y: NDArray[Any], name: str) -> NDArray[Any]:
-    return np.unique(_sortable(y, name))
-
-
-def _sortable(y: NDArray[Any], name: str) -> NDArray[Any]:
-    """Classes without missing values; objects as texts."""
-    if y.dtype.kind == "f":
-        _finite(y, name)
-    if y.dtype.kind in "OU":
-        missing = [row for row, value in enumerate(y.flat) if _is_missing(value)]
-        if missing:
-            raise ValueError(f"{name}[{missing[0]}] has no class: fill it in, or remove the row")
-        y = y.astype(str)
-    return y.reshape(-1)
-
-
-def _is_missing(value: object) -> bool:
-    """Whether a value is None, NaN, or what pandas has for them."""
-    return value is None or str(value) in ("nan", "<NA>", "NaT")
-
-
-def _require_one_dimension(y: NDArray[Any]) -> None:
+def _classes(y: NDArray[Any], name: str) -> NDArray[Any]:
+    """Classes, shape ``(n,)``, none of which is missing; objects as texts."""
     if y.ndim > 1 and y.shape[1:] != (1,):
         raise ValueError(
-            f"y_train has the shape {y.shape} and must have (n,): one class for each example; "
+            f"{name} has the shape {y.shape} and must have (n,): one class for each example; "
             "several labels at once are objective='multi_label', with 0 or 1 for each"
         )
+    values = y.reshape(-1)
+    missing = pd.isna(values)
+    if missing.any():
+        raise ValueError(f"{name}[{missing.argmax()}] has no class: fill it in, or remove the row")
+    return values.astype(str) if values.dtype.kind in "OU" else values
 
 
 # -- both ------------------------------------------------------------------------------------------

@@ -1,33 +1,27 @@
 """A task on a data set of Hugging Face's `datasets`, from a folder or from the hub."""
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from tempfile import TemporaryDirectory
+from typing import IO, TYPE_CHECKING, Any
 
 from fl_app.client.backend import TORCH
 from fl_app.core.extras import told_if_missing
-from fl_app.tasks.cache import Arrays, cached
-from fl_app.tasks.labelled_images import encode_images
-from fl_app.tasks.options import check_images, check_options, check_own_data
-from fl_app.tasks.own_data import (
-    READER,
-    file_facts,
-    folder_of,
-    own_task,
-    task_without_data,
-)
+from fl_app.tasks import own_data as own
+from fl_app.tasks.cache import Arrays
+from fl_app.tasks.options import check_images, check_options, check_own_data, image_shape
 from fl_app.tasks.partition import Partitioner
-from fl_app.tasks.pixels import image_shape
-from fl_app.tasks.roles import roles_of
-from fl_app.tasks.schema import read_schema
+from fl_app.tasks.schema import Schema, read_schema
+from fl_app.tasks.sources import said
 
 if TYPE_CHECKING:
-    from flwr_datasets import FederatedDataset
+    from datasets import Dataset, DatasetDict
 
     from fl_app.tasks.own_task import OwnTask
+    from fl_app.tasks.table import Roles
 
 
 def huggingface(
@@ -94,86 +88,207 @@ def huggingface(
     check_images(size=size, channels=channels)
     check_options(scaling=scaling)
     if path is None:
-        return task_without_data("huggingface", schema, model, backend)
+        return own.task_without_data("huggingface", schema, model, backend)
     known = read_schema(schema)
-    by = getattr(partition, "partition_by", None)
-    roles = roles_of(target, inputs, client, ignore, categories, by)
     folder = folder_of(path, "task.path")
+    shape = known.input_shape if known else image_shape(size, channels)
+    by = getattr(partition, "partition_by", None)
+    given = (target, inputs, client, ignore, categories, by)
 
     def read() -> Arrays:
-        # Imported here: it takes seconds, and a filled cache does not need it.
-        with told_if_missing():
-            from fl_app.tasks.dataset_table import loaded
+        from fl_app.tasks.table import roles_of  # loads pandas
 
-        with loaded(path, subset, "task.path", partitioners={}, shuffle=False) as data:
-            where, tests = f"task.path={path}", test_split or "test"
-            train = _part(data, "task.split", split, where)
+        roles = roles_of(*given)
+        with loaded(path, subset, "task.path") as parts:
+            for key, name in (("task.split", split), ("task.test_split", test_split)):
+                if name not in (None, *parts):
+                    raise ValueError(
+                        f"{key}={name} must be a part of {path}, one of {', '.join(parts)}"
+                    )
+            tests = test_split or ("test" if "test" in parts and split != "test" else None)
+            train = _part(parts[split], roles, known, shape, f"task.path={path}, {split}")
             test = None
-            if tests != split:
-                optional = test_split is None
-                test = _part(data, "task.test_split", tests, where, optional=optional)
-            return encode(train, test)
-
-    def encode(train: Any, test: Any) -> Arrays:
-        from fl_app.tasks.dataset_table import as_table, image_column, unread_images
-
-        where, test_where = (f"task.path={path}, {name}" for name in (split, test_split or "test"))
-        of_test = replace(roles, client=None, partition_by=None)
-        column = image_column(train, roles)
-        if column is not None:
-            return encode_images(
-                unread_images(train, column, roles, known, where),
-                test and unread_images(test, column, of_test, known, test_where),
-                shape=image_shape(size, channels),
-                kind=kind,
-                test_share=test_share,
-                schema=known,
-            )
-        from fl_app.tasks.columns import encode_table
-
-        table, own = as_table(train, roles, where, known=known is not None)
-        test_table = test and (as_table(test, roles, test_where, known=True)[0], test_where)
-        return encode_table(
-            table, where, own, kind=kind, test_share=test_share, test=test_table, schema=known
+            if tests is not None:
+                ownerless = replace(roles, client=None, partition_by=None)
+                test = _part(parts[tests], ownerless, known, shape, f"task.path={path}, {tests}")
+        return own.encode(
+            train,
+            test,
+            kind=kind,
+            test_share=test_share,
+            schema=known,
+            categories=roles.categories,
         )
 
-    files = (
-        path
-        if folder is None
-        else [file_facts(f) for f in sorted(folder.rglob("*")) if f.is_file()]
-    )
-    shape = image_shape(size, channels)
-    state = (READER, files, subset, split, test_split, roles, kind, test_share, shape, known)
-    name = f"huggingface-{(folder or Path(path)).resolve().name}"
-    arrays = cached(name, state, read, private=(str((folder or Path(path)).resolve()), files))
-    images = arrays["inputs"].dtype == np.uint8
-    return own_task(
-        name,
-        arrays,
+    files = sorted(folder.rglob("*")) if folder else []
+    facts = [own.file_facts(file) for file in files if file.is_file()]
+    return own.own_task(
+        f"huggingface-{(folder or Path(path)).resolve().name}",
+        folder or path,
+        (facts, path, subset, split, test_split, given, kind, test_share, shape, known),
+        read,
         partition=partition,
         num_clients=num_clients,
         seed=seed,
         model=model,
-        scaling=scaling if images else None,
-        source="own" if folder is not None else "hub",
+        scaling=scaling,
+        source="own" if folder else "hub",
         backend=backend,
     )
 
 
-def _part(
-    data: "FederatedDataset", key: str, name: str, where: str, *, optional: bool = False
-) -> Any:
-    """A part of a data set; None if there is none and it is `optional`.
+def folder_of(path: str, key: str) -> Path | None:
+    """The folder of this name; None = it is the name of a data set on the hub.
 
     Raises:
-        ValueError: it does not exist or is empty.
+        ValueError: it is neither.
     """
-    try:
-        found = data.load_split(name)
-    except ValueError as error:
-        if optional:
-            return None
-        raise ValueError(f"{key}={name} must be a part of {where}: {error}") from error
-    if len(found) == 0:
-        raise ValueError(f"{where} has a part without rows: there is nothing to learn from")
-    return found
+    if Path(path).expanduser().is_dir():
+        return Path(path).expanduser()
+    if path.startswith((".", "/", "~")) or path.count("/") > 1:
+        own.existing(path, key, "folder")  # raises
+    return None
+
+
+@contextmanager
+def loaded(path: str, subset: str | None, key: str) -> Iterator["DatasetDict"]:
+    """The parts of a data set, from a folder or from the hub.
+
+    What `datasets` unpacks of a folder is removed at the end of the context.
+
+    Args:
+        path: a folder that ``save_to_disk`` has written or that holds files of data, or a name on
+            the hub.
+        subset: of a data set that has several.
+        key: what messages call the path.
+
+    Raises:
+        ValueError: the folder cannot be read, or the hub cannot be reached or has no such set.
+    """
+    with told_if_missing():  # it takes seconds to import
+        import datasets
+
+    folder = folder_of(path, key)
+    with TemporaryDirectory(prefix="fl_app-") as made:
+        try:
+            if folder is None:
+                data = datasets.load_dataset(path, subset)
+            elif any((folder / name).exists() for name in ("dataset_dict.json", "state.json")):
+                data = datasets.load_from_disk(folder)
+            else:
+                data = datasets.load_dataset(str(folder), subset, cache_dir=made)
+        except Exception as error:  # libraries raise errors of any type
+            if folder is not None:
+                raise ValueError(
+                    f"{key}={path} must be a folder that save_to_disk has written or that holds "
+                    f"files of data (parquet, csv, json, images), but {said(error)}"
+                ) from error
+            words = f"{path!r}" if subset is None else f"{path!r}, {subset!r}"
+            raise ValueError(
+                f"{key}={path} is no folder here, and cannot be loaded from the Hugging Face hub "
+                f"({said(error)}). With network, this puts it into a folder DIR, for {key}=DIR:\n"
+                f'  python -c "from datasets import load_dataset as load; load({words})'
+                ".save_to_disk('DIR')\""
+            ) from error
+        yield data if isinstance(data, dict) else datasets.DatasetDict(train=data)
+
+
+def stored_images(data: "Dataset", column: str, where: str) -> list[tuple[str, Path | IO[bytes]]]:
+    """The images of a column as they are stored, each with what messages call it."""
+    import datasets
+
+    stored = data.cast_column(column, datasets.Image(decode=False))[column]
+    return [
+        (
+            f"{where}, row {row}",
+            io.BytesIO(image["bytes"]) if image["bytes"] else Path(image["path"]),
+        )
+        for row, image in enumerate(stored, 1)
+    ]
+
+
+def _part(
+    data: "Dataset", roles: "Roles", schema: Schema | None, shape: Sequence[int], where: str
+) -> own.Part:
+    """The examples of one part of a data set.
+
+    Raises:
+        ValueError: a column is missing or cannot be an input, or an image cannot be read.
+    """
+    import datasets
+
+    from fl_app.tasks.pictures import decode
+
+    images = [name for name, kind in data.features.items() if isinstance(kind, datasets.Image)]
+    if roles.inputs is None and images:
+        roles = replace(roles, inputs=tuple(images))
+    inputs = roles.inputs or ()
+    image = next((name for name in images if name in inputs), None)
+    if image is not None and len(inputs) > 1:
+        raise ValueError(
+            f"task.inputs={list(inputs)} must be one column of images, or columns of numbers and "
+            "texts: the model takes one kind"
+        )
+    used = {*roles.target, *inputs, *(schema.targets if schema else ())}
+    used |= {name for name in (roles.client, roles.partition_by) if name}
+    if not inputs:  # all columns may be some
+        used |= {*data.column_names} - {*roles.ignore}
+    names = [name for name in data.column_names if name in used and name not in images]
+    table, made = _table(data, names, where, needed=schema is None)
+    if image is not None:
+        table[image] = True  # so that it is there; images have no missing values
+    roles = replace(
+        roles,
+        target=tuple(new for old in roles.target for new in made.get(old, [old])),
+        inputs=tuple(new for old in inputs for new in made.get(old, [old])) or None,
+        ignore=tuple(name for name in roles.ignore if name not in data.column_names),
+    )
+    part = own.part_of(table, roles, "refuse", schema, where)
+    if image is None:
+        return part
+    return replace(part, inputs=decode(stored_images(data, image, where), shape))
+
+
+def _table(
+    data: "Dataset", names: Sequence[str], where: str, *, needed: bool
+) -> tuple[Any, dict[str, list[str]]]:
+    """Columns as a table, and what takes the place of a column of lists: one for each entry.
+
+    Args:
+        data: one part of a data set.
+        names: of the columns.
+        where: the data, for messages.
+        needed: whether a column that has no place in a table is an error; else it is left out.
+
+    Raises:
+        ValueError: a column is needed and has no place in a table.
+    """
+    import pandas as pd
+
+    from fl_app.tasks.items import column_of, label_names
+
+    table: dict[str, Any] = {}
+    made: dict[str, list[str]] = {}
+    for name in names:
+        try:
+            values = column_of(data, name)
+            first = values.flat[0] if values.size else None
+            if values.ndim > 2 or values.dtype.kind in "mM" or isinstance(first, dict | bytes):
+                raise ValueError(f"the column {name!r} has the type {data.features[name]}")
+        except ValueError as error:
+            if not needed:
+                continue
+            raise ValueError(
+                f"{where}: {error}; a table has numbers, texts, classes, lists of classes, and "
+                f"lists of numbers of one length: leave it out with task.ignore=[{name}]"
+            ) from error
+        if values.ndim == 1:
+            table[name] = values
+            continue
+        labels = label_names(data, name)
+        places = [f"[{place}]" for place in range(values.shape[1])]
+        made[name] = [
+            f"{name}{end}" for end in (places if labels is None else map(".{}".format, labels))
+        ]
+        table |= dict(zip(made[name], values.T, strict=True))
+    return pd.DataFrame(table), made

@@ -4,22 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fl_app.client.backend import TORCH
-from fl_app.tasks.cache import Arrays, cached
-from fl_app.tasks.labelled_images import Images, encode_images
-from fl_app.tasks.options import check_images, check_options, check_own_data
-from fl_app.tasks.own_data import (
-    READER,
-    existing,
-    file_facts,
-    own_task,
-    task_without_data,
-)
+from fl_app.tasks import own_data as own
+from fl_app.tasks.cache import Arrays
+from fl_app.tasks.options import check_images, check_options, check_own_data, image_shape
 from fl_app.tasks.partition import Partitioner
-from fl_app.tasks.pixels import image_shape, is_image
-from fl_app.tasks.schema import Schema, read_schema
+from fl_app.tasks.schema import read_schema
+from fl_app.tasks.vision import torchvision
 
 if TYPE_CHECKING:
     from fl_app.tasks.own_task import OwnTask
@@ -74,36 +65,29 @@ def image_folder(
     check_images(size=size, channels=channels)
     check_options(scaling=scaling, augment=augment)
     if path is None:
-        return task_without_data("image_folder", schema, model, backend)
+        return own.task_without_data("image_folder", schema, model, backend)
     known = read_schema(schema)
-    shape = image_shape(size, channels)
-    root = existing(path, "task.path", "folder")
-    parts = {name: root / name for name in ("train", "test") if (root / name).is_dir()}
-    train = _images(parts.get("train", root), known)
-    test = _images(parts["test"], known) if len(parts) == 2 else None
+    root = own.existing(path, "task.path", "folder")
+    shape = known.input_shape if known else image_shape(size, channels)
+    parted = all((root / name).is_dir() for name in ("train", "test"))
+    folders = [root / "train", root / "test"] if parted else [root]
 
     def read() -> Arrays:
-        return encode_images(
-            _unread(train, f"task.path={root}", bool(client)),
-            None if test is None else _unread(test, f"task.path={root}/test", False),
-            shape=shape,
-            kind="classification",
-            test_share=test_share,
-            schema=known,
+        parts = [_part(folder, shape) for folder in folders]
+        if not client:
+            parts = [own.Part(part.where, part.inputs, part.targets) for part in parts]
+        test = parts[1] if parted else None
+        return own.encode(
+            parts[0], test, kind="classification", test_share=test_share, schema=known
         )
 
-    files = [
-        [(*labels, *file_facts(file)) for labels, file in found] for found in (train, test or [])
-    ]
-    state = (READER, files, shape, test_share, bool(client), known)
-    return own_task(
-        f"image_folder-{root.resolve().name}",
-        cached(
-            f"image_folder-{root.resolve().name}",
-            state,
-            read,
-            private=(str(root.resolve()), files),
-        ),
+    files = [own.file_facts(file) for file in sorted(root.rglob("*")) if file.is_file()]
+    name = f"image_folder-{root.resolve().name}"
+    return own.own_task(
+        name,
+        root,
+        (files, shape, test_share, bool(client), known),
+        read,
         partition=partition,
         num_clients=num_clients,
         seed=seed,
@@ -114,49 +98,37 @@ def image_folder(
     )
 
 
-# Client ("" = unknown) and class of an image, and its file.
-Labelled = list[tuple[tuple[str, str], Path]]
+def _part(root: Path, shape: Sequence[int]) -> own.Part:
+    """All images below a folder, decoded.
 
+    Args:
+        root: the folder.
+        shape: of the model's images.
 
-def _images(root: Path, schema: Schema | None) -> Labelled:
-    """All images below a folder, in the order of their paths."""
+    Raises:
+        ValueError: its layout is another, or an image cannot be read.
+    """
+    import pandas as pd
+
+    from fl_app.tasks.pictures import decode
+
+    where = f"task.path={root}"
     folders = _folders(root)
     deep = [folder for folder in folders if _folders(folder)]
     if not folders or len(deep) not in (0, len(folders)):
         flat = next((folder for folder in folders if folder not in deep), root)
-        raise ValueError(f"task.path={root} must hold {LAYOUT}, and {flat} has no folders in it")
-    found: Labelled = []
-    for folder in folders:
-        inner = _folders(folder) if deep else [folder]
-        owner = folder.name if deep else ""
-        own = [((owner, label.name), file) for label in inner for file in _files(label)]
-        # A class of the schema may be missing here.
-        if not own and (deep or schema is None):
-            raise ValueError(
-                f"task.path={root}: {folder} holds no images (.png, .jpg, ...): there would be a "
-                f"{'client' if deep else 'class'} without examples; remove it or put images into it"
-            )
-        found += own
+        raise ValueError(f"{where} must hold {LAYOUT}, and {flat} has no folders in it")
+    found = []
+    for owner in folders if deep else [root]:
+        images = torchvision().datasets.ImageFolder(owner, allow_empty=True)
+        named = ((file, images.classes[label], owner.name) for file, label in images.samples)
+        found += [row for row in named if not row[1].startswith(".")]
     if not found:
-        raise ValueError(f"task.path={root} holds no images (.png, .jpg, ...): there are no data")
-    return found
+        raise ValueError(f"{where} holds no images (.png, .jpg, ...): there are no data")
+    table = pd.DataFrame(found, columns=["file", "class", "owner"])
+    inputs = decode([(file, Path(file)) for file in table["file"]], shape)
+    return own.Part(where, inputs, table[["class"]], table["owner"] if deep else None)
 
 
 def _folders(root: Path) -> list[Path]:
     return sorted(path for path in root.iterdir() if path.is_dir() and path.name[0] != ".")
-
-
-def _files(folder: Path) -> list[Path]:
-    if inner := _folders(folder):
-        raise ValueError(f"task.path must hold {LAYOUT}: {inner[0]} lies one folder too deep")
-    return sorted(path for path in folder.iterdir() if is_image(path))
-
-
-def _unread(found: Labelled, where: str, owned: bool) -> Images:
-    owners, labels = (np.array(names, object) for names in zip(*(n for n, _ in found), strict=True))
-    return Images(
-        files=[(str(file), file) for _, file in found],
-        targets={"class": labels},
-        where=where,
-        owners=owners if owned and owners[0] else None,
-    )

@@ -1,4 +1,4 @@
-"""Public image sets: their files, how to read them, and a stand-in of each shape.
+"""Public image sets: where they are, how torchvision reads them, and a stand-in of each shape.
 
 Local files are laid out as torchvision's classes leave them. MNIST's writers come from QMNIST's
 labels, if those exist. EMNIST's images are transposed, as in its files.
@@ -6,7 +6,7 @@ labels, if those exist. EMNIST's images are transposed, as in its files.
 
 import gzip
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from math import prod
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
@@ -78,123 +77,61 @@ def arrays_of(
     return arrays | {"moments": moments(arrays["train_inputs"])}
 
 
-# -- local files -----------------------------------------------------------------------------------
+# -- local files, and the hub ----------------------------------------------------------------------
 
 
-def read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
-    """The array of bytes with `ndim` dimensions in a file of MNIST's format."""
-    with reading(path, f"an IDX file of bytes in {ndim} dimension{'s' * (ndim > 1)}"):
-        data = path.read_bytes()
-        if data[:4] != bytes([0, 0, 8, ndim]):
-            raise ValueError(
-                f"it begins with {data[:4].hex() or 'nothing'} instead of 000008{ndim:02x}"
-            )
-        shape = np.frombuffer(data, ">u4", ndim, offset=4).astype(int)
-        values = np.frombuffer(data, np.uint8, offset=4 + 4 * ndim)
-        if values.size != shape.prod():
-            raise ValueError(f"it has {values.size} bytes for a shape of {tuple(shape.tolist())}")
-        return values.reshape(shape)
-
-
-def _read_grey(folder: str, prefixes: tuple[str, str], num_classes: int, root: Path) -> Arrays:
-    pairs = []
-    for prefix in prefixes:
-        images, labels = (
-            root / folder / "raw" / f"{prefix}-{what}-ubyte"
-            for what in ("images-idx3", "labels-idx1")
-        )
-        pairs.append((read_idx(images, 3), read_idx(labels, 1)))
-        with reading(labels, f"labels from 0 to {num_classes - 1}, one of each image"):
-            _check_labels(*pairs[-1], num_classes)
+def _read(
+    kind: str, shape: tuple[int, int, int], num_classes: int, options: dict[str, str], root: Path
+) -> Arrays:
+    """Arrays of a set that torchvision's class `kind` holds in memory."""
+    make = getattr(torchvision().datasets, kind)
+    train, test = (make(root, train=train, **options) for train in (True, False))
+    pairs = [(np.asarray(part.data), np.asarray(part.targets)) for part in (train, test)]
+    if shape[0] == 3:
+        pairs = [(images.transpose(0, 3, 1, 2), targets) for images, targets in pairs]
     owners = None
-    if folder == "MNIST" and (root / QMNIST_LABELS).exists():
+    if kind == "MNIST" and (root / QMNIST_LABELS).exists():
         with reading(root / QMNIST_LABELS, "QMNIST's rows of 8 integers, compressed by gzip"):
             rows = np.frombuffer(gzip.decompress((root / QMNIST_LABELS).read_bytes()), ">i4")
             rows = rows[3:].reshape(-1, 8)
             if not np.array_equal(rows[:, 0], pairs[0][1]):
                 raise ValueError("its labels are not MNIST's")
         owners = rows[:, 2]
-    train, test = pairs
-    return arrays_of((1, 28, 28), num_classes, train, test, owners)
-
-
-def _check_labels(images: NDArray[Any], labels: NDArray[Any], num_classes: int) -> None:
-    if len(images) != len(labels) or len(images) == 0:
-        raise ValueError(f"there are {len(images)} images and {len(labels)} labels")
-    if labels.min() < 0 or labels.max() >= num_classes:
-        raise ValueError(f"they are from {labels.min()} to {labels.max()}")
-
-
-def _read_cifar(kind: str, num_classes: int, root: Path) -> Arrays:
-    make = getattr(torchvision().datasets, kind)
-    files = [*make.train_list, *make.test_list, (make.meta["filename"], make.meta["md5"])]
-    _check_md5((root / make.base_folder / name, md5) for name, md5 in files)
-    sets = [make(root, train=train, download=False) for train in (True, False)]
-    train, test = ((np.asarray(s.data).transpose(0, 3, 1, 2), s.targets) for s in sets)
-    return arrays_of((3, 32, 32), num_classes, train, test)
-
-
-def _check_md5(files: Iterable[tuple[Path, str | None]]) -> None:
-    """Check each file's MD5, and name the damaged file, which torchvision would not."""
-    calculate_md5 = torchvision().datasets.utils.calculate_md5
-    for path, md5 in files:
-        with reading(path, f"the published file, with MD5 {md5}"):
-            if md5 is not None and (found := calculate_md5(path)) != md5:
-                raise ValueError(f"its MD5 is {found}")
+    return arrays_of(shape, num_classes, pairs[0], pairs[1], owners)
 
 
 def _read_celeba(root: Path) -> Arrays:
+    from fl_app.tasks.pictures import decode
+
     CelebA = torchvision().datasets.CelebA
-    listed = ((root / "celeba" / name, md5) for _, md5, name in CelebA.file_list)
-    _check_md5((path, md5) for path, md5 in listed if path.suffix == ".txt")
-    train, test = (CelebA(root, split=split, download=False) for split in ("train", "test"))
+    train, test = (CelebA(root, split=split) for split in ("train", "test"))
     column = train.attr_names.index(CELEBA_TARGET)
-    folder = root / "celeba" / "img_align_celeba"
+    shape = (3, 84, 84)
 
     def pair(faces: Any) -> tuple[Any, Any]:
-        return _decoded([folder / name for name in faces.filename], 84), faces.attr[:, column]
+        files = [root / "celeba" / "img_align_celeba" / name for name in faces.filename]
+        return decode([(str(file), file) for file in files], shape), faces.attr[:, column]
 
-    return arrays_of((3, 84, 84), 2, pair(train), pair(test), train.identity)
+    return arrays_of(shape, 2, pair(train), pair(test), train.identity)
 
 
 def _read_tiny_imagenet(root: Path) -> Arrays:
-    base = root / "tiny-imagenet-200"
-    with reading(base / "wnids.txt", "the names of the classes' folders in train"):
-        names = (base / "wnids.txt").read_text(encoding="utf-8").split()
-        for name in names:
-            if not (base / "train" / name).is_dir():
-                raise ValueError(f"there is no folder {name!r:.40}")
-    places = {name: label for label, name in enumerate(sorted(names))}
-    train = [(p, places[n]) for n in names for p in sorted((base / "train" / n).rglob("*.JPEG"))]
+    from fl_app.tasks.pictures import decode
+
+    base, shape = root / "tiny-imagenet-200", (3, 64, 64)
+    names = (base / "wnids.txt").read_text(encoding="utf-8").split()
+    found = torchvision().datasets.ImageFolder(base / "train")
+    train = sorted(found.samples, key=lambda sample: names.index(found.classes[sample[1]]))
     table = base / "val" / "val_annotations.txt"
     with reading(table, "a line with an image's name, a tab and a class of wnids.txt for each"):
         rows = [row.split("\t") for row in table.read_text(encoding="utf-8").splitlines()]
-        test = [(base / "val" / "images" / row[0], places[row[1]]) for row in rows]
+        images = base / "val" / "images"
+        test = [(str(images / row[0]), found.class_to_idx[row[1]]) for row in rows]
 
-    def pair(images: list[tuple[Path, int]]) -> tuple[Any, Any]:
-        return _decoded([path for path, _ in images], 64), [label for _, label in images]
+    def pair(samples: list[tuple[str, int]]) -> tuple[Any, Any]:
+        return decode([(f, Path(f)) for f, _ in samples], shape), [label for _, label in samples]
 
-    return arrays_of((3, 64, 64), 200, pair(train), pair(test))
-
-
-def _decoded(images: Sequence[Any], side: int) -> NDArray[np.uint8]:
-    """Colour images, from paths or PIL images, scaled to shape ``(n, 3, side, side)``."""
-    from PIL import Image
-
-    decoded = np.empty((len(images), 3, side, side), np.uint8)
-    for place, image in enumerate(images):
-        if isinstance(image, Path):
-            with reading(image, "an image"):
-                image = Image.open(image).convert("RGB")
-        else:
-            image = image.convert("RGB")
-        if image.size != (side, side):
-            image = image.resize((side, side), Image.Resampling.BILINEAR)
-        decoded[place] = np.asarray(image).transpose(2, 0, 1)
-    return decoded
-
-
-# -- the hub ---------------------------------------------------------------------------------------
+    return arrays_of(shape, 200, pair(train), pair(test))
 
 
 def _from_hub(
@@ -211,15 +148,14 @@ def _from_hub(
 
     `image`, `label` and `owner` name its columns.
     """
+    from fl_app.tasks.huggingface import stored_images
+    from fl_app.tasks.pictures import decode
 
-    def pair(split: Any) -> tuple[Any, Any]:
-        column = split[image]
-        if shape[0] == 1:
-            return np.array([np.asarray(i.convert("L")) for i in column]), split[label]
-        return _decoded(column, shape[1]), split[label]
+    def pair(name: str) -> tuple[Any, Any]:
+        return decode(stored_images(splits[name], image, name), shape), splits[name][label][:]
 
-    owners = None if owner is None else splits["train"][owner]
-    return arrays_of(shape, num_classes, pair(splits["train"]), pair(splits[test]), owners)
+    owners = None if owner is None else splits["train"][owner][:]
+    return arrays_of(shape, num_classes, pair("train"), pair(test), owners)
 
 
 # -- stand-ins -------------------------------------------------------------------------------------
@@ -255,140 +191,84 @@ def _image_set(
     name: str,
     shape: tuple[int, int, int],
     num_classes: int,
-    files: Iterable[str],
-    read: Callable[[Path], Arrays],
+    folder: str,
     command: str,
-    hub: tuple[str, str | None, dict[str, Any]] | None,
-    optional: tuple[str, ...] = (),
+    read: Callable[[Path], Arrays],
+    hub: str | None = None,
+    subset: str | None = None,
+    optional: str | None = None,
+    **columns: str,
 ) -> ImageSet:
-    return ImageSet(
-        shape,
-        num_classes,
-        DataSet(
-            name=name,
-            files=tuple(files),
-            optional=optional,
-            read=read,
-            hub=None
-            if hub is None
-            else Hub(hub[0], partial(_from_hub, shape, num_classes, **hub[2]), hub[1]),
-            stand_in=partial(_stand_in, name, shape, num_classes),
-            command=command,
-        ),
+    convert = partial(_from_hub, shape, num_classes, **columns)
+    data = DataSet(
+        name=name,
+        folder=folder,
+        read=read,
+        hub=None if hub is None else Hub(hub, convert, subset),
+        stand_in=partial(_stand_in, name, shape, num_classes),
+        command=command,
+        optional=optional,
     )
+    return ImageSet(shape, num_classes, data)
 
 
-def _fetch(kind: str, options: str = "train=t", values: str = "(True, False)") -> str:
+def _of_torchvision(
+    name: str,
+    kind: str,
+    num_classes: int,
+    folder: str,
+    hub: str | None = None,
+    split: str | None = None,
+    **settings: str,
+) -> ImageSet:
+    """A set that torchvision's class `kind` holds in memory."""
+    shape = (3, 32, 32) if kind.startswith("CIFAR") else (1, 28, 28)
+    options = {} if split is None else {"split": split}
+    command = _fetch(kind, "".join(f"{key}='{value}', " for key, value in options.items()))
+    read = partial(_read, kind, shape, num_classes, options)
+    return _image_set(name, shape, num_classes, folder, command, read, hub, **settings)
+
+
+def _fetch(
+    kind: str, options: str = "", parts: str = "train=t", values: str = "True, False"
+) -> str:
     """A command with which torchvision downloads and unpacks its files into DIR."""
     return (
         'python -c "from fl_app.tasks.vision import torchvision as v; '
-        f"[v().datasets.{kind}('DIR', {options}, download=True) for t in {values}]\""
+        f"[v().datasets.{kind}('DIR', {options}{parts}, download=True) for t in ({values},)]\""
     )
 
 
-def _idx(folder: str, prefixes: tuple[str, str]) -> list[str]:
-    return [
-        f"{folder}/raw/{prefix}-{what}-ubyte"
-        for prefix in prefixes
-        for what in ("images-idx3", "labels-idx1")
-    ]
-
-
-IMAGE_SETS: dict[str, ImageSet] = {
-    "mnist": _image_set(
-        "mnist",
-        (1, 28, 28),
-        10,
-        _idx("MNIST", ("train", "t10k")),
-        partial(_read_grey, "MNIST", ("train", "t10k"), 10),
-        _fetch("MNIST"),
-        ("ylecun/mnist", None, {}),
-        optional=(QMNIST_LABELS,),
+_ALL = [
+    _of_torchvision(
+        "mnist", "MNIST", 10, "MNIST/raw", "ylecun/mnist", optional=str(Path(QMNIST_LABELS).parent)
     ),
-    "fashion_mnist": _image_set(
-        "fashion_mnist",
-        (1, 28, 28),
-        10,
-        _idx("FashionMNIST", ("train", "t10k")),
-        partial(_read_grey, "FashionMNIST", ("train", "t10k"), 10),
-        _fetch("FashionMNIST"),
-        ("zalando-datasets/fashion_mnist", None, {}),
+    _of_torchvision(
+        "fashion_mnist", "FashionMNIST", 10, "FashionMNIST/raw", "zalando-datasets/fashion_mnist"
     ),
-    **{
-        f"emnist_{split}": _image_set(
-            f"emnist_{split}",
-            (1, 28, 28),
-            num_classes,
-            _idx("EMNIST", (f"emnist-{split}-train", f"emnist-{split}-test")),
-            partial(
-                _read_grey,
-                "EMNIST",
-                (f"emnist-{split}-train", f"emnist-{split}-test"),
-                num_classes,
-            ),
-            _fetch("EMNIST", f"split='{split}', train=t"),
-            None,
-        )
+    *(
+        _of_torchvision(f"emnist_{split}", "EMNIST", num_classes, "EMNIST/raw", split=split)
         for split, num_classes in (("byclass", 62), ("balanced", 47), ("mnist", 10))
-    },
-    "cifar10": _image_set(
-        "cifar10",
-        (3, 32, 32),
-        10,
-        [
-            f"cifar-10-batches-py/{name}"
-            for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta")
-        ],
-        partial(_read_cifar, "CIFAR10", 10),
-        _fetch("CIFAR10"),
-        ("uoft-cs/cifar10", None, {"image": "img"}),
     ),
-    "cifar100": _image_set(
-        "cifar100",
-        (3, 32, 32),
-        100,
-        [f"cifar-100-python/{name}" for name in ("train", "test", "meta")],
-        partial(_read_cifar, "CIFAR100", 100),
-        _fetch("CIFAR100"),
-        ("uoft-cs/cifar100", None, {"image": "img", "label": "fine_label"}),
+    _of_torchvision(
+        "cifar10", "CIFAR10", 10, "cifar-10-batches-py", "uoft-cs/cifar10", image="img"
     ),
-    "celeba": _image_set(
-        "celeba",
-        (3, 84, 84),
-        2,
-        [
-            f"celeba/{name}"
-            for name in (
-                "img_align_celeba",
-                "list_attr_celeba.txt",
-                "identity_CelebA.txt",
-                "list_bbox_celeba.txt",
-                "list_landmarks_align_celeba.txt",
-                "list_eval_partition.txt",
-            )
-        ],
-        _read_celeba,
-        _fetch("CelebA", "split='all'", "[0]"),
-        (
-            "flwrlabs/celeba",
-            "img_align+identity+attr",
-            {"label": CELEBA_TARGET, "owner": "celeb_id"},
-        ),
+    _of_torchvision(
+        "cifar100", "CIFAR100", 100, "cifar-100-python", "uoft-cs/cifar100", image="img",
+        label="fine_label",
     ),
-    "tiny_imagenet": _image_set(
-        "tiny_imagenet",
-        (3, 64, 64),
-        200,
-        [
-            f"tiny-imagenet-200/{name}"
-            for name in ("wnids.txt", "train", "val/images", "val/val_annotations.txt")
-        ],
-        _read_tiny_imagenet,
+    _image_set(
+        "celeba", (3, 84, 84), 2, "celeba", _fetch("CelebA", "split='all'", "", "0"), _read_celeba,
+        "flwrlabs/celeba", "img_align+identity+attr", label=CELEBA_TARGET, owner="celeb_id",
+    ),
+    _image_set(
+        "tiny_imagenet", (3, 64, 64), 200, "tiny-imagenet-200",
         "cd DIR && curl -O http://cs231n.stanford.edu/tiny-imagenet-200.zip "
         "&& unzip -q tiny-imagenet-200.zip",
-        ("zh-plus/tiny-imagenet", None, {"test": "valid"}),
+        _read_tiny_imagenet, "zh-plus/tiny-imagenet", test="valid",
     ),
-}
+]  # fmt: skip
+IMAGE_SETS = {images.data.name: images for images in _ALL}
 
 
 def image_set(data: str, split: str | None = None) -> ImageSet:

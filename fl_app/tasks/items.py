@@ -112,7 +112,7 @@ def read_columns(data: Any, inputs: str | Sequence[str], target: str) -> tuple[A
 
 
 def column_of(data: Any, name: str) -> Array:
-    """A column of a `datasets.Dataset`, shape ``(n, ...)``.
+    """A column of a `datasets.Dataset`, shape ``(n, ...)``; classes are given by their names.
 
     Raises:
         ValueError: there is none of this name, its values differ in shape, or a class is missing.
@@ -122,19 +122,15 @@ def column_of(data: Any, name: str) -> Array:
     feature, column = data.features[name], data.select_columns([name])
     if type(feature).__name__ == "Image":
         return _stacked([_array(row[name]) for row in column], f"images of the column {name!r}")
-    labels = getattr(getattr(feature, "feature", None), "names", None)
-    if labels:  # lists of classes
+    if labels := label_names(data, name):
         rows = column.with_format(None)[:][name]
         return np.array([[place in row for place in range(len(labels))] for row in rows])
-    classes = class_names(data, name)
-    if classes is not None:
+    if classes := class_names(data, name):
         rows = column.with_format(None)[:][name]
         codes = np.array([-1 if row is None else row for row in rows], np.int64)
-        missing = np.flatnonzero(codes < 0)
-        if missing.size:
-            raise ValueError(
-                f"the column {name!r} has no class in row {missing[0]}: remove such rows"
-            )
+        if (codes < 0).any():
+            row = int((codes < 0).argmax()) + 1
+            raise ValueError(f"the column {name!r} has no class in row {row}: remove such rows")
         return np.array(classes)[codes]
     values = column.with_format("numpy")[:][name]
     array = values if isinstance(values, np.ndarray) else np.asarray(values, object)
@@ -149,16 +145,20 @@ def class_names(data: Any, name: str) -> list[str] | None:
     return names
 
 
+def label_names(data: Any, name: str) -> list[str] | None:
+    """Names of the classes that a column of lists holds; None = it holds something else."""
+    names: list[str] | None = getattr(getattr(data.features[name], "feature", None), "names", None)
+    return names
+
+
 def _array(value: Any) -> Any:
     """A value as an array, images with their channels first."""
     if isinstance(value, Tensor):
         return value.detach().cpu().numpy()
     if hasattr(value, "getbands"):  # an image of PIL
-        from fl_app.tasks.pixels import pixels_of  # loads PIL
+        from fl_app.tasks.pictures import pixels_of  # loads PIL
 
-        grey = value.mode in ("1", "L") or value.mode.startswith("I;16")
-        pixels = pixels_of(value, "L" if grey else "RGB")
-        return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        return pixels_of(value, "L" if value.mode in ("1", "L", "I;16") else "RGB")
     return np.asarray(value)
 
 

@@ -196,3 +196,9 @@ def check_images(*, size: int | Sequence[int], channels: int) -> None:
         "there would be no image",
     )
     require(channels in (1, 3), "task.channels", channels, "1 (grey) or 3 (colours)", "unknown")
+
+
+def image_shape(size: int | Sequence[int], channels: int) -> tuple[int, int, int]:
+    """(channels, height, width) from the values of the configuration."""
+    height, width = (size, size) if isinstance(size, int) else (size[0], size[-1])
+    return channels, height, width

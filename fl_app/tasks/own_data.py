@@ -1,8 +1,8 @@
 """Tasks on data of the user's own: what their readers share."""
 
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
 from pathlib import Path
@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from fl_app.client.backend import TORCH
 from fl_app.core.errors import require
-from fl_app.tasks.cache import Arrays
-from fl_app.tasks.held_out import held_out
+from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.moments import moments
 from fl_app.tasks.options import FLAT_MODELS, USUAL_CLIENTS
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
@@ -22,46 +21,252 @@ from fl_app.tasks.parts import Parts, parts_of
 from fl_app.tasks.schema import Schema, read_schema
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from fl_app.tasks.own_task import OwnTask
+    from fl_app.tasks.table import Roles
+
+READER = 3  # of what the cache holds of a user's data; a new number makes old entries invalid
+STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
 
 log = logging.getLogger(__name__)
 
-READER = 2  # of what the cache holds of a user's data; a new number makes old entries invalid
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Examples for training or for testing, as a reader finds them.
+
+    Attributes:
+        where: the data, for messages.
+        inputs: columns of a table, n rows; or an array of shape ``(n, ...)``, whose bytes in four
+            dimensions are images.
+        targets: target columns, n rows.
+        owners: whose each example is, n values; None = nobody's.
+        column: values by which a partition distributes the examples, n of them; None = none.
+        left_out: rows that lack a value.
+    """
+
+    where: str
+    inputs: "pd.DataFrame | NDArray[Any]"
+    targets: "pd.DataFrame"
+    owners: "pd.Series | None" = None
+    column: "pd.Series | None" = None
+    left_out: int = 0
+
+
+def part_of(
+    table: "pd.DataFrame", roles: "Roles", missing: str, schema: Schema | None, where: str
+) -> Part:
+    """The examples in the rows of a table.
+
+    Raises:
+        ValueError: a column or a value is missing.
+    """
+    from fl_app.tasks.table import completed  # loads pandas, which takes a second
+
+    inputs, targets = roles.resolve(table, schema, where)
+    told = [name for name in (roles.client, roles.partition_by) if name]
+    whole = completed(table, inputs, [*targets, *told], missing, where)
+    owners, column = (whole[name] if name else None for name in (roles.client, roles.partition_by))
+    left_out = len(table) - len(whole)
+    return Part(where, whole[inputs], whole[targets], owners, column, left_out)
+
+
+def encode(
+    train: Part,
+    test: Part | None,
+    *,
+    kind: str,
+    test_share: float,
+    schema: Schema | None,
+    categories: Sequence[str] = (),
+    missing: str = "refuse",
+    scaling: str = "standardised",
+) -> Arrays:
+    """Arrays of a task, and its schema in bytes, from what a reader has found.
+
+    Args:
+        train: examples for training.
+        test: examples for testing; None = a share of `train`.
+        kind: as of `fl_app.tasks.targets.fit_targets`.
+        test_share: this share, in [0, 1).
+        schema: states the encoding; None = it is fitted to the training examples.
+        categories: columns of a table whose numbers are names.
+        missing: one of `fl_app.tasks.schema.MISSING`, for a new schema.
+        scaling: of arrays that are no images.
+
+    Raises:
+        ValueError: inputs or targets cannot be encoded, or there are too few examples.
+    """
+    from fl_app.tasks.table import codes_of, fit_columns, in_order, names_of
+    from fl_app.tasks.targets import encode_targets, fit_targets
+
+    where = train.where
+    if schema is None:
+        kind, outputs = fit_targets(train.targets, kind, where)
+    else:
+        kind, outputs = schema.kind, schema.outputs
+    targets = encode_targets(train.targets, kind, outputs, where)
+    owners = None
+    if train.owners is not None:
+        owners = codes_of(train.owners, in_order(names_of(train.owners)), where)
+    if owners is not None:
+        groups = owners
+    else:
+        groups = targets if kind == "classification" else np.zeros(len(targets), np.int64)
+    tested = choose_test(groups, 0 if test else test_share, where)
+    if schema is None:
+        names = tuple(map(str, train.targets))
+        schema = Schema(kind, (1,), outputs, names, missing=missing)
+        if kind == "regression":
+            mean, deviation = moments_of(targets[~tested])
+            schema = replace(schema, target_mean=mean, target_deviation=deviation)
+        if isinstance(train.inputs, np.ndarray):
+            shape = train.inputs.shape[1:]
+            mean, deviation = moments_of(train.inputs[~tested])
+            schema = replace(schema, input_shape=shape, mean=mean, deviation=deviation)
+        else:
+            fill = missing == "median"
+            columns = fit_columns(train.inputs, ~tested, categories, where, fill=fill)
+            width = sum(column.width for column in columns)
+            schema = replace(schema, input_shape=(width,), columns=columns)
+    inputs = _inputs(train, schema, scaling)
+    arrays = {
+        "schema": np.frombuffer(schema.to_json().encode(), np.uint8),
+        "inputs": inputs[~tested],
+        "targets": targets[~tested],
+    }
+    if tested.any():
+        arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
+    if test is not None:
+        arrays["test_inputs"] = _inputs(test, schema, scaling)
+        arrays["test_targets"] = encode_targets(test.targets, kind, outputs, test.where)
+    if owners is not None:
+        arrays["owners"] = owners[~tested]
+    if train.column is not None:
+        column = train.column[~tested].to_numpy()
+        arrays["column"] = column if column.dtype.kind in "biuf" else column.astype(str)
+    if left_out := train.left_out + (test.left_out if test else 0):
+        arrays["left_out"] = np.array([left_out])
+    return arrays
+
+
+def _inputs(part: Part, schema: Schema, scaling: str) -> NDArray[Any]:
+    """Inputs of the model; bytes of images, which are scaled batch by batch."""
+    from fl_app.tasks.table import encode_columns
+
+    inputs = part.inputs
+    if not isinstance(inputs, np.ndarray):
+        return encode_columns(inputs, schema.columns, part.where)
+    if inputs.shape[1:] != schema.input_shape:
+        raise ValueError(
+            f"{part.where} has examples of shape {inputs.shape[1:]}, and task.schema or the "
+            f"training examples state {schema.input_shape}: the model has one shape of inputs"
+        )
+    if are_images(inputs) or scaling == "raw255":
+        return inputs if are_images(inputs) else inputs.astype(np.float32)
+    if scaling == "unit":
+        return inputs.astype(np.float32) / np.float32(255)
+    _require_moments(schema, scaling)
+    shape = (1, -1, *(1,) * (inputs.ndim - 2))
+    scaled = (inputs - np.reshape(schema.mean, shape)) / np.reshape(schema.deviation, shape)
+    return np.asarray(scaled, np.float32)
+
+
+def are_images(inputs: NDArray[Any]) -> bool:
+    """Whether inputs are bytes in four dimensions."""
+    return inputs.dtype == np.uint8 and inputs.ndim == 4
+
+
+def choose_test(groups: NDArray[np.int64], share: float, where: str) -> NDArray[np.bool_]:
+    """Which examples are for testing, shape ``(n,)``; equal arguments give equal examples.
+
+    The share holds in every group up to one example, and every group keeps one for training. The
+    choice does not depend on a run's seed, so that all runs are tested on the same examples.
+
+    Args:
+        groups: class or owner of each example, shape ``(n,)``.
+        share: of all examples, in [0, 1); 0 = none.
+        where: the data, for messages.
+
+    Raises:
+        ValueError: there are too few examples.
+    """
+    order = np.random.default_rng(STREAM).permutation(groups.size)
+    order = order[np.argsort(groups[order], kind="stable")]
+    sizes = np.unique(groups, return_counts=True)[1]
+    kept = np.cumsum(sizes) - sizes  # the first of every group
+    free = np.delete(order, kept)
+    count = min(round(share * groups.size), free.size)
+    if share and not count:
+        raise ValueError(
+            f"{where} has {groups.size} examples, too few for a test set of "
+            f"task.test_share={share}: every class or client keeps one for training; give more, a "
+            "larger share, test data of their own, or task.test_share=0 for no test set"
+        )
+    chosen = np.zeros(groups.size, bool)
+    # Evenly spaced among examples sorted by group.
+    chosen[free[((np.arange(count) + 0.5) * free.size / max(count, 1)).astype(np.int64)]] = True
+    return chosen
+
+
+def moments_of(inputs: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of every channel or entry; the deviation of a constant is 1.
+
+    Args:
+        inputs: shape ``(n, channels, ...)`` or ``(n, entries)``.
+    """
+    if are_images(inputs):
+        mean, deviation = moments(inputs)
+    else:
+        axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
+        mean, deviation = inputs.mean(axes, np.float64), inputs.std(axes, np.float64)
+    deviation = np.where(deviation > 1e-10 * np.abs(mean), deviation, 1.0)  # else it is rounding
+    return tuple(mean.tolist()), tuple(deviation.tolist())
+
+
+# -- tasks -----------------------------------------------------------------------------------------
 
 
 def own_task(
     name: str,
-    arrays: Mapping[str, NDArray[Any]],
+    place: Path | str,
+    state: object,
+    read: Callable[[], Arrays],
     *,
     partition: Partitioner,
     num_clients: int | None,
     seed: int,
     model: str | None,
-    scaling: str | None = None,
+    scaling: str,
     augment: str | None = None,
     source: str = "own",
     backend: str = TORCH,
 ) -> "OwnTask":
-    """The task on what a reader has read.
+    """The task on a user's data, which are read unless the cache has them.
 
     Args:
         name: of the task.
-        arrays: as `pack` gives them.
+        place: of the data.
+        state: of the data, with all keys that `read` depends on.
+        read: reads and encodes them.
         partition: distributes the training examples, unless their owners are known: then each
             owner is a client.
         num_clients: N >= 1; None = as many as the partition decides, or all owners, or
             `USUAL_CLIENTS` where they are not known.
         seed: seed of the partition.
         model: a model's name; None = ``"cnn"`` for images, ``"mlp"`` for other inputs.
-        scaling: as of `fl_app.tasks.scaling.make_scaling`; None = the inputs are the model's.
+        scaling: of images, as of `fl_app.tasks.scaling.make_scaling`.
         augment: random change of training batches, as of `fl_app.tasks.images.image_task`.
         source: of the data.
         backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
-        ValueError: the model does not fit, or a client gets no data.
+        ValueError: the data cannot be read, the model does not fit, or a client gets no data.
     """
-    schema = schema_of(arrays)
+    arrays = cached(name, (READER, state), read, private=place)
+    schema = read_schema(arrays["schema"].tobytes().decode())
+    assert schema is not None
     if "left_out" in arrays:
         _tell(f"{name}: task.missing=drop leaves out {arrays['left_out'].item()} rows")
     owners = arrays.get("owners")
@@ -77,6 +282,11 @@ def own_task(
     task = _empty(parts, name, schema, model)
     tested = "test_targets" in arrays
     strata = task.objective.strata(targets)
+    prepare = None
+    if are_images(arrays["inputs"]):
+        if scaling == "standardised":
+            _require_moments(schema, scaling)
+        prepare = parts.make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
     return replace(
         task,
         inputs=parts.array(arrays["inputs"]),
@@ -86,7 +296,7 @@ def own_task(
         partition=make_partition(
             partition, strata, num_clients, seed, owners, arrays.get("column")
         ),
-        prepare=None if scaling is None else scaling_of(parts, schema, scaling),
+        prepare=prepare,
         **parts.augmented(augment),
         source=source,
         by_owner=owners is not None,
@@ -97,6 +307,16 @@ def own_task(
 def _tell(text: str) -> None:
     """Tell something once, however often a process builds the task."""
     log.warning(text)
+
+
+def _require_moments(schema: Schema, scaling: str) -> None:
+    require(
+        len(schema.mean) == schema.input_shape[0],
+        "task.scaling",
+        scaling,
+        f"unit or raw255 with a task.schema that has {len(schema.mean)} means",
+        f"inputs have {schema.input_shape[0]} channels or entries",
+    )
 
 
 def task_without_data(
@@ -111,26 +331,29 @@ def task_without_data(
         ValueError: there is no schema, or the model does not fit.
     """
     known = read_schema(schema)
-    if known is None:
-        raise ValueError(
-            "task.path=null must be the data, or task.schema must be given: nothing says what the "
-            "model's inputs and outputs are"
-        )
+    assert known is not None, "fl_app.tasks.options.check_own_data refuses this"
     return _empty(parts_of(backend), name, known, model)
 
 
 def _empty(parts: Parts, name: str, schema: Schema, model: str | None) -> "OwnTask":
-    shape = schema.input_shape
+    shape, outputs = schema.input_shape, schema.outputs
     if model is None:
         model = "cnn" if len(shape) == 3 else "mlp"
+    if schema.kind == "classification":
+        objective = parts.classification(len(outputs), classes=outputs)
+    elif schema.kind == "multi_label":
+        objective = parts.multi_label(len(outputs), labels=outputs)
+    else:
+        moments = {"mean": schema.target_mean, "deviation": schema.target_deviation}
+        objective = parts.regression(len(outputs), **moments)
     # These take inputs of any shape; two sizes would be taken for those of a text.
     taken = (prod(shape),) if model in FLAT_MODELS else shape
-    num_targets = () if schema.kind == "classification" else (schema.num_outputs,)
+    num_targets = () if schema.kind == "classification" else (len(outputs),)
     chunk = parts.chunk
     task: OwnTask = parts.own_task(
         name=name,
-        objective=objective_of(parts, schema),
-        architecture=parts.architecture(model, taken, schema.num_outputs),
+        objective=objective,
+        architecture=parts.architecture(model, taken, len(outputs)),
         inputs=parts.array(np.empty((0, *shape), np.float32)),
         targets=parts.array(np.empty((0, *num_targets), np.float32 if num_targets else np.int64)),
         source="own",
@@ -141,120 +364,7 @@ def _empty(parts: Parts, name: str, schema: Schema, model: str | None) -> "OwnTa
     return task
 
 
-def objective_of(parts: Parts, schema: Schema) -> Any:
-    """Loss and metrics for a schema's outputs."""
-    if schema.kind == "classification":
-        return parts.classification(schema.num_outputs, classes=schema.outputs)
-    if schema.kind == "multi_label":
-        return parts.multi_label(schema.num_outputs, labels=schema.outputs)
-    return parts.regression(
-        schema.num_outputs, mean=schema.target_mean, deviation=schema.target_deviation
-    )
-
-
-def scaling_of(parts: Parts, schema: Schema, scaling: str) -> Any:
-    """The scaling of a schema's images.
-
-    Raises:
-        ValueError: the scaling is unknown, or the schema does not have the moments that it needs.
-    """
-    require(
-        scaling != "standardised" or len(schema.mean) > 0,
-        "task.scaling",
-        scaling,
-        "unit or raw255 with a schema that has no mean and deviation",
-        "the images could not be standardised as others are",
-    )
-    return parts.make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
-
-
-# -- what a reader gives ---------------------------------------------------------------------------
-
-
-def pack(
-    schema: Schema,
-    train: tuple[NDArray[Any], NDArray[Any]],
-    test: tuple[NDArray[Any], NDArray[Any]] | None,
-    owners: NDArray[np.int64] | None,
-    column: NDArray[Any] | None = None,
-) -> Arrays:
-    """Arrays for the cache.
-
-    Args:
-        schema: of the data.
-        train: inputs and targets, n of each.
-        test: as `train`; None = there is no test set.
-        owners: whose each training example is, shape ``(n,)``; None = not known.
-        column: values by which a partition distributes the training examples, shape ``(n,)``,
-            numbers or texts; None = there are none.
-    """
-    text = np.frombuffer(schema.to_json().encode(), np.uint8)
-    arrays: Arrays = {"inputs": train[0], "targets": train[1], "schema": text}
-    if test is not None:
-        arrays |= {"test_inputs": test[0], "test_targets": test[1]}
-    if owners is not None:
-        arrays["owners"] = owners
-    if column is not None:
-        arrays["column"] = column if column.dtype.kind in "biuf" else column.astype(str)
-    return arrays
-
-
-def schema_of(arrays: Mapping[str, NDArray[Any]]) -> Schema:
-    """The schema in `pack`'s arrays."""
-    schema = read_schema(arrays["schema"].tobytes().decode())
-    assert schema is not None
-    return schema
-
-
-def choose_test(
-    count: int, share: float, groups: NDArray[np.int64] | None, where: str
-) -> NDArray[np.bool_]:
-    """Which examples are the test set, shape ``(n,)``, see `held_out`.
-
-    Args:
-        count: n, the number of examples.
-        share: of them, in [0, 1); 0 = none.
-        groups: class or owner of each; None = there are neither.
-        where: the data, for messages.
-
-    Raises:
-        ValueError: there are too few examples.
-    """
-    if share == 0:
-        return np.zeros(count, bool)
-    if groups is None:
-        groups = np.zeros(count, np.int64)
-    chosen = held_out(groups, share)
-    if not chosen.any():
-        raise ValueError(
-            f"{where} has {count} examples, too few for a test set of task.test_share={share}: "
-            "every class or client keeps one for training; give more, a larger share, test data "
-            "of their own, or task.test_share=0 for no test set"
-        )
-    return chosen
-
-
-def moments_of(inputs: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of every channel or entry; the deviation of a constant is 1.
-
-    Args:
-        inputs: shape ``(n, channels, ...)`` or ``(n, entries)``.
-    """
-    if inputs.dtype == np.uint8 and inputs.ndim == 4:
-        mean, deviation = moments(inputs)
-    else:
-        axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
-        mean, deviation = inputs.mean(axes, np.float64), inputs.std(axes, np.float64)
-    deviation = np.where(deviation > 1e-10 * np.abs(mean), deviation, 1.0)  # else it is rounding
-    return tuple(mean.tolist()), tuple(deviation.tolist())
-
-
-def target_moments(kind: str, targets: NDArray[Any]) -> dict[str, Any]:
-    """Keywords of a `Schema`: mean and deviation of training targets, if they are numbers."""
-    if kind != "regression":
-        return {}
-    mean, deviation = moments_of(targets)
-    return {"target_mean": mean, "target_deviation": deviation}
+# -- files -----------------------------------------------------------------------------------------
 
 
 def file_facts(path: Path) -> tuple[str, int, int]:
@@ -279,16 +389,3 @@ def existing(path: str, key: str, what: str) -> Path:
     problem = "it is something else" if found.exists() else "it does not exist"
     require(fits, key, path, f"a {what}", f"{problem} (seen from {Path.cwd()})")
     return found
-
-
-def folder_of(path: str, key: str) -> Path | None:
-    """The folder of this name; None = it is the name of a data set on the hub.
-
-    Raises:
-        ValueError: it is neither.
-    """
-    if Path(path).expanduser().is_dir():
-        return Path(path).expanduser()
-    if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        existing(path, key, "folder")  # raises
-    return None

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import require
-from fl_app.core.extras import missing
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.options import check_options
 
@@ -43,22 +42,22 @@ class DataSet:
 
     Attributes:
         name: for messages and the cache.
-        files: paths below the root; the source ``local`` needs all of them.
-        read: reads the arrays from a root that has the files.
+        folder: below the root; the source ``local`` needs it.
+        read: reads the arrays from a root that has the folder.
         hub: None if the hub is not known to have the data set in a readable form.
         stand_in: makes up arrays of the same shapes.
         command: a command that downloads the files; ``DIR`` stands for the root.
-        optional: further files below the root that `read` uses if they exist.
+        optional: a further folder below the root that `read` uses if it exists.
         hint: further advice for users without the data, a sentence with a space after it.
     """
 
     name: str
-    files: tuple[str, ...]
+    folder: str
     read: Callable[[Path], Arrays]
     hub: Hub | None
     stand_in: Callable[[], Arrays]
     command: str
-    optional: tuple[str, ...] = ()
+    optional: str | None = None
     hint: str = ""
 
 
@@ -107,10 +106,10 @@ def load(data: DataSet, sources: Sequence[str], root: str | None) -> tuple[Array
         if source == "synthetic":
             log.warning("%s: NOT THE REAL DATA but a synthetic stand-in of its shape", data.name)
             return data.stand_in(), STAND_IN
-        arrays, problem = _local(data, root) if source == "local" else _hub(data)
-        if arrays is not None:
-            return arrays, source
-        tries.append(f"  {source}: {problem}")
+        try:
+            return _local(data, root) if source == "local" else _hub(data), source
+        except LookupError as error:
+            tries.append(f"  {source}: {error.args[0]}")
     raise ValueError(
         f"no data for {data.name}. Looked in\n" + "\n".join(tries) + "\nWith network, "
         f"this puts it into a folder DIR:\n  {data.command}\nthen export FL_APP_DATA=DIR. "
@@ -118,51 +117,54 @@ def load(data: DataSet, sources: Sequence[str], root: str | None) -> tuple[Array
     )
 
 
-def _local(data: DataSet, root: str | None) -> tuple[Arrays | None, str]:
+def _local(data: DataSet, root: str | None) -> Arrays:
+    """The arrays of local files.
+
+    Raises:
+        LookupError: there are none.
+        ValueError: the root is no folder, or they cannot be read.
+    """
     key, where = ("task.root", root) if root else ("FL_APP_DATA", os.environ.get("FL_APP_DATA"))
     if not where:
-        return None, "neither task.root nor the environment variable FL_APP_DATA names a folder"
+        raise LookupError("neither task.root nor the environment variable FL_APP_DATA is set")
     base = Path(where).expanduser()
     require(base.is_dir(), key, base, "a folder", "there is nothing to read")
-    absent = [name for name in data.files if not (base / name).exists()]
-    if absent:
-        return None, f"{base} has no {', '.join(absent)}"
-    state = []
-    for name in (*data.files, *data.optional):
-        if (base / name).exists():
-            stat = (base / name).stat()
-            state.append((name, stat.st_size, stat.st_mtime_ns))
+    if not (base / data.folder).is_dir():
+        raise LookupError(f"{base} has no folder {data.folder}")
+    folders = [base / name for name in (data.folder, data.optional) if name]
+    files = [file for folder in folders if folder.is_dir() for file in sorted(folder.iterdir())]
+    state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
     def read() -> Arrays:
         try:
             return data.read(base)
         except Exception as error:  # libraries raise errors of any type
             raise ValueError(
-                f"{data.name} in {key}={base} cannot be read: {said(error)}: the file is damaged "
-                f"or not what its name says; delete it and fetch it again with\n  {data.command}"
+                f"{data.name} in {key}={base} cannot be read: {said(error)}: a file is missing, "
+                f"damaged or not what its name says; fetch it again with\n  {data.command}\n"
+                f"{data.hint}".rstrip()
             ) from error
 
-    return cached(f"{data.name}-local", (str(base.resolve()), state), read), ""
+    return cached(f"{data.name}-local", (str(base.resolve()), state), read)
 
 
-def _hub(data: DataSet) -> tuple[Arrays | None, str]:
+def _hub(data: DataSet) -> Arrays:
+    """The arrays of a data set on the hub, or in its cache.
+
+    Raises:
+        LookupError: there is none, or it cannot be reached.
+    """
+    if data.hub is None:
+        raise LookupError("the hub is not known to have this set in a form that can be read")
     hub = data.hub
-    if hub is None:
-        return None, "the hub is not known to have this set in a form that can be read"
-    problem = ""
 
     def read() -> Arrays:
-        nonlocal problem
+        from fl_app.tasks.huggingface import loaded
+
         try:
-            # Imported here: it takes seconds, and most runs do not need it.
-            import datasets
+            with loaded(hub.repository, hub.subset, "hub") as splits:
+                return hub.convert(splits)
+        except ValueError as error:
+            raise LookupError(str(error).partition("\n")[0]) from error
 
-            splits = datasets.load_dataset(hub.repository, hub.subset)
-        except (OSError, ValueError, ImportError) as error:
-            told = missing(error) or f"{type(error).__name__}: {error}"
-            problem = f"{hub.repository}: {told}"
-            return {}
-        return hub.convert(splits)
-
-    arrays = cached(f"{data.name}-hub", (hub.repository, hub.subset), read)
-    return (None, problem) if problem else (arrays, "")
+    return cached(f"{data.name}-hub", (hub.repository, hub.subset), read)

@@ -211,10 +211,11 @@ class Task(ClientExamples):
         partitioner = clients if hasattr(clients, "load_partition") else None
         if isinstance(data, str | Path):
             # Imported here: it takes seconds.
-            from fl_app.tasks.dataset_table import loaded
+            from fl_app.tasks.huggingface import loaded
 
-            deal = {} if partitioner is None else {"train": partitioner}
-            with loaded(str(data), subset, "data", partitioners=deal, shuffle=bool(deal)) as found:
+            with loaded(str(data), subset, "data") as found:
+                if partitioner is not None:  # as a `FederatedDataset` does
+                    found = found.shuffle(seed=42)
                 return cls.from_huggingface(found, inputs=inputs, target=target, **settings)
         train, test = splits_of(data)
         if clients is None:

@@ -1,10 +1,8 @@
 """Tasks on text: the sentiment of IMDb's reviews, and the next word of WikiText-2."""
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -158,26 +156,19 @@ def _reviews(train: tuple[Any, Any], test: tuple[Any, Any]) -> Arrays:
 
 
 def _read_imdb(root: Path) -> Arrays:
-    def pair(split: str) -> tuple[list[str], list[int]]:
+    import pandas as pd
+
+    def pair(split: str) -> tuple[Any, Any]:
         path = root / "imdb" / f"{split}.jsonl"
-        expected = 'a line {"text": ..., "label": 0 or 1} for each review'
-        with reading(path, expected), path.open(encoding="utf-8") as file:
-            rows = [_review(number, line) for number, line in enumerate(file, 1)]
-        return [text for text, _ in rows], [label for _, label in rows]
+        with reading(path, 'a line {"text": ..., "label": 0 or 1} for each review'):
+            rows = pd.read_json(path, lines=True)
+            return rows["text"].astype(str), rows["label"]
 
     return _reviews(pair("train"), pair("test"))
 
 
-def _review(number: int, line: str) -> tuple[str, int]:
-    with suppress(ValueError, KeyError, TypeError):
-        row = json.loads(line)
-        if isinstance(row["text"], str) and row["label"] in (0, 1):
-            return row["text"], int(row["label"])
-    raise ValueError(f"line {number} is {line.strip()[:60]!r}")
-
-
 def _imdb_from_hub(splits: Any) -> Arrays:
-    train, test = ((list(splits[s]["text"]), splits[s]["label"]) for s in ("train", "test"))
+    train, test = ((splits[s]["text"], splits[s]["label"]) for s in ("train", "test"))
     return _reviews(train, test)
 
 
@@ -196,7 +187,7 @@ def _imdb_stand_in() -> Arrays:
 
 IMDB = DataSet(
     name="imdb",
-    files=("imdb/train.jsonl", "imdb/test.jsonl"),
+    folder="imdb",
     read=_read_imdb,
     hub=Hub("stanfordnlp/imdb", _imdb_from_hub),
     stand_in=_imdb_stand_in,
@@ -258,7 +249,7 @@ def _wikitext2(train_split: str) -> DataSet:
     file = TRAIN_FILES[train_split]
     return DataSet(
         name=f"wikitext2-{train_split}",
-        files=(f"wikitext-2/{file}.txt", "wikitext-2/test.txt"),
+        folder="wikitext-2",
         read=partial(_read_wikitext2, file),
         hub=Hub("Salesforce/wikitext", partial(_wikitext2_from_hub, train_split), "wikitext-2-v1"),
         stand_in=_wikitext2_stand_in,

@@ -11,7 +11,6 @@ import pytest
 from omegaconf import OmegaConf
 
 from fl_app.__main__ import main
-from fl_app.tasks import show
 from fl_app.tasks.schema import __main__ as schema_command
 from fl_app.tasks.schema import read_schema
 
@@ -99,18 +98,6 @@ def test_the_schema_command_prints_and_refuses(
     ):
         assert schema_command.main(arguments) == 2
         assert message in capsys.readouterr().err
-
-
-def test_a_partition_by_owner_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = own_files.table(tmp_path)
-    assert show.main([*words, "num_clients=12"]) == 0
-    out = capsys.readouterr().out
-    assert "csv-table (own)" in out
-    assert "csv-table-Owners-12-clients.png" in out
-    assert show.main([*words[:2], "task.target=price", "partition=iid"]) == 0
-    schema_command.main([*words, "-o", "schema.json"])
-    assert show.main(["task=csv", "task.schema=schema.json"]) == 2
-    assert "has no data here: there is no partition to show" in capsys.readouterr().err
 
 
 @pytest.mark.slow

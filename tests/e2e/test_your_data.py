@@ -81,7 +81,8 @@ def run(command: str) -> str:
 )
 def test_command(command: str, files: Path) -> None:
     printed = run(command)
-    for cell in ("fedavg", "fedasync", "fedbuff"):
+    (cells,) = re.findall(r"experiment.only=\[(.*)\]", command)
+    for cell in cells.split(","):
         assert re.search(rf"^{cell} ", printed, re.MULTILINE), printed
     assert list(files.glob("outputs/*/*/report.html"))
 
@@ -100,7 +101,7 @@ def test_readme(files: Path) -> None:
     readme = (ROOT / "README.md").read_text()
     section = readme.split("## Your own data")[1].split("\n## ")[0]
     (command,), (code,) = blocks(section, "sh"), blocks(section, "python")
-    assert "All 4 cells are done" in run(command)
+    assert re.search(r"All \d+ cells are done", run(command))
     x, y = load_breast_cancer(return_X_y=True)
     names = ("x_train", "x_test", "y_train", "y_test")
     given = dict(zip(names, train_test_split(x / x.max(0), y), strict=True))

@@ -10,9 +10,8 @@ import numpy as np
 # Else it would report names of data sets, such as the paths of a user's folders.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 
-from datasets import ClassLabel, Dataset, Features
+from datasets import Dataset
 from flwr_datasets import FederatedDataset, partitioner
-from flwr_datasets.visualization import plot_label_distributions
 
 from fl_app.tasks.partition.base import Indices, Partitioner, make_partition
 
@@ -62,12 +61,4 @@ class FromIndices(partitioner.Partitioner):  # type: ignore[misc]  # it carries 
         return self._num_partitions
 
 
-__all__ = [
-    "ClassLabel",
-    "Dataset",
-    "Features",
-    "FederatedDataset",
-    "FromIndices",
-    "partitioner",
-    "plot_label_distributions",
-]
+__all__ = ["Dataset", "FederatedDataset", "FromIndices", "partitioner"]

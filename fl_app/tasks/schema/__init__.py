@@ -5,11 +5,11 @@ nodes encode their own data alike, and a server builds the model without any dat
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from omegaconf import DictConfig
 
@@ -19,6 +19,8 @@ FORMAT = 1  # of the file
 KINDS = ("classification", "multi_label", "regression")
 MISSING = ("refuse", "median", "drop")  # what becomes of rows of a table that lack a value
 COMMAND = "python -m fl_app.tasks.schema task=... task.path=... -o schema.json"
+
+T = TypeVar("T", "Column", "Schema")
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Column:
         categories: the texts of a column of categories, each of them one input of the model; None =
             a column of numbers.
         fill: what a missing value counts as, a number or a category; None = there is nothing.
+
+    Raises:
+        ValueError: the values contradict each other.
     """
 
     name: str
@@ -39,6 +44,18 @@ class Column:
     deviation: float = 1.0
     categories: tuple[str, ...] | None = None
     fill: float | str | None = None
+
+    def __post_init__(self) -> None:
+        where, known = f"of column {self.name!r}", self.categories
+        if known is None:
+            moments = is_number(self.mean) and is_number(self.deviation) and self.deviation > 0
+            _check(moments, f"mean {where}", self.mean, "finite, and its deviation above 0")
+            fits = self.fill is None or is_number(self.fill)
+            _check(fits, f"fill {where}", self.fill, "a finite number")
+        else:
+            fits = 0 < len(set(known)) == len(known) and _all(str, known)
+            _check(fits, f"categories {where}", known, "one or more distinct texts")
+            _check(self.fill in (None, *known), f"fill {where}", self.fill, "one of its categories")
 
     @property
     def width(self) -> int:
@@ -81,29 +98,28 @@ class Schema:
     missing: str = "refuse"
 
     def __post_init__(self) -> None:
-        self._check(self.kind in KINDS, "kind", f"one of {', '.join(KINDS)}")
-        sizes = self.input_shape
-        self._check(len(sizes) > 0 and min(sizes) >= 1, "input_shape", "a list of sizes >= 1")
+        _check(self.kind in KINDS, "kind", self.kind, f"one of {', '.join(KINDS)}")
+        _check(self.missing in MISSING, "missing", self.missing, f"one of {', '.join(MISSING)}")
+        sizes, names = self.input_shape, self.outputs
+        fits = len(sizes) > 0 and _all(int, sizes) and min(sizes) >= 1
+        _check(fits, "input_shape", sizes, "a list of sizes >= 1")
         least = 2 if self.kind == "classification" else 1
-        distinct = len(set(self.outputs)) == len(self.outputs)
-        self._check(
-            len(self.outputs) >= least and distinct, "outputs", f"{least} or more distinct names"
-        )
+        fits = len(set(names)) == len(names) >= least and _all(str, names)
+        _check(fits, "outputs", names, f"{least} or more distinct names")
+        fits = isinstance(self.targets, tuple) and _all(str, self.targets)
+        _check(fits, "targets", self.targets, "a list of texts")
         width = sum(column.width for column in self.columns)
-        self._check(not self.columns or sizes == (width,), "input_shape", f"[{width}], its columns")
-        for key, means in (("deviation", self.mean), ("target_deviation", self.target_mean)):
-            values = getattr(self, key)
-            fits = len(values) == len(means) and all(value > 0 for value in values)
-            self._check(fits, key, f"{len(means)} numbers above 0")
-        fits = not self.target_mean or len(self.target_mean) == len(self.outputs)
-        self._check(fits, "target_mean", "one number for each output")
-        self._check(self.missing in MISSING, "missing", f"one of {', '.join(MISSING)}")
-
-    def _check(self, fits: bool, key: str, expected: str) -> None:
-        if not fits:
-            value = getattr(self, key)
-            shown = list(value) if isinstance(value, tuple) else value
-            raise ValueError(f"{key}={shown} must be {expected}")
+        fits = not self.columns or sizes == (width,)
+        _check(fits, "input_shape", sizes, f"[{width}], its columns")
+        for key, means, values in (
+            ("deviation", self.mean, self.deviation),
+            ("target_deviation", self.target_mean, self.target_deviation),
+        ):
+            fits = all(map(is_number, (*means, *values))) and all(value > 0 for value in values)
+            fits = fits and len(values) == len(means)
+            _check(fits, key, values, f"{len(means)} finite numbers above 0, one for each mean")
+        fits = not self.target_mean or len(self.target_mean) == len(names)
+        _check(fits, "target_mean", self.target_mean, "one number for each output")
 
     @property
     def num_outputs(self) -> int:
@@ -112,14 +128,24 @@ class Schema:
 
     def to_json(self) -> str:
         """The contents of a schema file, which `read_schema` reads."""
-        values = {"format": FORMAT, **asdict(self)}
-        if self.missing == "refuse":  # as in files of versions without the key
-            del values["missing"]
-        for column in values["columns"]:
-            keys = ("mean", "deviation") if column["categories"] is not None else ("categories",)
-            for key in (*keys, *(("fill",) if column["fill"] is None else ())):
-                del column[key]
-        return json.dumps(values, indent=1)
+        columns = [_told(column) for column in self.columns]
+        return json.dumps({"format": FORMAT, **_told(self), "columns": columns}, indent=1)
+
+
+def _check(fits: bool, key: str, value: object, expected: str) -> None:
+    if not fits:
+        shown = list(value) if isinstance(value, tuple) else value
+        raise ValueError(f"{key}={shown} must be {expected}")
+
+
+def _all(kind: type, values: tuple[Any, ...]) -> bool:
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+
+
+def _told(part: Column | Schema) -> dict[str, Any]:
+    """The values that are not their field's default."""
+    values = {field.name: (getattr(part, field.name), field.default) for field in fields(part)}
+    return {name: value for name, (value, default) in values.items() if value != default}
 
 
 def read_schema(given: str | Mapping[str, Any] | None) -> Schema | None:
@@ -141,8 +167,8 @@ def read_schema(given: str | Mapping[str, Any] | None) -> Schema | None:
         return _parse(contents)
     except OSError as error:
         problem = error.strerror or type(error).__name__
-    except (ValueError, KeyError, TypeError) as error:
-        problem = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+    except (ValueError, TypeError) as error:
+        problem = str(error)
     raise ValueError(f"{name} must be a schema as `{COMMAND}` writes it: {problem}") from None
 
 
@@ -178,50 +204,12 @@ def _parse(contents: Any) -> Schema:
         raise ValueError("it must be a mapping")
     values = dict(contents)
     found = values.pop("format", None)
-    if found != FORMAT:
-        raise ValueError(f"format={found} must be {FORMAT}")
-    known = [field.name for field in fields(Schema)]
-    if surplus := sorted(map(str, values.keys() - set(known))):
-        raise ValueError(f"unknown keys: {', '.join(surplus)}")
-    return Schema(
-        kind=str(values["kind"]),
-        input_shape=tuple(_list(values, "input_shape", int)),
-        outputs=tuple(_list(values, "outputs", str)),
-        targets=tuple(_list(values, "targets", str)),
-        columns=tuple(_column(column) for column in _list(values, "columns", Mapping)),
-        mean=tuple(_list(values, "mean", float)),
-        deviation=tuple(_list(values, "deviation", float)),
-        target_mean=tuple(_list(values, "target_mean", float)),
-        target_deviation=tuple(_list(values, "target_deviation", float)),
-        missing=str(values.get("missing", "refuse")),
-    )
+    _check(found == FORMAT, "format", found, str(FORMAT))
+    columns = [_made(Column, column) for column in values.pop("columns", ())]
+    return _made(Schema, {**values, "columns": columns})
 
 
-def _column(values: Mapping[str, Any]) -> Column:
-    name, fill = str(values["name"]), values.get("fill")
-    if "categories" in values:
-        categories = _list(values, "categories", str)
-        if len(set(categories)) != len(categories) or not categories:
-            raise ValueError(f"the categories of column {name!r} must be one or more, and distinct")
-        if fill is not None and fill not in categories:
-            raise ValueError(f"fill={fill} of column {name!r} must be one of its categories")
-        return Column(name, categories=tuple(categories), fill=fill)
-    mean, deviation = values["mean"], values["deviation"]
-    if not (is_number(mean) and is_number(deviation) and deviation > 0):
-        raise ValueError(f"column {name!r} must have a finite mean and a deviation above 0")
-    if not (fill is None or is_number(fill)):
-        raise ValueError(f"fill={fill} of column {name!r} must be a finite number")
-    return Column(name, float(mean), float(deviation), fill=fill)
-
-
-def _list(values: Mapping[str, Any], key: str, kind: type) -> Sequence[Any]:
-    """The values of a list; those of optional keys may be missing."""
-    items = values[key] if key in ("input_shape", "outputs") else values.get(key, ())
-    if not isinstance(items, list | tuple):
-        raise ValueError(f"{key}={items} must be a list")
-    for item in items:
-        fits = is_number(item) if kind is float else isinstance(item, kind)
-        if not fits or isinstance(item, bool):
-            what = {int: "integers", float: "finite numbers", str: "texts"}.get(kind, "mappings")
-            raise ValueError(f"{key} must be a list of {what}, and {item!r} is none")
-    return [float(item) for item in items] if kind is float else items
+def _made(kind: type[T], values: Mapping[str, Any]) -> T:
+    """A `Column` or `Schema`; unknown and missing keys are errors of its constructor."""
+    tuples = {key: tuple(v) if isinstance(v, list) else v for key, v in values.items()}
+    return cast(Callable[..., T], kind)(**tuples)

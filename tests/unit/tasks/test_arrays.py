@@ -9,15 +9,9 @@ import pytest
 import torch
 
 from fl_app.tasks.arrays import arrays
-from fl_app.tasks.objective import Classification, MultiLabel, Regression
 from fl_app.tasks.own_task import OwnTask
 from fl_app.tasks.partition import (
-    Dirichlet,
     Iid,
-    IidFraction,
-    LabelQuantity,
-    Shards,
-    TenthClass,
 )
 
 X = np.array([[0.0, 5.0], [2.0, 5.0], [0.0, 5.0], [2.0, 5.0]])
@@ -70,48 +64,14 @@ def test_bytes_are_images_with_channels_first_or_last(save: Save, shape: tuple[i
     assert task.model()(batch).shape == (1, 2)
 
 
-def test_a_series_is_an_input_of_models_for_any_shape(save: Save) -> None:
-    task = build(save(x_train=np.arange(24.0).reshape(4, 2, 3), y_train=Y))
-    assert task.model()(task.inputs).shape == (4, 2)
-
-
-def test_flat_bytes(save: Save) -> None:
-    path = save(x_train=np.array([[0, 255]] * 4, np.uint8), y_train=Y)
-    assert build(path, scaling="unit").inputs[0].tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("targets", "keys", "kind"),
-    [
-        (np.arange(4), {}, Classification),
-        (np.array(["a", "b", "a", "b"]), {}, Classification),
-        (np.array([True, False, True, False]), {}, Classification),
-        (np.array([0.5, 1.0, 2.0, 3.0]), {}, Regression),
-        (np.arange(4), {"kind": "regression"}, Regression),
-        (np.array([[0, 1], [1, 1], [0, 0], [1, 0]]), {}, MultiLabel),
-        (np.array([[0, 1], [1, 1], [0, 0], [2, 0]]), {}, Regression),
-    ],
-)
-def test_the_kind_follows_from_the_targets(
-    save: Save, targets: Any, keys: dict[str, str], kind: type
-) -> None:
-    assert type(build(save(x_train=X, y_train=targets), **keys).objective) is kind
-
-
-def test_integers_are_classes_however_many(save: Save) -> None:
-    task = build(save(x_train=np.arange(60.0)[:, None], y_train=np.arange(60)))
-    assert task.objective.num_outputs == 60
-    assert task.targets.tolist() == list(range(60))
-
-
 def test_a_schema_states_shape_classes_and_moments(save: Save) -> None:
     schema = build(save(x_train=X, y_train=Y)).schema.to_json()
     task = build(save(x_train=[[4.0, 6.0]], y_train=[1]), schema=schema)
     assert task.inputs.tolist() == [[3, 1]]
     assert build(None, schema=schema).model()(torch.zeros(1, 2)).shape == (1, 2)
-    with pytest.raises(ValueError, match=r"shape \(3,\), and task.schema states \(2,\)"):
+    with pytest.raises(ValueError, match=r"shape \(3,\), and task.schema .* state \(2,\)"):
         build(save(x_train=[[4.0, 6.0, 1.0]], y_train=[1]), schema=schema)
-    with pytest.raises(ValueError, match="has the class '2' in row 1"):
+    with pytest.raises(ValueError, match="has '2' in row 1"):
         build(save(x_train=[[4.0, 6.0]], y_train=[2]), schema=schema)
     with pytest.raises(ValueError, match="has 2 columns of targets, and the model predicts 1"):
         build(save(x_train=[[4.0, 6.0]], y_train=[[0, 1]]), schema=schema)
@@ -120,24 +80,24 @@ def test_a_schema_states_shape_classes_and_moments(save: Save) -> None:
 @pytest.mark.parametrize(
     ("named", "keys", "message"),
     [
-        ({"x_train": X}, {}, "it has no y_train, only x_train"),
-        ({"x": X, "y_train": Y}, {}, "it has no x_train, only x, y_train"),
-        ({"x_train": X, "y_train": Y, "x_test": X}, {}, "it has no y_test"),
+        ({"x_train": X}, {}, "has no y_train, only x_train"),
+        ({"x": X, "y_train": Y}, {}, "has no x_train, only x, y_train"),
+        ({"x_train": X, "y_train": Y, "x_test": X}, {}, "has no y_test"),
         ({"x_train": X, "y_train": Y[:3]}, {}, r"y_train has the shape \(3,\), and must have"),
         ({"x_train": X[:, 0], "y_train": Y}, {}, r"shape \(4,\), and must be numbers of shape"),
         ({"x_train": X.astype(str), "y_train": Y}, {}, "x_train has the type .* must be numbers"),
-        ({"x_train": X[:0], "y_train": Y[:0]}, {}, "has no examples"),
+        ({"x_train": X[:0], "y_train": Y[:0]}, {}, "of shape \\(n"),
         ({"x_train": X, "y_train": Y * 0}, {}, "only the class '0'"),
-        ({"x_train": np.where(X == 2, np.nan, X), "y_train": Y}, {}, "NaN .* in row 2 and 2 rows"),
+        ({"x_train": np.where(X == 2, np.nan, X), "y_train": Y}, {}, "NaN .* in row 2"),
         ({"x_train": X, "y_train": np.array([0, 1, np.nan, 1])}, {}, "y_train has NaN .* in row 3"),
         ({"x_train": X, "y_train": Y, "client": [1, 2]}, {}, r"client has the shape \(2,\)"),
         (
             {"x_train": X, "y_train": Y, "x_test": X[:, :1], "y_test": Y}, {},
-            r"x_test has examples of shape \(1,\), and x_train has \(2,\)",
+            r"x_test has examples of shape \(1,\), and .* state \(2,\)",
         ),
         (
             {"x_train": X, "y_train": Y, "x_test": X, "y_test": Y + 1}, {},
-            "has the class '2' in row 2",
+            "has '2' in row 2",
         ),
         ({"x_train": X, "y_train": Y}, {"scaling": "unit"}, "task.scaling=unit must be standard"),
         ({"x_train": X, "y_train": np.array([None, 1, 2, 3])}, {}, "objects are not read"),
@@ -148,45 +108,6 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         build(save(**named), **keys)
-
-
-def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
-    for name, contents in (("a.npz", b"no"), ("b.npz", b"")):
-        (tmp_path / name).write_bytes(contents)
-        with pytest.raises(ValueError, match=rf"task.path=.*{name} must be a .npz file"):
-            build(str(tmp_path / name))
-    np.save(tmp_path / "c.npy", X)
-    with pytest.raises(ValueError, match=r"c.npy must be a .npz file"):
-        build(str(tmp_path / "c.npy"))
-
-
-KINDS = {
-    "classification": np.arange(600) % 10,
-    "multi_label": np.stack([np.arange(600) % 2, np.arange(600) % 3 == 0], 1),
-    "regression": np.arange(600) / 7,
-}
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(
-    "partition",
-    [
-        *(Iid(), Dirichlet(), Dirichlet(mode="by_client"), IidFraction(), Shards(20)),
-        *(LabelQuantity(max_size=40), TenthClass()),
-    ],
-    ids=str,
-)
-def test_every_partition_deals_out_every_kind(save: Save, kind: str, partition: Any) -> None:
-    """Classes are deciles of numbers, and combinations of labels."""
-    if kind == "multi_label" and isinstance(partition, TenthClass):
-        pytest.skip("four combinations have no tenth class")
-    path = save(x_train=np.arange(600.0)[:, None], y_train=KINDS[kind])
-    task = arrays(partition=partition, num_clients=10, path=path)
-    assert task.objective.kind == kind
-    assert task.num_clients == 10
-    assert min(own.size for own in task.partition) >= 1
-    assert task.test_targets is not None
-    assert len(task.test_targets) == 120
 
 
 def test_a_constant_column_is_not_divided_by_rounding(save: Save) -> None:

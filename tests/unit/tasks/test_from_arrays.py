@@ -248,8 +248,8 @@ class NotOne:
         ),
         ({"y": changed(NUMBERS, 7, np.inf)}, "y_train[7] is inf and must be a finite float32"),
         ({"y": CLASSES[:-1]}, "y_train has 39 targets and x_train 40 examples"),
-        ({"x": X[:0], "y": CLASSES[:0]}, "x_train has no rows: there is nothing to learn from"),
-        ({"y": CLASSES * 0}, "y_train has only the class 0: there would be nothing to tell apart"),
+        ({"x": X[:0], "y": CLASSES[:0]}, "x_train has the shape (0, 3): its examples hold nothing"),
+        ({"y": CLASSES * 0}, "y_train has only one class: there would be nothing to tell apart"),
         ({"y": np.arange(40)}, "y_train has 40 different integers in 40 examples: say objective="),
         (
             {"y": np.array(["a", None] * 20)},
@@ -275,7 +275,7 @@ class NotOne:
         ),
         (
             {"y": CLASSES, "objective": Classification(3)},
-            "y_train has the class 3 and must have integers from 0 to 2",
+            "y_train has the class 3, which is none of the objective's 0 to 2",
         ),
         (
             {"y": CLASSES, "objective": Classification(2, classes=(0, 1))},
@@ -346,12 +346,15 @@ def test_bad_data_are_refused(settings: dict[str, Any], told: str) -> None:
 @pytest.mark.parametrize(
     ("tests", "told"),
     [
-        ((X[:0], CLASSES[:0]), "x_test has no rows: leave out x_test and y_test to run without"),
+        ((X[:0], CLASSES[:0]), "x_test has the shape (0, 3): its examples hold nothing; leave out"),
         ((X,), "y_test is missing: give it with x_test, or neither of them"),
         ((None, CLASSES), "x_test is missing"),
-        ((X[:, :2], CLASSES), "x_test has examples of shape (2,), and must have those of x_train"),
-        ((PLANES.astype(np.uint8), CLASSES), "x_test is taken for torch.uint8, and must be of the"),
-        ((X, X), "y_test has targets of shape (3,), and must have those of y_train, ()"),
+        ((X[:, :2], CLASSES), "x_test has examples of (2,), and must have those of x_train"),
+        (
+            (PLANES.astype(np.uint8), CLASSES),
+            "x_test has examples of torch.uint8, and must have those of x_",
+        ),
+        ((X, X), "y_test has targets of (3,), and must have those of y_train, ()"),
         ((X, CLASSES[:3]), "y_test has 3 targets and x_test 40 examples"),
     ],
 )

@@ -64,7 +64,7 @@ class Stream(IterableDataset[Any]):
         (Stream(), "train is a Stream without len(), and must be a map-style data set: read a str"),
         (TensorDataset(X), "train[0] is a tuple and must be a pair of input and target"),
         ([(X[0], 0), (X[0, :1], 1)], "the inputs of train have different shapes, such as (1,) and"),
-        ([], "x_train has no rows: there is nothing to learn from"),
+        ([], "x_train has the shape (0, 1): its examples hold nothing"),
     ],
 )
 def test_bad_data_sets_are_refused(train: Any, told: str) -> None:
@@ -178,7 +178,7 @@ def test_a_column_of_images() -> None:
         (["size", "owner"], "kind", "x_train has 'owner 0' where numbers are needed"),
         ("ragged", "kind", "the values of the column 'ragged' have different shapes, such as (1,)"),
         ("holes", "kind", "x_train[1] is nan and must be a finite float32"),
-        ("size", "unknown", "the column 'unknown' has no class in row 1"),
+        ("size", "unknown", "the column 'unknown' has no class in row 2"),
     ],
 )
 def test_bad_columns_are_refused(inputs: Any, target: str, told: str) -> None:
@@ -208,7 +208,7 @@ def test_lists_of_classes_are_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "told"), [([1, 1, 1], "only one class"), ([0, None, 1], "no class in row 1")]
+    ("values", "told"), [([1, 1, 1], "only one class"), ([0, None, 1], "no class in row 2")]
 )
 def test_classes_that_are_one_or_missing_are_refused(values: list[Any], told: str) -> None:
     classes = datasets.ClassLabel(names=["a", "b", "c"])

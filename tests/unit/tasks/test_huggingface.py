@@ -1,8 +1,5 @@
 """Data sets of Hugging Face in folders, and a hub that cannot be reached."""
 
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -98,7 +95,7 @@ def test_parts_of_a_set(tmp_path: Path) -> None:
     assert task.test_targets is not None
     assert (len(task.targets), len(task.test_targets)) == (2, 4)
     for key in ("split", "test_split"):
-        with pytest.raises(ValueError, match=rf"task.{key}=dev must be a part .* 'test', 'extra'"):
+        with pytest.raises(ValueError, match=rf"task.{key}=dev must be a part .* test, extra"):
             build(tmp_path / "set", inputs="age", **{key: "dev"})
 
 
@@ -135,25 +132,6 @@ def test_only_the_cache_keeps_a_copy_of_a_folder(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     build(folder, inputs="age")
     assert not [*(tmp_path / "temporary").iterdir(), *tmp_path.glob("hub/*")]
-
-
-@pytest.mark.slow  # a process of its own imports the library
-def test_nothing_is_reported_to_anybody() -> None:
-    code = "import fl_app.tasks.partition.flower as f; from flwr_datasets.common import telemetry"
-    environment = {k: v for k, v in os.environ.items() if k != "FLWR_TELEMETRY_ENABLED"}
-    command = [sys.executable, "-c", f"{code}; print(telemetry.FLWR_TELEMETRY_ENABLED)"]
-    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert told.stdout == "0\n"
-
-
-def test_a_folder_with_files_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "hub"))
-    (tmp_path / "set").mkdir()
-    rows = Dataset.from_dict({"age": [1, 3], "label": ["yes", "no"]})
-    rows.to_parquet(tmp_path / "set" / "train.parquet")
-    task = build(tmp_path / "set")
-    assert task.inputs.tolist() == [[-1], [1]]
-    assert task.schema.outputs == ("no", "yes")
 
 
 def test_images(tmp_path: Path) -> None:
@@ -202,20 +180,6 @@ def test_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         Dataset.from_dict({"x": column, "label": [0, 1]}, features=kinds).save_to_disk(path)
         with pytest.raises(ValueError, match=message):
             build(path)
-
-
-def test_a_class_that_is_not_told_is_refused(tmp_path: Path) -> None:
-    images([0, 1], label=[0, -1]).save_to_disk(tmp_path / "set")
-    with pytest.raises(ValueError, match=r"column 'label' has no value .* in row 2"):
-        build(tmp_path / "set")
-
-
-def test_an_unreadable_image_is_named(tmp_path: Path) -> None:
-    stored = images([0, 1], label=[0, 1]).cast_column("picture", datasets.Image(decode=False))
-    rows = [stored[0], {"picture": {"bytes": b"no", "path": None}, "label": 1}]
-    Dataset.from_list(rows, features=images([0], label=[0]).features).save_to_disk(tmp_path / "set")
-    with pytest.raises(ValueError, match="train, row 2 must be an image that can be read"):
-        build(tmp_path / "set")
 
 
 def test_images_beside_other_inputs_are_refused(tmp_path: Path) -> None:

@@ -74,14 +74,6 @@ def test_a_folder_for_each_client_and_class(root: Path, draw: Draw) -> None:
     assert [own.size for own in task.partition] == [2, 1, 1]
 
 
-def test_train_and_test(root: Path, draw: Draw) -> None:
-    draw("train/ann/cat/a.png", "train/bob/dog/a.png", "test/dog/a.png", "test/cat/b.png")
-    task = build(root, num_clients=2, test_share=0.5)
-    assert len(task.targets) == 2
-    assert task.test_targets is not None
-    assert task.test_targets.tolist() == [0, 1]
-
-
 def test_a_share_for_testing(root: Path, draw: Draw) -> None:
     draw(*(f"{label}/{i}.png" for label in ("cat", "dog") for i in range(5)))
     task = build(root, test_share=0.4)
@@ -102,7 +94,7 @@ def test_a_schema_states_shape_classes_and_scaling(root: Path, draw: Draw) -> No
     assert targets.tolist() == [1]
     np.testing.assert_allclose(inputs, torch.zeros(1, 3, 4, 4), atol=1e-6)
     draw("device/bird/a.png")
-    with pytest.raises(ValueError, match=r"has the class 'bird' .* none of cat, dog"):
+    with pytest.raises(ValueError, match=r"has 'bird' .* none of cat, dog"):
         build(root / "device", schema=server.schema.to_json())
 
 
@@ -113,13 +105,6 @@ def test_other_modes(root: Path, draw: Draw, mode: str) -> None:
     image = Image.new(mode, (8, 8))
     image.save(root / "cat" / ("a.tif" if mode == "CMYK" else "a.png"))
     assert build(root).inputs.shape == (2, 3, 4, 4)
-
-
-def test_sixteen_bits_keep_their_brightest_bits(root: Path, draw: Draw) -> None:
-    draw("dog/a.png")
-    (root / "cat").mkdir()
-    Image.fromarray(np.full((8, 8), 0x8040, np.uint16)).save(root / "cat" / "a.png")
-    assert build(root).inputs[0].unique().tolist() == [0x80]
 
 
 def test_photos_are_turned_upright(root: Path, draw: Draw) -> None:
@@ -140,7 +125,6 @@ def test_photos_are_turned_upright(root: Path, draw: Draw) -> None:
         (["a.png"], "must hold a folder for each class"),
         (["cat/a.png"], "only the class 'cat'"),
         (["cat/a.png", "ann/dog/a.png"], r"must hold .*, and .*cat has no folders in it"),
-        (["ann/cat/red/a.png", "ann/dog/a.png"], r"red lies one folder too deep"),
     ],
 )
 def test_other_layouts_are_refused(root: Path, draw: Draw, names: list[str], message: str) -> None:
@@ -149,41 +133,9 @@ def test_other_layouts_are_refused(root: Path, draw: Draw, names: list[str], mes
         build(root)
 
 
-def test_a_class_or_a_client_without_images_is_refused(root: Path, draw: Draw) -> None:
-    draw("flat/cat/a.png", "deep/ann/cat/a.png", "deep/ann/dog/a.png")
-    (root / "flat" / "dog").mkdir()
-    with pytest.raises(ValueError, match=r"dog holds no images .* a class without examples"):
-        build(root / "flat")
-    (root / "deep" / "bob" / "cat").mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"bob holds no images .* a client without examples"):
-        build(root / "deep")
-
-
 @pytest.mark.parametrize("contents", [b"", b"no image", b"\x89PNG\r\n\x1a\n cut short"])
 def test_an_unreadable_image_is_named(root: Path, draw: Draw, contents: bytes) -> None:
     draw("cat/a.png", "dog/a.png")
     (root / "dog" / "b.png").write_bytes(contents)
     with pytest.raises(ValueError, match=r"dog/b\.png must be an image that can be read, but"):
         build(root)
-
-
-@pytest.mark.parametrize(
-    ("keys", "message"),
-    [
-        ({"size": 0}, "task.size=0 must be a number of pixels >= 1"),
-        ({"size": [1, 2, 3]}, r"task.size=\[1, 2, 3\] must be a number of pixels"),
-        ({"channels": 4}, "task.channels=4 must be 1 .* or 3"),
-        ({"scaling": "minmax"}, "task.scaling=minmax must be one of"),
-        ({"augment": "blur"}, "task.augment=blur must be null or crop_flip"),
-        ({"model": "lenet", "size": 30}, "task.model=lenet needs images 28x28 or 32x32"),
-    ],
-)
-def test_keys_out_of_bounds(root: Path, draw: Draw, keys: dict[str, Any], message: str) -> None:
-    draw("cat/a.png", "dog/a.png")
-    with pytest.raises(ValueError, match=message):
-        build(root, **keys).model()
-
-
-def test_a_folder_that_does_not_exist(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"task.path=.*none must be a folder: it does not exist"):
-        build(root / "none")

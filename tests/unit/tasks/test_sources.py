@@ -12,12 +12,12 @@ from fl_app.tasks.sources import DataSet, Hub, load
 
 
 def read(root: Path) -> Arrays:
-    return {"x": np.frombuffer((root / "a.bin").read_bytes(), np.uint8).copy()}
+    return {"x": np.frombuffer((root / "letters" / "a.bin").read_bytes(), np.uint8).copy()}
 
 
 DATA = DataSet(
     name="letters",
-    files=("a.bin", "b.bin"),
+    folder="letters",
     read=read,
     hub=None,
     stand_in=lambda: {"x": np.array([9])},
@@ -29,9 +29,8 @@ DATA = DataSet(
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     folder = tmp_path / "root"
-    folder.mkdir()
-    (folder / "a.bin").write_bytes(b"\x01\x02")
-    (folder / "b.bin").write_bytes(b"")
+    (folder / "letters").mkdir(parents=True)
+    (folder / "letters" / "a.bin").write_bytes(b"\x01\x02")
     return folder
 
 
@@ -59,18 +58,17 @@ def test_files_are_unpacked_once_until_they_change(root: Path) -> None:
     assert len(reads) == 1
     again[0] = 5  # a private copy: neither file nor other users see it
     assert load(data, ["local"], str(root))[0]["x"].tolist() == [1, 2]
-    (root / "a.bin").write_bytes(b"\x01\x02\x03")
+    (root / "letters" / "a.bin").write_bytes(b"\x01\x02\x03")
     assert load(data, ["local"], str(root))[0]["x"].tolist() == [1, 2, 3]
     assert len(reads) == 2
 
 
-def test_an_optional_file_that_appears_is_noticed(root: Path) -> None:
-    data = replace(
-        DATA, optional=("c.bin",), read=lambda r: {"x": np.array([len(list(r.iterdir()))])}
-    )
+def test_an_optional_folder_that_appears_is_noticed(root: Path) -> None:
+    data = replace(DATA, optional="more", read=lambda r: {"x": np.array([len(list(r.iterdir()))])})
+    assert load(data, ["local"], str(root))[0]["x"].tolist() == [1]
+    (root / "more").mkdir()
+    (root / "more" / "c.bin").write_bytes(b"")
     assert load(data, ["local"], str(root))[0]["x"].tolist() == [2]
-    (root / "c.bin").write_bytes(b"")
-    assert load(data, ["local"], str(root))[0]["x"].tolist() == [3]
 
 
 def test_the_order_decides(root: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -93,14 +91,8 @@ def test_without_data_it_says_where_it_looked_and_what_would_help(tmp_path: Path
     assert "local: neither task.root nor the environment variable FL_APP_DATA" in text
     assert "hub: the hub is not known to have this set" in text
     assert "fetch it DIR\nthen export FL_APP_DATA=DIR. Or else. task.sources=[synthetic]" in text
-    with pytest.raises(ValueError, match=r"local: .* has no a\.bin, b\.bin"):
+    with pytest.raises(ValueError, match=r"local: .* has no folder letters"):
         load(DATA, ["local"], str(tmp_path))
-
-
-def test_a_part_of_the_files_is_not_enough(root: Path) -> None:
-    (root / "b.bin").unlink()
-    with pytest.raises(ValueError, match=r"local: .* has no b\.bin\n"):
-        load(DATA, ["local"], str(root))
 
 
 @pytest.mark.parametrize("by_key", [True, False])
@@ -119,7 +111,7 @@ def test_a_damaged_file_is_told_even_if_another_source_could_help(root: Path) ->
         raise EOFError("ran out of input")
 
     with pytest.raises(
-        ValueError, match=r"letters in task\.root=.* .*ran out of input: the file is damaged"
+        ValueError, match=r"letters in task\.root=.* .*ran out of input: a file is missing"
     ):
         load(replace(DATA, read=broken), ["local", "synthetic"], str(root))
 

@@ -56,24 +56,6 @@ def test_long_reviews_are_cut_and_rare_words_forgotten(tmp_path: Path) -> None:
     assert task.test_inputs[0, :2].tolist() == [29_999, UNKNOWN]
 
 
-def test_reviews_with_other_labels_are_refused(tmp_path: Path) -> None:
-    write_reviews(tmp_path, [("a", 1), ("b", 7)], [("a", 1), ("b", 0)])
-    told = (
-        r"imdb in task\.root=.*train\.jsonl must be a line .*, but line 2 is '{.*7}': the file is"
-    )
-    with pytest.raises(ValueError, match=told):
-        imdb(partition=Iid(), num_clients=2, root=str(tmp_path))
-
-
-def test_a_line_that_is_no_json_is_refused(tmp_path: Path) -> None:
-    write_reviews(tmp_path, [("a", 1), ("b", 0)], [("a", 1), ("b", 0)])
-    (tmp_path / "imdb" / "test.jsonl").write_text('{"text": "a')
-    with pytest.raises(
-        ValueError, match=r"imdb in .*test.jsonl must be .* line 1 is .*the file is damaged"
-    ):
-        imdb(partition=Iid(), num_clients=2, root=str(tmp_path))
-
-
 def hub_arrays(splits: Any) -> Arrays:
     assert IMDB.hub is not None
     return IMDB.hub.convert(splits)
@@ -144,9 +126,7 @@ def test_the_validation_text_replaces_the_training_text_only_when_told(tmp_path:
         "sources": ["local"],
         "root": str(tmp_path),
     }
-    with pytest.raises(
-        ValueError, match=r"no wikitext-2/train\.txt\n(.|\n)*train_split=validation"
-    ):
+    with pytest.raises(ValueError, match=r"wikitext-2/train\.txt (.|\n)*train_split=validation"):
         wikitext2(**settings)
     assert len(wikitext2(train_split="validation", **settings).inputs) == 2
     with pytest.raises(ValueError, match=r"task\.train_split=test must be one of train, valid"):

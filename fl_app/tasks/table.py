@@ -1,0 +1,305 @@
+"""Tables of pandas as inputs and targets of a model.
+
+The encoding is a schema that a person can read and a node can load, which a fitted object of
+scikit-learn is not: it can only be unpickled.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from fl_app.core.errors import require
+from fl_app.tasks.schema import Column, Schema
+
+MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
+FEW = 20  # distinct values that are always taken for categories or classes
+SHOWN = 10  # names in a message
+# What pandas calls columns without a name: numbers of rows, from which classes could be told.
+NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
+
+
+@dataclass(frozen=True)
+class Roles:
+    """Which column of a table is what.
+
+    Attributes:
+        target: columns to predict; () = those of the schema.
+        inputs: columns to predict from; None = all that have no other role. A schema's columns
+            come first.
+        ignore: columns that are no inputs.
+        categories: input columns whose numbers are names.
+        client: column that says whose a row is; None = nobody's.
+        partition_by: column by which a partition distributes the rows, whatever its other role.
+    """
+
+    target: tuple[str, ...]
+    inputs: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    client: str | None = None
+    partition_by: str | None = None
+
+    def texts(self, schema: Schema | None) -> set[str]:
+        """Columns whose values are read as texts, so that 01 and 1 remain two names."""
+        own = {*self.target, *self.categories, *([self.client] if self.client else [])}
+        if schema is None:
+            return own
+        return own.union(schema.targets, (c.name for c in schema.columns if c.categories))
+
+    def resolve(
+        self, table: pd.DataFrame, schema: Schema | None, where: str
+    ) -> tuple[list[str], list[str]]:
+        """Names of the input columns and of the target columns.
+
+        Args:
+            table: a row for each example.
+            schema: of the data, which decides where it is given.
+            where: the table, for messages.
+
+        Raises:
+            ValueError: a column does not exist or has two roles, there is no target or no input, or
+                the schema has another target.
+        """
+        targets = self.target or (schema.targets if schema else ())
+        there = f"a column of {where}, which has {', '.join(table)}"
+        require(len(targets) > 0, "task.target", "null", there, "nobody could say what to predict")
+        require(
+            schema is None or targets == schema.targets,
+            "task.target",
+            ", ".join(targets),
+            f"{', '.join(schema.targets if schema else ())} as in task.schema, or null",
+            "the model of the schema predicts that",
+        )
+        if schema is not None and schema.columns:
+            key, inputs = "a column of task.schema", [column.name for column in schema.columns]
+            told = {}
+        else:
+            others = [*targets, *self.ignore, self.client]
+            rest = table.columns[~table.columns.isin(others) & ~table.columns.str.match(NAMELESS)]
+            key, inputs = "task.inputs", [*(rest if self.inputs is None else self.inputs)]
+            told = {"task.ignore": self.ignore, "task.categories": self.categories}
+        roles: dict[str, Sequence[str]] = {
+            **told,
+            "task.target": targets,
+            "task.client": [self.client] if self.client else [],
+            "partition.partition_by": [self.partition_by] if self.partition_by else [],
+            key: inputs,
+        }
+        for named, names in roles.items():
+            for name in names:
+                require(name in table, named, name, there, "it cannot be read")
+        require(len(inputs) > 0, "task.inputs", "[]", there, "there is nothing to predict from")
+        both = ", ".join({*inputs} & {*targets})
+        require(not both, "task.inputs", inputs, f"without {both}", "it is the target")
+        return inputs, [*targets]
+
+
+def roles_of(
+    target: str | Sequence[str] | None,
+    inputs: str | Sequence[str] | None,
+    client: str | None,
+    ignore: str | Sequence[str],
+    categories: str | Sequence[str],
+    partition_by: str | None,
+) -> Roles:
+    """Roles from values of the configuration, where one name need not be a list."""
+
+    def names(value: str | Sequence[str] | None) -> tuple[str, ...]:
+        # Hydra reads a name such as 2020 as a number.
+        several = [value] if isinstance(value, str | int | float) else value or ()
+        return tuple(map(str, several))
+
+    own = None if inputs is None else names(inputs)
+    return Roles(names(target), own, names(ignore), names(categories), client, partition_by)
+
+
+def completed(
+    table: pd.DataFrame, inputs: Sequence[str], others: Sequence[str], missing: str, where: str
+) -> pd.DataFrame:
+    """The rows of a table that lack no value, or only values that can be filled.
+
+    Args:
+        table: a row for each example.
+        inputs: names of the columns that can be filled.
+        others: those of targets and owners, which cannot.
+        missing: one of `fl_app.tasks.schema.MISSING`.
+        where: the table, for messages.
+
+    Raises:
+        ValueError: a value is missing, or no row is left.
+    """
+    gaps = table[[*inputs, *others] if missing != "median" else [*others]].isna()
+    if missing == "drop":
+        table = table[~gaps.any(axis=1)]
+    elif gaps.any(axis=None):
+        name = gaps.columns[gaps.any()][0]
+        raise ValueError(
+            f"{where}: column {name!r} has no value (an empty cell, NA or NaN) in row "
+            f"{gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: fill them in (in a "
+            "table task.missing=median does it), remove these rows (task.missing=drop), or leave "
+            f"the column out with task.ignore=[{name}]"
+        )
+    if len(table) == 0:
+        raise ValueError(f"{where} has no rows without a gap: there is nothing to learn from")
+    return table
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def names_of(values: pd.Series) -> pd.Series:
+    """Values as names: texts without spaces around them, whole numbers without a point."""
+    if pd.api.types.is_float_dtype(values) and (values % 1 == 0).all():
+        values = values.astype(np.int64)
+    names: pd.Series = values.astype(str).str.strip()
+    return names
+
+
+def in_order(names: pd.Series) -> tuple[str, ...]:
+    """The distinct names, in the order of numbers if all of them are, else by name."""
+    distinct = pd.Series(sorted(names.unique()))
+    numbers = pd.to_numeric(distinct, errors="coerce")
+    order = distinct.index if numbers.isna().any() else numbers.argsort(kind="stable")
+    return tuple(distinct[order])
+
+
+def codes_of(values: pd.Series, known: Sequence[str], where: str) -> NDArray[np.int64]:
+    """Places of the values' names among those that are `known`, shape ``(n,)``.
+
+    Raises:
+        ValueError: naming the first row that has another one.
+    """
+    names = names_of(values)
+    codes = pd.Index(known).get_indexer(names)
+    if (codes < 0).any():
+        place = int((codes < 0).argmax())
+        listed = ", ".join(known[:SHOWN]) + ", ..." * (len(known) > SHOWN)
+        raise ValueError(
+            f"{where}: column {values.name!r} has {names.iloc[place]!r} in row "
+            f"{values.index[place] + 1}, which is none of {listed}: the model does not know it; "
+            "remove the row, or write a schema from data that have all of them (task.schema)"
+        )
+    return np.asarray(codes, np.int64)
+
+
+def numbers_of(values: pd.Series, where: str) -> pd.Series:
+    """Values as numbers, true and false as 1 and 0; NaN where one is missing.
+
+    Raises:
+        ValueError: naming the first row that has a text or an infinite number.
+    """
+    numbers = as_numbers(values)
+    wrong = values.notna() & ~np.isfinite(numbers)
+    if wrong.any():
+        raise ValueError(
+            f"{where}: column {values.name!r} needs finite numbers and has "
+            f"{str(values[wrong.idxmax()])!r} in row {wrong.idxmax() + 1}: correct it, leave the "
+            "row out, or, if it is no target, take the values as names with "
+            f"task.categories=[{values.name}] or leave the column out with "
+            f"task.ignore=[{values.name}]"
+        )
+    return numbers
+
+
+def as_numbers(values: pd.Series) -> pd.Series:
+    """Values as numbers; NaN where one is missing or a text."""
+    if not pd.api.types.is_numeric_dtype(values):
+        flags = {"true": 1, "false": 0}
+        values = values.map(lambda value: flags.get(str(value).lower(), value))
+    return pd.to_numeric(values, errors="coerce").astype(np.float64)
+
+
+# -- inputs ----------------------------------------------------------------------------------------
+
+
+def fit_columns(
+    table: pd.DataFrame,
+    train: NDArray[np.bool_],
+    categories: Sequence[str],
+    where: str,
+    *,
+    fill: bool,
+) -> tuple[Column, ...]:
+    """How to encode columns, and with `fill` what missing values count as.
+
+    Mean and deviation of numbers are those of the training rows, as are medians and commonest
+    categories. Categories are those of all rows: else a category could not be encoded that only a
+    row of the test set has.
+
+    Args:
+        table: its columns are the inputs.
+        train: which rows are for training, shape ``(n,)``.
+        categories: columns whose numbers are names.
+        where: the table, for messages.
+        fill: whether missing values are filled.
+
+    Raises:
+        ValueError: a column can hardly be encoded, or has no value.
+    """
+    return tuple(
+        _fit(values, train, str(name) in categories, where, fill=fill)
+        for name, values in table.items()
+    )
+
+
+def _fit(
+    values: pd.Series, train: NDArray[np.bool_], named: bool, where: str, *, fill: bool
+) -> Column:
+    name = str(values.name)
+    if values[train].isna().all():
+        raise ValueError(
+            f"{where}: column {name!r} has no value in any training row, from which a missing one "
+            f"could be filled: leave the column out with task.ignore=[{name}]"
+        )
+    there = values.dropna()
+    # A text among numbers is a mistake more often than a name.
+    if not named and as_numbers(there).notna().mean() >= 0.5:
+        numbers = numbers_of(values, where)[train]
+        median = float(numbers.median()) if fill else None
+        numbers = numbers if median is None else numbers.fillna(median)
+        deviation = float(numbers.std(ddof=0)) if np.ptp(numbers) else 1.0  # else it divides by 0
+        return Column(name, float(numbers.mean()), deviation, fill=median)
+    names = names_of(there)
+    known = in_order(names)
+    most = MOST_CATEGORIES if named else min(MOST_CATEGORIES, max(FEW, len(names) // 2))
+    if len(known) > most:
+        raise ValueError(
+            f"{where}: column {name!r} has {len(known)} different texts in {len(names)} rows, such "
+            f"as {known[0]!r}, above the bound of {most}: each would be an input of the model; "
+            f"turn them into numbers, take them as names with task.categories=[{name}] (at most "
+            f"{MOST_CATEGORIES}), or leave the column out with task.ignore=[{name}]"
+        )
+    own = names[train[values.notna()]]
+    return Column(name, categories=known, fill=str(own.mode()[0]) if fill else None)
+
+
+def encode_columns(
+    table: pd.DataFrame, columns: Sequence[Column], where: str
+) -> NDArray[np.float32]:
+    """Inputs of the model: standardised numbers, and a 0 or 1 for each category.
+
+    Args:
+        table: has these columns, n rows.
+        columns: how to encode them.
+        where: the table, for messages.
+
+    Returns:
+        Shape ``(n, width)``.
+
+    Raises:
+        ValueError: naming the first row whose value cannot be encoded.
+    """
+    parts = []
+    for column in columns:
+        values = table[column.name]
+        if column.categories is None:
+            numbers = numbers_of(values, where)
+            numbers = numbers if column.fill is None else numbers.fillna(column.fill)
+            parts.append(((numbers - column.mean) / column.deviation).to_numpy()[:, None])
+        else:
+            values = values.where(values.notna(), column.fill)
+            parts.append(np.eye(column.width)[codes_of(values, column.categories, where)])
+    return np.concatenate(parts, 1).astype(np.float32)
