@@ -139,17 +139,16 @@ class Watch(threading.Thread):
         self.join()
 
 
-def measure(way: str, model: str, backend: str, versions: int) -> dict[str, Any]:
+def measure(way: str, model: str, versions: int) -> dict[str, Any]:
     """The memory of a node during a run.
 
     Args:
         way: key of `WAYS`.
         model: of the task.
-        backend: ``"torch"`` or ``"numpy"``.
         versions: orders of the run.
     """
     command, config = WAYS[way]
-    words = [*COMMON, f"task.model={model}", f"runtime.backend={backend}"]
+    words = [*COMMON, f"task.model={model}"]
     mark = secrets.token_hex(8)
     watch = Watch(mark)
     with federation([f"{MARK}={mark}", *command], config) as (running, folder):
@@ -165,7 +164,6 @@ def measure(way: str, model: str, backend: str, versions: int) -> dict[str, Any]
     return {
         "way": way,
         "model": model,
-        "backend": backend,
         "peak_mb": round(peak.total),
         "pss_at_peak_mb": round(peak.pss),
         "waits_mb": round(statistics.median(waits)),
@@ -200,15 +198,11 @@ def main() -> None:
     """Measure one after the other."""
     parser = argparse.ArgumentParser(prog="python -m bench.node_memory", description=__doc__)
     parser.add_argument("--way", nargs="+", choices=list(WAYS), default=["warm"])
-    parser.add_argument(
-        "--backend", nargs="+", choices=["torch", "numpy"], default=["torch", "numpy"]
-    )
     parser.add_argument("--model", default="lenet")
     parser.add_argument("--versions", type=int, default=6, help="orders of each run")
     options = parser.parse_args()
-    for backend in options.backend:
-        for way in options.way:
-            print(json.dumps(measure(way, options.model, backend, options.versions)), flush=True)
+    for way in options.way:
+        print(json.dumps(measure(way, options.model, options.versions)), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,6 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from omegaconf import DictConfig, OmegaConf
-
 from boards import replay
 from boards.arm_root import (
     CPUS,
@@ -28,13 +26,11 @@ from boards.arm_root import (
     output_of,
     require_emulation,
 )
-from boards.mixed import federate
 from boards.podman import CACHE, PROJECT
 from boards.recording import Recording, as_runs, difference, record
 from boards.row import Disappointed, Row, attempt
 from fl_app.field.packages import AARCH64, TORCH
 from fl_app.field.project import build_wheel
-from fl_app.runner.backends import needs_torch
 
 PART = "arm"
 Steps = list[tuple[str, Callable[[], str]]]
@@ -72,7 +68,7 @@ def run(work: Path) -> Iterator[Row]:
     Args:
         work: folder for the files of this run.
     """
-    base, board, small = Root(BASE), Root(work / "board"), Root(work / "small")
+    base, board = Root(BASE), Root(work / "board")
     recordings: dict[str, Recording] = {}
     basis: Steps = [
         ("programs for arm64 run here", able),
@@ -87,24 +83,12 @@ def run(work: Path) -> Iterator[Row]:
         ),
         ("a torch for newer processors", partial(misfit, board)),
     ]
-    plain: Steps = [
-        ("a device's packages without torch", partial(equip, base, small, torch=False)),
-        *(
-            (f"the same orders with NumPy, {cpu}", partial(compare_plain, small, cpu, recordings))
-            for cpu in CPUS
-        ),
-        (
-            "a federation with an arm64 node without torch",
-            partial(federate, small, work / "federation"),
-        ),
-    ]
     rows = []
     for row in attempt(PART, basis):
         rows.append(row)
         yield row
     if rows[-1].verdict == "passed":
         yield from attempt(PART, equipped)
-        yield from attempt(PART, plain)
 
 
 def able() -> str:
@@ -126,8 +110,8 @@ def record_runs(recordings: dict[str, Recording]) -> str:
     return ", ".join(f"{name} {len(each.orders)}" for name, each in recordings.items())
 
 
-def equip(base: Root, board: Root, *, torch: bool = True) -> str:
-    """Copy the root, and install what a device needs, with torch for its processor or without."""
+def equip(base: Root, board: Root) -> str:
+    """Copy the root, and install what a device needs, with torch for its processor."""
     base.copy(board.folder)
     board.make_venv()
     pins = (PROJECT / "constraints.txt").read_text().splitlines()
@@ -135,10 +119,7 @@ def equip(base: Root, board: Root, *, torch: bool = True) -> str:
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
         wheel = build_wheel(folder)
-        words = [
-            *("--constraints", _write(folder / "pins.txt", *pins, *AARCH64)),
-            *("--excludes", _write(folder / "excluded.txt", *(() if torch else TORCH))),
-        ]
+        words = ["--constraints", _write(folder / "pins.txt", *pins, *AARCH64)]
         wanted = _write(folder / "wanted.txt", str(wheel))
         loaded = board.download(*words, wanted)
         began = time.monotonic()
@@ -155,14 +136,13 @@ def _write(path: Path, *lines: str) -> str:
     return str(path)
 
 
-def compare(board: Root, cpu: str, recordings: Mapping[str, Recording], *overrides: str) -> str:
+def compare(board: Root, cpu: str, recordings: Mapping[str, Recording]) -> str:
     """Carry out recorded orders on a board; compare the uploads with those of this machine.
 
     Args:
         board: with a device's packages.
         cpu: QEMU's name of its processor.
         recordings: of this machine, by name.
-        overrides: of the runs' configurations on the board.
 
     Raises:
         Disappointed: an upload differs, or the board fails.
@@ -170,7 +150,7 @@ def compare(board: Root, cpu: str, recordings: Mapping[str, Recording], *overrid
     replay.save(board.at(ORDERS), as_runs(recordings))
     shutil.copy(replay.__file__, board.at(SCRIPT))
     said = output_of(
-        board.run(f"{VENV}/bin/python", SCRIPT, ORDERS, UPLOADS, *overrides, limit=REPLAY, cpu=cpu)
+        board.run(f"{VENV}/bin/python", SCRIPT, ORDERS, UPLOADS, limit=REPLAY, cpu=cpu)
     )
     facts = json.loads(said.splitlines()[-1])
     done = replay.load(board.at(UPLOADS))
@@ -181,16 +161,6 @@ def compare(board: Root, cpu: str, recordings: Mapping[str, Recording], *overrid
     if max(apart.values()) > TOLERANCE:
         raise Disappointed(f"relative differences above {TOLERANCE:g}: {told}")
     return f"{facts['machine']}, torch {facts['torch']}; relative differences: {told}"
-
-
-def compare_plain(board: Root, cpu: str, recordings: Mapping[str, Recording]) -> str:
-    """Compare as `compare`, on a board without torch: the runs that need none."""
-    plain = {
-        name: each
-        for name, each in recordings.items()
-        if not needs_torch(DictConfig(OmegaConf.create(each.config)))
-    }
-    return compare(board, cpu, plain, "runtime.backend=numpy")
 
 
 def misfit(board: Root) -> str:

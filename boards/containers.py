@@ -27,7 +27,6 @@ LENET = [
     *("task=synthetic", "task.model=lenet", "task.num_examples=400", "task.num_test=100"),
     "num_versions=4",
 ]
-NO_TORCH = {"node-1": images.SMALL}
 SHORT = 40  # MiB that are left free when memory runs short: less than a resident process accepts
 HELD = 150  # seconds for which they are; a machine with other work needs half of them to begin
 # Takes the memory of its container, but for argv[1] MiB, for argv[2] seconds.
@@ -92,11 +91,10 @@ def run_small(work: Path) -> Iterator[Row]:
             "memory",
             [
                 *first(podman),
-                ("docker/Dockerfile, TORCH=none", partial(images.build_small, podman)),
                 *(
                     (
-                        f"LeNet in containers of {memory} MiB, node-1 without torch",
-                        partial(field.federate, f"{memory}m", NO_TORCH, LENET),
+                        f"LeNet in containers of {memory} MiB",
+                        partial(field.federate, f"{memory}m", {}, LENET),
                     )
                     for memory in (400, 512)
                 ),
@@ -164,7 +162,7 @@ class Field:
 
         Args:
             memory: of each node, as ``podman run --memory`` takes it. The server has 1 GiB.
-            others: images of nodes, by name, if not that of a device with torch.
+            others: images of nodes, by name, if not that of a device.
             words: of the run, beside `RUN`.
         """
         self._start(memory, others)

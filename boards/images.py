@@ -8,7 +8,6 @@ from boards.podman import Podman
 from boards.row import Disappointed
 
 PYTHON = "docker.io/library/python:3.11-slim-bookworm"  # the Dockerfile's default base
-SMALL = "localhost/fl-app-small:latest"
 ON_TORCH = "localhost/fl-app-on-torch:latest"
 WITH_TORCH = "localhost/fl-boards-with-torch:latest"
 TORCH = "/opt/torch"  # of that base
@@ -29,15 +28,6 @@ def build(podman: Podman) -> str:
         podman.build(image, target=target)
         sizes.append(f"{target} {podman.megabytes(image):,.0f} MB")
     return f"{', '.join(sizes)}, with the base"
-
-
-def build_small(podman: Podman) -> str:
-    """Build the image of a device without torch; let it examine itself."""
-    podman.build(SMALL, target="supernode", arguments=["TORCH=none"])
-    said = podman.once(SMALL, "python", "-m", "fl_app.field", "doctor")
-    if "not installed: NumPy" not in said:
-        raise Disappointed(f"doctor does not say that torch is missing: {said}")
-    return f"{podman.megabytes(SMALL):,.0f} MB with the base"
 
 
 def build_on_torch(podman: Podman) -> str:

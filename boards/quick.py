@@ -1,4 +1,4 @@
-"""``--quick``: an image, and a server with a device on one machine, both without torch; minutes.
+"""``--quick``: the images, and a server with a device on one machine; minutes.
 
 The device trains on data of its own, under the protections of its unit.
 """
@@ -40,15 +40,12 @@ def run(work: Path) -> Iterator[Row]:
             "containers",
             [
                 ("a base made of Debian's packages", partial(images.make_base, podman)),
-                ("docker/Dockerfile, TORCH=none", partial(images.build_small, podman)),
+                ("docker/Dockerfile", partial(images.build, podman)),
             ],
         )
         steps: list[tuple[str, Callable[[], str]]] = [
             ("a board's system made of Debian's packages", small.boot),
-            *(
-                (f"install.sh --torch none in {name}", partial(small.install, name))
-                for name in KITS
-            ),
+            *((f"install.sh --torch cpu in {name}", partial(small.install, name)) for name in KITS),
             ("the services run", small.run),
             ("the device trains on its own data, protected as its unit says", small.train),
             ("after a power failure the services start by themselves", small.cut),
@@ -57,7 +54,7 @@ def run(work: Path) -> Iterator[Row]:
 
 
 class Small:
-    """Server and device on one machine, without torch.
+    """Server and device on one machine.
 
     Args:
         podman: that runs it.
@@ -81,7 +78,7 @@ class Small:
     def install(self, folder: str) -> str:
         """Run a folder's install.sh."""
         self._machine.leave()
-        command = f"cd {folder} && sudo sh install.sh --torch none"
+        command = f"cd {folder} && sudo sh install.sh --torch cpu"
         return self._machine.type(command, INSTALL).splitlines()[-1]
 
     def run(self) -> str:

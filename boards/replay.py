@@ -1,8 +1,8 @@
 """Carries out recorded orders on this machine: ``python replay.py ORDERS UPLOADS [OVERRIDE...]``.
 
 It imports of this project what a device has, so that it can be copied to a device and run there.
-Overrides are those of the run's configuration, such as ``runtime.backend=numpy``. The last line of
-the output is a JSON object: the machine, torch's version (null without it) and the seconds.
+Overrides are those of the run's configuration, such as ``runtime.device=cpu``. The last line of
+the output is a JSON object: the machine, torch's version and the seconds.
 """
 
 import json
@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 from safetensors.numpy import load_file, save_file
 
-from fl_app.client.build import build_trainer, configured_backend, prepare_process
+from fl_app.client.build import build_trainer, prepare_process
 from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import Order, Upload
 
@@ -50,16 +50,9 @@ def replay(config: str, orders: Sequence[Order], overrides: Sequence[str] = ()) 
     """
     settings = OmegaConf.merge(OmegaConf.create(config), OmegaConf.from_dotlist([*overrides]))
     assert isinstance(settings, DictConfig)
-    prepare_process(configured_backend(settings))
+    prepare_process()
     trainer = build_trainer(settings)
     return [trainer.sender.train(order) for order in orders]
-
-
-def _torch() -> str | None:
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return None
 
 
 def main(orders: str, uploads: str, *overrides: str) -> None:
@@ -72,7 +65,7 @@ def main(orders: str, uploads: str, *overrides: str) -> None:
         done[name] = replay(run["config"], run["orders"], overrides)
         seconds[name] = round(time.monotonic() - began, 1)
     save(Path(uploads), done)
-    print(json.dumps({"machine": platform.machine(), "torch": _torch(), "seconds": seconds}))
+    print(json.dumps({"machine": platform.machine(), "torch": version("torch"), "seconds": seconds}))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Part ``trouble``: what goes wrong while a device is installed and begins, without torch."""
+"""Part ``trouble``: what goes wrong while a device is installed and begins."""
 
 import re
 import time
@@ -16,7 +16,7 @@ from boards.row import Disappointed, Row, attempt, wait_for
 PART = "trouble"
 HOST = "server.lan"
 UNIT = "fl-supernode"
-INSTALL = "sudo sh install.sh --torch none"
+INSTALL = "sudo sh install.sh --torch cpu"
 SECONDS = 900.0  # that an installation may take
 MOMENTS = (3.0, 8.0, 15.0)  # seconds after the start of install.sh at which the power fails
 ALONE = 45.0  # seconds for which a device that has booted finds no network

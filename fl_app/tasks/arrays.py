@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.client.backend import TORCH
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.options import check_options, check_own_data
@@ -46,7 +45,6 @@ def arrays(
     model: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-    backend: str = TORCH,
 ) -> "OwnTask":
     """Learn from arrays in a ``.npz`` file.
 
@@ -68,7 +66,6 @@ def arrays(
         schema: states shape, classes and moments, which are else those of the training examples; a
             path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, an array is missing or does not fit, or a client
@@ -77,7 +74,7 @@ def arrays(
     check_own_data(path=path, schema=schema, kind=kind, test_share=test_share)
     check_options(scaling=scaling)
     if path is None:
-        return task_without_data("arrays", schema, model, backend)
+        return task_without_data("arrays", schema, model)
     known = read_schema(schema)
     file = existing(path, "task.path", "file")
 
@@ -104,7 +101,6 @@ def arrays(
         seed=seed,
         model=model,
         scaling=scaling if _are_images(found["inputs"]) else None,
-        backend=backend,
     )
 
 

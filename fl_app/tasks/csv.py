@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_app.client.backend import TORCH
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.options import check_own_data
 from fl_app.tasks.own_data import (
@@ -44,7 +43,6 @@ def csv(
     model: str = "mlp",
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-    backend: str = TORCH,
 ) -> "OwnTask":
     """Predict one column of a table, or several, from other columns.
 
@@ -74,7 +72,6 @@ def csv(
         schema: states columns, categories and classes, which are else those of the training rows;
             a path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, a file or a column is missing, the table cannot be
@@ -82,7 +79,7 @@ def csv(
     """
     check_own_data(path=path, schema=schema, kind=kind, test_share=test_share, missing=missing)
     if path is None:
-        return task_without_data("csv", schema, model, backend)
+        return task_without_data("csv", schema, model)
     known = read_schema(schema)
     by = getattr(partition, "partition_by", None)
     roles = roles_of(target, inputs, client, ignore, categories, by)
@@ -116,7 +113,6 @@ def csv(
         num_clients=num_clients,
         seed=seed,
         model=model,
-        backend=backend,
     )
 
 

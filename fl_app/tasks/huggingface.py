@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_app.client.backend import TORCH
 from fl_app.core.extras import told_if_missing
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.labelled_images import encode_images
@@ -51,7 +50,6 @@ def huggingface(
     model: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-    backend: str = TORCH,
 ) -> "OwnTask":
     """Predict columns of a data set from a column of images, or from columns of numbers and texts.
 
@@ -84,7 +82,6 @@ def huggingface(
         schema: states columns, categories and classes, which are else those of the training
             examples; a path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, the data cannot be reached or encoded, a column is
@@ -94,7 +91,7 @@ def huggingface(
     check_images(size=size, channels=channels)
     check_options(scaling=scaling)
     if path is None:
-        return task_without_data("huggingface", schema, model, backend)
+        return task_without_data("huggingface", schema, model)
     known = read_schema(schema)
     by = getattr(partition, "partition_by", None)
     roles = roles_of(target, inputs, client, ignore, categories, by)
@@ -156,7 +153,6 @@ def huggingface(
         model=model,
         scaling=scaling if images else None,
         source="own" if folder is not None else "hub",
-        backend=backend,
     )
 
 

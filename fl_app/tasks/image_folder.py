@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_app.client.backend import TORCH
 from fl_app.tasks.cache import Arrays, cached
 from fl_app.tasks.labelled_images import Images, encode_images
 from fl_app.tasks.options import check_images, check_options, check_own_data
@@ -41,7 +40,6 @@ def image_folder(
     model: str = "cnn",
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-    backend: str = TORCH,
 ) -> "OwnTask":
     """Classify images that lie in a folder for each class.
 
@@ -64,7 +62,6 @@ def image_folder(
         schema: states shape, classes and moments, which are else those of the training images; a
             path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, a folder has no images or lies at the wrong depth,
@@ -74,7 +71,7 @@ def image_folder(
     check_images(size=size, channels=channels)
     check_options(scaling=scaling, augment=augment)
     if path is None:
-        return task_without_data("image_folder", schema, model, backend)
+        return task_without_data("image_folder", schema, model)
     known = read_schema(schema)
     shape = image_shape(size, channels)
     root = existing(path, "task.path", "folder")
@@ -110,7 +107,6 @@ def image_folder(
         model=model,
         scaling=scaling,
         augment=augment,
-        backend=backend,
     )
 
 

@@ -6,23 +6,25 @@ from dataclasses import replace
 from functools import cache
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fl_app.client.backend import TORCH
 from fl_app.core.errors import require
+from fl_app.tasks.augmentation import AUGMENTATIONS
 from fl_app.tasks.cache import Arrays
+from fl_app.tasks.client_examples import CHUNK
 from fl_app.tasks.held_out import held_out
+from fl_app.tasks.models import architecture
 from fl_app.tasks.moments import moments
+from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
 from fl_app.tasks.options import FLAT_MODELS, USUAL_CLIENTS
+from fl_app.tasks.own_task import OwnTask
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
-from fl_app.tasks.parts import Parts, parts_of
+from fl_app.tasks.scaling import Scaling, make_scaling
 from fl_app.tasks.schema import Schema, read_schema
-
-if TYPE_CHECKING:
-    from fl_app.tasks.own_task import OwnTask
 
 log = logging.getLogger(__name__)
 
@@ -40,8 +42,7 @@ def own_task(
     scaling: str | None = None,
     augment: str | None = None,
     source: str = "own",
-    backend: str = TORCH,
-) -> "OwnTask":
+) -> OwnTask:
     """The task on what a reader has read.
 
     Args:
@@ -56,7 +57,6 @@ def own_task(
         scaling: as of `fl_app.tasks.scaling.make_scaling`; None = the inputs are the model's.
         augment: random change of training batches, as of `fl_app.tasks.images.image_task`.
         source: of the data.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: the model does not fit, or a client gets no data.
@@ -72,22 +72,21 @@ def own_task(
         if owners is not None:
             sizes = np.unique(owners, return_counts=True)[1]
             num_clients = int((sizes >= getattr(partition, "min_size", 1)).sum())
-    parts = parts_of(backend)
-    targets = parts.array(arrays["targets"])
-    task = _empty(parts, name, schema, model)
+    targets = torch.from_numpy(arrays["targets"])
+    task = _empty(name, schema, model)
     tested = "test_targets" in arrays
     strata = task.objective.strata(targets)
     return replace(
         task,
-        inputs=parts.array(arrays["inputs"]),
+        inputs=torch.from_numpy(arrays["inputs"]),
         targets=targets,
-        test_inputs=parts.array(arrays["test_inputs"]) if tested else None,
-        test_targets=parts.array(arrays["test_targets"]) if tested else None,
+        test_inputs=torch.from_numpy(arrays["test_inputs"]) if tested else None,
+        test_targets=torch.from_numpy(arrays["test_targets"]) if tested else None,
         partition=make_partition(
             partition, strata, num_clients, seed, owners, arrays.get("column")
         ),
-        prepare=None if scaling is None else scaling_of(parts, schema, scaling),
-        **parts.augmented(augment),
+        prepare=None if scaling is None else scaling_of(schema, scaling),
+        augment=None if augment is None else AUGMENTATIONS[augment],
         source=source,
         by_owner=owners is not None,
     )
@@ -103,8 +102,7 @@ def task_without_data(
     name: str,
     schema: str | Mapping[str, Any] | None,
     model: str | None,
-    backend: str = TORCH,
-) -> "OwnTask":
+) -> OwnTask:
     """The task of a server whose devices own the data: a model, and no examples.
 
     Raises:
@@ -116,43 +114,41 @@ def task_without_data(
             "task.path=null must be the data, or task.schema must be given: nothing says what the "
             "model's inputs and outputs are"
         )
-    return _empty(parts_of(backend), name, known, model)
+    return _empty(name, known, model)
 
 
-def _empty(parts: Parts, name: str, schema: Schema, model: str | None) -> "OwnTask":
+def _empty(name: str, schema: Schema, model: str | None) -> OwnTask:
     shape = schema.input_shape
     if model is None:
         model = "cnn" if len(shape) == 3 else "mlp"
     # These take inputs of any shape; two sizes would be taken for those of a text.
     taken = (prod(shape),) if model in FLAT_MODELS else shape
     num_targets = () if schema.kind == "classification" else (schema.num_outputs,)
-    chunk = parts.chunk
-    task: OwnTask = parts.own_task(
+    return OwnTask(
         name=name,
-        objective=objective_of(parts, schema),
-        architecture=parts.architecture(model, taken, schema.num_outputs),
-        inputs=parts.array(np.empty((0, *shape), np.float32)),
-        targets=parts.array(np.empty((0, *num_targets), np.float32 if num_targets else np.int64)),
+        objective=objective_of(schema),
+        architecture=architecture(model, taken, schema.num_outputs),
+        inputs=torch.empty(0, *shape),
+        targets=torch.empty(0, *num_targets, dtype=torch.float32 if num_targets else torch.int64),
         source="own",
         # Activations grow with an input: those of 500 large images take gigabytes.
-        test_chunk=max(1, min(chunk, chunk * 3 * 32 * 32 // prod(shape))),
+        test_chunk=max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(shape))),
         schema=schema,
     )
-    return task
 
 
-def objective_of(parts: Parts, schema: Schema) -> Any:
+def objective_of(schema: Schema) -> Objective:
     """Loss and metrics for a schema's outputs."""
     if schema.kind == "classification":
-        return parts.classification(schema.num_outputs, classes=schema.outputs)
+        return Classification(schema.num_outputs, classes=schema.outputs)
     if schema.kind == "multi_label":
-        return parts.multi_label(schema.num_outputs, labels=schema.outputs)
-    return parts.regression(
+        return MultiLabel(schema.num_outputs, labels=schema.outputs)
+    return Regression(
         schema.num_outputs, mean=schema.target_mean, deviation=schema.target_deviation
     )
 
 
-def scaling_of(parts: Parts, schema: Schema, scaling: str) -> Any:
+def scaling_of(schema: Schema, scaling: str) -> Scaling:
     """The scaling of a schema's images.
 
     Raises:
@@ -165,7 +161,7 @@ def scaling_of(parts: Parts, schema: Schema, scaling: str) -> Any:
         "unit or raw255 with a schema that has no mean and deviation",
         "the images could not be standardised as others are",
     )
-    return parts.make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
+    return make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
 
 
 # -- what a reader gives ---------------------------------------------------------------------------

@@ -33,10 +33,10 @@ class Answering(Podman):
 
 def test_a_build_stops_at_its_target(tmp_path: Path) -> None:
     podman = Answering(tmp_path, "")
-    podman.build("image", target="supernode", arguments=["TORCH=none"])
+    podman.build("image", target="supernode", arguments=["TORCH=cuda"])
     words = podman.asked[0]
     assert words[words.index("--target") + 1] == "supernode"
-    assert words[words.index("--build-arg") + 1] == "TORCH=none"
+    assert words[words.index("--build-arg") + 1] == "TORCH=cuda"
 
 
 def test_networks_of_two_storages_have_two_names(tmp_path: Path) -> None:

@@ -40,7 +40,6 @@ def test_without_a_gpu(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
         (["device=cuda", "workers=2", "workers_per_gpu=4"], Placement("cpu", 2, GPUS)),
         (["device=cuda:2", "workers=0"], Placement("cuda:2")),
         (["device=cpu"], Placement("cpu", CORES)),
-        (["device=auto", "backend=numpy"], Placement("cpu", CORES)),
     ],
     ids=str,
 )
