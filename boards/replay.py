@@ -65,7 +65,9 @@ def main(orders: str, uploads: str, *overrides: str) -> None:
         done[name] = replay(run["config"], run["orders"], overrides)
         seconds[name] = round(time.monotonic() - began, 1)
     save(Path(uploads), done)
-    print(json.dumps({"machine": platform.machine(), "torch": version("torch"), "seconds": seconds}))
+    print(
+        json.dumps({"machine": platform.machine(), "torch": version("torch"), "seconds": seconds})
+    )
 
 
 if __name__ == "__main__":
