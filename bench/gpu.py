@@ -29,9 +29,9 @@ from bench.workloads import LOCAL_LR, Workload
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, Losses
 from fl_app.client.batchable import obstacle
-from fl_app.client.bounds import BFLOAT16, FLOAT32, GROUPED, UNFOLD
 from fl_app.client.build import prepare_process
 from fl_app.client.gpus import prepare
+from fl_app.client.settings import BFLOAT16, FLOAT32, GROUPED, UNFOLD
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order
 from fl_app.tasks.task import Task
@@ -285,7 +285,7 @@ def _several(batch: BatchTrainer, orders: list[Order]) -> int:
 
 def _loop(workload: Workload, trainer: LocalTrainer) -> Callable[[], int]:
     """A client update without a framework: steps of SGD on data that lie on the device."""
-    task, model, device = trainer.task, trainer.model, trainer.device
+    task, model, device = trainer.task, trainer.model, trainer.processor.device
     assert isinstance(task, Task)
     indices = np.random.default_rng(0).permutation(workload.num_clients * workload.examples)
     batches = torch.from_numpy(indices.reshape(-1, workload.batch_size)).to(device)

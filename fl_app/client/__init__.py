@@ -1,7 +1,7 @@
 """What a client does with an order: local training.
 
 The trainer is imported when it is first used, because torch takes seconds to import. Checks of a
-configuration need its bounds (`fl_app.client.bounds`) alone.
+configuration need its bounds (`fl_app.client.settings`) alone.
 """
 
 from importlib import import_module

@@ -25,12 +25,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.bounds import GROUPED
 from fl_app.client.compression import Compressed
 from fl_app.client.flat import FlatModel
 from fl_app.client.mini_batches import MiniBatches, mini_batches
 from fl_app.client.private import PRIVATE, private_of
 from fl_app.client.processor import in_float32
+from fl_app.client.settings import GROUPED
 from fl_app.client.stacked import Forward, stacked_forward
 from fl_app.client.trainer import LocalTrainer
 from fl_app.core.layout import Layout
@@ -65,7 +65,7 @@ class BatchTrainer:
         )
         self._most = math.inf  # orders that the device has had memory for
         self._notice = ""
-        self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.device)
+        self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor.device)
         self._models: list[_OfRow] = []
 
     def train(self, orders: Sequence[Order], outs: Sequence[Vector | None]) -> list[Upload | None]:
@@ -142,7 +142,7 @@ class BatchTrainer:
         indices, rng, _ = trainer._take(order)  # nothing is drawn from torch's generators
         steps = 1
         if trainer.upload != "gradient":
-            _, steps = trainer._lengths(indices.size, order.config)
+            _, steps = trainer.lengths(indices.size, order.config)
         return _Client(
             place=place,
             given=given,

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.client.batch import examples, stacked_losses
-from fl_app.client.bounds import FLOAT32
+from fl_app.client.settings import FLOAT32
 from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
 from fl_app.secure.device import Masked

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client.bounds import FLOAT32
 from fl_app.client.node_data import own_config, with_any_id
+from fl_app.client.settings import FLOAT32
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
 

@@ -1,19 +1,38 @@
 """What a client keeps of an order while it waits for a fresh model."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from fl_app.core.types import Extra, State, Vector
+from fl_app.client.tensors import to_tensors, to_vector
+from fl_app.core.types import Extra, State
 
 PAUSED = "paused"  # prefix of all names in the client state
 EXTRA = "paused_extra."
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass
+class Progress:
+    """How much of an order is done.
+
+    Attributes:
+        anchor: the received parameters, if the proximal term or the penalty needs them.
+        velocity: of momentum, if there is one; steps change it.
+        steps: number of steps.
+        loss: sum of their losses.
+    """
+
+    anchor: list[Tensor] | None
+    velocity: list[Tensor] | None
+    steps: int = 0
+    loss: float = 0.0
+
+
+@dataclass(frozen=True)
 class Paused:
     """An order in the middle of its local steps.
 
@@ -21,52 +40,48 @@ class Paused:
         model: the client's model, shape ``(d,)``.
         received: w_o, from which the upload is computed; None if it is the model itself.
         extra: the order's extra vectors.
-        steps: number of steps taken, >= 1.
-        loss: sum of their losses.
-        anchor: the received parameters, if a term of the gradient needs them.
-        velocity: of momentum, if there is one.
+        progress: of the order.
     """
 
     model: NDArray[Any]
     received: NDArray[Any] | None
     extra: Extra
-    steps: int
-    loss: float
-    anchor: NDArray[Any] | None
-    velocity: NDArray[Any] | None
+    progress: Progress
 
     def to_state(self) -> dict[str, NDArray[Any]]:
         """Arrays by name for the client's state."""
-        arrays = {
-            PAUSED: self.model,
-            "paused_at": np.array([self.steps, self.loss]),
-            "paused_received": self.received,
-            **{EXTRA + name: vector for name, vector in self.extra.items()},
-            "paused_anchor": self.anchor,
-            "paused_velocity": self.velocity,
-        }
-        return {name: array for name, array in arrays.items() if array is not None}
+        progress = self.progress
+        state = {PAUSED: self.model, "paused_at": np.array([progress.steps, progress.loss])}
+        if self.received is not None:
+            state["paused_received"] = self.received
+        state |= {EXTRA + name: vector for name, vector in self.extra.items()}
+        if progress.anchor is not None:
+            state["paused_anchor"] = to_vector(progress.anchor)
+        if progress.velocity is not None:
+            state["paused_velocity"] = to_vector(progress.velocity)
+        return state
 
     @classmethod
-    def of_state(cls, state: State) -> "Paused | None":
-        """The inverse of `to_state`; None if no order paused."""
-        if PAUSED not in state:
-            return None
-        extra: Mapping[str, Vector] = {
-            name.removeprefix(EXTRA): array
-            for name, array in state.items()
-            if name.startswith(EXTRA)
-        }
+    def of_state(
+        cls, state: State, params: Sequence[Tensor], trained: Sequence[Tensor]
+    ) -> "Paused":
+        """The inverse of `to_state`.
+
+        Args:
+            state: in which an order paused.
+            params: of the model, with the shapes of the anchor.
+            trained: of the model, with the shapes of the velocity.
+        """
         steps, loss = state["paused_at"]
-        return cls(
-            model=state[PAUSED],
-            received=state.get("paused_received"),
-            extra=extra,
-            steps=int(steps),
-            loss=float(loss),
-            anchor=state.get("paused_anchor"),
-            velocity=state.get("paused_velocity"),
+        anchor, velocity = state.get("paused_anchor"), state.get("paused_velocity")
+        progress = Progress(
+            None if anchor is None else to_tensors(anchor, params),
+            None if velocity is None else to_tensors(velocity, trained),
+            int(steps),
+            float(loss),
         )
+        extra = {k.removeprefix(EXTRA): v for k, v in state.items() if k.startswith(EXTRA)}
+        return cls(state[PAUSED], state.get("paused_received"), extra, progress)
 
 
 def without_pause(state: State) -> dict[str, NDArray[Any]]:

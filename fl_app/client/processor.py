@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.client.bounds import FLOAT32, PRECISIONS
+from fl_app.client.settings import FLOAT32, PRECISIONS
 from fl_app.client.task import TrainingTask
 from fl_app.core.errors import require
 

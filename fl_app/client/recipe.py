@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from fl_app.client.bounds import GROUPED
 from fl_app.client.build import build_trainer, prepare_process
 from fl_app.client.gpus import prepare
+from fl_app.client.settings import GROUPED
 
 if TYPE_CHECKING:
     from fl_app.client.batch import BatchTrainer

@@ -5,8 +5,8 @@ ClientApp through `fl_app.client.numpy_client.TrainerClient.fit`.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,21 +14,21 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.bounds import FLOAT32, check_training
 from fl_app.client.compression import Compressed
-from fl_app.client.compression import Trainer as Sender
 from fl_app.client.initial import build_model
 from fl_app.client.numpy_client import NOTHING, TrainerClient
-from fl_app.client.pauses import Paused, without_pause
+from fl_app.client.pauses import PAUSED, Paused, Progress, without_pause
 from fl_app.client.private import Private
 from fl_app.client.processor import Processor
+from fl_app.client.settings import FLOAT32, TrainingSettings
 from fl_app.client.task import TrainingTask
-from fl_app.client.tensors import to_tensors, to_vector
+from fl_app.client.tensors import to_vector
 from fl_app.core.errors import require
-from fl_app.core.types import NO_EXTRA, Config, Extra, Order, Scores, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Config, Order, Scores, Upload, Vector
 
 
-class LocalTrainer(TrainerClient):
+@dataclass(eq=False, repr=False)
+class LocalTrainer(TrainingSettings, TrainerClient):
     """Mini-batch SGD on one client's data, from the received model.
 
     A step computes ``g = grad f(w; batch) + weight_decay * w + proximal * (w - w_received)``, then
@@ -37,33 +37,13 @@ class LocalTrainer(TrainerClient):
     All hooks are optional. `penalty` and `correct` change the step, `should_pause` and `merge` let
     a client pause. What a client needs in its next order is kept in `state`.
 
-    Args:
+    Attributes:
         task: data, model and loss of every client.
-        upload: ``"gradient"`` (gradient of one mini-batch, no step), ``"pseudo"`` ((w_o - w_end) /
-            sum of learning rates), ``"delta"`` (w_end - w_o) or ``"model"`` (w_end).
-        local_lr: eta_l > 0.
-        batch_size: m >= 1; a client with fewer examples uses all of them.
-        local_epochs: passes over the data, >= 1, unless `local_steps` is given.
-        local_steps: number of mini-batches, >= 1.
-        momentum: in [0, 1); the velocity is zero at the start of every order.
-        weight_decay: >= 0.
-        proximal: mu >= 0, pulls towards the received model (Li et al. 2020, FedProx).
-        lr_decay: in (0, 1]; every version of the global model multiplies eta_l by it.
-        max_grad_norm: largest norm of a batch's gradient with penalty and correction, > 0; a longer
-            gradient is scaled down; None = no bound.
-        upload_dtype: type of an upload's entries, ``"float32"`` or ``"float16"``.
-        top_k: share of an upload's entries that is sent, in (0, 1]; the others are added to the
-            client's next upload (`fl_app.client.compression`); None = all.
-        private: patterns of the names of parameters and buffers that stay on the client
-            (`fl_app.client.private`); None = there are none. Penalty, correction and proximal term
-            leave them out.
         seed: seed of the run; an order's random draws follow from (seed, client, `Order.sequence`),
             and the model's first weights from it alone.
         device: torch device; ``"auto"`` takes a GPU if there is one.
         precision: of products in forward and backward pass, ``"float32"`` or ``"bfloat16"``
             (`fl_app.client.processor.Processor`).
-
-    Attributes:
         processor: where and how exactly the model is computed.
         model: the model in training, with its layout.
         compression: what is done to uploads (`fl_app.client.compression`).
@@ -81,92 +61,39 @@ class LocalTrainer(TrainerClient):
 
     overlaps: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        task: TrainingTask,
-        *,
-        upload: str = "model",
-        local_lr: float = 0.05,
-        batch_size: int = 32,
-        local_epochs: int = 1,
-        local_steps: int | None = None,
-        momentum: float = 0.0,
-        weight_decay: float = 0.0,
-        proximal: float = 0.0,
-        lr_decay: float = 1.0,
-        max_grad_norm: float | None = None,
-        upload_dtype: str = "float32",
-        top_k: float | None = None,
-        private: Sequence[str] | None = None,
-        seed: int = 0,
-        device: str = "cpu",
-        precision: str = FLOAT32,
-    ) -> None:
-        self.compression = check_training(
-            upload=upload,
-            local_lr=local_lr,
-            batch_size=batch_size,
-            local_epochs=local_epochs,
-            local_steps=local_steps,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            proximal=proximal,
-            lr_decay=lr_decay,
-            max_grad_norm=max_grad_norm,
-            upload_dtype=upload_dtype,
-            top_k=top_k,
-            private=private,
-        )
-        self.upload = upload
-        self.local_lr = local_lr
-        self.batch_size = batch_size
-        self.local_epochs = local_epochs
-        self.local_steps = local_steps
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.proximal = self._proximal = proximal
-        self.lr_decay = lr_decay
-        self.max_grad_norm = max_grad_norm
-        self.private = private
-        self.seed = seed
-        self.client_id = 0
-        self.state: dict[str, NDArray[Any]] = {}
-        self.extra: Extra = NO_EXTRA
+    task: TrainingTask
+    _: KW_ONLY
+    seed: int = 0
+    device: str = "cpu"
+    precision: str = FLOAT32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         cls = type(self)
+        self._penalised = cls.penalty is not LocalTrainer.penalty
+        self._corrected = cls.correct is not LocalTrainer.correct
+        self._pauses = cls.should_pause is not LocalTrainer.should_pause
+        self._proximal = self.proximal
         self.lineage = [c.__name__ for c in cls.__mro__ if issubclass(c, LocalTrainer)][:-1]
-        self.processor = Processor(device, precision)
-        self.device = self.processor.device
-        self.model = build_model(task, seed, self.device, private)
-        self.task: TrainingTask = self.processor.placed(task)
-        self.sender: Sender = self
-        if private:
+        self.client_id = 0
+        self.state = {}
+        self.extra = NO_EXTRA
+        self.processor = Processor(self.device, self.precision)
+        self.model = build_model(self.task, self.seed, self.processor.device, self.private)
+        self.task = self.processor.placed(self.task)
+        self.sender = self
+        if self.private:
             require(
                 not cls.overlaps,
                 "algorithm.client.private",
-                list(private),
+                list(self.private),
                 f"null with {cls.__name__}",
                 "it trains for orders that it has not received, and private parameters would be "
                 "ahead of their client's state",
             )
             self.sender = Private(self.sender, self.model)
-        if top_k is not None or upload_dtype != "float32":
+        if self.top_k is not None or self.upload_dtype != "float32":
             self.sender = Compressed(self.sender, self.compression, self.model.layout)
-        self._penalised = cls.penalty is not LocalTrainer.penalty
-        self._corrected = cls.correct is not LocalTrainer.correct
-        self._pauses = cls.should_pause is not LocalTrainer.should_pause
-
-    @property
-    def epochs(self) -> int:
-        """Number of equal parts of an order; a client can pause or stop after each part."""
-        return 1 if self.local_steps is not None else self.local_epochs
-
-    @property
-    def work_per_update(self) -> str:
-        """What a client does for one upload, in words."""
-        if self.upload == "gradient":
-            return "1 mini-batch"
-        number, unit = (self.local_steps, "step") if self.local_steps else (self.epochs, "epoch")
-        return f"{number} {unit}{'s' * (number > 1)}"
 
     @property
     def pauses(self) -> bool:
@@ -319,11 +246,11 @@ class LocalTrainer(TrainerClient):
         indices: NDArray[np.int64],
         rng: np.random.Generator,
         out: Vector | None,
-        progress: "_Progress",
+        progress: Progress,
     ) -> Upload:
         """Local SGD from `progress` to the end of the order, or to a pause."""
         lr = self.rate(order.config)
-        per_epoch, steps = self._lengths(indices.size, order.config)
+        per_epoch, steps = self.lengths(indices.size, order.config)
         may_pause = self._pauses and not progress.steps
         losses = []
         batches = self._batches(indices, rng, progress.steps, steps)
@@ -336,7 +263,7 @@ class LocalTrainer(TrainerClient):
                 continue
             if may_pause and self.should_pause(epoch):
                 reached = replace(progress, steps=step + 1, loss=float(torch.stack(losses).sum()))
-                return self._pause(reached, order.vector, (step + 1) / steps, int(indices.size))
+                return self._pause(order, reached, (step + 1) / steps, int(indices.size))
             if self.should_stop(epoch):
                 steps = step + 1
                 break
@@ -403,16 +330,10 @@ class LocalTrainer(TrainerClient):
                 permuted = self.processor.places(rng.permutation(indices))
             yield permuted[place : place + self.batch_size]
 
-    def _lengths(self, num_examples: int, config: Config) -> tuple[int, int]:
-        """Number of mini-batches of an epoch, and of an order."""
-        per_epoch = math.ceil(num_examples / self.batch_size)
-        epochs = int(config.get("local_epochs", self.local_epochs))
-        return per_epoch, self.local_steps or epochs * per_epoch
-
-    def _start(self) -> "_Progress":
+    def _start(self) -> Progress:
         """Before the first step."""
         anchored = bool(self._proximal) or self._penalised
-        return _Progress(
+        return Progress(
             anchor=[p.detach().clone() for p in self.model.params] if anchored else None,
             velocity=[torch.zeros_like(p) for p in self.model.trained] if self.momentum else None,
         )
@@ -428,39 +349,23 @@ class LocalTrainer(TrainerClient):
             vector[split:] *= np.float32(-1.0)
         return vector
 
-    def rate(self, config: Config) -> float:
-        """The learning rate of an order."""
-        lr: float = self.local_lr * self.lr_decay ** float(config.get("version", 0))
-        return lr * float(config.get("local_lr_factor", 1.0))
-
     def loss(self, chosen: Any) -> Tensor:
         """A batch's loss, a scalar, without penalty."""
         return self.processor.loss(self.model.module, self.task, chosen)
 
     # -- pauses -----------------------------------------------------------------------------------
 
-    def _pause(
-        self, reached: "_Progress", received: Vector, progress: float, num_examples: int
-    ) -> Upload:
+    def _pause(self, order: Order, reached: Progress, share: float, num_examples: int) -> Upload:
         """Save in `state` what the rest of the order needs, and ask for a fresh model."""
-        anchor, velocity = reached.anchor, reached.velocity
-        paused = Paused(
-            model=self.model.read(),
-            received=None if self.upload == "model" else received.copy(),
-            extra=self.extra,
-            steps=reached.steps,
-            loss=reached.loss,
-            anchor=None if anchor is None else to_vector(anchor),
-            velocity=None if velocity is None else to_vector(velocity),
-        )
-        self.state |= paused.to_state()
+        received = None if self.upload == "model" else order.vector.copy()
+        self.state |= Paused(self.model.read(), received, self.extra, reached).to_state()
         return Upload(
             NOTHING,
             self.upload,
             num_examples,
             reached.loss / reached.steps,
             done=False,
-            progress=progress,
+            progress=share,
             state=self.state,
         )
 
@@ -472,23 +377,19 @@ class LocalTrainer(TrainerClient):
         out: Vector | None,
     ) -> Upload:
         """Train the rest of an order that paused, from the saved state."""
-        paused = Paused.of_state(self.state)
-        if paused is None:
+        if PAUSED not in self.state:
             raise ValueError(
                 f"client {self.client_id} is to continue an order, but has none that paused"
             )
+        paused = Paused.of_state(self.state, self.model.params, self.model.trained)
         self.state = without_pause(self.state)
         self.extra = self.extra or paused.extra
         self.model.load(paused.model)
         metrics = self.merge(order.vector, order.config, rng) if order.vector.size else {}
-        progress = replace(self._start(), steps=paused.steps, loss=paused.loss)
-        if paused.anchor is not None:
-            progress.anchor = to_tensors(paused.anchor, self.model.params)
-        if paused.velocity is not None:
-            progress.velocity = to_tensors(paused.velocity, self.model.trained)
-        received = paused.model if paused.received is None else paused.received
-        rest = replace(order, vector=received)
-        return replace(self._descend(rest, indices, rng, out, progress), metrics=metrics)
+        paused.progress.anchor = paused.progress.anchor or self._start().anchor
+        rest = replace(order, vector=paused.model if paused.received is None else paused.received)
+        upload = self._descend(rest, indices, rng, out, paused.progress)
+        return replace(upload, metrics=metrics)
 
     # -- evaluation -------------------------------------------------------------------------------
 
@@ -508,20 +409,3 @@ class LocalTrainer(TrainerClient):
         if self.upload == "gradient":
             trained = batch
         return self.task.evaluation_indices(client_id).size / (3 * trained)
-
-
-@dataclass
-class _Progress:
-    """How much of an order is done.
-
-    Attributes:
-        anchor: the received parameters, if the proximal term or the penalty needs them.
-        velocity: of momentum, if there is one; steps change it.
-        steps: number of steps.
-        loss: sum of their losses.
-    """
-
-    anchor: list[Tensor] | None
-    velocity: list[Tensor] | None
-    steps: int = 0
-    loss: float = 0.0

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client.bounds import CONVOLUTIONS, FLOAT32, PRECISIONS, check_training
 from fl_app.client.build import (
     asks_for_masks,
     build_task,
@@ -24,6 +23,7 @@ from fl_app.client.build import (
     signature_of,
 )
 from fl_app.client.gpus import gpus_of
+from fl_app.client.settings import CONVOLUTIONS, FLOAT32, PRECISIONS, TrainingSettings
 from fl_app.core.errors import (
     is_number,
     require,
@@ -302,11 +302,11 @@ def _check_devices(config: DictConfig) -> None:
 
 
 def _check_client(client: DictConfig) -> None:
-    known = signature_of(check_training).parameters
+    known = signature_of(TrainingSettings).parameters
     values = {str(key): value for key, value in client.items() if key in known}
     for key, value in values.items():
         check_type(f"algorithm.client.{key}", value, known[key].annotation)
-    check_training(**values)
+    TrainingSettings(**values)
 
 
 def _check_runtime(runtime: DictConfig) -> None:

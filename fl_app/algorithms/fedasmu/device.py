@@ -189,10 +189,11 @@ class FedASMUTrainer(LocalTrainer):
         upsilon = float(self.state.get("upsilon", np.array(self.upsilon0)))
         beta, by_gamma, by_upsilon = merge_weight(gamma, upsilon, origin, version, self.merge_scale)
         # Both losses use the same dropout: the generator is restored after the first.
-        gpus = [self.device] if self.device.type == "cuda" else []
+        device = self.processor.device
+        gpus = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=gpus), torch.no_grad():
             before = self.loss(chosen)
-        gap = torch.tensor(fresh, device=self.device) - self.model.flat
+        gap = torch.tensor(fresh, device=device) - self.model.flat
         self.model.flat.add_(gap, alpha=beta)
         split = self.model.layout.num_trainable
         if config.get(TELL_MERGE, False):

@@ -15,7 +15,7 @@ from bench.__main__ import main
 from bench.gpu import LOOP, WORKLOADS, Way, _measured, compiled, table, ways
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer
-from fl_app.client.bounds import BFLOAT16, FLOAT32, GROUPED, UNFOLD
+from fl_app.client.settings import BFLOAT16, FLOAT32, GROUPED, UNFOLD
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order
 from fl_app.tasks.partition import Iid
