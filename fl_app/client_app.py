@@ -11,7 +11,6 @@ from flwr.clientapp import ClientApp
 from fl_app.core.extras import told_beside_flower
 
 with told_beside_flower():
-    from fl_app.client.backend import has_torch
     from fl_app.flower import names, wire
     from fl_app.node import resident
     from fl_app.node.handler import MessageHandler
@@ -34,10 +33,10 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Report partition and torch of this node, without loading them; or its number of examples."""
+    """Report the partition of this node, without loading it; or its number of examples."""
     if names.APP_CONFIG in wire.order_config(message):
         return _answer(message, context)
-    return wire.pack_introduction(message, context, has_torch=has_torch())
+    return wire.pack_introduction(message, context)
 
 
 def _answer(message: Message, context: Context) -> Message:

@@ -25,13 +25,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.bounds import GROUPED
 from fl_app.client.compression import Compressed
 from fl_app.client.flat import FlatModel
 from fl_app.client.mini_batches import MiniBatches, mini_batches
 from fl_app.client.private import PRIVATE, private_of
+from fl_app.client.processor import in_float32
+from fl_app.client.settings import GROUPED
 from fl_app.client.stacked import Forward, stacked_forward
-from fl_app.client.tensors import TensorOperations, in_float32
 from fl_app.client.trainer import LocalTrainer
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, State, Upload, Vector
@@ -65,7 +65,7 @@ class BatchTrainer:
         )
         self._most = math.inf  # orders that the device has had memory for
         self._notice = ""
-        self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.device)
+        self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor.device)
         self._models: list[_OfRow] = []
 
     def train(self, orders: Sequence[Order], outs: Sequence[Vector | None]) -> list[Upload | None]:
@@ -142,7 +142,7 @@ class BatchTrainer:
         indices, rng, _ = trainer._take(order)  # nothing is drawn from torch's generators
         steps = 1
         if trainer.upload != "gradient":
-            _, steps = trainer._lengths(indices.size, order.config)
+            _, steps = trainer.lengths(indices.size, order.config)
         return _Client(
             place=place,
             given=given,
@@ -151,7 +151,7 @@ class BatchTrainer:
             indices=indices,
             rng=rng,
             steps=steps,
-            rate=trainer._rate(order.config),
+            rate=trainer.rate(order.config),
             proximal=trainer._proximal,
             residuals=residuals,
             private=private,
@@ -321,7 +321,7 @@ class _Steps:
         self._corrected = type(trainer).correct is not LocalTrainer.correct
         self._batches = batches
         # Copied to the device once, for all steps.
-        self._indices: NDArray[np.int64] | Tensor = trainer.operations.places(batches.indices)
+        self._indices: NDArray[np.int64] | Tensor = trainer.processor.places(batches.indices)
         self._weights = torch.from_numpy(batches.weights).to(rows.device)
         self._rates = _PerClient([client.rate for client in clients], rows)
         self._pulls = _PerClient([client.proximal for client in clients], rows)
@@ -461,11 +461,9 @@ def stacked_losses(trainer: LocalTrainer, forward: Forward) -> Losses:
     of_task = getattr(trainer.task, "losses", None)
     if of_task is None:
         raise NotImplementedError("the task has no loss of each example")
-    operations = trainer.operations
-    assert isinstance(operations, TensorOperations)
 
     def losses(params: Sequence[Tensor], inputs: Tensor, target: Tensor) -> Tensor:
-        with operations.mixed():
+        with trainer.processor.mixed():
             output = in_float32(forward(params, inputs))
             each: Tensor = of_task(output.flatten(0, 1), target)
         return each.view(inputs.shape[:2])
@@ -478,11 +476,9 @@ def examples(trainer: LocalTrainer, chosen: NDArray[np.int64] | Tensor) -> tuple
 
     Args:
         trainer: has the data.
-        chosen: training examples of any shape; an array, or a tensor of `Operations.places`.
+        chosen: training examples of any shape; an array, or a tensor of `Processor.places`.
     """
-    operations = trainer.operations
-    assert isinstance(operations, TensorOperations)
-    return operations.examples(trainer.task, chosen.reshape(-1))
+    return trainer.processor.examples(trainer.task, chosen.reshape(-1))
 
 
 def _clipped(grad: Sequence[Tensor], longest: float) -> list[Tensor]:

@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.client.batch import examples, stacked_losses
-from fl_app.client.bounds import FLOAT32
+from fl_app.client.settings import FLOAT32
 from fl_app.client.stacked import stacked_forward
-from fl_app.client.tensors import TensorOperations
 from fl_app.client.trainer import LocalTrainer
 from fl_app.secure.device import Masked
 
@@ -38,16 +37,13 @@ def obstacle(trainer: LocalTrainer) -> str:
         return f"{name} does not say that its clients can be trained together (batches)"
     if isinstance(trainer.sender, Masked):
         return "each client masks its upload"
-    operations = trainer.operations
-    if not isinstance(operations, TensorOperations):
-        return "runtime.backend=numpy"
     layout, model = trainer.model.layout, trainer.model
     if layout.size > layout.num_trainable or len(model.trained) < len(model.params) + len(
         model.private
     ):
         return "the model has buffers, such as the running statistics of BatchNorm"
-    before, precision = model.flat.clone(), operations.precision
-    operations.precision = FLOAT32  # else both ways would differ by rounding alone
+    before, precision = model.flat.clone(), trainer.processor.precision
+    trainer.processor.precision = FLOAT32  # else both ways would differ by rounding alone
     try:
         with torch.random.fork_rng(devices=[]):
             return _difference(trainer)
@@ -55,7 +51,7 @@ def obstacle(trainer: LocalTrainer) -> str:
         told = " ".join(str(error).split())[:200]
         return f"the model or the loss cannot be vectorised ({type(error).__name__}: {told})"
     finally:
-        operations.precision = precision
+        trainer.processor.precision = precision
         model.flat.copy_(before)
 
 
@@ -77,7 +73,7 @@ def _difference(trainer: LocalTrainer) -> str:
     for row, size, own in zip(rows, sizes, chosen, strict=True):
         model.flat.copy_(row)
         state = torch.get_rng_state()
-        loss = trainer.operations.loss(model, trainer.task, own[:size])
+        loss = trainer.loss(own[:size])
         if not torch.equal(state, torch.get_rng_state()):
             return "the model or its data draw random numbers in every step"
         alone.append((loss.detach(), *torch.autograd.grad(loss, model.trained)))

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client.backend import AUTO, NUMPY, TORCH, backend_of
-from fl_app.client.bounds import FLOAT32
 from fl_app.client.node_data import own_config, with_any_id
+from fl_app.client.settings import FLOAT32
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
 
 if TYPE_CHECKING:
-    from fl_app.client.trainer import LocalTrainer, TrainingTask
+    from fl_app.client.task import TrainingTask
+    from fl_app.client.trainer import LocalTrainer
 
 # From malloc.h.
 M_TRIM_THRESHOLD = -1
@@ -48,18 +48,8 @@ def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
     """
     if data is not None:
         config = own_config(config, data)
-    backend = configured_backend(config)
-    target = str(config.task._target_)
-    require(
-        backend != NUMPY or "backend" in signature_of(locate(target)).parameters,
-        "task._target_",
-        target,
-        "a task of this project on tables or images with runtime.backend=numpy",
-        "this one needs torch",
-    )
     task = instantiate(
         config.task,
-        {"backend": backend},
         leave_out=COMMON_KEYS,
         partition=instantiate(config.partition),
         # Without owners, null says that the nodes are the clients.
@@ -81,16 +71,6 @@ def owners_decide(config: DictConfig) -> bool:
     return "_target_" in config.partition and getattr(
         instantiate(config.partition), "decides", False
     )
-
-
-def configured_backend(config: DictConfig) -> str:
-    """``"torch"`` or ``"numpy"``: what computes a run's models on this machine.
-
-    Raises:
-        ValueError: ``runtime.backend`` is unknown, or it is torch and torch is not installed.
-    """
-    # Servers of earlier versions send no such key.
-    return backend_of(str(config.runtime.get("backend", AUTO)))
 
 
 def _check_model(config: DictConfig, task: Any) -> None:
@@ -137,8 +117,8 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
     trainable = config.task.get("trainable")
     if trainable is not None:
         # Imported here: checks of a configuration import this module, and not torch.
-        numpy = getattr(task, "backend", TORCH) == NUMPY
-        where = import_module(f"fl_app.client.{'array_model' if numpy else 'flat'}")
+        from fl_app.client.flat import trainable_only
+
         require(
             hasattr(task, "architecture"),
             "task.trainable",
@@ -147,7 +127,7 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
             "it makes its models itself (`fl_app.tasks.task.Task` does not): set requires_grad "
             "there",
         )
-        task = replace(task, architecture=where.trainable_only(task.architecture, trainable))
+        task = replace(task, architecture=trainable_only(task.architecture, trainable))
     complete: TrainingTask = task
     return complete
 
@@ -191,7 +171,7 @@ def asks_for_masks(config: DictConfig) -> bool:
     return isinstance(secure, DictConfig) and secure.name == "helper"
 
 
-def prepare_process(backend: str = TORCH) -> None:
+def prepare_process() -> None:
     """Set the threads and the memory allocator of this process and its children for training.
 
     torch and BLAS get one thread. Results then do not depend on the number of cores. One thread is
@@ -202,16 +182,11 @@ def prepare_process(backend: str = TORCH) -> None:
     system and pages them in again for the next one, which takes a tenth of a LeNet step's time. The
     same holds for every vector of a large model. A higher threshold does not help there, because it
     cannot exceed 32 MB.
-
-    Args:
-        backend: what computes models, ``"torch"`` or ``"numpy"``.
     """
+    import torch
     from threadpoolctl import threadpool_limits
 
-    if backend == TORCH:
-        import torch
-
-        torch.set_num_threads(1)
+    torch.set_num_threads(1)
     threadpool_limits(1)
     if sys.platform == "linux":
         mallopt = getattr(ctypes.CDLL(None), "mallopt", None)  # glibc has it

@@ -10,7 +10,8 @@ import math
 from dataclasses import replace
 from typing import ClassVar
 
-from fl_app.client.trainer import NOTHING, LocalTrainer
+from fl_app.client.numpy_client import NOTHING
+from fl_app.client.trainer import LocalTrainer
 from fl_app.core.types import Order, Upload, Vector
 
 

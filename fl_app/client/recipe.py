@@ -8,14 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from fl_app.client.bounds import GROUPED
-from fl_app.client.build import build_trainer, configured_backend, prepare_process
+from fl_app.client.build import build_trainer, prepare_process
 from fl_app.client.gpus import prepare
+from fl_app.client.settings import GROUPED
 
 if TYPE_CHECKING:
     from fl_app.client.batch import BatchTrainer
     from fl_app.client.compression import Trainer
-    from fl_app.client.trainer import LocalTrainer, TrainingTask
+    from fl_app.client.task import TrainingTask
+    from fl_app.client.trainer import LocalTrainer
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Recipe:
 
     def trainer(self, device: str) -> "LocalTrainer":
         """The trainer on a device, in a process that is prepared for it."""
-        prepare_process(configured_backend(self.config))
+        prepare_process()
         prepare(device)
         trainer = build_trainer(self.config, self.task, self.make, device)
         if self.fixed:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from fl_app.client.bounds import GROUPED, UNFOLD
+from fl_app.client.settings import GROUPED, UNFOLD
 
 # Maps the stacked parameters, each of shape ``(B, ...)``, and inputs ``(B, n, ...)`` to outputs
 # ``(B, n, ...)``.

@@ -1,12 +1,15 @@
 """Answers orders without training: for runs that predict when things happen, and nothing else."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_app.client.trainer import LocalTrainer
 from fl_app.core.types import NO_EXTRA, Order, Scores, Upload, Vector
 from fl_app.core.vector import read_only
+
+if TYPE_CHECKING:
+    from fl_app.client.trainer import LocalTrainer
 
 LOSS = 0.0  # of a client that did not train; others would be refused as not finite
 
@@ -23,7 +26,7 @@ class Untrained:
         upload_extra: names of the vectors that travel beside an upload; they are 0.
     """
 
-    def __init__(self, trainer: LocalTrainer, upload_extra: Sequence[str] = ()) -> None:
+    def __init__(self, trainer: "LocalTrainer", upload_extra: Sequence[str] = ()) -> None:
         self._trainer = trainer
         self._upload_extra = upload_extra
         self._nothing = read_only(np.zeros(trainer.model.layout.size, np.float32))

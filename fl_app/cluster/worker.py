@@ -64,14 +64,13 @@ class ClusterWorker:
         from fl_app.client.build import (
             build_task,
             build_trainer,
-            configured_backend,
             prepare_process,
         )
 
         setup: Setup = unpack_object(packed)
         config = OmegaConf.create(setup.config)
         assert isinstance(config, DictConfig)
-        prepare_process(configured_backend(config))
+        prepare_process()
         found: TrainingTask
         if task is not None:
             found = unpack_object(task)

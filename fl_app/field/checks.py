@@ -134,19 +134,6 @@ def check_torch(status: int, output: str) -> Finding:
     return good("torch", last)
 
 
-def without_torch(reason: str = "") -> Finding:
-    """Say what a machine without torch can do.
-
-    Args:
-        reason: why the run needs torch; "" = it does not, or the run is not known.
-    """
-    if reason:
-        mend = "install torch, or change the run: the server leaves this device out"
-        return wrong("torch", f"not installed, and {reason}", mend)
-    mend = "runs that need torch leave this device out: docs/edge-operations.md, Without torch"
-    return unknown("torch", "not installed: NumPy trains here", mend)
-
-
 def check_memory(available: int, needed: int) -> Finding:
     """Check the bytes of memory that are available to new processes.
 

@@ -27,7 +27,6 @@ from rich.console import Console
 from rich.table import Table
 
 from fl_app.cli import CONF, explain, refuse_dots
-from fl_app.client.backend import has_torch
 from fl_app.core.errors import RunError
 from fl_app.core.events import Benched
 from fl_app.core.files import try_to_write
@@ -98,11 +97,8 @@ def show(findings: Sequence[Finding]) -> int:
 def of_machine(kit: Kit | None) -> Iterator[Finding]:
     """Check the machine, without any server."""
     yield from _of_system(kit)
-    if has_torch():
-        probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
-        yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
-    else:
-        yield checks.without_torch()
+    probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
+    yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
     yield checks.check_memory(_room(kit), room.least())
 
 
@@ -141,8 +137,6 @@ def of_settings(
         except ValueError as error:
             mend = "correct OVERRIDES: they are the words after `python -m fl_app`"
             yield checks.wrong("run", str(error), mend)
-    if node and run is not None and not has_torch() and (reason := _needs_torch(run)):
-        yield checks.without_torch(reason)
     if kit.data is not None:
         yield from of_data(kit.data, run)
     if node or run is None:
@@ -369,13 +363,6 @@ def _composed(overrides: Sequence[str]) -> DictConfig:
             return compose("config", overrides=list(overrides))
     except HydraException as error:
         raise ValueError(explain(error, overrides)) from None
-
-
-def _needs_torch(run: DictConfig) -> str:
-    # Imported here, because the checks of a machine need none of it.
-    from fl_app.runner.backends import needs_torch
-
-    return needs_torch(run)
 
 
 def _servers_version(address: str, context: ssl.SSLContext | None) -> str | None:

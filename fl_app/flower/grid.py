@@ -160,8 +160,6 @@ class GridMailbox:
         introduce: ask every new node for its partition id, which becomes its client id. A node
             that gives none is known by its node id.
         needs: full name of the trainer class that nodes must use, else the run ends; "" = any.
-        needs_torch: why nodes without torch cannot train in this run; they get no order. "" = they
-            can.
         patience: seconds to wait for the first node, to retry when nodes cannot be listed, and
             without any order until a warning.
         poll_seconds: seconds between two looks at the connected nodes.
@@ -181,7 +179,6 @@ class GridMailbox:
         deadline: float = math.inf,
         introduce: bool = True,
         needs: str = "",
-        needs_torch: str = "",
         patience: float = 60.0,
         poll_seconds: float = 3.0,
         heed_seconds: float = 1.0,
@@ -195,7 +192,6 @@ class GridMailbox:
         self._ttl = 2.0 * deadline if math.isfinite(deadline) else None
         self._introduces = introduce
         self._needs = needs
-        self._needs_torch = needs_torch
         self._patience = patience
         self._poll_seconds = poll_seconds
         self._heed_seconds = heed_seconds
@@ -207,7 +203,6 @@ class GridMailbox:
         # Guards the seven below, and the order of events in the inbox.
         self._lock = threading.Lock()
         self._present: set[int] = set()  # nodes
-        self._left_out: set[int] = set()  # of the nodes present, those that cannot train
         self._nodes: dict[int, int] = {}  # client -> node
         self._leaving: Counter[int] = Counter()  # client -> how many `Left` are in the inbox
         # Number of an order -> client, and when its message comes to its end.
@@ -215,7 +210,6 @@ class GridMailbox:
         self._rests = Rests(rest_seconds)
         self._resting: dict[int, tuple[int, float]] = {}  # client -> node, and until when
         self._told_of_idleness = False
-        self._told_left_out: set[int] = set()  # clients
         self._thread(self._watch)
 
     def share(self, vector: Vector) -> Vector:
@@ -311,7 +305,6 @@ class GridMailbox:
             with self._lock:
                 gone, come = self._present - present, present - self._present
                 self._present = present
-                self._left_out &= present
                 for node in gone:
                     self._leave(node)
             for node in sorted(come):
@@ -322,9 +315,6 @@ class GridMailbox:
             self._give_up()
             self._end_rests()
             waited = time.monotonic() - began
-            if present and present == self._left_out and waited > self._patience:
-                self._inbox.put(RunError(self._left_out_text(len(present))))
-                return
             anybody = anybody or bool(present)  # a node that was there once may come back
             if not anybody and waited > self._patience:
                 self._inbox.put(RunError(NO_NODES.format(self._patience)))
@@ -348,12 +338,12 @@ class GridMailbox:
                 self._inbox.put(Joined(client_id))
 
     def _introduce(self, node: int) -> None:
-        client_id, owns_data, no_torch = None, False, False
+        client_id, owns_data = None, False
         try:
             for reply in self._query(node, wire.query_record(), INTRODUCTION_SECONDS):
                 if reply.has_content():
                     client_id = wire.partition_of(reply)
-                    owns_data, no_torch = wire.owns_data(reply), wire.lacks_torch(reply)
+                    owns_data = wire.owns_data(reply)
                     if wire.takes_packed(reply):
                         self._packs.add(node)
                 elif wire.not_delivered(reply):  # to be asked again when it is next seen
@@ -363,32 +353,9 @@ class GridMailbox:
         except Exception as error:  # it may still train
             log.warning("node %d could not be asked for its introduction: %r", node, error)
         client_id = node if client_id is None else client_id
-        if no_torch and self._needs_torch:
-            self._leave_out(node, client_id)
-            return
         if owns_data and names.APP_CONFIG in self._train_config:
             self._announce(node, client_id)
         self._join(node, client_id)
-
-    def _leave_out(self, node: int, client_id: int) -> None:
-        """Never give an order to a node that cannot carry it out; say so once."""
-        with self._lock:
-            if node in self._present:
-                self._left_out.add(node)
-            if client_id in self._told_left_out:
-                return
-            self._told_left_out.add(client_id)
-        log.warning(
-            "client %d is left out and gets no order: its node has no torch, and %s",
-            client_id,
-            self._needs_torch,
-        )
-
-    def _left_out_text(self, count: int) -> str:
-        return (
-            f"none of the {count} nodes can train: they have no torch, and {self._needs_torch}; "
-            "install it on them, or change the run (docs/edge-operations.md, Without torch)"
-        )
 
     def _announce(self, node: int, client_id: int) -> None:
         """Log how many examples a node has; the node then has its data ready for its first order.

@@ -19,9 +19,8 @@ understand them:
 | order, upon the reply that asks for it | ``fixed`` | the model's fixed part as bytes, by name |
 | both, where any node serves any client | ``state`` | what the client keeps between its orders |
 | introduction (`query`) | ``metrics`` | ``partition-id``; this project's also ``packed``, |
-| | | ``own-data`` of nodes with data of their own, and ``no-torch`` of |
-| | | nodes without torch. If the query carries ``app-config``: |
-| | | ``num-examples`` |
+| | | and ``own-data`` of nodes with data of their own. If the query |
+| | | carries ``app-config``: ``num-examples`` |
 
 Flower sends every array in a request of its own. Between a server and a client of this project
 ``arrays`` therefore holds one array, ``packed``, with all of them: on loopback, that halves the
@@ -66,4 +65,3 @@ LOSS_NAMES = (LOSS, "train_loss", "train-loss")  # this project's, and those of 
 PARTITION_ID = "partition-id"
 DATA = "data"  # of a node's own configuration: path of the data that it has and no other node
 OWN_DATA = "own-data"  # 1: the node has such data
-NO_TORCH = "no-torch"  # 1: torch is not installed on the node

@@ -60,7 +60,6 @@ from fl_app.flower.names import (
     LOSS_NAMES,
     MASKED,
     METRICS,
-    NO_TORCH,
     NUM_EXAMPLES,
     OWN_DATA,
     PACKED,
@@ -370,11 +369,6 @@ def owns_data(reply: Message) -> bool:
     return _says(reply, OWN_DATA)
 
 
-def lacks_torch(reply: Message) -> bool:
-    """Whether a node's introduction says that torch is not installed there."""
-    return _says(reply, NO_TORCH)
-
-
 def _says(reply: Message, name: str) -> bool:
     return any(record.get(name) == 1 for record in reply.content.metric_records.values())
 
@@ -548,20 +542,17 @@ def pack_metrics(message: Message, num_examples: int, metrics: Mapping[str, Scal
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
 
 
-def pack_introduction(message: Message, context: Context, *, has_torch: bool = True) -> Message:
+def pack_introduction(message: Message, context: Context) -> Message:
     """The reply to a `query`: the node's partition, and what it has.
 
     Args:
         message: the query.
         context: of the node, which may have data of its own.
-        has_torch: whether torch is installed there.
     """
     partition = context.node_config.get(PARTITION_ID)
     numbers = {PACKED: 1} if partition is None else {PACKED: 1, PARTITION_ID: int(partition)}
     if DATA in context.node_config:
         numbers[OWN_DATA] = 1
-    if not has_torch:
-        numbers[NO_TORCH] = 1
     return Message(RecordDict({METRICS: MetricRecord(numbers)}), reply_to=message)  # type: ignore[arg-type]
 
 

@@ -133,14 +133,13 @@ def _build(origin: Origin) -> "LocalTrainer":
     from fl_app.client.build import (
         build_task,
         build_trainer,
-        configured_backend,
         prepare_process,
     )
 
     config = OmegaConf.create(origin.app_config)
     assert isinstance(config, DictConfig)
     if origin.any_node:
-        prepare_process(configured_backend(config))
+        prepare_process()
     if origin.data is not None:
         return build_trainer(config, own_data.load(config, origin.data))
     task = build_task(config)

@@ -9,11 +9,11 @@ environment switches all three.
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 import psutil
 
-from fl_app.client.backend import torch_build
 from fl_app.core.errors import require
 
 VARIABLE = "WARM"
@@ -23,7 +23,7 @@ MIB = 2**20
 # of the libraries' files, which the kernel counts as free. Without the other half a process is
 # slow and works.
 NODE = 160  # SuperNode, executor, fork server, and a ClientApp that passes an order on
-TRAINING = {"cuda": 470, "cpu": 230, "none": 50}  # a training process, by the build of torch
+TRAINING = {"cuda": 470, "cpu": 230}  # a training process, by the build of torch
 # MiB that stay free for the rest of the device: below, the training process that stays ends. [A]
 SPARE = 64
 
@@ -78,6 +78,13 @@ def choose(value: str, free: int) -> Way:
         return Way(True, True, f"{told}: the fast way is on")
     # Executor and ClientApps go on forking: they take less memory than Flower's own.
     return Way(True, False, f"{told}, and a training process that stays needs {enough // MIB}")
+
+
+def torch_build() -> str:
+    """What the installed torch was built for, ``"cuda"`` or ``"cpu"``; it is not imported."""
+    found = find_spec("torch")
+    folders = map(Path, (found and found.submodule_search_locations) or ())
+    return "cuda" if any((each / "lib/libtorch_cuda.so").exists() for each in folders) else "cpu"
 
 
 def least() -> int:

@@ -124,7 +124,7 @@ def _measured(
     trainer = copy(trainer)
     trainer.sender = trainer  # compression takes as long either way
     steps = [
-        trainer._lengths(trainer.task.train_indices(o.client_id).size, o.config)[1] for o in orders
+        trainer.lengths(trainer.task.train_indices(o.client_id).size, o.config)[1] for o in orders
     ]
     usual = sum(steps) / len(steps)
     trainer.local_steps = 1

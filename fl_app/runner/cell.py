@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from fl_app.client import TrainingTask
-from fl_app.client.build import build_task, complete_task, configured_backend, prepare_process
+from fl_app.client.build import build_task, complete_task, prepare_process
 from fl_app.core.errors import RunError
 from fl_app.core.events import Sink
 from fl_app.core.files import require_writable
@@ -69,7 +69,7 @@ def run_cell(
     """
     real = config.runtime.name == "deployment"
     if not real:
-        prepare_process(configured_backend(config))
+        prepare_process()
     task = _build_task(config) if given.task is None else complete_task(config, given.task)
     score = score_of_task(task)
     components = build_components(config, task, given)

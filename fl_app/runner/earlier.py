@@ -8,8 +8,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client.bounds import FLOAT32
 from fl_app.client.build import asks_for_masks
+from fl_app.client.settings import FLOAT32
 from fl_app.core.files import open_log
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS

@@ -3,15 +3,14 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from omegaconf import DictConfig
 
-from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.client.build import configured_backend, prepare_process
+from fl_app.client import TrainingTask
+from fl_app.client.build import prepare_process
 from fl_app.client.gpus import prepare
 from fl_app.client.recipe import Recipe
-from fl_app.client.trainer import build_model
 from fl_app.core.errors import require
 from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.engine.background import Background
@@ -21,6 +20,9 @@ from fl_app.engine.worker import Equipment
 from fl_app.engine.workers import Workers
 from fl_app.runner.placement import Placement
 from fl_app.tasks.per_class import ClassTask, PerClass
+
+if TYPE_CHECKING:
+    from fl_app.client import LocalTrainer
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +70,10 @@ class TesterRecipe:
     def __call__(self, device: str) -> Equipment:
         recipe = self.recipe
         config, task = recipe.config, cast(Any, recipe.task)
-        prepare_process(configured_backend(config))
+        prepare_process()
         prepare(device)
+        from fl_app.client.initial import build_model
+
         model = build_model(
             task, config.seed, device, private=config.algorithm.client.get("private")
         )
@@ -81,7 +85,7 @@ class TesterRecipe:
 
 
 def build_evaluation(
-    trainer: LocalTrainer, config: DictConfig, placement: Placement, recipe: Recipe
+    trainer: "LocalTrainer", config: DictConfig, placement: Placement, recipe: Recipe
 ) -> Evaluate | None:
     """Evaluation on the server's test set; None if there is none.
 

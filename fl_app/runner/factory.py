@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.client import TrainingTask
 from fl_app.client.build import asks_for_masks, build_task, build_trainer, instantiate
 from fl_app.client.gpus import prepare
 from fl_app.client.recipe import Recipe, convolution
-from fl_app.client.trainer import build_model
 from fl_app.client.untrained import Untrained
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.events import Sink
@@ -31,7 +30,6 @@ from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
 from fl_app.flower import names, private
 from fl_app.flower.grid import AnyNode, GridMailbox
-from fl_app.runner.backends import needs_torch
 from fl_app.runner.evaluation import build_evaluation
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.placement import Placement, placement
@@ -50,6 +48,7 @@ from fl_app.strategy.memories import memory_cost
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
+    from fl_app.client import LocalTrainer
     from fl_app.client.flat import FlatModel
 
 log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class Components:
     """
 
     config: DictConfig
-    trainer: LocalTrainer
+    trainer: "LocalTrainer"
     strategy: Algorithm
     schedule: Schedule
     devices: Fleet | Overlapping | None
@@ -129,6 +128,8 @@ def build_components(
     placed = placement(config)
     prepare(placed.device)
     trainer = build_trainer(config, task, given.trainer, placed.device)
+    from fl_app.client.initial import build_model  # torch, after what is refused without it
+
     first = build_model(
         task, config.seed, private=trainer.private, weights=config.task.get("weights")
     )
@@ -153,7 +154,7 @@ def build_components(
 
 
 def build_sizes(
-    strategy: Algorithm, trainer: LocalTrainer, first: "FlatModel | None" = None
+    strategy: Algorithm, trainer: "LocalTrainer", first: "FlatModel | None" = None
 ) -> Sizes:
     """The bytes of an algorithm's orders and uploads, known before the first order.
 
@@ -172,7 +173,9 @@ def build_sizes(
     )
 
 
-def _build_devices(config: DictConfig, trainer: LocalTrainer, sizes: Sizes) -> Fleet | Overlapping:
+def _build_devices(
+    config: DictConfig, trainer: "LocalTrainer", sizes: Sizes
+) -> Fleet | Overlapping:
     task, settings = trainer.task, config.devices
     facts = {
         "num_clients": config.num_clients,
@@ -311,7 +314,6 @@ def _clock(
             train_config=settings,
             fixed=fixed,
             deadline=deadline,
-            needs_torch=needs_torch(config),
         )
         return WallClock(mailbox, deadline=deadline)
     if schedule.devices is not None and (trainer.pauses or trainer.overlaps):

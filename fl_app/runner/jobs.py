@@ -20,8 +20,6 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 import fl_app.cli  # noqa: F401 - registers the resolvers of conf/, also in a spawned process
-from fl_app.client.backend import NUMPY
-from fl_app.client.build import configured_backend
 from fl_app.client.gpus import gpus_of
 from fl_app.core.errors import RunError
 from fl_app.record.progress import Board
@@ -285,7 +283,7 @@ def _with_its_share(job: Job, parallel: int) -> Job:
     config = job.plan.config.copy()
     if runtime.name == "ray":  # how much room a cluster has, the process will know
         config.experiment.parallel = parallel
-    elif configured_backend(config) != NUMPY and gpus_of(str(runtime.device)):
+    elif gpus_of(str(runtime.device)):
         return job  # it has workers for each GPU, and not for each core
     else:
         cores = len(os.sched_getaffinity(0)) // parallel

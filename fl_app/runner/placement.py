@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
-from fl_app.client.backend import NUMPY
-from fl_app.client.build import configured_backend
 from fl_app.client.gpus import AUTO, gpus_of
 from fl_app.core.errors import require
 
@@ -41,13 +39,11 @@ def placement(config: DictConfig) -> Placement:
         return Placement(CPU)
     if runtime.name != "inprocess":
         return Placement(device)
-    numpy = configured_backend(config) == NUMPY
-    gpus = [] if numpy else gpus_of(device)
+    gpus = gpus_of(device)
     workers = runtime.workers
     if not gpus:
-        # What remains of auto. NumPy refuses devices itself.
-        device = CPU if device == AUTO else device
-        may_fork = hasattr(os, "fork") and (device == CPU or numpy)
+        device = CPU if device == AUTO else device  # what remains of auto
+        may_fork = hasattr(os, "fork") and device == CPU
         if workers == AUTO:
             return Placement(device, len(os.sched_getaffinity(0)) if may_fork else 0)
         require(

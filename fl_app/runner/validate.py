@@ -13,19 +13,17 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client.backend import NUMPY, has_torch, refuse_weights
-from fl_app.client.bounds import CONVOLUTIONS, FLOAT32, PRECISIONS, check_training
 from fl_app.client.build import (
     asks_for_masks,
     build_task,
     check_type,
-    configured_backend,
     instantiate,
     locate,
     owners_decide,
     signature_of,
 )
 from fl_app.client.gpus import gpus_of
+from fl_app.client.settings import CONVOLUTIONS, FLOAT32, PRECISIONS, TrainingSettings
 from fl_app.core.errors import (
     is_number,
     require,
@@ -40,7 +38,6 @@ from fl_app.engine.guard import Guard
 from fl_app.record.measures import PER_CLASS
 from fl_app.record.trackers import TRACKERS
 from fl_app.report import require_target
-from fl_app.runner.backends import needs_torch
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.secure import validate_secure
@@ -189,7 +186,6 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         _require_data(config)
     else:
         _check_common(config.task)
-    _check_backend(config, given)
     _check_client(config.algorithm.client)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     # Every version takes at least one update, so there are at most as many versions as updates.
@@ -219,18 +215,6 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         )
     if not real:  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)
-
-
-def _check_backend(config: DictConfig, given: Given) -> None:
-    if configured_backend(config) != NUMPY:
-        return
-    reason = needs_torch(config, given)
-    if reason:
-        how = "set runtime.backend=torch or auto" if has_torch() else "install torch"
-        raise ValueError(
-            f"{reason}, which runtime.backend={config.runtime.backend} leaves out: {how}"
-        )
-    refuse_weights(config.task.get("weights"))
 
 
 def _check_task(task: DictConfig) -> None:
@@ -318,11 +302,11 @@ def _check_devices(config: DictConfig) -> None:
 
 
 def _check_client(client: DictConfig) -> None:
-    known = signature_of(check_training).parameters
+    known = signature_of(TrainingSettings).parameters
     values = {str(key): value for key, value in client.items() if key in known}
     for key, value in values.items():
         check_type(f"algorithm.client.{key}", value, known[key].annotation)
-    check_training(**values)
+    TrainingSettings(**values)
 
 
 def _check_runtime(runtime: DictConfig) -> None:

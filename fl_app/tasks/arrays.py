@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fl_app.client.backend import TORCH
 from fl_app.core.errors import require
 from fl_app.tasks import own_data as own
 from fl_app.tasks.cache import Arrays
@@ -32,7 +31,6 @@ def arrays(
     model: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-    backend: str = TORCH,
 ) -> "OwnTask":
     """Learn from arrays in a ``.npz`` file.
 
@@ -54,7 +52,6 @@ def arrays(
         schema: states shape, classes and moments, which are else those of the training examples; a
             path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, an array is missing or does not fit, or a client
@@ -63,7 +60,7 @@ def arrays(
     check_own_data(path=path, schema=schema, kind=kind, test_share=test_share)
     check_options(scaling=scaling)
     if path is None:
-        return own.task_without_data("arrays", schema, model, backend)
+        return own.task_without_data("arrays", schema, model)
     known = read_schema(schema)
     file = own.existing(path, "task.path", "file")
 
@@ -97,7 +94,6 @@ def arrays(
         seed=seed,
         model=model,
         scaling=scaling,
-        backend=backend,
     )
 
 

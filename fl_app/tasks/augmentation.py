@@ -24,3 +24,6 @@ def crop_flip(images: Tensor) -> Tensor:
     cropped = windows[torch.arange(num_images, device=images.device), :, top, left]
     mirrored = torch.rand(num_images, 1, 1, 1, device=images.device) < 0.5
     return torch.where(mirrored, cropped.flip(-1), cropped)
+
+
+AUGMENTATIONS = {"crop_flip": crop_flip}

@@ -5,7 +5,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_app.client.backend import TORCH
 from fl_app.tasks import own_data as own
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.options import check_own_data
@@ -37,7 +36,6 @@ def csv(
     model: str = "mlp",
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-    backend: str = TORCH,
 ) -> "OwnTask":
     """Predict one column of a table, or several, from other columns.
 
@@ -67,7 +65,6 @@ def csv(
         schema: states columns, categories and classes, which are else those of the training rows;
             a path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, a file or a column is missing, the table cannot be
@@ -75,7 +72,7 @@ def csv(
     """
     check_own_data(path=path, schema=schema, kind=kind, test_share=test_share, missing=missing)
     if path is None:
-        return own.task_without_data("csv", schema, model, backend)
+        return own.task_without_data("csv", schema, model)
     known = read_schema(schema)
     rule = known.missing if known else missing or "refuse"
     files = {"task.path": own.existing(path, "task.path", "file")}
@@ -120,7 +117,6 @@ def csv(
         seed=seed,
         model=model,
         scaling="raw255",
-        backend=backend,
     )
 
 

@@ -2,18 +2,18 @@
 
 import json
 from importlib import resources
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fl_app.client.backend import TORCH
+from fl_app.tasks.models import architecture
 from fl_app.tasks.moments import moments
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.partition import Partitioner, make_partition
-from fl_app.tasks.parts import parts_of
-
-if TYPE_CHECKING:
-    from fl_app.tasks.task import Task
+from fl_app.tasks.scaling import make_scaling
+from fl_app.tasks.task import Task
 
 # The README.md of this folder says where they come from.
 TABLES = resources.files("fl_app.tasks") / "tables"
@@ -26,8 +26,7 @@ def digits(
     seed: int = 0,
     model: str = "mlp",
     scaling: str = "unit",
-    backend: str = TORCH,
-) -> "Task":
+) -> Task:
     """1,437 training and 360 test images, 1x8x8, ten classes, stratified.
 
     Args:
@@ -36,7 +35,6 @@ def digits(
         seed: seed of the partition.
         model: ``"mlp"``, ``"cnn"`` or ``"logistic"``.
         scaling: see `fl_app.tasks.scaling.make_scaling`; original values are 0 to 16.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, or a client gets no data.
@@ -45,19 +43,17 @@ def digits(
     split = _table("digits_split.json")
     train, test = np.array(split["train"]), np.array(split["test"])
     # So few images are scaled once, in advance, which saves a tenth of every step.
-    parts = parts_of(backend)
-    scale = parts.make_scaling(scaling, 16.0, moments(images[train]))
-    task: Task = parts.task(
+    scale = make_scaling(scaling, 16.0, moments(images[train]))
+    return Task(
         name="digits",
-        objective=parts.classification(10),
-        architecture=parts.architecture(model, (1, 8, 8), 10),
-        inputs=scale(parts.array(images[train])),
-        targets=parts.array(labels[train]),
-        test_inputs=scale(parts.array(images[test])),
-        test_targets=parts.array(labels[test]),
+        objective=Classification(10),
+        architecture=architecture(model, (1, 8, 8), 10),
+        inputs=scale(torch.from_numpy(images[train])),
+        targets=torch.from_numpy(labels[train]),
+        test_inputs=scale(torch.from_numpy(images[test])),
+        test_targets=torch.from_numpy(labels[test]),
         partition=make_partition(partition, labels[train], num_clients, seed),
     )
-    return task
 
 
 def _read() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -8,7 +8,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
-from fl_app.client.backend import TORCH
 from fl_app.core.extras import told_if_missing
 from fl_app.tasks import own_data as own
 from fl_app.tasks.cache import Arrays
@@ -45,7 +44,6 @@ def huggingface(
     model: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-    backend: str = TORCH,
 ) -> "OwnTask":
     """Predict columns of a data set from a column of images, or from columns of numbers and texts.
 
@@ -78,7 +76,6 @@ def huggingface(
         schema: states columns, categories and classes, which are else those of the training
             examples; a path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, the data cannot be reached or encoded, a column is
@@ -88,7 +85,7 @@ def huggingface(
     check_images(size=size, channels=channels)
     check_options(scaling=scaling)
     if path is None:
-        return own.task_without_data("huggingface", schema, model, backend)
+        return own.task_without_data("huggingface", schema, model)
     known = read_schema(schema)
     folder = folder_of(path, "task.path")
     shape = known.input_shape if known else image_shape(size, channels)
@@ -133,7 +130,6 @@ def huggingface(
         model=model,
         scaling=scaling,
         source="own" if folder else "hub",
-        backend=backend,
     )
 
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fl_app.client.backend import TORCH
 from fl_app.tasks import own_data as own
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.options import check_images, check_options, check_own_data, image_shape
@@ -32,7 +31,6 @@ def image_folder(
     model: str = "cnn",
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-    backend: str = TORCH,
 ) -> "OwnTask":
     """Classify images that lie in a folder for each class.
 
@@ -55,7 +53,6 @@ def image_folder(
         schema: states shape, classes and moments, which are else those of the training images; a
             path, or the contents of a file (`fl_app.tasks.schema`).
         seed: seed of the partition.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, a folder has no images or lies at the wrong depth,
@@ -65,7 +62,7 @@ def image_folder(
     check_images(size=size, channels=channels)
     check_options(scaling=scaling, augment=augment)
     if path is None:
-        return own.task_without_data("image_folder", schema, model, backend)
+        return own.task_without_data("image_folder", schema, model)
     known = read_schema(schema)
     root = own.existing(path, "task.path", "folder")
     shape = known.input_shape if known else image_shape(size, channels)
@@ -94,7 +91,6 @@ def image_folder(
         model=model,
         scaling=scaling,
         augment=augment,
-        backend=backend,
     )
 
 

@@ -2,17 +2,19 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
-from fl_app.client.backend import TORCH
+import torch
+
+from fl_app.tasks.augmentation import AUGMENTATIONS
+from fl_app.tasks.client_examples import CHUNK
 from fl_app.tasks.image_sets import image_set
+from fl_app.tasks.models import architecture
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_options
 from fl_app.tasks.partition import Partitioner, make_partition
-from fl_app.tasks.parts import parts_of
+from fl_app.tasks.scaling import make_scaling
 from fl_app.tasks.sources import load
-
-if TYPE_CHECKING:
-    from fl_app.tasks.task import Task
+from fl_app.tasks.task import Task
 
 
 def image_task(
@@ -28,8 +30,7 @@ def image_task(
     sources: Sequence[str] = ("local", "hub"),
     root: str | None = None,
     seed: int = 0,
-    backend: str = TORCH,
-) -> "Task":
+) -> Task:
     """Classify the images of a public data set.
 
     Args:
@@ -45,7 +46,6 @@ def image_task(
         sources: places to look for the data, in this order, see `fl_app.tasks.sources.load`.
         root: folder with local data; None = the environment variable FL_APP_DATA.
         seed: seed of the partition.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, the data are missing or damaged, or a client gets
@@ -53,27 +53,23 @@ def image_task(
     """
     images = image_set(data, split)
     check_options(augment=augment)
-    parts = parts_of(backend)
-    changes = parts.augmented(augment)
-    make_model = parts.architecture(model, images.shape, images.num_classes, quirk=model_quirk)
+    make_model = architecture(model, images.shape, images.num_classes, quirk=model_quirk)
     arrays, source = load(images.data, sources, root)
     targets = arrays["train_targets"]
-    chunk = parts.chunk
-    task: Task = parts.task(
+    return Task(
         name=images.data.name,
-        objective=parts.classification(images.num_classes),
+        objective=Classification(images.num_classes),
         architecture=make_model,
-        inputs=parts.array(arrays["train_inputs"]),
-        targets=parts.array(targets),
-        test_inputs=parts.array(arrays["test_inputs"]),
-        test_targets=parts.array(arrays["test_targets"]),
+        inputs=torch.from_numpy(arrays["train_inputs"]),
+        targets=torch.from_numpy(targets),
+        test_inputs=torch.from_numpy(arrays["test_inputs"]),
+        test_targets=torch.from_numpy(arrays["test_targets"]),
         partition=make_partition(
             partition, targets, num_clients, seed, owners=arrays.get("train_owners")
         ),
         source=source,
-        prepare=parts.make_scaling(scaling, 255.0, arrays["moments"]),
-        **changes,
+        prepare=make_scaling(scaling, 255.0, arrays["moments"]),
+        augment=None if augment is None else AUGMENTATIONS[augment],
         # Activations grow with an image: those of 500 faces of 84x84 pixels take gigabytes.
-        test_chunk=max(1, min(chunk, chunk * 3 * 32 * 32 // prod(images.shape))),
+        test_chunk=max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(images.shape))),
     )
-    return task

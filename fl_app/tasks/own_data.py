@@ -9,21 +9,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fl_app.client.backend import TORCH
 from fl_app.core.errors import require
+from fl_app.tasks.augmentation import AUGMENTATIONS
 from fl_app.tasks.cache import Arrays, cached
+from fl_app.tasks.client_examples import CHUNK
+from fl_app.tasks.models import architecture
 from fl_app.tasks.moments import moments
+from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
 from fl_app.tasks.options import FLAT_MODELS, USUAL_CLIENTS
+from fl_app.tasks.own_task import OwnTask
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
-from fl_app.tasks.parts import Parts, parts_of
+from fl_app.tasks.scaling import make_scaling
 from fl_app.tasks.schema import Schema, read_schema
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fl_app.tasks.own_task import OwnTask
     from fl_app.tasks.table import Roles
 
 READER = 3  # of what the cache holds of a user's data; a new number makes old entries invalid
@@ -241,8 +245,7 @@ def own_task(
     scaling: str,
     augment: str | None = None,
     source: str = "own",
-    backend: str = TORCH,
-) -> "OwnTask":
+) -> OwnTask:
     """The task on a user's data, which are read unless the cache has them.
 
     Args:
@@ -259,7 +262,6 @@ def own_task(
         scaling: of images, as of `fl_app.tasks.scaling.make_scaling`.
         augment: random change of training batches, as of `fl_app.tasks.images.image_task`.
         source: of the data.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: the data cannot be read, the model does not fit, or a client gets no data.
@@ -277,27 +279,26 @@ def own_task(
         if owners is not None:
             sizes = np.unique(owners, return_counts=True)[1]
             num_clients = int((sizes >= getattr(partition, "min_size", 1)).sum())
-    parts = parts_of(backend)
-    targets = parts.array(arrays["targets"])
-    task = _empty(parts, name, schema, model)
+    targets = torch.from_numpy(arrays["targets"])
+    task = _empty(name, schema, model)
     tested = "test_targets" in arrays
     strata = task.objective.strata(targets)
     prepare = None
     if are_images(arrays["inputs"]):
         if scaling == "standardised":
             _require_moments(schema, scaling)
-        prepare = parts.make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
+        prepare = make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
     return replace(
         task,
-        inputs=parts.array(arrays["inputs"]),
+        inputs=torch.from_numpy(arrays["inputs"]),
         targets=targets,
-        test_inputs=parts.array(arrays["test_inputs"]) if tested else None,
-        test_targets=parts.array(arrays["test_targets"]) if tested else None,
+        test_inputs=torch.from_numpy(arrays["test_inputs"]) if tested else None,
+        test_targets=torch.from_numpy(arrays["test_targets"]) if tested else None,
         partition=make_partition(
             partition, strata, num_clients, seed, owners, arrays.get("column")
         ),
         prepare=prepare,
-        **parts.augmented(augment),
+        augment=None if augment is None else AUGMENTATIONS[augment],
         source=source,
         by_owner=owners is not None,
     )
@@ -323,8 +324,7 @@ def task_without_data(
     name: str,
     schema: str | Mapping[str, Any] | None,
     model: str | None,
-    backend: str = TORCH,
-) -> "OwnTask":
+) -> OwnTask:
     """The task of a server whose devices own the data: a model, and no examples.
 
     Raises:
@@ -332,36 +332,37 @@ def task_without_data(
     """
     known = read_schema(schema)
     assert known is not None, "fl_app.tasks.options.check_own_data refuses this"
-    return _empty(parts_of(backend), name, known, model)
+    return _empty(name, known, model)
 
 
-def _empty(parts: Parts, name: str, schema: Schema, model: str | None) -> "OwnTask":
-    shape, outputs = schema.input_shape, schema.outputs
+def _empty(name: str, schema: Schema, model: str | None) -> OwnTask:
+    shape, num_outputs = schema.input_shape, len(schema.outputs)
     if model is None:
         model = "cnn" if len(shape) == 3 else "mlp"
-    if schema.kind == "classification":
-        objective = parts.classification(len(outputs), classes=outputs)
-    elif schema.kind == "multi_label":
-        objective = parts.multi_label(len(outputs), labels=outputs)
-    else:
-        moments = {"mean": schema.target_mean, "deviation": schema.target_deviation}
-        objective = parts.regression(len(outputs), **moments)
     # These take inputs of any shape; two sizes would be taken for those of a text.
     taken = (prod(shape),) if model in FLAT_MODELS else shape
-    num_targets = () if schema.kind == "classification" else (len(outputs),)
-    chunk = parts.chunk
-    task: OwnTask = parts.own_task(
+    num_targets = () if schema.kind == "classification" else (num_outputs,)
+    return OwnTask(
         name=name,
-        objective=objective,
-        architecture=parts.architecture(model, taken, len(outputs)),
-        inputs=parts.array(np.empty((0, *shape), np.float32)),
-        targets=parts.array(np.empty((0, *num_targets), np.float32 if num_targets else np.int64)),
+        objective=_objective(schema),
+        architecture=architecture(model, taken, num_outputs),
+        inputs=torch.empty(0, *shape),
+        targets=torch.empty(0, *num_targets, dtype=torch.float32 if num_targets else torch.int64),
         source="own",
         # Activations grow with an input: those of 500 large images take gigabytes.
-        test_chunk=max(1, min(chunk, chunk * 3 * 32 * 32 // prod(shape))),
+        test_chunk=max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(shape))),
         schema=schema,
     )
-    return task
+
+
+def _objective(schema: Schema) -> Objective:
+    """Loss and metrics for a schema's outputs."""
+    outputs = schema.outputs
+    if schema.kind == "classification":
+        return Classification(len(outputs), classes=outputs)
+    if schema.kind == "multi_label":
+        return MultiLabel(len(outputs), labels=outputs)
+    return Regression(len(outputs), mean=schema.target_mean, deviation=schema.target_deviation)
 
 
 # -- files -----------------------------------------------------------------------------------------

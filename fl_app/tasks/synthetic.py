@@ -1,18 +1,16 @@
 """Synthetic images of any shape: a random template for each class plus noise."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fl_app.client.backend import TORCH
+from fl_app.tasks.models import architecture
+from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_synthetic
 from fl_app.tasks.partition import Partitioner, make_partition
-from fl_app.tasks.parts import parts_of
-
-if TYPE_CHECKING:
-    from fl_app.tasks.task import Task
+from fl_app.tasks.task import Task
 
 STREAM = 0x7379_6E74_6865_7469  # keeps the data's random numbers apart from all others
 
@@ -28,8 +26,7 @@ def synthetic(
     num_examples: int = 10_000,
     num_test: int = 1_000,
     noise: float = 1.0,
-    backend: str = TORCH,
-) -> "Task":
+) -> Task:
     """Images ``template[class] + noise * N(0, 1)``, standard normal templates, balanced classes.
 
     Args:
@@ -42,7 +39,6 @@ def synthetic(
         num_examples: training images of all clients together, >= num_classes.
         num_test: test images, >= num_classes.
         noise: standard deviation of the noise, >= 0; with 1 the task is easy.
-        backend: what computes the model, ``"torch"`` or ``"numpy"``.
 
     Raises:
         ValueError: a value is out of its bounds, or a client gets no data.
@@ -59,19 +55,17 @@ def synthetic(
     templates = rng.standard_normal((num_classes, channels, height, width), np.float32)
     inputs, targets = _images(templates, num_examples, noise, rng)
     test_inputs, test_targets = _images(templates, num_test, noise, rng)
-    parts = parts_of(backend)
-    task: Task = parts.task(
+    return Task(
         name="synthetic",
-        objective=parts.classification(num_classes),
-        architecture=parts.architecture(model, (channels, height, width), num_classes),
-        inputs=parts.array(inputs),
-        targets=parts.array(targets),
-        test_inputs=parts.array(test_inputs),
-        test_targets=parts.array(test_targets),
+        objective=Classification(num_classes),
+        architecture=architecture(model, (channels, height, width), num_classes),
+        inputs=torch.from_numpy(inputs),
+        targets=torch.from_numpy(targets),
+        test_inputs=torch.from_numpy(test_inputs),
+        test_targets=torch.from_numpy(test_targets),
         partition=make_partition(partition, targets, num_clients, seed),
         source="generated",
     )
-    return task
 
 
 def _images(

@@ -27,8 +27,8 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig, OmegaConf
 
+from fl_app.client import LocalTrainer, initial_vector
 from fl_app.client.build import build_task, build_trainer
-from fl_app.client.trainer import LocalTrainer, initial_vector
 from fl_app.core.types import Order
 
 Model = NDArray[np.float32]

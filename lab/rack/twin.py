@@ -125,7 +125,7 @@ def record(folder: Path, seconds: float) -> Path:
             )
         while sum(n["status"] == "online" for n in nodes(federation)) < len(NODES):
             federation.wait(3.0)
-        words = [*RUN, "runtime=deployment", "runtime.backend=numpy", f"max_seconds={seconds}"]
+        words = [*RUN, "runtime=deployment", f"max_seconds={seconds}"]
         run_on(federation, folder / "run", words, APP)
     finally:
         for disturbance in (signal.SIGINT, signal.SIGTERM):

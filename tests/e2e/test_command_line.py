@@ -172,7 +172,7 @@ def test_cells_run_once_per_seed(monkeypatch, tmp_path):
         ("target_accuracy=90", "target_accuracy=90 must be at most 1"),
         ("algorithm.client.local_lr=fast", "algorithm.client.local_lr=fast must be a number"),
         ("algorithm.client.local_lr=0", "client.local_lr=0 must be a finite number above 0"),
-        ("algorithm.client.upload=weights", "client.upload=weights must be one of"),
+        ("algorithm.client.upload=weights", "client.upload=weights must be gradient, "),
         ("algorithm.strategy.staleness_function=none", "must be polynomial or constant"),
         ("algorithm.strategy.lr_schedule=linear", "strategy.lr_schedule=linear must be null or"),
         ("runtime.workers=-1", "runtime.workers=-1 must be auto or an integer >= 0"),

@@ -14,7 +14,7 @@ from fl_app.algorithms.fedasmu import FedASMU, FedASMUTrainer
 from fl_app.algorithms.fedasmu.device import merge_weight
 from fl_app.algorithms.fedasmu.server import Control
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
-from fl_app.client.trainer import NOTHING
+from fl_app.client.numpy_client import NOTHING
 from fl_app.core.types import Config, GlobalModel, Parts, Update, Upload, Vector
 from fl_app.schedule import fully_async
 

@@ -18,8 +18,7 @@ from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.moon import MOONTrainer
 from fl_app.algorithms.overlap_fedavg import OverlapTrainer
 from fl_app.algorithms.scaffold import SCAFFOLD, SCAFFOLDTrainer
-from fl_app.client import LocalTrainer
-from fl_app.client.trainer import initial_vector
+from fl_app.client import LocalTrainer, initial_vector
 from fl_app.schedule import synchronous
 
 

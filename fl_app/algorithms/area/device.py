@@ -7,7 +7,6 @@ import numpy as np
 
 from fl_app.algorithms.area import AFTER, CHECKPOINTS, NUMBER
 from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.client.backend import NUMPY, TORCH
 from fl_app.core.errors import require
 from fl_app.core.types import RESIDUAL, Order, Upload
 
@@ -28,7 +27,6 @@ class AREATrainer(LocalTrainer):
         ValueError: a value is out of its bounds.
     """
 
-    backends: ClassVar = (TORCH, NUMPY)
     batches: ClassVar = True
 
     def __init__(self, task: TrainingTask, **settings: Any) -> None:

@@ -4,17 +4,17 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from fl_app.client import LocalTrainer
-from fl_app.client.backend import NUMPY, TORCH
-from fl_app.client.operations import Arrays
+from fl_app.client.tensors import to_tensors, to_vector
 from fl_app.core.types import Config, Order, Upload
 
 
 class ASOFedTrainer(LocalTrainer):
     """Local SGD along z; a client keeps h and v between its orders."""
 
-    backends: ClassVar = (TORCH, NUMPY)
     batches: ClassVar = True
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
@@ -22,25 +22,31 @@ class ASOFedTrainer(LocalTrainer):
         del rng
         self._regularisation = float(config["regularisation"])
         self._decay = float(config["decay"])
-        self._received = self.operations.copies(self.model.params)
+        params = self.model.params
+        self._received = [w.detach().clone() for w in params]
         self._h, self._v = (
-            self._like_params(self.state.get(name)) or self.operations.zeros(self._received)
+            to_tensors(self.state[name], params)
+            if name in self.state
+            else [torch.zeros_like(w) for w in params]
             for name in ("h", "v")
         )
 
-    def correct(self, grad: Arrays, step: int) -> Arrays:
+    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
         """z = g - v + h. g includes the pull towards the received model."""
         del step
-        ops = self.operations
-        pull = ops.subtract(self.model.params, self._received)
-        g = ops.add(grad, pull, self._regularisation)
-        z = ops.add(ops.subtract(g, self._v), self._h)
-        h = ops.scale(self._h, self._decay)
-        self._h, self._v = ops.add(h, self._v, 1.0 - self._decay), g
+        pulled = [
+            g.add(w - w_o, alpha=self._regularisation)
+            for g, w, w_o in zip(grad, self.model.params, self._received, strict=True)
+        ]
+        z = [g - v + h for g, v, h in zip(pulled, self._v, self._h, strict=True)]
+        self._h = [
+            (self._decay * h).add(v, alpha=1.0 - self._decay)
+            for h, v in zip(self._h, self._v, strict=True)
+        ]
+        self._v = pulled
         return z
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         """Keep h and v."""
         del order
-        h, v = self.operations.flat(self._h), self.operations.flat(self._v)
-        return replace(upload, state={"h": h, "v": v})
+        return replace(upload, state={"h": to_vector(self._h), "v": to_vector(self._v)})

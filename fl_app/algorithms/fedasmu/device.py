@@ -134,7 +134,7 @@ class FedASMUTrainer(LocalTrainer):
         self._jump: Vector | None = None
         upload = super().train(order, out)
         if upload.done and order.config.get(TELL_RATE, False):
-            metrics = {**upload.metrics, RATE: self._rate(order.config)}
+            metrics = {**upload.metrics, RATE: self.rate(order.config)}
             upload = replace(upload, metrics=metrics)
         if upload.done and order.config.get(TELL_MERGE, False):
             jump = np.zeros(self.model.layout.size, np.float32)
@@ -189,15 +189,16 @@ class FedASMUTrainer(LocalTrainer):
         upsilon = float(self.state.get("upsilon", np.array(self.upsilon0)))
         beta, by_gamma, by_upsilon = merge_weight(gamma, upsilon, origin, version, self.merge_scale)
         # Both losses use the same dropout: the generator is restored after the first.
-        gpus = [self.device] if self.device.type == "cuda" else []
+        device = self.processor.device
+        gpus = [device] if device.type == "cuda" else []
         with torch.random.fork_rng(devices=gpus), torch.no_grad():
-            before = self._loss(chosen)
-        gap = torch.tensor(fresh, device=self.device) - self.model.flat
+            before = self.loss(chosen)
+        gap = torch.tensor(fresh, device=device) - self.model.flat
         self.model.flat.add_(gap, alpha=beta)
         split = self.model.layout.num_trainable
         if config.get(TELL_MERGE, False):
             self._jump = (beta * gap[:split]).cpu().numpy()
-        after = self._loss(chosen)
+        after = self.loss(chosen)
         # Of the loss alone: weight decay and clip belong to local training.
         grad = torch.autograd.grad(after, self.model.params)
 

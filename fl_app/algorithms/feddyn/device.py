@@ -4,17 +4,16 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from fl_app.client import LocalTrainer
-from fl_app.client.backend import NUMPY, TORCH
-from fl_app.client.operations import Arrays
+from fl_app.client.tensors import to_tensors
 from fl_app.core.types import Config, Order, Upload
 
 
 class FedDynTrainer(LocalTrainer):
     """Local SGD on the shifted loss; a client keeps h_i between its orders."""
 
-    backends: ClassVar = (TORCH, NUMPY)
     batches: ClassVar = True
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
@@ -24,15 +23,18 @@ class FedDynTrainer(LocalTrainer):
         if "mean_examples" in config:
             share = self.task.train_indices(self.client_id).size / float(config["mean_examples"])
         self._alpha = float(config["regularisation"]) / share
-        self._shift = [-p for p in self.operations.copies(self.model.params)]
-        if (memory := self._like_params(self.state.get("memory"))) is not None:
-            self._shift = self.operations.add(self._shift, memory)
+        self._shift = [-w.detach() for w in self.model.params]
+        if "memory" in self.state:
+            memory = to_tensors(self.state["memory"], self._shift)
+            self._shift = [h + shift for h, shift in zip(memory, self._shift, strict=True)]
 
-    def correct(self, grad: Arrays, step: int) -> Arrays:
+    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
         """g + alpha_i (h_i - c + w)."""
         del step
-        pull = self.operations.add(self._shift, self.model.params)
-        return self.operations.add(grad, pull, self._alpha)
+        return [
+            g.add(shift + w, alpha=self._alpha)
+            for g, shift, w in zip(grad, self._shift, self.model.params, strict=True)
+        ]
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         """h_i <- h_i + w_i - w_o."""

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.client.backend import NUMPY, TORCH
 from fl_app.core.errors import require
 from fl_app.core.types import Order, Upload, Vector
 
@@ -27,7 +26,6 @@ class OverlapTrainer(LocalTrainer):
         ValueError: a value is out of its bounds.
     """
 
-    backends: ClassVar = (TORCH, NUMPY)
     overlaps: ClassVar[bool] = True
     batches: ClassVar = True
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
+from torch import Tensor
 
 from fl_app.algorithms.scaffold import CONTROL
 from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.client.backend import NUMPY, TORCH
-from fl_app.client.operations import Arrays
+from fl_app.client.tensors import to_tensors
 from fl_app.core.errors import require
 from fl_app.core.types import (
     Config,
@@ -28,7 +28,6 @@ class SCAFFOLDTrainer(LocalTrainer):
         ValueError: a value is out of its bounds.
     """
 
-    backends: ClassVar = (TORCH, NUMPY)
     batches: ClassVar = True
 
     def __init__(self, task: TrainingTask, **settings: Any) -> None:
@@ -47,12 +46,12 @@ class SCAFFOLDTrainer(LocalTrainer):
         correction = self.extra[CONTROL][: self.model.layout.num_trainable]
         if CONTROL in self.state:
             correction = correction - self.state[CONTROL]
-        self._correction = self._like_params(correction) or []
+        self._correction = to_tensors(correction, self.model.params)
 
-    def correct(self, grad: Arrays, step: int) -> Arrays:
+    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
         """g_i - c_i + c."""
         del step
-        return self.operations.add(grad, self._correction)
+        return [g + c for g, c in zip(grad, self._correction, strict=True)]
 
     def finish(self, order: Order, upload: Upload) -> Upload:
         """c_i <- c_i + (w_o - w_i) / (sum of rates) - c, and what it changes by."""

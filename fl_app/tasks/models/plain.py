@@ -1,47 +1,42 @@
-"""Plain networks: linear models, perceptrons, and the papers' small convolutional networks.
+"""Plain networks: linear models, perceptrons, and the papers' small convolutional networks."""
 
-Each function puts layers together, whose makers are the attributes of `nn`: those of `torch.nn`, or
-those of the same names in `fl_app.tasks.models.layers`, which compute without torch.
-"""
-
-from collections.abc import Callable
 from math import prod
-from typing import Any, TypeAlias
 
+from torch import nn
+
+from fl_app.tasks.models.pooling import MaxPool2d
 from fl_app.tasks.models.shape import Shape, require_shape
 
-Plan: TypeAlias = Callable[[Any, Shape, int], Any]  # (nn, shape of one input, number of outputs)
 
-
-def logistic(nn: Any, shape: Shape, num_classes: int) -> Any:
+def logistic(shape: Shape, num_classes: int) -> nn.Sequential:
     """Multinomial logistic regression; 650 parameters on 8x8 digits."""
     return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), num_classes))
 
 
-def mlp(nn: Any, shape: Shape, num_classes: int) -> Any:
+def mlp(shape: Shape, num_classes: int) -> nn.Sequential:
     """One hidden layer of 32 ReLU units; 2,410 parameters on 8x8 digits."""
     return nn.Sequential(
         nn.Flatten(), nn.Linear(prod(shape), 32), nn.ReLU(), nn.Linear(32, num_classes)
     )
 
 
-def cnn(nn: Any, shape: Shape, num_classes: int) -> Any:
+def cnn(shape: Shape, num_classes: int) -> nn.Sequential:
     """Two 3x3 convolutions with pooling, for small images; 1,898 parameters on 8x8 digits."""
     channels, height, width = shape
     require_shape("cnn", shape, height >= 4 and width >= 4, "at least 4x4")
     return nn.Sequential(
         nn.Conv2d(channels, 8, 3, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Conv2d(8, 16, 3, padding=1),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(16 * (height // 4) * (width // 4), num_classes),
     )
 
 
-def lenet(nn: Any, shape: Shape, num_classes: int) -> Any:
+def lenet(shape: Shape, num_classes: int) -> nn.Sequential:
     """LeNet-5 with ReLU and max pooling.
 
     62,006 parameters on 3x32x32, 61,706 on 1x28x28. On the latter the first convolution is padded
@@ -52,10 +47,10 @@ def lenet(nn: Any, shape: Shape, num_classes: int) -> Any:
     return nn.Sequential(
         nn.Conv2d(channels, 6, 5, padding=2 if height == 28 else 0),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Conv2d(6, 16, 5),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(400, 120),
         nn.ReLU(),
@@ -65,16 +60,16 @@ def lenet(nn: Any, shape: Shape, num_classes: int) -> Any:
     )
 
 
-def cnn_emnist(nn: Any, shape: Shape, num_classes: int) -> Any:
+def cnn_emnist(shape: Shape, num_classes: int) -> nn.Sequential:
     """WKAFL's and EAFL's network for MNIST and EMNIST; 582,026 parameters, 10 classes."""
     require_shape("cnn_emnist", shape, shape == (1, 28, 28), "1x28x28")
     return nn.Sequential(
         nn.Conv2d(1, 32, 5),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Conv2d(32, 64, 5),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(1024, 512),
         nn.ReLU(),
@@ -82,13 +77,13 @@ def cnn_emnist(nn: Any, shape: Shape, num_classes: int) -> Any:
     )
 
 
-def cnn_celeba(nn: Any, shape: Shape, num_classes: int) -> Any:
+def cnn_celeba(shape: Shape, num_classes: int) -> nn.Sequential:
     """WKAFL's network for CelebA; 1,600,792 parameters, 2 classes."""
     require_shape("cnn_celeba", shape, shape == (3, 84, 84), "3x84x84")
     return nn.Sequential(
         nn.Conv2d(3, 10, 4),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(16_000, 100),
         nn.ReLU(),
@@ -96,7 +91,7 @@ def cnn_celeba(nn: Any, shape: Shape, num_classes: int) -> Any:
     )
 
 
-def cnn_asmu(nn: Any, shape: Shape, num_classes: int) -> Any:
+def cnn_asmu(shape: Shape, num_classes: int) -> nn.Sequential:
     """FedASMU's CNN, two 2x2 convolutions; 297,066 parameters on 3x32x32, 10 classes.
 
     NOTE: the paper names neither activation nor padding; here it has ReLU and no padding.
@@ -113,7 +108,7 @@ def cnn_asmu(nn: Any, shape: Shape, num_classes: int) -> Any:
     )
 
 
-def mlp_overlap(nn: Any, shape: Shape, num_classes: int) -> Any:
+def mlp_overlap(shape: Shape, num_classes: int) -> nn.Sequential:
     """Overlap-FedAvg's perceptron, two hidden layers of 200; 199,210 parameters on 1x28x28."""
     return nn.Sequential(
         nn.Flatten(),
@@ -125,7 +120,7 @@ def mlp_overlap(nn: Any, shape: Shape, num_classes: int) -> Any:
     )
 
 
-def mnistnet(nn: Any, shape: Shape, num_classes: int) -> Any:
+def mnistnet(shape: Shape, num_classes: int) -> nn.Sequential:
     """Overlap-FedAvg's MnistNet, no ReLU after the second convolution; 1,199,882 parameters.
 
     NOTE: its code ends in a log-softmax. It is left out, as cross-entropy after it is the same.
@@ -135,7 +130,7 @@ def mnistnet(nn: Any, shape: Shape, num_classes: int) -> Any:
         nn.Conv2d(1, 32, 3),
         nn.ReLU(),
         nn.Conv2d(32, 64, 3),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(9216, 128),
         nn.ReLU(),
@@ -143,16 +138,16 @@ def mnistnet(nn: Any, shape: Shape, num_classes: int) -> Any:
     )
 
 
-def cnn_cifar(nn: Any, shape: Shape, num_classes: int) -> Any:
+def cnn_cifar(shape: Shape, num_classes: int) -> nn.Sequential:
     """Overlap-FedAvg's CNNCifar; 878,538 parameters, 10 classes."""
     require_shape("cnn_cifar", shape, shape == (3, 32, 32), "3x32x32")
     return nn.Sequential(
         nn.Conv2d(3, 32, 5),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Conv2d(32, 64, 5),
         nn.ReLU(),
-        nn.MaxPool2d(2),
+        MaxPool2d(2),
         nn.Flatten(),
         nn.Linear(1600, 512),
         nn.ReLU(),
@@ -160,20 +155,6 @@ def cnn_cifar(nn: Any, shape: Shape, num_classes: int) -> Any:
     )
 
 
-def cnn_cifar_quirk(nn: Any, shape: Shape, num_classes: int) -> Any:
+def cnn_cifar_quirk(shape: Shape, num_classes: int) -> nn.Sequential:
     """CNNCifar of its authors' code: ReLU and softmax on the logits, before the loss's softmax."""
-    return cnn_cifar(nn, shape, num_classes).extend([nn.ReLU(), nn.Softmax(-1)])
-
-
-PLANS: dict[str, Plan] = {
-    "logistic": logistic,
-    "mlp": mlp,
-    "cnn": cnn,
-    "lenet": lenet,
-    "cnn_emnist": cnn_emnist,
-    "cnn_celeba": cnn_celeba,
-    "cnn_asmu": cnn_asmu,
-    "mlp_overlap": mlp_overlap,
-    "mnistnet": mnistnet,
-    "cnn_cifar": cnn_cifar,
-}
+    return cnn_cifar(shape, num_classes).extend([nn.ReLU(), nn.Softmax(-1)])

@@ -202,26 +202,11 @@ def test_nothing_is_wrong_with_a_new_folder(out):
         assert wrong(of_settings(read(out / name), training_time=20.0)) == set()
 
 
-def test_a_machine_without_torch(out, monkeypatch):
-    """NumPy trains there, but not what needs torch."""
-    monkeypatch.setattr(doctor, "has_torch", lambda: False)
-    found = {finding.subject: finding for finding in of_machine(None)}
-    assert found["torch"].verdict is Verdict.UNKNOWN
-    assert found["torch"].text == "not installed: NumPy trains here"
-    kit = read(out / "node-0")
-    assert wrong(of_settings(kit, None, ["algorithm=fedbuff"])) == set()
-    (needed,) = [f for f in of_settings(kit, None, ["algorithm=moon"]) if f.subject == "torch"]
-    assert needed.verdict is Verdict.WRONG
-    assert needed.text.startswith("not installed, and algorithm.client._target_=")
-    assert needed.mend == "install torch, or change the run: the server leaves this device out"
-
-
 def test_how_much_memory_a_machine_needs(monkeypatch):
-    """CUDA's libraries take most of it, and without torch little is needed."""
+    """CUDA's libraries take most of it."""
     monkeypatch.setattr(room, "free", lambda: 300 * 2**20)
     monkeypatch.setattr(room, "held", lambda: 100 * 2**20)  # what doctor itself has goes with it
-    monkeypatch.setattr(doctor, "has_torch", lambda: False)  # or it would be imported
-    verdicts = {"cuda": Verdict.WRONG, "cpu": Verdict.GOOD, "none": Verdict.GOOD}
+    verdicts = {"cuda": Verdict.WRONG, "cpu": Verdict.GOOD}
     for build, verdict in verdicts.items():
         monkeypatch.setattr(room, "torch_build", lambda build=build: build)
         (memory,) = [finding for finding in of_machine(None) if finding.subject == "memory"]

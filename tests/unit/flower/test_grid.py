@@ -144,51 +144,6 @@ def test_a_node_with_data_of_its_own_tells_how_many_before_it_joins(
     assert len(grid.received) == 5
 
 
-def bare(message: Message, context: Context) -> Message:
-    """As `ours`, on nodes of which those with odd partition ids have no torch."""
-    if message.metadata.message_type == "query":
-        has_torch = int(context.node_config["partition-id"]) % 2 == 0
-        return wire.pack_introduction(message, context, has_torch=has_torch)
-    return ours(message, context)
-
-
-def test_a_node_without_torch_is_left_out_of_a_run_that_needs_it(
-    open_mailbox: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    grid = FakeGrid(bare, 2)
-    mailbox = open_mailbox(grid, introduce=True, needs_torch="task.model=vgg11 needs torch")
-    assert pull(mailbox, 1) == [Joined(0)]
-    late = grid.connect({"partition-id": 3})
-    while sum("client 3" in record.getMessage() for record in caplog.records) < 1:
-        assert mailbox.pull(timeout=0.01) == []
-    grid.node_ids.remove(late)  # and comes back under another id: nothing is said again
-    grid.connect({"partition-id": 3})
-    assert mailbox.pull(timeout=0.2) == []
-    assert mailbox.capacity() == 1
-    mailbox.push(order(0, 1))
-    assert mailbox.pull(timeout=0.1) == []
-    assert {m.metadata.message_type for m in grid.received} == {"query"}
-    told = [record.getMessage() for record in caplog.records]
-    assert sorted(told) == [
-        f"client {client} is left out and gets no order: its node has no torch, and "
-        "task.model=vgg11 needs torch"
-        for client in (1, 3)
-    ]
-
-
-def test_a_node_without_torch_joins_a_run_that_needs_none(open_mailbox: Any) -> None:
-    mailbox = open_mailbox(FakeGrid(bare, 2), introduce=True)
-    assert set(pull(mailbox, 2)) == {Joined(0), Joined(1)}
-
-
-def test_the_run_ends_if_no_node_can_train(open_mailbox: Any) -> None:
-    grid = FakeGrid(bare, 0)
-    grid.connect({"partition-id": 1})
-    mailbox = open_mailbox(grid, introduce=True, needs_torch="x needs torch", patience=0.05)
-    with pytest.raises(RunError, match=r"none of the 1 nodes can train: .* no torch, and x needs"):
-        mailbox.pull(timeout=5.0)
-
-
 def test_introductions_wait_for_nobody(open_mailbox: Any) -> None:
     grid = FakeGrid(ours, 2)
     first, _ = grid.node_ids

@@ -469,14 +469,6 @@ def test_introduction(config: dict[str, int], partition: int | None) -> None:
     assert wire.takes_packed(through(reply))
 
 
-@pytest.mark.parametrize("has_torch", [True, False])
-def test_a_node_without_torch_says_so(has_torch: bool) -> None:
-    context = Context(1, 5, {}, RecordDict(), {})
-    message = a_message(wire.query_record())
-    reply = wire.pack_introduction(message, context, has_torch=has_torch)
-    assert wire.lacks_torch(reply) is not has_torch
-
-
 def test_introduction_with_an_impossible_partition() -> None:
     assert not wire.takes_packed(a_reply(metrics={"partition-id": 1}))
     assert wire.partition_of(a_reply(metrics={"partition-id": -1})) is None

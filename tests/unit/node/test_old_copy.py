@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 
 from fl_app import client_app
 from fl_app.client.build import build_task
-from fl_app.client.trainer import build_model
+from fl_app.client.initial import build_model
 from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import Order
 from fl_app.engine.clock import Joined, Replied

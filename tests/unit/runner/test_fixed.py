@@ -10,7 +10,7 @@ import pytest
 from configs import composed
 
 from fl_app.client.build import build_task
-from fl_app.client.trainer import build_model
+from fl_app.client.initial import build_model
 from fl_app.runner.cell import run_cell
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.earlier import refuse_other_fixed, settings

@@ -17,7 +17,7 @@ FILES = sorted(
     for path in (CONF / group).glob("*")
     if "_target_" in OmegaConf.load(path)
 )
-SUPPLIED = {"partition", "num_clients", "seed", "backend"}  # by the factory
+SUPPLIED = {"partition", "num_clients", "seed"}  # by the factory
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")

@@ -9,8 +9,8 @@ usage() {
 sudo sh install.sh [OPTION...]    in a kit's folder: installs it in /opt/fl-app, as a service
 
   --torch auto|cpu|cuda|none  build of torch: auto takes the one for NVIDIA's GPUs where there is one,
-                              and none trains without torch, on boards with 512 MB (auto, for the
-                              helper none; when run again: as before)
+                              and none is for the helper, which trains nothing (auto, for the helper
+                              none; when run again: as before)
   --check                     check the system, and change nothing; needs no root
   --uninstall                 remove service and environment; settings, keys and state stay
   --purge                     with --uninstall: remove these, too
@@ -153,10 +153,9 @@ check_system() {
     memory=$(awk '/^MemTotal:/ { print int($2 / 1024) }' "$root/proc/meminfo")
     if [ "$torch" = none ]; then
         [ "$memory" -ge "$MEMORY_WITHOUT_TORCH" ] ||
-            problem "this machine has $memory MiB of memory, and a node needs $MEMORY_WITHOUT_TORCH"
+            problem "this machine has $memory MiB of memory, and the helper needs $MEMORY_WITHOUT_TORCH"
     elif [ "$memory" -lt "$MEMORY" ]; then
-        problem "this machine has $memory MiB of memory, and torch needs $MEMORY:" \
-            "sudo sh install.sh --torch none"
+        problem "this machine has $memory MiB of memory, and torch needs $MEMORY"
     fi
 
     folder=$opt
@@ -358,6 +357,7 @@ main() {
         auto | cpu | cuda | none) ;;
         *) die "--torch $torch must be auto, cpu, cuda or none" ;;
     esac
+    [ "$torch" != none ] || [ "$role" = helper ] || die "--torch none is for the helper: a $role computes with torch"
     if [ "$uninstall" = yes ]; then
         [ "$(id -u)" = 0 ] || die "only root can remove a service: sudo sh install.sh --uninstall"
         remove

@@ -5,24 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.client import backend
+from fl_app.node import room
 
 
 @pytest.mark.parametrize(
     ("files", "build"),
     [
-        (None, "none"),
         (["__init__.py", "lib/libtorch_cpu.so"], "cpu"),
         (["__init__.py", "lib/libtorch_cpu.so", "lib/libtorch_cuda.so"], "cuda"),
     ],
 )
 def test_what_the_installed_torch_was_built_for(
-    files: list[str] | None, build: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    files: list[str], build: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in files or ():
+    for name in files:
         (tmp_path / "torch" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "torch" / name).touch()
-    monkeypatch.setattr(
-        backend, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)])
-    )
-    assert backend.torch_build() == build
+    monkeypatch.setattr(room, "find_spec", lambda name: PathFinder.find_spec(name, [str(tmp_path)]))
+    assert room.torch_build() == build

@@ -1,0 +1,106 @@
+"""How a client trains; torch is not needed to refuse a value."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fl_app.client.compression import Compression
+from fl_app.core.errors import require, require_patterns
+from fl_app.core.hyper import (
+    POSITIVE,
+    at_least,
+    bounded,
+    check_bounds,
+    count,
+    one_of,
+    or_none,
+    within,
+)
+from fl_app.core.types import KINDS, Config
+
+# Forms of the convolutions of clients that are trained in one operation.
+GROUPED, UNFOLD = "grouped", "unfold"
+CONVOLUTIONS = (GROUPED, UNFOLD)
+# In which a model's products are computed while it trains (`fl_app.client.processor`).
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+PRECISIONS = (FLOAT32, BFLOAT16)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class TrainingSettings:
+    """Settings of mini-batch SGD on one client.
+
+    Attributes:
+        upload: ``"gradient"`` (gradient of one mini-batch, no step), ``"pseudo"`` ((w_o - w_end) /
+            sum of learning rates), ``"delta"`` (w_end - w_o) or ``"model"`` (w_end).
+        local_lr: eta_l > 0.
+        batch_size: m >= 1; a client with fewer examples uses all of them.
+        local_epochs: passes over the data, >= 1, unless `local_steps` is given.
+        local_steps: number of mini-batches, >= 1.
+        momentum: in [0, 1); the velocity is zero at the start of every order.
+        weight_decay: >= 0.
+        proximal: mu >= 0, pulls towards the received model (Li et al. 2020, FedProx).
+        lr_decay: in (0, 1]; every version of the global model multiplies eta_l by it.
+        max_grad_norm: largest norm of a batch's gradient with penalty and correction, > 0; a longer
+            gradient is scaled down; None = no bound.
+        upload_dtype: type of an upload's entries, ``"float32"`` or ``"float16"``.
+        top_k: share of an upload's entries that is sent, in (0, 1]; the others are added to the
+            client's next upload (`fl_app.client.compression`); None = all.
+        private: patterns of the names of parameters and buffers that stay on the client
+            (`fl_app.client.private`); None = there are none. Penalty, correction and proximal term
+            leave them out.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    upload: str = bounded("model", one_of(*KINDS), "unknown")
+    local_lr: float = bounded(0.05, POSITIVE, "training would not move")
+    batch_size: int = bounded(32, count(), "a batch would be empty")
+    local_epochs: int = bounded(1, count(), "nothing would be trained")
+    local_steps: int | None = bounded(None, or_none(count()), "nothing would be trained")
+    momentum: float = bounded(0.0, within("[0, 1)"), "steps would oscillate or grow for ever")
+    weight_decay: float = bounded(0.0, at_least(0), "weights would grow for ever")
+    proximal: float = bounded(0.0, at_least(0), "training would flee the received model")
+    lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")
+    max_grad_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be trained")
+    upload_dtype: str = "float32"
+    top_k: float | None = None
+    private: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds("algorithm.client", self)
+        if self.private is not None:
+            require_patterns("algorithm.client.private", self.private, "nothing would be private")
+            require(
+                self.upload != "gradient",
+                "algorithm.client.upload",
+                self.upload,
+                "model, delta or pseudo with algorithm.client.private",
+                "clients take no steps, so private parameters would never be trained",
+            )
+        self.compression = Compression(dtype=self.upload_dtype, top_k=self.top_k, kind=self.upload)
+
+    @property
+    def epochs(self) -> int:
+        """Number of equal parts of an order; a client can pause or stop after each part."""
+        return 1 if self.local_steps is not None else self.local_epochs
+
+    @property
+    def work_per_update(self) -> str:
+        """What a client does for one upload, in words."""
+        if self.upload == "gradient":
+            return "1 mini-batch"
+        number, unit = (self.local_steps, "step") if self.local_steps else (self.epochs, "epoch")
+        return f"{number} {unit}{'s' * (number > 1)}"
+
+    def rate(self, config: Config) -> float:
+        """The learning rate of an order."""
+        lr: float = self.local_lr * self.lr_decay ** float(config.get("version", 0))
+        return lr * float(config.get("local_lr_factor", 1.0))
+
+    def lengths(self, num_examples: int, config: Config) -> tuple[int, int]:
+        """Number of mini-batches of an epoch, and of an order."""
+        per_epoch = math.ceil(num_examples / self.batch_size)
+        epochs = int(config.get("local_epochs", self.local_epochs))
+        return per_epoch, self.local_steps or epochs * per_epoch
