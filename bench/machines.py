@@ -70,7 +70,7 @@ def look(command: int, cluster: Any) -> Look:
 
 
 def _part(command: str) -> str:
-    if "ray::RayWorker" in command:
+    if "ray::ClusterWorker" in command:
         return "workers"
     program = Path(command.partition(" ")[0]).name
     return {"raylet": "raylets", "gcs_server": "gcs"}.get(program, "other processes of Ray")

@@ -112,7 +112,7 @@ def lose_one(machines: Machines, rng: random.Random, folder: Path) -> str:
     output = output_of(folder)
     if status:
         raise Disappointed(f"the command ended with status {status}: {output}")
-    lost = output.count("a worker on")
+    lost = output.count("a worker is lost")
     if not lost:
         raise Disappointed(f"at version {version}, no worker was lost: {output}")
     seconds = time.monotonic() - began
