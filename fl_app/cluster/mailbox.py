@@ -21,7 +21,6 @@ from fl_app.cluster.worker import (
     OtherVersions,
     Place,
     package_versions,
-    processor,
 )
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply, Vector
