@@ -1,208 +1,348 @@
-"""The mailbox over workers of a cluster: gives them orders in calls, and takes the replies."""
+"""The mailbox over workers of a Ray cluster: gives them orders in calls, and takes the replies."""
 
+import logging
 import math
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from functools import partial
-from queue import Empty
+import weakref
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from fl_app.cluster.crew import Crew, Member
-from fl_app.cluster.machines import Lost, Outcome
-from fl_app.cluster.parcels import pack
-from fl_app.cluster.results import Results
-from fl_app.cluster.versions import Versions
+import numpy as np
+
+from fl_app.cluster.connection import disconnect, one_line, resources, room
+from fl_app.cluster.queue import OrderQueue, pack
+from fl_app.cluster.worker import (
+    ClusterWorker,
+    NotReady,
+    OtherVersions,
+    Place,
+    package_versions,
+)
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply, Vector
 from fl_app.core.vector import read_only
+from fl_app.record.provenance import processor
+
+if TYPE_CHECKING:
+    from fl_app.client.recipe import Recipe
+
+log = logging.getLogger(__name__)
 
 CALLS = 2  # that a worker has at most: one at work, one waiting, so that it never waits for us
-CALL_SECONDS = 0.1  # of training that a call is worth, against some milliseconds for itself
-MOST_ORDERS = 32  # of a call
-# A worker that dies takes its call along. After so many such deaths an order has failed: it is the
-# likely reason, since from the second on it travels alone. Machines that are lost do not count.
-MOST_DEATHS = 3
+REFRESH = 1.0  # seconds between two looks for machines that joined
+PLACE_SECONDS = 60.0  # within which the first worker must have a place
+NO_WORKER_SECONDS = 120.0  # that a run waits while nobody can train
+INLINE_BYTES = 90 << 10  # of a vector that travels within a call; Ray's own limit is 100 KiB
+MOST_LETTERS = 300  # of Ray's reasons
 
 
 @dataclass(eq=False)
-class _Call:
-    orders: list[Order]
-    since: float  # when it may have begun
+class _Worker:
+    """An actor.
+
+    Attributes:
+        handle: Ray's.
+        ready: whether it accepts orders.
+        calls: the orders that it has, oldest call first.
+    """
+
+    handle: Any
+    ready: bool = False
+    calls: deque[list[Order]] = field(default_factory=deque)
 
 
 class ClusterMailbox:
     """Mailbox for virtual time: any worker of the cluster serves any client.
 
-    A call carries as many orders as are worth `CALL_SECONDS`. An order is a function of its
-    content alone. So if a worker or its machine is lost, others get its orders, and the replies are
-    the same. An order whose workers die `MOST_DEATHS` times fails, and so does one that takes
-    longer than `patience`.
+    Ray starts a lost worker again, where there is room. An order is a function of its content
+    alone. So others get the orders of a lost worker at once, and the replies are the same.
+
+    This process is connected to the cluster. `close` ends the workers.
 
     Args:
-        crew: the workers.
-        versions: of the model, in the cluster's store.
-        results: what is done with the vectors that come back.
+        recipe: what workers make their trainers from.
+        num_workers: on all machines, >= 1; None = as many as there is room for, also on machines
+            that join later.
+        shares: runs that share the machines. Without `num_workers` this one takes its share.
+        cpus: processors of a worker, > 0; a fraction shares one.
+        gpus: GPUs of a worker, >= 0.
         patience: real seconds that one order may take.
-        monotonic: tells real time.
+        disconnects: whether `close` ends the connection to the cluster, too.
 
     Raises:
-        ValueError: no machine has room for a worker.
-        RunError: no worker came up.
+        ValueError: no machine has room for a worker, or the recipe cannot be sent.
+        RunError: no worker came up, or one has other versions of packages.
     """
 
     def __init__(
         self,
-        crew: Crew,
-        versions: Versions,
-        results: Results,
+        recipe: "Recipe",
+        num_workers: int | None = None,
         *,
+        shares: int = 1,
+        cpus: float = 1,
+        gpus: float = 0,
         patience: float = 600.0,
-        monotonic: Callable[[], float] = time.monotonic,
+        disconnects: bool = False,
     ) -> None:
-        self._crew = crew
-        self._versions = versions
-        self._results = results
+        import ray
+
+        self._ray = ray
+        self._num_workers = num_workers
+        self._shares = shares
+        self._each = cpus, gpus
         self._patience = patience
-        self._monotonic = monotonic
-        self._waiting: deque[Order] = deque()
-        self._calls: dict[Member, deque[_Call]] = {}
-        self._num_given = 0  # orders in calls
-        self._size = 1  # orders of a call
-        self._deaths: Counter[int] = Counter()  # by number of the order
+        self._disconnects = disconnects
+        self._queue = OrderQueue()
+        self._workers: list[_Worker] = []
+        # By reference of a call's result: its worker and orders; None = it is to become ready.
+        self._calls: dict[Any, tuple[_Worker, list[Order] | None]] = {}
+        self._versions: dict[int, Any] = {}  # references by the id of the vector
         self._replies: list[Reply] = []
+        self._starting = True
+        self._next_look = -math.inf
+        self._last_ready = time.monotonic()
+        self._last_reason = ""
+        self._processors = {processor()}
+        self._actor = ray.remote(ClusterWorker).options(
+            num_cpus=cpus,
+            num_gpus=gpus,
+            max_restarts=-1,
+            scheduling_strategy="SPREAD",
+        )
         try:
-            crew.gather()
+            self._recipe = ray.put(recipe)
+            self._start()
+        except TypeError as error:
+            self.close()
+            raise ValueError(
+                f"the task or trainer cannot be sent to other machines: {error}"
+            ) from error
         except BaseException:
-            crew.close()
+            self.close()
             raise
 
     def share(self, vector: Vector) -> Vector:
         return read_only(vector)
 
     def capacity(self) -> int:
-        places = max(len(self._crew.ready), 1) * CALLS * self._size
-        return places - self._num_given - len(self._waiting)
+        ready = sum(worker.ready for worker in self._workers)
+        given = sum(len(call) for worker in self._workers for call in worker.calls)
+        return max(ready, 1) * CALLS * self._queue.call_size - given - len(self._queue)
 
     def push(self, order: Order) -> None:
-        self._waiting.append(order)
+        self._queue.push(order)
 
     def pull(self, timeout: float | None) -> Iterable[Reply]:
-        until = math.inf if timeout is None else self._monotonic() + timeout
+        until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
-            for member in self._crew.look():
-                self._give_back(member, Lost("its machine is gone", alone=False))
+            self._look()
             self._flush()
-            left = max(until - self._monotonic(), 0.0)
-            self._receive(min(left, self._crew.seconds_to_look(), self._patience_left()))
-            self._replace_hung()
-            if self._replies or self._monotonic() >= until:
+            self._receive(min(max(until - time.monotonic(), 0.0), REFRESH))
+            if self._replies or time.monotonic() >= until:
                 replies, self._replies = self._replies, []
                 self._flush()
                 return replies
-            if not self._waiting and not self._num_given:
+            if not self._queue and not any(worker.calls for worker in self._workers):
                 return []
 
     def close(self) -> None:
-        self._waiting.clear()
+        self._queue.clear()
         self._calls.clear()
         self._versions.clear()
-        self._crew.close()
+        for worker in self._workers:
+            with suppress(self._ray.exceptions.RayError, ValueError):  # it may be dead
+                self._ray.kill(worker.handle)
+        self._workers.clear()
+        if self._disconnects:
+            disconnect()
+
+    # -- workers ----------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Wait until a worker is ready.
+
+        Raises:
+            ValueError: no machine has room for a worker.
+            RunError: no worker came up, or one has other versions.
+        """
+        if not room(*self._each):
+            raise ValueError(
+                "runtime.cpus_per_worker or runtime.gpus_per_worker is more than any machine of "
+                f"the cluster has, so no worker can be placed ({self._offers()}): lower them, or "
+                "let a larger machine join"
+            )
+        self._look()
+        places = [worker.handle.place.remote() for worker in self._workers]
+        if not self._ray.wait(places, timeout=PLACE_SECONDS)[0]:
+            raise RunError(
+                f"no worker got a place within {PLACE_SECONDS:g} s ({self._offers()}): other jobs "
+                "of the cluster hold the processors, or its machines are short of memory (`ray "
+                "status` shows them): end these jobs, or lower runtime.cpus_per_worker"
+            )
+        while not any(worker.ready for worker in self._workers):
+            self._receive(REFRESH)
+            self._look()
+        self._starting = False
+        log.info("runtime=ray: %d workers: %s", len(self._workers), self._offers())
+
+    def _offers(self) -> str:
+        return ", ".join(
+            f"a machine with {each.get('CPU', 0):g} CPUs and {each.get('GPU', 0):g} GPUs"
+            for each in resources()
+        )
+
+    def _look(self) -> None:
+        """Start workers where there is new room.
+
+        Raises:
+            RunError: nobody can train.
+        """
+        now = time.monotonic()
+        if now < self._next_look:
+            return
+        self._next_look = now + REFRESH
+        wanted = self._num_workers or max(room(*self._each) // self._shares, 1)
+        for _ in range(len(self._workers), wanted):
+            worker = _Worker(self._actor.remote(self._patience))
+            self._workers.append(worker)
+            self._await_ready(worker)
+        if any(worker.ready for worker in self._workers):
+            self._last_ready = now
+        elif not self._calls or now - self._last_ready >= NO_WORKER_SECONDS:
+            raise RunError(
+                f"no worker is ready to train, and none was for {now - self._last_ready:.0f} s "
+                f"({self._last_reason or self._offers()}): free memory on the machines or let "
+                "others join, and go on with resume=auto"
+            )
+
+    def _await_ready(self, worker: _Worker) -> None:
+        """Let a worker take part as soon as it can train.
+
+        Ray repeats the call until it has started the worker where there is room.
+        """
+        repeated = worker.handle.ready.options(max_task_retries=-1)
+        reference = repeated.remote(package_versions(), [self._recipe])
+        self._calls[reference] = worker, None
+
+    def _is_ready(self, worker: _Worker, place: Place) -> None:
+        worker.ready = True
+        if place.processor not in self._processors:
+            self._processors.add(place.processor)
+            log.warning(
+                "runtime=ray: %s has another processor (%s) than this machine (%s): results may "
+                "differ in their last bits from those of a run on equal processors",
+                *(place.machine, place.processor, processor()),
+            )
+
+    def _lose(self, worker: _Worker, error: BaseException) -> None:
+        """Give the orders of a worker to others; it takes part again when Ray has restarted it.
+
+        Raises:
+            RunError: it never came up, and the run has not begun.
+        """
+        restarts = worker.ready
+        self._leave(worker, one_line(error)[:MOST_LETTERS])
+        if restarts:
+            self._await_ready(worker)
+        elif self._starting:
+            raise RunError(f"a worker of the cluster cannot start: {self._last_reason}") from error
+
+    def _leave(self, worker: _Worker, reason: str) -> None:
+        self._last_reason = reason
+        log.warning("runtime=ray: a worker is lost: %s", reason)
+        worker.ready = False
+        self._calls = {ref: call for ref, call in self._calls.items() if call[0] is not worker}
+        self._replies.extend(self._queue.lost(worker.calls, reason))
+        worker.calls.clear()
+
+    # -- calls ------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
         """Give orders to workers with room, the first ones to whoever has least to do."""
-        if not self._waiting:
-            return
-        ready = self._crew.ready
-        places = sum(CALLS - len(self._calls.get(member, ())) for member in ready)
-        while self._waiting and places > 0:
-            member = min(ready, key=lambda each: len(self._calls.get(each, ())))
-            count = min(math.ceil(len(self._waiting) / places), self._size)
-            orders = [self._waiting.popleft()]
-            # An order whose worker died travels alone, for it may be the reason.
-            while (
-                len(orders) < count
-                and not self._deaths[orders[0].number]
-                and not self._deaths[self._waiting[0].number]
-            ):
-                orders.append(self._waiting.popleft())
-            self._give(member, orders)
-            places -= 1
+        ready = [worker for worker in self._workers if worker.ready]
+        for places in range(sum(CALLS - len(worker.calls) for worker in ready), 0, -1):
+            if not self._queue:
+                return
+            self._give(
+                min(ready, key=lambda worker: len(worker.calls)), self._queue.next_call(places)
+            )
 
-    def _give(self, member: Member, orders: list[Order]) -> None:
-        call = _Call(orders, self._monotonic())
-        self._calls.setdefault(member, deque()).append(call)
-        self._num_given += len(orders)
-        parcels, references = pack(orders, self._versions.reference)
-        then = partial(self._answered, member, call)
-        self._crew.call(member, then, "work", parcels, *references)
+    def _give(self, worker: _Worker, orders: list[Order]) -> None:
+        parcels, references = pack(orders, self._reference)
+        worker.calls.append(orders)
+        self._calls[worker.handle.work.remote(parcels, *references)] = worker, orders
 
     def _receive(self, timeout: float) -> None:
-        """Handle what has arrived; waits for it."""
-        try:
-            event = self._crew.inbox.get(timeout=timeout)
-            while True:
-                event()
-                event = self._crew.inbox.get_nowait()
-        except Empty:
-            pass
+        """Handle the next result; waits for it.
 
-    def _answered(self, member: Member, call: _Call, outcome: Outcome) -> None:
-        if member.gone:
-            return  # its orders were given to others
-        if isinstance(outcome, Lost):
-            self._crew.lose(member, str(outcome))
-            self._give_back(member, outcome)
-            return
-        if isinstance(outcome, Exception):
-            raise RunError(f"a worker of the cluster failed: {outcome}") from outcome
-        replies, seconds = outcome
-        calls = self._calls[member]
-        calls.remove(call)
-        self._num_given -= len(call.orders)
-        if calls:
-            calls[0].since = self._monotonic()
-        for order in call.orders:
-            self._deaths.pop(order.number, None)
-        self._replies.extend(self._results.take(replies))
-        each = max(seconds / len(call.orders), 1e-6)
-        self._size = max(1, min(int(CALL_SECONDS / each), MOST_ORDERS))
-
-    def _give_back(self, member: Member, lost: Lost) -> None:
-        """Let other workers do the orders of a worker that is gone."""
-        calls = self._calls.pop(member, deque())
-        self._num_given -= sum(len(call.orders) for call in calls)
-        if calls and lost.alone:
-            for order in calls[0].orders:
-                self._deaths[order.number] += 1
-        again = []
-        for order in (order for call in calls for order in call.orders):
-            if self._deaths[order.number] < MOST_DEATHS:
-                again.append(order)
+        Raises:
+            RunError: a worker raised an error, or one that is to start has other versions.
+        """
+        errors = self._ray.exceptions
+        done, _ = self._ray.wait(list(self._calls), timeout=timeout)
+        for reference in done:
+            worker, orders = self._calls.pop(reference)
+            try:
+                result = self._ray.get(reference)
+            except errors.RayTaskError as error:
+                self._raised(worker, error)
+            except errors.RayError as error:
+                self._lose(worker, error)
             else:
-                del self._deaths[order.number]
-                told = f"{MOST_DEATHS} workers died with this order, the last one: {lost}"
-                self._replies.append(Reply(order.number, error=told))
-        self._waiting.extendleft(reversed(again))
+                if orders is None:
+                    self._is_ready(worker, result)
+                else:
+                    self._answered(worker, orders, *result)
 
-    def _patience_left(self) -> float:
-        """Seconds until the first worker has had its call for too long."""
-        first = min((self._due(calls) for calls in self._calls.values()), default=math.inf)
-        return max(first - self._monotonic(), 0.0)
+    def _raised(self, worker: _Worker, error: Any) -> None:
+        """An error of the worker's own code ends the run, but not one of a machine that joined.
 
-    def _due(self, calls: "deque[_Call]") -> float:
-        return calls[0].since + self._patience * len(calls[0].orders) if calls else math.inf
+        Raises:
+            RunError: it ends.
+        """
+        cause = error.cause
+        if isinstance(cause, NotReady):
+            self._lose(worker, error)
+            return
+        if not isinstance(cause, OtherVersions):
+            raise RunError(f"a worker of the cluster failed: {one_line(cause or error)}") from error
+        if self._starting:
+            raise RunError(str(cause)) from error
+        self._leave(worker, str(cause))  # it keeps its place, so that no other comes up there
 
-    def _replace_hung(self) -> None:
-        now = self._monotonic()
-        for member, calls in list(self._calls.items()):
-            if now < self._due(calls):
-                continue
-            reason = f"no result after {self._patience:g} s of real time: worker replaced"
-            if len(calls[0].orders) == 1:
-                order = calls[0].orders.pop()
-                self._num_given -= 1
-                self._deaths.pop(order.number, None)
-                self._replies.append(Reply(order.number, error=reason))
-            self._crew.lose(member, reason)
-            self._give_back(member, Lost(reason))
+    def _answered(
+        self, worker: _Worker, orders: list[Order], replies: list[Reply], seconds: float
+    ) -> None:
+        worker.calls.popleft()
+        self._queue.done(orders, seconds)
+        for reply in deepcopy(replies):  # arrays of the result would stay in the cluster's store
+            self._replies.append(reply)
+            if (upload := reply.upload) is not None:
+                for vector in (upload.vector, *upload.extra.values()):
+                    if isinstance(vector, np.ndarray):
+                        vector.flags.writeable = False
+
+    def _reference(self, vector: Vector) -> Any:
+        """What travels in place of a vector, which the cluster's store has only once.
+
+        Raises:
+            RunError: it has no room there.
+        """
+        if vector.nbytes <= INLINE_BYTES:
+            return vector
+        key = id(vector)
+        if key not in self._versions:
+            try:
+                self._versions[key] = self._ray.put(vector)
+            except self._ray.exceptions.RayError as error:
+                raise RunError(
+                    f"the object store of this machine is full ({one_line(error)[:MOST_LETTERS]}): "
+                    "start Ray with a larger --object-store-memory"
+                ) from error
+            weakref.finalize(vector, self._versions.pop, key, None).atexit = False
+        return self._versions[key]

@@ -1,93 +1,84 @@
-"""The life of a worker: it says what it is, builds its trainer once, and carries out orders."""
+"""A worker: it builds its trainer once, and carries out orders."""
 
+import faulthandler
+import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from fl_app.cluster.facts import Facts, digest_of_data, facts
-from fl_app.cluster.parcels import Packed, Parcel, unpack, unpack_object
+from fl_app.cluster.queue import Parcel, unpack
 from fl_app.core.types import Reply, Vector
 from fl_app.engine.workers import Inline
+from fl_app.record.provenance import processor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from fl_app.client import LocalTrainer
+    from fl_app.client.recipe import Recipe
 
-    from fl_app.client import LocalTrainer, TrainingTask
+COMPARED = ("numpy", "torch")  # Ray itself compares the versions of Python and of Ray
+
+
+class OtherVersions(Exception):
+    """A machine has other versions of packages; the text names both sides."""
 
 
 @dataclass(frozen=True)
-class Setup:
-    """What a worker builds its trainer from.
+class Place:
+    """Where a process runs.
 
     Attributes:
-        config: of the run, as YAML.
-        digest: of the data (`digest_of_data`).
-        names: with which a worker can load the data by itself; False = they come as an object.
-        fixed: the fixed part of the model, by name; empty = there is none.
-        make: makes the trainer in place of the configured class.
+        machine: host name.
+        processor: model, as Linux names it. Others may round differently.
     """
 
-    config: str
-    digest: str
-    names: bool
-    fixed: dict[str, NDArray[np.uint8]]
-    make: "Callable[..., LocalTrainer] | None" = None
+    machine: str
+    processor: str
+
+
+class NotReady(Exception):
+    """The process was started again, and has no trainer yet."""
 
 
 class ClusterWorker:
-    """One long-lived process. Its methods are called one after the other."""
+    """One long-lived process, as an actor of Ray. Its methods are called one after the other.
 
-    def __init__(self) -> None:
-        # Without torch, whose import takes seconds: a worker answers as soon as it has a place.
+    Ray starts it again when it is lost, perhaps on another machine. Then it must be made `ready`
+    again.
+
+    Args:
+        patience: seconds that one order may take. Then the process ends.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
         self._inline: Inline | None = None
 
-    def introduce(self) -> Facts:
-        """What is compared before anything else is sent here."""
-        return facts()
+    def place(self) -> Place:
+        """Where it runs. The answer does not wait for torch, whose import takes seconds."""
+        return Place(platform.node(), processor())
 
-    def prepare(self, packed: Packed, task: Packed | None = None) -> str:
+    def ready(self, versions: Mapping[str, str], recipe: Sequence[Any]) -> Place:
         """Build the trainer.
 
         Args:
-            packed: a `Setup`.
-            task: the task; None = it is loaded as the configuration says.
+            versions: that this machine must have, as of `package_versions`.
+            recipe: a list with the reference to a `Recipe`, so that Ray does not fetch it before
+                the versions are compared.
 
-        Returns:
-            Why the data are needed from elsewhere; "" = the worker is ready.
+        Raises:
+            OtherVersions: results would differ here, or objects not be understood.
         """
-        from omegaconf import DictConfig, OmegaConf
-
-        from fl_app.client.build import (
-            build_task,
-            build_trainer,
-            prepare_process,
-        )
-
-        setup: Setup = unpack_object(packed)
-        config = OmegaConf.create(setup.config)
-        assert isinstance(config, DictConfig)
-        prepare_process()
-        found: TrainingTask
-        if task is not None:
-            found = unpack_object(task)
-        elif not setup.names:
-            return "it is an object"
-        else:
-            try:
-                found = build_task(config)
-            except (ValueError, OSError) as error:
-                return str(error)
-            if digest_of_data(found) != setup.digest:
-                return "they differ"
-        trainer = build_trainer(config, found, setup.make)
-        if setup.fixed:
-            trainer.model.load_fixed(setup.fixed)
-        self._inline = Inline(trainer.sender)
-        return ""
+        here = package_versions()
+        if differing := [name for name in here if here[name] != versions[name]]:
+            told = ", ".join(f"{name} {here[name]}, not {versions[name]}" for name in differing)
+            raise OtherVersions(
+                f"{platform.node()} has {told}: results would differ, or objects not be "
+                "understood; install the same there, or run on machines that have it"
+            )
+        self._inline = Inline(_build(recipe[0]).sender)
+        return self.place()
 
     def work(self, parcels: Sequence[Parcel], *vectors: Vector) -> tuple[list[Reply], float]:
         """Carry out orders one after the other.
@@ -98,14 +89,41 @@ class ClusterWorker:
 
         Returns:
             The replies, and the seconds that all of them took.
+
+        Raises:
+            NotReady: there is no trainer.
         """
-        inline = self._inline
-        assert inline is not None
+        if self._inline is None:
+            raise NotReady
         began = time.perf_counter()
         for vector in vectors:  # those of the store are read-only, and those of the call are not
             vector.flags.writeable = False
         replies: list[Reply] = []
         for order in unpack(parcels, vectors):
-            inline.push(order)
-            replies.extend(inline.pull(None))
+            faulthandler.dump_traceback_later(self._patience, exit=True, file=2)
+            self._inline.push(order)
+            replies.extend(self._inline.pull(None))
+            faulthandler.cancel_dump_traceback_later()
         return replies, time.perf_counter() - began
+
+
+def _build(reference: Any) -> "LocalTrainer":
+    import ray
+
+    from fl_app.client.gpus import AUTO, gpus_of
+
+    recipe: Recipe = ray.get(reference)
+    device = str(recipe.config.runtime.device)
+    gpus = gpus_of(device)  # Ray shows a worker its own ones
+    return recipe.trainer(gpus[0] if gpus else "cpu" if device == AUTO else device)
+
+
+def package_versions() -> dict[str, str]:
+    """Versions by the names of `COMPARED`, without the build such as ``+cpu``; "none" = absent."""
+    found = {}
+    for name in COMPARED:
+        try:
+            found[name] = metadata.version(name).partition("+")[0]
+        except metadata.PackageNotFoundError:
+            found[name] = "none"
+    return found

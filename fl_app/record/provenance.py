@@ -79,7 +79,7 @@ def source_commit(folder: Path) -> tuple[str | None, bool | None]:
 def _host() -> dict[str, Any]:
     return {
         "os": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "torch": _installed("torch"),
@@ -87,8 +87,8 @@ def _host() -> dict[str, Any]:
     }
 
 
-def _processor() -> str:
-    """Name of the processor, which Python knows only on some systems."""
+def processor() -> str:
+    """Model of this machine's processor, which Python knows only on some systems."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

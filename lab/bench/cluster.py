@@ -9,19 +9,12 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from fl_app.cli import compose
-from fl_app.client import LocalTrainer, initial_vector
-from fl_app.cluster.connection import RayCluster
-from fl_app.cluster.crew import Crew
+from fl_app.client import LocalTrainer
+from fl_app.client.recipe import Recipe
+from fl_app.cluster.connection import connect
 from fl_app.cluster.mailbox import ClusterMailbox
-from fl_app.cluster.parcels import pack_object
-from fl_app.cluster.results import Results
-from fl_app.cluster.versions import Versions
-from fl_app.cluster.worker import Setup
 from fl_app.engine.clock import Mailbox
-from fl_app.runner.on_cluster import KEPT_MODELS, SHARE
 from fl_app.tasks.task import Task
 from lab.bench.sides import Federation, Side, memory_mb, race, train
 from lab.bench.throughput import in_processes
@@ -32,20 +25,9 @@ WORKS = {f"R{workload.work[1:]}": workload for workload in WORKLOADS}
 
 def on_cluster(workload: Workload, task: Task) -> Mailbox:
     """As of ``runtime=ray``, with a worker for each core."""
-    setup = Setup(
-        config=OmegaConf.to_yaml(compose(["runtime=ray"]), resolve=True),
-        digest="",
-        names=False,
-        fixed={},
-        make=partial(_trainer, workload),
-    )
-    data = pack_object(task)
-    size = 4 * initial_vector(task, seed=0)[0].size
-    models = KEPT_MODELS * size
-    cluster = RayCluster(None, store_bytes=models + sum(buffer.nbytes for buffer in data[1]))
-    crew = Crew(cluster, pack_object(setup), lambda: data)
-    versions = Versions(cluster.put, models // SHARE, cluster.inline_bytes)
-    return ClusterMailbox(crew, versions, Results(models // SHARE, cluster.inline_bytes))
+    connect(None, len(os.sched_getaffinity(0)))
+    recipe = Recipe(compose(["runtime=ray"]), task, partial(_trainer, workload))
+    return ClusterMailbox(recipe, disconnects=True)
 
 
 def _trainer(workload: Workload, task: Task, **settings: Any) -> LocalTrainer:

@@ -4,9 +4,7 @@ import gc
 import json
 import os
 import random
-import re
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -150,7 +148,7 @@ def workers() -> list[psutil.Process]:
     found = []
     for each in psutil.Process().children(recursive=True):
         with suppress(psutil.Error):  # it has ended
-            if "ray::RayWorker" in " ".join(each.cmdline()):
+            if "ray::ClusterWorker" in " ".join(each.cmdline()):
                 found.append(each)
     return found
 
@@ -178,8 +176,8 @@ def test_the_same_files_as_inprocess(cluster: Any, tmp_path: Path) -> None:
         assert_same(tmp_path / "here" / name, there / name)
 
 
-def test_vectors_that_are_read_in_the_store(cluster: Any, tmp_path: Path) -> None:
-    """LeNet's are too large for a call, and so few that all of them stay in the store."""
+def test_vectors_in_the_store(cluster: Any, tmp_path: Path) -> None:
+    """LeNet's are too large for a call."""
     settings = ["algorithm=scaffold", "task=synthetic", "task.num_examples=400", "partition=iid"]
     settings += ["algorithm.client.batch_size=10", "num_versions=8", "eval_every=4"]
     output_of(words(cluster, tmp_path / "there", settings))
@@ -187,16 +185,16 @@ def test_vectors_that_are_read_in_the_store(cluster: Any, tmp_path: Path) -> Non
     assert_same(tmp_path / "here", tmp_path / "there")
 
 
-def test_a_machine_lost_at_ten_moments_takes_nothing_along(
+def test_a_machine_lost_at_four_moments_takes_nothing_along(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Machines join in the middle of the run, and are lost, all but that of the command."""
-    settings = ["num_versions=220", "eval_every=1", "algorithm.client.local_epochs=6"]
+    settings = ["num_versions=100", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)
     rng = random.Random(3)
     own = start(1)
     with started(words(own, tmp_path / "there", settings)) as process:
-        for moment in range(10):
+        for moment in range(4):
             # The command is connected to the machine that was there when it started.
             machine = own.add_node(num_cpus=1, object_store_memory=STORE)
             wait_for_version(process, tmp_path / "there", 20 * moment + rng.randrange(20))
@@ -218,20 +216,7 @@ def test_killed_workers_are_replaced(cluster: Any, tmp_path: Path) -> None:
         for moment in range(6):
             wait_for_version(process, tmp_path / "there", 12 * moment)
             rng.choice(workers()).kill()
-        assert process.ended().count("a worker on") == 6
-    assert_same(tmp_path / "here", tmp_path / "there")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_goes_on(cluster: Any, tmp_path: Path, number: signal.Signals) -> None:
-    settings = ["algorithm=scaffold", "num_versions=60", "eval_every=1"]
-    here(tmp_path / "here", *settings)
-    command = words(cluster, tmp_path / "there", settings)
-    with started(command) as process:
-        wait_for_version(process, tmp_path / "there", 20)
-        os.killpg(process.pid, number)
-        assert "Traceback" not in process.ended(128 + number, seconds=60)
-    assert "goes on from version" in output_of([*command, "resume=auto"])
+        assert "a worker is lost" in process.ended()
     assert_same(tmp_path / "here", tmp_path / "there")
 
 
@@ -260,32 +245,13 @@ CELLS += ["num_versions=40", "eval_every=10", "checkpoint_every=10"]
 
 
 def test_cells_side_by_side_share_a_cluster(cluster: Any, tmp_path: Path) -> None:
-    """Ctrl-C in the middle, and a killed process of a cell, change nothing."""
     line = [sys.executable, "-m", "fl_app", *CELLS]
     output_of([*line, f"hydra.run.dir={tmp_path / 'here'}", "runtime.workers=0", "runtime.batch=1"])
-    there = tmp_path / "there"
-    line += [f"hydra.run.dir={there}", "experiment.parallel=2", "resume=auto"]
+    line += [f"hydra.run.dir={tmp_path / 'there'}", "experiment.parallel=2"]
     line += ["runtime=ray", f"runtime.address={cluster.address}"]
-    with started(line) as process:
-        while not (there / "fedbuff" / "metrics.csv").exists():
-            assert process.runs(), process.printed()
-            time.sleep(0.02)
-        assert len(workers()) == 2  # each cell takes its share of three
-        os.killpg(process.pid, signal.SIGINT)
-        assert "interrupted; to go on" in process.ended(130, seconds=60)
-    with started(line) as process:
-        while not (there / "fedhist" / "metrics.csv").exists():
-            assert process.runs(), process.printed()
-            time.sleep(0.02)
-        cells = [
-            child
-            for child in psutil.Process(process.pid).children()
-            if any("events.jsonl" in file.path for file in child.open_files())
-        ]
-        cells[0].kill()
-        assert process.ended().endswith("All 4 cells are done\n")
+    assert output_of(line).endswith("All 4 cells are done\n")
     for cell in ("fedavg", "fedbuff", "wkafl", "fedhist"):
-        assert_same(tmp_path / "here" / cell, there / cell)
+        assert_same(tmp_path / "here" / cell, tmp_path / "there" / cell)
 
 
 def test_more_cells_than_there_is_room_for_are_refused(cluster: Any, tmp_path: Path) -> None:
@@ -349,6 +315,41 @@ def test_objects_of_a_script_reach_the_machines(cluster: Any, tmp_path: Path) ->
     assert_same(tmp_path / "here", tmp_path / "there")
 
 
+HANGS = """
+import sys
+import time
+
+import numpy as np
+from torch import nn
+
+import fl_app
+from fl_app.client import LocalTrainer
+
+x = np.random.default_rng(0).normal(size=(200, 10)).astype(np.float32)
+y = x[:, 0] > 0
+task = fl_app.Task.from_arrays(x, y, x, y, model=lambda: nn.Linear(10, 2), num_clients=10)
+
+
+class Hangs(LocalTrainer):
+    def train(self, order):
+        if order.client_id == 3:
+            time.sleep(1000)
+        return super().train(order)
+
+
+fl_app.run("num_versions=5", Hangs, *sys.argv[2:], task=task, output=sys.argv[1])
+"""
+
+
+def test_an_order_that_takes_too_long_fails_alone(cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(HANGS)
+    settings = ["runtime=ray", f"runtime.address={cluster.address}", "runtime.patience=2"]
+    output_of([sys.executable, str(tmp_path / "script.py"), str(tmp_path / "out"), *settings])
+    events = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").open()]
+    failed = [event for event in events if "3 workers died with this order" in str(event)]
+    assert {event["client"] for event in failed} == {3}
+
+
 def test_a_cluster_of_its_own_ends_with_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -373,42 +374,6 @@ def marked(folder: Path) -> list[psutil.Process]:
             if process.environ().get("TEST_OF_A_CLUSTER") == str(folder):
                 found.append(process)
     return found
-
-
-SRUN = """#!/bin/sh
-while [ "${1#-}" != "$1" ]; do
-    [ "$1" = -w ] && shift
-    shift
-done
-exec "$@"
-"""
-
-
-def test_the_script_for_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of docs/cluster.md, where `srun` carries out all commands on this machine."""
-    monkeypatch.setenv("TEST_OF_A_CLUSTER", str(tmp_path))  # all its processes inherit this
-    page = Path(__file__).parents[2] / "docs" / "cluster.md"
-    (script,) = re.findall(r"```sh\n(#!/bin/bash\n.*?)```", page.read_text(), re.DOTALL)
-    with socket.create_server(("", 0)) as server:
-        port = server.getsockname()[1]
-    (tmp_path / "run.sh").write_text(
-        script.replace("6379", str(port)).replace("sleep 20", "sleep 10")
-        + "kill $(jobs -p)\nwait\n"  # as SLURM does at the end of a script
-    )
-    folder = tmp_path / ".venv" / "bin"
-    folder.mkdir(parents=True)
-    (folder / "activate").write_text(f"PATH={folder}:{Path(sys.executable).parent}:$PATH\n")
-    for name, text in {"srun": SRUN, "scontrol": "#!/bin/sh\necho a\necho b\n"}.items():
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
-    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "1")
-    monkeypatch.setenv("SLURM_JOB_NODELIST", "[a-b]")
-    with started(["env", "-C", str(tmp_path), "bash", "run.sh"]) as process:
-        told = process.ended()
-    assert "runtime=ray: 1 workers" in told or "runtime=ray: 2 workers" in told
-    fl_app.run("checkpoint_every=50", "runtime.workers=0", output=tmp_path / "here", progress=False)
-    assert_same(tmp_path / "here", tmp_path / "outputs" / "two-machines")
-    assert not psutil.wait_procs(marked(tmp_path), timeout=20)[1]
 
 
 # -- bad input ------------------------------------------------------------------------------------
@@ -442,51 +407,16 @@ def test_processors_that_another_run_holds(cluster: Any, tmp_path: Path) -> None
         time.sleep(0.1)
 
 
-@pytest.mark.parametrize("differs", ["ray_version", "python_version"])
-def test_a_cluster_of_another_ray(start: Callable[..., Any], tmp_path: Path, differs: str) -> None:
-    """As a head of another version has written it down."""
-    from ray._private.ray_constants import KV_NAMESPACE_CLUSTER
-    from ray._raylet import GcsClient
-
-    other = start(1)
-    client = GcsClient(address=other.address)
-    place = b"CLUSTER_METADATA"
-    about = json.loads(client.internal_kv_get(place, KV_NAMESPACE_CLUSTER))
-    about[differs] = "3.1.4"
-    client.internal_kv_put(place, json.dumps(about).encode(), True, KV_NAMESPACE_CLUSTER)
-    told = refused(words(other, tmp_path, []))
-    assert "3.1.4" in told
-    assert about["python_version" if differs == "ray_version" else "ray_version"] in told
-    other.shutdown()
-
-
 def test_machines_without_memory(
     start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ray ends their workers at once; the run goes on where there is memory, or says what to do."""
+    """Ray ends their workers again and again; the run goes on where there is memory."""
     with monkeypatch.context() as patched:
         patched.setenv("RAY_memory_usage_threshold", "0.001")
         patched.setenv("RAY_memory_monitor_refresh_ms", "100")
         full = start(1)
-    told = refused(words(full, tmp_path / "none", []))
-    assert "no worker stays alive" in told
-    assert "memory" in told
     full.add_node(num_cpus=1, object_store_memory=STORE)
     here(tmp_path / "here", "num_versions=4")
     output_of(words(full, tmp_path / "there", ["num_versions=4"]))
     assert_same(tmp_path / "here", tmp_path / "there")
     full.shutdown()
-
-
-def test_no_cluster_at_the_address(tmp_path: Path) -> None:
-    """Nobody listens there, nobody answers, or somebody does who knows nothing of Ray."""
-    with socket.socket() as silent, socket.create_server(("127.0.0.1", 0)) as taken:
-        silent.bind(("127.0.0.1", 0))
-        for server, name in ((silent, "nobody"), (taken, "other")):
-            address = f"127.0.0.1:{server.getsockname()[1]}"
-            folder = f"hydra.run.dir={tmp_path / name}"
-            command = [sys.executable, "-m", "fl_app", *SMALL, folder, "runtime=ray"]
-            told = refused([*command, f"runtime.address={address}"], seconds=30)
-            assert f"no Ray cluster answers at {address}" in told
-            assert "ray start --head" in told
-            assert not (tmp_path / name / "events.jsonl").exists()
