@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from bench.device import NODES, NOOP
+from bench.device import NOOP, WARM
 from fl_app.field.demo import APP, demo
 from fl_app.field.loopback import federation_in
 from fl_app.record.history import History
@@ -97,7 +97,7 @@ def crowd(nodes: int, seconds: float, pause: float, at_work: int) -> dict[str, A
             (folder / "app" / path).write_text(text)
         watch = Watch()
         with federation_in(folder / "federation", limit=seconds + 1200) as federation:
-            federation.start(nodes, supernode=NODES["warm"])
+            federation.start(nodes, supernode=WARM)
             watch.start()
             words = ["runtime=deployment", "algorithm=fedbuff", "task=synthetic"]
             words += ["partition=iid", f"num_clients={nodes}", "task.num_examples=1600"]

@@ -3,13 +3,11 @@ travel; one JSON object a line.
 
 A SuperLink and one SuperNode run on loopback, with LeNet and made-up data.
 
-- ``noop``, ``stock``, ``resident``: seconds from the end of one training to the beginning of the
-  next, of a ClientApp that does nothing, of ours, and of ours with a resident process. Orders are
-  one at a time.
-- ``warm-executor``, ``warm-node``, ``warm``: the same with a resident process under
-  `fl_app.node.warm`, one half of it at a time and both.
+- ``noop``, ``stock``, ``warm``: seconds from the end of one training to the beginning of the next,
+  of a ClientApp that does nothing, of ours, and of ours on a warm node (`fl_app.node.warm`). Orders
+  are one at a time.
 - ``fedavg``, ``overlap_fedavg``: the share of time in which the device trains, over a link so slow
-  that a model takes one local epoch down and one up. Both with a resident process.
+  that a model takes one local epoch down and one up. Both on a warm node.
 
 Time that the machine gives to others while a training runs counts as training.
 """
@@ -83,11 +81,6 @@ def train(message, context):
 
 
 WARM = [sys.executable, "-m", "fl_app.node.warm"]
-NODES = {
-    "warm-executor": [*WARM, "--only", "executor"],
-    "warm-node": [*WARM, "--only", "node"],
-    "warm": WARM,
-}
 
 
 def between(name: str, versions: int) -> dict[str, Any]:
@@ -95,8 +88,7 @@ def between(name: str, versions: int) -> dict[str, Any]:
     overrides = [*COMMON, "algorithm=fedavg", "task.num_examples=1600"]
     overrides += ["algorithm.client.local_epochs=1"]
     overrides += [] if name == "noop" else [STAMPED]
-    overrides += ["runtime.warm=true"] if name in ("warm-node", "warm") else []
-    trained = federate(name, overrides, versions, resident=name not in ("noop", "stock"))
+    trained = federate(name, overrides, versions)
     waits = gaps(trained)
     return {
         "work": name,
@@ -113,7 +105,7 @@ def travelling(name: str, versions: int, epoch: float) -> dict[str, Any]:
     overrides = [*COMMON, f"algorithm={name}", f"task.num_examples={num_examples}"]
     overrides += ["algorithm.client.local_epochs=2"]
     overrides += [STAMPED + "Overlap" * (name == "overlap_fedavg")]
-    trained = federate(name, overrides, versions, resident=True, bandwidth=num_bytes / epoch)
+    trained = federate(name, overrides, versions, bandwidth=num_bytes / epoch)
     return {
         "work": name,
         "busy_share": round(busy_share(trained), 3),
@@ -139,7 +131,7 @@ def calibrate(seconds: float) -> tuple[int, int]:
 
 
 def federate(
-    name: str, overrides: list[str], versions: int, *, resident: bool, bandwidth: float = 0.0
+    name: str, overrides: list[str], versions: int, *, bandwidth: float = 0.0
 ) -> list[Span]:
     """Run a federation of one node; when it trained."""
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(sys.stderr):
@@ -153,8 +145,8 @@ def federate(
             (folder / "app" / path).write_text(text)
         link = (lambda port: Link(port, bandwidth).port) if bandwidth else None
         with federation_in(folder / "federation") as federation:
-            supernode = NODES.get(name, ["flower-supernode"])
-            federation.start(1, f"resident={str(resident).lower()}", link, supernode)
+            supernode = ["flower-supernode"] if name in ("noop", "stock") else WARM
+            federation.start(1, via=link, supernode=supernode)
             words = [*overrides, f"num_versions={versions}"]
             demo(federation, folder / "run", words, versions, app)
         return spans(folder / "stamps")
@@ -163,7 +155,7 @@ def federate(
 def main() -> None:
     """Measure one after the other."""
     parser = argparse.ArgumentParser(prog="python -m bench.device", description=__doc__)
-    gaps = ["noop", "stock", "resident", *NODES]
+    gaps = ["noop", "stock", "warm"]
     names = [*gaps, "fedavg", "overlap_fedavg"]
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
     parser.add_argument("--versions", type=int, default=8, help="orders of each")

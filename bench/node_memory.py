@@ -46,9 +46,8 @@ COMMON += [
 ]
 MAPPING = re.compile(r"[0-9a-f]+-[0-9a-f]+ .{4} ([0-9a-f]+) (\S+) (\d+)")
 WAYS = {
-    "stock": (["flower-supernode"], "resident=false"),
-    "resident": (["flower-supernode"], "resident=true"),
-    "warm": ([sys.executable, "-m", "fl_app.node.warm"], "resident=true"),
+    "stock": ["flower-supernode"],
+    "warm": [sys.executable, "-m", "fl_app.node.warm"],
 }
 
 
@@ -148,11 +147,11 @@ def measure(way: str, model: str, backend: str, versions: int) -> dict[str, Any]
         backend: ``"torch"`` or ``"numpy"``.
         versions: orders of the run.
     """
-    command, config = WAYS[way]
+    command = WAYS[way]
     words = [*COMMON, f"task.model={model}", f"runtime.backend={backend}"]
     mark = secrets.token_hex(8)
     watch = Watch(mark)
-    with federation([f"{MARK}={mark}", *command], config) as (running, folder):
+    with federation([f"{MARK}={mark}", *command]) as (running, folder):
         watch.start()
         try:
             demo(running, folder / "run", [*words, f"num_versions={versions}"], versions)
@@ -178,22 +177,21 @@ def measure(way: str, model: str, backend: str, versions: int) -> dict[str, Any]
 
 
 @contextlib.contextmanager
-def federation(command: Sequence[str], config: str) -> Iterator[tuple[Federation, Path]]:
+def federation(command: Sequence[str]) -> Iterator[tuple[Federation, Path]]:
     """A SuperLink and one SuperNode.
 
     Args:
         command: of the node, after variables for its environment.
-        config: of the node.
     """
     with tempfile.TemporaryDirectory() as scratch, contextlib.redirect_stdout(sys.stderr):
         folder = Path(scratch)
         path = filter(None, [os.environ.get("PYTHONPATH"), str(APP)])
-        os.environ |= {"PYTHONPATH": os.pathsep.join(path), "WARM": "1"}
+        os.environ["PYTHONPATH"] = os.pathsep.join(path)
         os.environ["FL_APP_STATE_DIR"] = str(folder / "state")
         with federation_in(folder / "federation") as running:
-            running.start(1, config, supernode=["/usr/bin/env", *command])
+            running.start(1, supernode=["/usr/bin/env", *command])
             yield running, folder
-        time.sleep(1.0)  # a resident ends with its SuperNode
+        time.sleep(1.0)  # a worker ends with its SuperNode
 
 
 def main() -> None:

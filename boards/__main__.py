@@ -27,7 +27,6 @@ PARTS: Mapping[str, Part] = {
     "systemd": systemd.run,
     "arm": arm.run,
     "compose": compose.run,
-    "shortage": containers.run_short,
     "on-torch": containers.run_on_torch,
     "trouble": trouble.run,
     "arm-machine": arm_machine.run,

@@ -1,4 +1,4 @@
-"""Parts ``containers``, ``memory``, ``shortage``, ``on-torch``: the federation in containers."""
+"""Parts ``containers``, ``memory``, ``on-torch``: the federation in containers."""
 
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,17 +28,6 @@ LENET = [
     "num_versions=4",
 ]
 NO_TORCH = {"node-1": images.SMALL}
-SHORT = 40  # MiB that are left free when memory runs short: less than a resident process accepts
-HELD = 150  # seconds for which they are; a machine with other work needs half of them to begin
-# Takes the memory of its container, but for argv[1] MiB, for argv[2] seconds.
-HOG = """
-import sys, time
-from fl_app.node import room
-held = []
-while room.free() > int(sys.argv[1]) * room.MIB:
-    held.append(b"x" * (2 * room.MIB))
-time.sleep(float(sys.argv[2]))
-"""
 SECONDS = 900.0  # that a run may take
 BACK = 300.0  # seconds after its death in which a node must have trained again
 # A federation of processes: the same kit and the same commands, in one container. With two devices,
@@ -104,24 +93,6 @@ def run_small(work: Path) -> Iterator[Row]:
         )
 
 
-def run_short(work: Path) -> Iterator[Row]:
-    """Yield a row for everything that is tried when another program takes a node's memory.
-
-    Args:
-        work: empty folder for the files of this run.
-    """
-    with Podman() as podman:
-        field = Field(podman, work)
-        yield from attempt(
-            "shortage",
-            [
-                *first(podman),
-                ("LeNet in containers of 512 MiB", partial(field.federate, "512m", {}, LENET)),
-                ("memory runs short while a node trains", field.shorten),
-            ],
-        )
-
-
 def run_on_torch(work: Path) -> Iterator[Row]:
     """Yield a row for everything that is tried on a base with a torch of its own.
 
@@ -171,35 +142,11 @@ class Field:
         run = self._complete(f"run-{memory}-{len(others)}", [TOGETHER, *words])
         nodes = [
             f"{name}: at most {each.peak():.0f} MiB with caches, {each.killed()} processes killed "
-            f"for memory, {way(each)}"
+            f"for memory"
             for name, each in self._containers.items()
             if name != "server"
         ]
         return "; ".join([told(run), *nodes])
-
-    def shorten(self) -> str:
-        """Take a node's memory away in the middle of a run: the federation goes on from before."""
-        run, node = self._kit / "server" / "run-short", self._containers["node-0"]
-        self._begin(run, [*LENET, TOGETHER, *LONG, "max_seconds=300"])
-        wait_for(lambda: arrivals(run, 0) > 1, "node 0 has trained", SECONDS)
-        if "resident process" not in node.log():
-            raise Disappointed(f"no training process stays: {node.log()[-500:]}")
-        node.ask("python", "-c", HOG, SHORT, HELD, options=["--detach"])
-        try:
-            short = wait_for(lambda: "memory ran short" in node.log(), "it notices", float(HELD))
-        except Disappointed as error:
-            left = node.ask("python", "-c", "from fl_app.node import room; print(room.free())")
-            raise Disappointed(
-                f"{error}; {left.strip()} bytes are free, {node.killed()} processes were killed; "
-                f"the node said: {node.log()[-1500:]}"
-            ) from None
-        before = arrivals(run, 0) + 1  # one may still be on its way
-        seconds = wait_for(lambda: arrivals(run, 0) > before, "node 0 has trained again", BACK)
-        wait_for((run / "summary.json").exists, "the run ends", SECONDS)
-        return (
-            f"noticed within {short:.0f} s, trained again {seconds:.0f} s later; {told(run)}; "
-            f"{node.killed()} processes killed for memory"
-        )
 
     def kill(self) -> str:
         """Kill a node in the middle of a run."""
@@ -274,12 +221,6 @@ def arrivals(run: Path, client: int) -> int:
     """How many updates of a client have arrived."""
     events = read_events(run / "events.jsonl")
     return sum(isinstance(event, Arrived) and event.client == client for event in events)
-
-
-def way(node: Container) -> str:
-    """What a node says of the memory that it found at its start."""
-    (*_, said) = [line for line in node.log().splitlines() if "WARM=" in line]
-    return said[said.index("WARM=") :]
 
 
 def mounted(folder: Path) -> list[str]:

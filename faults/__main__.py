@@ -45,15 +45,13 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
     # A disk of the server's own also has its run.
     output = field.kit("server") / "run" if "server" in group.disks else folder / "run"
     try:
-        field.start(
-            keys=group.keys, resident=group.resident, disks=group.disks, server=group.server
-        )
+        field.start(keys=group.keys, real=group.real, disks=group.disks, server=group.server)
         field.give(everybody, seconds=SECONDS)
         run = field.submit(group.overrides, output)
         run.until(lambda: run.answered() == {*everybody}, "every node has answered")
         first = quiet(run, window)
         for injection in group.injections:
-            others = {*everybody} - {*injection.nodes, group.resident}
+            others = {*everybody} - {*injection.nodes, group.real}
             start = run.now()
             for name, seen in observe(injection, run).items():
                 rows[name] = seen

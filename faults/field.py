@@ -57,7 +57,7 @@ class Field:
         self,
         *,
         keys: bool,
-        resident: int | None = None,
+        real: int | None = None,
         disks: Mapping[str, int] = MappingProxyType({}),
         server: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
@@ -66,7 +66,7 @@ class Field:
         Args:
             keys: whether there are certificates, and a key for every node. Otherwise connections
                 are not encrypted, and any node may join.
-            resident: index of the node with a resident trainer; None = no node.
+            real: index of the node that trains; None = no node.
             disks: name of a folder of the kit -> MiB of a disk of its own, which needs root.
             server: settings of the server.
 
@@ -95,8 +95,8 @@ class Field:
             config = (
                 f"partition-id={node} num-partitions={self._nodes} orders='{self._orders(node)}'"
             )
-            if node == resident:
-                config += " resident=true"
+            if node == real:
+                config += " real=true"
             mine = {"SUPERLINK": f"{HOST}:{self.links[node].port}", "PORT": str(node_port)}
             self._settings.append({**mine, "NODE_CONFIG": config})
             self._keep(f"node-{node}", self._settings[node])

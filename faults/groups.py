@@ -20,7 +20,6 @@ from faults.injections import (
     latency,
     link_cut,
     node_killed,
-    resident_killed,
     server_killed,
     slow_uplink,
     upload_disturbed,
@@ -46,7 +45,7 @@ class Group:
         deadline: of an order, seconds.
         estimate: expected duration in seconds, from which the number of versions is computed.
         injections: in the order in which they happen.
-        resident: index of the node with a resident trainer; None = no node.
+        real: index of the node that trains; None = no node.
         nodes: how many there are.
         more: overrides of the run, beside those of every group.
         disks: name of a folder of the kit -> MiB of a disk of its own.
@@ -59,7 +58,7 @@ class Group:
     deadline: float
     estimate: float
     injections: Sequence[Injection]
-    resident: int | None = None
+    real: int | None = None
     nodes: int = NODES
     more: Sequence[str] = ()
     disks: Mapping[str, int] = field(default_factory=dict)
@@ -131,11 +130,10 @@ GROUPS = (
         keys=True,
         deadline=80.0,
         estimate=420.0,
-        resident=0,
+        real=0,
         injections=[
             client_app_killed(1),
             node_killed(2, "node-killed"),
-            resident_killed(0),
             server_killed("server-app-killed", "flwr-serverapp", ALL),
             server_killed("superlink-killed", "fl_app.field.superlink", ALL),
         ],
@@ -155,7 +153,7 @@ GROUPS = (
         deadline=80.0,
         estimate=420.0,
         nodes=3,
-        resident=0,
+        real=0,
         more=[COUNTING],
         disks={"server": 256, "node-0": 256},
         missing=missing,

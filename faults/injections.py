@@ -211,39 +211,6 @@ def node_killed(node: int, name: str) -> Injection:
     return Injection([name], inject, [node])
 
 
-def resident_killed(node: int) -> Injection:
-    """SIGKILL of the resident training process: first once, then whenever it has restarted."""
-
-    def inject(run: Run) -> Seen:
-        field, where = run.field, f"node-{node}"
-        (process,) = field.processes(where, "fl_app.node.resident")
-        last = last_order(run, node)
-        process.kill()
-        run.until(lambda: last_order(run, node) > last + 1, "the node is given orders again")
-        told = [o for o in orders(run.events(), node) if o.sequence >= last]
-        if failed := [o for o in told if o.ended not in ("arrival", "")]:
-            raise Disappointed(f"an order was lost: {failed[0]}")
-        starts = len(re.findall(r"resident process \d+ has started", field.log(where)))
-        yield "resident-killed", f"no order lost: resident process {starts} carried it out"
-        last = last_order(run, node)
-
-        def given_up() -> bool:
-            for process in field.processes(where, "fl_app.node.resident"):
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            return "no resident process is started for" in field.log(where)
-
-        run.until(given_up, "no resident is started any more")
-        alone = last_order(run, node)  # is carried out by Flower's process
-        run.until(lambda: _answered(run, node, alone) > 0, "the node answers again")
-        told = [o for o in orders(run.events(), node) if o.sequence >= last]
-        if failed := [o for o in told if o.ended not in ("arrival", "")]:
-            raise Disappointed(f"an order was lost: {failed[0]}")
-        yield "resident-killed-always", "no order lost: Flower's own process carried them out"
-
-    return Injection(["resident-killed", "resident-killed-always"], inject, [node])
-
-
 def server_killed(name: str, process: str, nodes: Sequence[int]) -> Injection:
     """SIGKILL of the ServerApp or the SuperLink; the run's supervisor submits it again."""
 

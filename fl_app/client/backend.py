@@ -1,7 +1,6 @@
 """What computes a model: torch, or NumPy on a machine without torch."""
 
 from importlib.util import find_spec
-from pathlib import Path
 
 from fl_app.core.errors import require
 
@@ -12,18 +11,6 @@ BACKENDS = (AUTO, TORCH, NUMPY)
 def has_torch() -> bool:
     """Whether torch is installed; it is not imported."""
     return find_spec("torch") is not None
-
-
-def torch_build() -> str:
-    """What the installed torch was built for, ``"cuda"`` or ``"cpu"``; ``"none"`` without torch.
-
-    It is not imported.
-    """
-    found = find_spec("torch")
-    if found is None:
-        return "none"
-    folders = map(Path, found.submodule_search_locations or ())
-    return "cuda" if any((each / "lib/libtorch_cuda.so").exists() for each in folders) else "cpu"
 
 
 def backend_of(configured: str) -> str:
