@@ -5,7 +5,7 @@ A check takes values and returns a `Finding`: good, wrong (with a remedy), or un
 
 import signal
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -18,13 +18,15 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from packaging.specifiers import SpecifierSet
 
-from fl_app.node.room import MIB, OFF, choose, setting
+from fl_app.node.warm import VARIABLE, wanted
 
 PYTHON = (3, 11)
 EXPIRES_SOON = timedelta(days=30)
 # Seconds that Flower adds to an order, mostly to start the ClientApp's process. Measured: 5 to 8 on
 # a desktop's core. Assumed: a board's core is four times slower.
 EXCHANGE = 30.0
+MIB = 2**20
+MEMORY = 450  # MiB for a node's processes [A]
 DISK = 1.0  # GiB free after the installation, for data, Flower's files and those of runs [A]
 NO_INSTALLATION = "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"
 
@@ -134,16 +136,11 @@ def check_torch(status: int, output: str) -> Finding:
     return good("torch", last)
 
 
-def check_memory(available: int, needed: int) -> Finding:
-    """Check the bytes of memory that are available to new processes.
-
-    Args:
-        available: to a node's processes, on the machine or below the limit of their container.
-        needed: to carry out orders.
-    """
+def check_memory(available: int) -> Finding:
+    """Check the bytes of memory that are available to a node's processes."""
     text = f"{available // MIB} MiB available"
-    if available < needed:
-        mend = f"free {needed // MIB} MiB: end other programs and the desktop, or add swap (zram)"
+    if available < MEMORY * MIB:
+        mend = f"free {MEMORY} MiB: end other programs and the desktop, or add swap (zram)"
         return wrong("memory", text, f"{mend}; else the system kills the app while it trains")
     return good("memory", text)
 
@@ -388,25 +385,22 @@ def check_installation(settings: Mapping[str, str]) -> Finding:
     return good("Flower's installations", "off: the dependencies are installed already")
 
 
-def check_fast(value: str, free: int, differences: Sequence[str]) -> Finding:
-    """Check that a node takes the fast way between two orders.
+def check_warm(value: str, differs: str) -> Finding:
+    """Check that a node keeps a process between two orders.
 
     Args:
         value: of WARM in its settings.
-        free: bytes of memory that its processes can have.
-        differences: between this Flower and what the fast way replaces in it.
+        differs: how this Flower differs from one with which that was tried; "" = it does not.
     """
-    subject = "fast way"
+    subject = "warm node"
     try:
-        way = choose(setting({"WARM": value}), free)
+        if not wanted({VARIABLE: value}):
+            return good(subject, "WARM=0: a process starts for each order, as in Flower")
     except ValueError as error:
-        return wrong(subject, str(error), 'WARM="auto" in node.env: the node does not start')
-    if differences and value != OFF:
-        text = f"off: {'; '.join(differences)}"
-        return unknown(subject, text, "orders take seconds longer; another Flower may be faster")
-    if way.stays or value == OFF:
-        return good(subject, way.why)
-    return unknown(subject, way.why, "orders take seconds longer: free memory, or WARM=1")
+        return wrong(subject, str(error), 'WARM="1" in node.env: the node does not start')
+    if differs:
+        return unknown(subject, f"off: {differs}", "orders take seconds longer")
+    return good(subject, "a process stays between two orders")
 
 
 def check_partition(node_config: str, owns_data: bool) -> Finding:

@@ -2,7 +2,7 @@
 
     python -m fl_app.field.demo [--nodes 3] [--versions 4] [--keep] [overrides]
 
-The nodes are warm, as WARM of the environment says (`fl_app.node.warm`).
+The nodes are warm, unless WARM=0 in the environment (`fl_app.node.warm`).
 
 ``flwr run`` exits with 0 even if the ServerApp crashed. The demo therefore checks the run's status
 (``flwr ls``) and the summary that the run wrote.

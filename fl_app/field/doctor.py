@@ -43,7 +43,7 @@ from fl_app.field.identity import known_to_server
 from fl_app.field.kit import Kit
 from fl_app.field.versions import Versions
 from fl_app.flower.private import difference
-from fl_app.node import room
+from fl_app.node.warm import VARIABLE
 from fl_app.record.log import Log
 
 GIB = 2**30
@@ -99,7 +99,7 @@ def of_machine(kit: Kit | None) -> Iterator[Finding]:
     yield from _of_system(kit)
     probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
     yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
-    yield checks.check_memory(_room(kit), room.least())
+    yield checks.check_memory(psutil.virtual_memory().available + (_held(kit) if kit else 0))
 
 
 def _of_system(kit: Kit | None) -> Iterator[Finding]:
@@ -118,9 +118,7 @@ def of_settings(
     node = kit.role == "node"
     if node:
         yield checks.check_partition(kit.settings.get("NODE_CONFIG", ""), kit.data is not None)
-        differences = filter(None, map(difference, ("waits", "starts", "executor")))
-        warm = kit.settings.get("WARM", "")
-        yield checks.check_fast(warm, _room(kit), [*dict.fromkeys(differences)])
+        yield checks.check_warm(kit.settings.get(VARIABLE, ""), difference("node"))
         versions = Versions(kit.folder)
         if versions.folder.is_dir():
             last = versions.record
@@ -336,18 +334,13 @@ def _benched(run: Path) -> dict[int, str]:
     return {}
 
 
-def _room(kit: Kit | None) -> int:
-    """Bytes that a node's processes can have: what is free without them and this process."""
-    return room.free() + room.held() + (_held(kit) if kit else 0)
-
-
 def _held(kit: Kit) -> int:
-    """Bytes that the processes of a running node hold; what n of them share counts 1/n each."""
+    """Bytes that the processes of a running node hold, each for itself."""
     home, held = str(kit.folder / "flower"), 0
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):  # gone meanwhile, or somebody else's
             if process.environ().get("FLWR_HOME") == home:
-                held += room.held(process.pid)
+                held += process.memory_full_info().uss
     return held
 
 

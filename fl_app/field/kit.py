@@ -267,7 +267,7 @@ def _node(i: int, nodes: int, host: str, port: int) -> dict[str, str]:
         "NODE_CONFIG": f"partition-id={i} num-partitions={nodes}",
         "DATA": "",  # path of the device's own data
         "PORT": str(NODE_PORT + i),
-        "WARM": "auto",  # or 1, or 0: whether processes stay between two orders
+        "WARM": "1",  # or 0: whether a process stays between two orders
         "UPDATE_EVERY": "600",  # seconds between two looks for an update at the server; 0 = never
         "VENV": VENV,
         **OFFLINE,

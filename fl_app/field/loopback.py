@@ -72,8 +72,8 @@ class Federation:
 
         Args:
             num_nodes: number of SuperNodes.
-            node_config: node config beside the partition, such as ``resident=true``; of all nodes,
-                or one for each.
+            node_config: node config beside the partition, such as ``state-dir='/path'``; of all
+                nodes, or one for each.
             via: starts a proxy for the SuperLink's port and returns the proxy's port, to which
                 the nodes connect.
             supernode: the command that starts a node, without its arguments.

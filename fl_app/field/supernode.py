@@ -1,6 +1,6 @@
 """A SuperNode as a process that ends: ``python -m fl_app.field.supernode ARGUMENTS``.
 
-It is warm as far as WARM of the environment and the memory say (`fl_app.node.warm`).
+It is warm unless WARM=0 in the environment (`fl_app.node.warm`).
 
 ``flower-supernode`` gives up at the first TLS handshake that fails. A handshake fails if the
 SuperLink dies during it, or if a proxy accepts connections for a SuperLink that is down. The main
@@ -30,10 +30,10 @@ from fl_app.core import json_log
 from fl_app.core.errors import RunError
 from fl_app.field.allowed import outside, versions_here
 from fl_app.field.identity import fingerprint, known_to_server
-from fl_app.field.renewal import KIT, renewal_of
 from fl_app.field.versions import Versions
 from fl_app.node import warm
 
+KIT = "FL_APP_KIT"  # variable: the device's folder
 LOOK = 5.0  # seconds
 AGAIN = 2.0  # seconds until a server that does not answer is asked again
 UNTRUSTED = "certificate verify failed"
@@ -179,17 +179,13 @@ def _node() -> None:
     json_log.install()
     logging.getLogger(json_log.LOGGER).addFilter(tells)
     asks = Asks(sys.argv[1:])
-    renewal = None
     if asks.key is not None:
         name = f"{fingerprint(asks.key)} in {asks.key}"
         asks.wait()
         wait_for_key(lambda: asks.told().get("status"), name)
         if differs := asks.other_version():
             print(differs, flush=True)
-        renewal = renewal_of(os.environ, asks.told)
-        if renewal is not None and renewal.begin(bool(differs)):
-            raise RunError("another release is used from the next start on")
-    warm.main(renewal.beside) if renewal else warm.main()
+    warm.main()
 
 
 def serve(node: Callable[[], None]) -> NoReturn:

@@ -51,7 +51,6 @@ class MessageHandler:
     def __init__(self) -> None:
         self._trainer: LocalTrainer | None = None
         self._origin: Origin | None = None
-        self._memory: Memory | None = None
 
     def handle(self, message: Message, context: Context) -> Message:
         """The reply to a `train` or `evaluate` message, or to a `query` for the examples' number.
@@ -68,7 +67,7 @@ class MessageHandler:
                 return wire.pack_metrics(message, int(examples.size), {})
             if not _has_fixed(trainer.model, message, context, config):
                 return wire.ask_for_fixed(message)
-            memory = None if names.ANY_NODE in config else self._memory_of(context, config)
+            memory = None if names.ANY_NODE in config else _memory_of(context, config)
             trainer.state = wire.state_of(message) if memory is None else memory.load()
             older = None
             if memory is not None and _is_old(memory, config):
@@ -103,12 +102,6 @@ class MessageHandler:
             self._trainer.work_ahead(until)
         except Exception:  # the next order then trains from its start
             log.exception("training ahead of the next order failed")
-
-    def _memory_of(self, context: Context, config: dict[str, Scalar]) -> Memory:
-        memory = Memory.of(context, _run_of(context, config), int(config[names.CLIENT_ID]))
-        if self._memory is None or self._memory.path != memory.path:
-            self._memory = memory
-        return self._memory
 
     def _prepare(self, config: dict[str, Scalar], context: Context) -> "LocalTrainer":
         """The trainer that the order's configuration describes; the latest one is kept."""
@@ -184,6 +177,10 @@ def _has_fixed(
         with suppress(ValueError):  # a damaged file: the server is asked
             model.load_fixed(kept)
     return model.fixed_digest == wanted
+
+
+def _memory_of(context: Context, config: dict[str, Scalar]) -> Memory:
+    return Memory.of(context, _run_of(context, config), int(config[names.CLIENT_ID]))
 
 
 def _run_of(context: Context, config: dict[str, Scalar]) -> str:

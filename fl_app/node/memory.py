@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Context
 
 from fl_app.core.errors import require
-from fl_app.core.files import atomic_write, make_folder, sync_folder
+from fl_app.core.files import atomic_write, make_folder
 from fl_app.core.npy import reading
 from fl_app.core.types import State
 
@@ -38,7 +38,6 @@ class Memory:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.count = 0
-        self._saved: State | None = None  # a resident process need not read its own file
 
     @classmethod
     def of(cls, context: Context, run: str, client_id: int) -> "Memory":
@@ -78,10 +77,6 @@ class Memory:
         An unreadable file is renamed, with a warning, and the client starts without state.
         Otherwise it would fail for the rest of the run.
         """
-        # Returned once: an order that fails may have changed the arrays, but not the file.
-        saved, self._saved = self._saved, None
-        if saved is not None:
-            return dict(saved)
         _remove_drafts(self.path)
         try:
             with (
@@ -106,14 +101,10 @@ class Memory:
             return {}
 
     def save(self, state: State) -> None:
-        """Replace the saved state atomically; an empty state removes the file."""
-        if state:
+        """Replace the saved state atomically; of an empty state only the count is kept."""
+        if state or self.path.exists():
             self._write({**state, COUNT: np.array(self.count + 1)})
             self.count += 1
-        elif self.path.exists():
-            self.path.unlink()
-            sync_folder(self.path.parent)
-        self._saved = dict(state)
 
     def begin_anew(self, least: int) -> None:
         """Put a state aside that is older than one that the server has seen.
@@ -131,7 +122,7 @@ class Memory:
         )
         with suppress(FileNotFoundError):
             self.path.replace(self.path.with_suffix(".older"))
-        self._saved, self.count = None, least
+        self.count = least
 
     def _write(self, state: State) -> None:
         folder = self.path.parent

@@ -1,65 +1,71 @@
 """A SuperNode that loses less time between two orders: ``python -m fl_app.node.warm``.
 
-It replaces ``flower-supernode``, with the same arguments::
+It replaces ``flower-supernode``, with the same arguments, of which it sets ``--isolation``::
 
-    python -m fl_app.node.warm [--only executor|node] --superlink server.lan:8100 ...
+    python -m fl_app.node.warm --superlink server.lan:8100 ...
 
 Flower's SuperNode asks for an order every 3 s and looks for the reply every 0.5 s. Its SuperExec
-looks for work every second and then starts Python, which imports Flower. A warm node differs:
+looks for work every second, and starts a process for each order, which imports torch and loads the
+data. Here one process stays and carries out all orders of an app (`fl_app.node.worker`)::
 
-- The executor imports Flower once, forks for every message and unpacks an app once.
-- Node and executor look again after a tenth of the time that they have waited already, and never
-  later than Flower.
-- The node drops a reply whose content does not come, and an order whose run has ended, where
-  Flower's waits for ever. This also holds with ``WARM=0``.
+    SuperNode ... SuperExec with a StayingExecutor ... worker: ClientApp, torch, data, model
 
-If a message is still being uploaded, Flower asks for it again after 1, 3, 7, ... s. A warm node
-asks sooner, and so does the server with ``runtime.warm=true``.
+SuperNode and SuperExec look again after a tenth of the time that they have waited already, and
+never later than Flower.
 
-``WARM=auto`` of the environment, which is the default, lets the node decide from the memory that is
-free (`fl_app.node.room`) what stays between two orders. ``WARM=1`` turns all of it on, and
-``WARM=0`` lets it wait as Flower's own SuperNode does.
-
-It replaces private functions of Flower (`fl_app.flower.private`). Where Flower differs from what is
-known of it, it replaces nothing and warns.
+``WARM=0`` of the environment starts Flower's SuperNode as it is. So does a Flower that was not
+tried (`fl_app.flower.private`), which the log says.
 """
 
 import argparse
-import gc
+import ctypes
+import json
 import logging
+import multiprocessing
 import os
-import select
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from importlib import import_module
-from itertools import count
+from collections.abc import Callable, Mapping
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from typing import Any, NoReturn
 
-from fl_app.flower.private import (
-    LAUNCHER,
-    LEAST,
-    NODE,
-    SUPEREXEC,
-    known,
-    pull_sooner,
-    replace,
-    replace_installation,
+from flwr.supercore.address import resolve_bind_address
+from flwr.supercore.cli import flower_superexec
+from flwr.supercore.constant import (
+    SUPERNODE_UVICORN_DEFAULT_PORT,
+    UVICORN_DEFAULT_HOST,
+    TaskType,
 )
-from fl_app.node import forks, room
-from fl_app.node.patience import Patience
-from fl_app.node.room import Way
-from fl_app.node.watch import Watch, end_client_apps
+from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+from flwr.supernode.cli import flower_supernode
+
+from fl_app.core.errors import require
+from fl_app.flower.private import known, launch_with, pull_sooner, wait_with
 
 log = logging.getLogger("flwr")
-WARM = (sys.executable, "-m", "fl_app.node.warm")  # before the words of Flower's executor
-GRACE = 10.0  # seconds that a ClientApp waits for the end of the one before it
-SHARE = 0.1  # of the time waited already: the loss is small at any scale, as in `flower.grid`
+
+VARIABLE = "WARM"
+POLL_INTERVAL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds, of Flower's SuperExec
+SHORTEST = 0.03  # seconds between two looks
+SHARE = 0.1  # of the time waited already: the loss is small at any scale
+WORK = 1.0  # seconds between two looks for work, as in Flower
+GRACE = 10.0  # seconds that the next order waits for the end of the one before it
+IDLE = 1.0  # seconds: a SuperNode that sleeps longer has no order
+# Seconds after the death of a worker. Within 60 s Flower replies for it with an error. A SuperNode
+# that waits still had the announcement of a reply, and waits for its content.
+LIMIT = 120.0
+
+
+def wanted(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether a node is to be warm, as WARM says; it is if there is none.
+
+    Raises:
+        ValueError: WARM has no meaning.
+    """
+    value = environment.get(VARIABLE) or "1"
+    require(value in ("0", "1"), VARIABLE, value, "1 or 0", "it decides whether a process stays")
+    return value == "1"
 
 
 class Pace:
@@ -88,231 +94,211 @@ class Pace:
         if seconds != self._asked:
             self._asked = seconds
             self.renew()
-        self._pause(min(seconds, max(LEAST, SHARE * (self._now() - self._since))))
+        self._pause(min(seconds, max(SHORTEST, SHARE * (self._now() - self._since))))
 
 
-class ForkServer:
-    """A process that has imported Flower and forks ClientApps.
+class Worker:
+    """A process that carries out the orders of one app, one at a time.
 
-    Create it before this process has threads. It ends with this process.
+    Attributes:
+        app: hash of the app; None = unknown.
+        busy: whether it carries out an order.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, app: str | None) -> None:
+        self.app, self.busy = app, False
         self._orders, orders = Pipe()
-        self._begun = self._ended = 0  # numbers of ClientApps, from 1
-        if os.fork() == 0:
-            gc.freeze()  # forked processes then share the memory of all objects
-            self._orders.close()
-            run_client_app(_fork_at(orders))
-        orders.close()
+        with orders:
+            command = [sys.executable, "-m", "fl_app.node.worker", str(orders.fileno())]
+            self._process = subprocess.Popen(command, pass_fds=[orders.fileno()])
 
-    @property
-    def busy(self) -> bool:
-        """Whether the latest ClientApp was still running when `wait` looked."""
-        return self._begun > self._ended
+    def start(self, spec: ExecutionSpec) -> None:
+        """Give it an order.
 
-    def start(self, command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes] | None":
-        """Replace `subprocess.Popen`.
-
-        A ClientApp reads its Context when it starts and writes it when it ends. So the next one
-        waits for its end, but not longer than `GRACE`: Flower has given up one that hangs.
+        Raises:
+            OSError: it has ended.
         """
-        if command[0] == "flwr-clientapp" and not options:
-            self.wait(GRACE)
-            try:
-                self._orders.send(command)
-            except OSError:
-                log.warning("the fork server has ended: ClientApps start as Flower starts them")
-            else:
-                self._begun += 1
-                return None
-        return subprocess.Popen(command, **options)
+        task = {
+            "runtime_api_address": spec.runtime_api_address,
+            "token": spec.token,
+            "insecure": spec.insecure,
+            "root_certificates_path": spec.root_certificates_path,
+        }
+        self._orders.send_bytes(json.dumps(task).encode())
+        self.busy = True
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for the latest ClientApp, but not longer than `seconds`; whether it has ended."""
-        until = time.monotonic() + seconds
-        try:
-            while self.busy and self._orders.poll(max(until - time.monotonic(), 0.0)):
-                self._ended = max(self._ended, self._orders.recv())
-        except (EOFError, OSError):  # the fork server has ended
-            self._ended = self._begun
+    def is_free(self, seconds: float) -> bool:
+        """Whether it has no order any more, after waiting at most some seconds for that.
+
+        Raises:
+            EOFError: it has ended.
+            OSError: likewise.
+        """
+        if self.busy and self._orders.poll(seconds):
+            self._orders.recv_bytes()
+            self.busy = False
         return not self.busy
 
-
-def _fork_at(orders: Connection) -> list[str]:
-    """Fork for every order and report the end of every child; return its command in the child."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the fork server ends with its parent
-    children: dict[int, int] = {}  # process id -> number of its order
-    ends, told = os.pipe()
-    os.set_blocking(told, False)
-    signal.set_wakeup_fd(told)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    for number in count(1):
-        while orders.fileno() not in select.select([orders.fileno(), ends], [], [])[0]:
-            os.read(ends, 512)
-            while children and (child := os.waitpid(-1, os.WNOHANG)[0]):
-                with suppress(OSError):  # the parent may have ended meanwhile
-                    orders.send(children.pop(child))
-        try:
-            command: list[str] = orders.recv()
-        except EOFError:
-            break
-        child = os.fork()
-        if child == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for descriptor in (ends, told):
-                os.close(descriptor)
-            orders.close()
-            return command
-        children[child] = number
-    os._exit(0)
+    def end(self) -> None:
+        """Kill it; its files are written atomically."""
+        self._orders.close()
+        self._process.kill()
+        self._process.wait()
 
 
-def run_client_app(command: list[str]) -> NoReturn:
-    """Run ``flwr-clientapp`` in this process, without the loaded modules of this package.
+class StayingExecutor(SubprocessExecutor):
+    """Flower's interface to what starts ClientApps: one worker carries out all orders of an app.
 
-    The server may have sent an app with another version of the package.
-    """
-    from flwr.supernode.cli import flwr_clientapp
-
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    forks.rename(command)  # the node ends it by this name if its run has ended
-    reserve = forks.Reserve(run_resident)  # as long as this process has no threads
-    reserve.offer()
-    forks.forget()
-    sys.argv = command
-    status = 0
-    try:
-        flwr_clientapp()
-    except SystemExit as ended:
-        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    finally:
-        reserve.dismiss()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Flower has done what it does at the end. Python would look at all objects once more, and so
-    # copy the memory that this process shares.
-    os._exit(status)
-
-
-def run_resident(words: list[str], descriptors: list[int]) -> None:
-    """Run the training process that a ClientApp starts, in this process.
+    Apps whose dependencies Flower installs have processes of their own, as in Flower.
 
     Args:
-        words: as of `fl_app.node.resident`; the first is the folder of its code.
-        descriptors: that it is given.
+        lost: when a worker died in the middle of an order, on the clock of `time.monotonic`; 0 =
+            none did. It is shared with the SuperNode's process.
+        pace: of the looks for work.
     """
-    os.setsid()
-    forks.forget()
-    code, *_, idle = words
-    sys.path.insert(0, code)
-    listener, *parents = map(str, descriptors)
-    sys.argv = ["resident", listener, idle, *parents]
-    import_module("fl_app.node.resident").main()
+
+    def __init__(self, lost: ctypes.c_double, pace: Pace | None = None) -> None:
+        self._lost, self._pace = lost, pace or Pace()
+        self._worker: Worker | None = None
+
+    def launch(self, spec: ExecutionSpec) -> LaunchResult:
+        """Let the worker carry out an order.
+
+        A SuperNode has one order at a time. So a worker that is still busy has one that was given
+        up, and is replaced.
+        """
+        if spec.task_type is not TaskType.CLIENT_APP or spec.runtime_dependency_install:
+            return super().launch(spec)
+        if not self._is_free(GRACE) or (self._worker and self._worker.app != spec.fab_hash):
+            self.close()
+        self._lost.value = 0.0
+        try:
+            self._worker = self._worker or Worker(spec.fab_hash)
+            self._worker.start(spec)
+        except OSError as error:  # it was killed while it waited, or no process can be started
+            self.close()
+            return LaunchResult.failed(f"its process cannot be used: {error}")
+        return LaunchResult.accepted()
+
+    def reconcile(self) -> None:
+        """Wait for the end of the order, or else before the next look for one."""
+        if self._worker is None or not self._worker.busy:
+            self._pace.sleep(WORK)
+        elif self._is_free(WORK):
+            self._pace.renew()  # the next order may be there soon
+
+    def close(self) -> None:
+        """End the worker."""
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def _is_free(self, seconds: float) -> bool:
+        """Whether there is no order under way after some seconds; a dead worker has none."""
+        try:
+            return self._worker is None or self._worker.is_free(seconds)
+        except (EOFError, OSError):
+            log.warning("the process that carried out an order was killed: the order is lost")
+            self._lost.value = time.monotonic()
+            self.close()
+            return True
 
 
-def run_super_exec() -> None:
-    """Run ``flower-superexec`` in this process, with forked ClientApps."""
-    from flwr.supercore.cli import flower_superexec
+class Patience:
+    """Sleeps for a SuperNode, and gives up a reply whose content does not come.
 
-    if known("executor"):
-        replace_installation()  # here, so that forked processes have it
-        pull_sooner()  # ClientApps may start before their message has arrived
-        server, pace = ForkServer(), Pace()
+    A ClientApp first announces its reply and then hands over the content. If it is killed in
+    between, Flower's SuperNode waits for ever, and carries out no further order.
 
-        def sleep(seconds: float) -> None:
-            if not server.busy:
-                pace.sleep(seconds)
-            elif server.wait(seconds):
-                pace.renew()  # the next order may be there soon
+    Args:
+        lost: as of `StayingExecutor`.
+        alive: whether the executor's process runs.
+        pace: of the looks for an order and for its reply.
+        now: returns the seconds on the clock of `time.monotonic`.
+    """
 
-        replace(LAUNCHER, "subprocess", Popen=server.start)
-        replace(SUPEREXEC, "time", sleep=sleep)
-        log.info("the executor forks ClientApps")
+    def __init__(
+        self,
+        lost: ctypes.c_double,
+        alive: Callable[[], bool],
+        pace: Pace | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lost, self._alive, self._pace, self._now = lost, alive, pace or Pace(), now
+
+    def sleep(self, seconds: float) -> None:
+        """Replace `time.sleep`; ends the SuperNode if it has no executor any more.
+
+        Raises:
+            TimeoutError: the worker died `LIMIT` seconds ago, and the reply's content is missing.
+        """
+        if not self._alive():
+            log.error("the executor has ended, and so does this node")
+            signal.raise_signal(signal.SIGTERM)
+        if seconds > IDLE:
+            self._lost.value = 0.0
+        elif self._lost.value and self._now() - self._lost.value > LIMIT:
+            self._lost.value = 0.0
+            raise TimeoutError("the content of the reply is missing: its ClientApp was killed")
+        self._pace.sleep(seconds)
+
+
+def run_executor(words: list[str], lost: ctypes.c_double) -> None:
+    """Run ``flower-superexec`` in this process.
+
+    Args:
+        words: its arguments.
+        lost: as of `StayingExecutor`.
+    """
+    os.environ.setdefault(POLL_INTERVAL, str(SHORTEST))
+    launch_with(StayingExecutor(lost))
+    sys.argv = ["flower-superexec", *words]
     flower_superexec()
 
 
-def run_super_node(
-    way: Way, only: str | None = None, beside: Callable[[bool], None] = lambda busy: None
-) -> None:
-    """Run ``flower-supernode`` in this process.
-
-    Args:
-        way: what it does between two orders.
-        only: "executor" or "node": the other one runs unchanged; None = both as `way` says.
-        beside: called again and again, with whether an order is under way, if Flower is as known.
-    """
-    from flwr.supernode.cli import flower_supernode
-
-    log.info(way.why)
-    if not way.stays:
-        os.environ[room.VARIABLE] = room.OFF  # ClientApps decide whether a training process stays
-    if way.fast and only != "node" and known("starts"):
-        replace(NODE, "subprocess", Popen=_executor())
-    often = way.fast and only != "executor" and known("waits")
-    if often:
-        pull_sooner()
-    pause = Pace().sleep if often else time.sleep
-    if known("orders"):
-        watch = Watch(end_client_apps, beside=beside)
-        replace(NODE, "time", sleep=Patience(pause, look=watch.look).sleep)
-    elif often:
-        replace(NODE, "time", sleep=Patience(pause).sleep)
-    flower_supernode()
+def executor_arguments(arguments: list[str]) -> list[str]:
+    """The arguments of ``flower-superexec`` that fit those of a SuperNode."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--host", default=UVICORN_DEFAULT_HOST)
+    parser.add_argument("--port", default=SUPERNODE_UVICORN_DEFAULT_PORT)
+    parser.add_argument("--ssl-ca-certfile")
+    parser.add_argument("--allow-runtime-dependency-installation", action="store_true")
+    found, _ = parser.parse_known_args(arguments)
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    words = ["--runtime-api-address", resolve_bind_address(f"{host}:{found.port}")]
+    words += ["--parent-pid", str(os.getpid())]
+    if found.ssl_ca_certfile:
+        words += ["--root-certificates", found.ssl_ca_certfile]
+    else:
+        words += ["--insecure"]
+    if found.allow_runtime_dependency_installation:
+        words += ["--allow-runtime-dependency-installation"]
+    return words
 
 
-def _executor() -> Callable[..., "subprocess.Popen[bytes] | None"]:
-    """Replaces `subprocess.Popen` in this process, which then forks its executor.
+def main() -> None:
+    """Run a SuperNode in this process, and its executor in another one.
 
-    The executor is forked now, while this process has no threads.
-    """
-    known("executor")  # imports what the executor needs
-    forks.settle()
-    reserve = forks.Reserve(_become_super_exec)
-
-    def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes] | None":
-        if command[0] == "flower-superexec":
-            with suppress(OSError):  # the reserve may have ended
-                reserve.start([*WARM, *command])
-                return None
-        return _start_super_exec(command, **options)
-
-    return start
-
-
-def _start_super_exec(command: Sequence[str], **options: Any) -> "subprocess.Popen[bytes]":
-    if command[0] == "flower-superexec":
-        command = [*WARM, *command]
-    return subprocess.Popen(command, **options)
-
-
-def _become_super_exec(words: list[str], descriptors: list[int]) -> None:
-    del descriptors
-    sys.argv = words[len(WARM) :]
-    run_super_exec()
-
-
-def main(beside: Callable[[bool], None] = lambda busy: None) -> None:
-    """The command line.
-
-    Args:
-        beside: as of `run_super_node`.
+    Call it before this process has threads: it forks.
 
     Raises:
         ValueError: WARM of the environment has no meaning.
     """
-    if sys.argv[1:2] == ["flower-superexec"]:
-        sys.argv = sys.argv[1:]
-        run_super_exec()
-        return
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--only", choices=("executor", "node"))
-    options, arguments = parser.parse_known_args()
+    arguments = sys.argv[1:]
     sys.argv = ["flower-supernode", *arguments]
-    # What the imports of this process have taken is a part of what a node needs.
-    free = room.free() + room.held()
-    run_super_node(room.choose(room.setting(), free), options.only, beside)
+    if not wanted():
+        log.info("WARM=0: the node waits as Flower does, and no process stays")
+    elif known("node"):
+        context = multiprocessing.get_context("fork")  # shares the memory of all that is imported
+        lost = context.RawValue(ctypes.c_double)
+        executor = context.Process(
+            target=run_executor, args=[executor_arguments(arguments), lost], daemon=True
+        )
+        executor.start()
+        pull_sooner()
+        wait_with(Patience(lost, executor.is_alive).sleep)
+        sys.argv += ["--isolation", "process"]
+    flower_supernode()
 
 
 if __name__ == "__main__":

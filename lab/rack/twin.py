@@ -121,7 +121,7 @@ def record(folder: Path, seconds: float) -> Path:
                 sys.executable,
                 *("-m", "fl_app.node.warm", "--insecure", "--superlink", f"{HOST}:{link.port}"),
                 *("--host", HOST, "--port", str(own), "--node-config"),
-                f"partition-id={node} num-partitions={len(NODES)} resident=true wait={wait}",
+                f"partition-id={node} num-partitions={len(NODES)} real=true wait={wait}",
             )
         while sum(n["status"] == "online" for n in nodes(federation)) < len(NODES):
             federation.wait(3.0)

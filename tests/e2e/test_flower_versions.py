@@ -76,7 +76,7 @@ def start(command: Sequence[str], flower: Path, folder: Path, warm: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("warm", ["auto", "0"])
+@pytest.mark.parametrize("warm", ["1", "0"])
 def test_the_demo_runs_on_every_flower_that_is_allowed(
     flower: Path, tmp_path: Path, warm: str
 ) -> None:
@@ -90,15 +90,11 @@ def test_the_demo_runs_on_every_flower_that_is_allowed(
     logs = [path.read_text() for path in tmp_path.glob("outputs/*/logs/node-*.log")]
     assert len(logs) == 2
     for log in logs:
-        assert log.count("Start `flwr-clientapp` process") >= 2
         if warm == "0":
             assert "WARM=0: " in log
-            assert "the executor forks ClientApps" not in log
-            assert "has started" not in log
+            assert log.count("Start `flwr-clientapp` process") >= 2
         else:
-            assert "the fast way is on" in log
-            assert "the executor forks ClientApps" in log
-            assert log.count("has started") == 1  # the resident
+            assert log.count("carries out orders") == 1
             assert "it waits as it always does" not in log
     (server,) = tmp_path.glob("outputs/*/logs/run.log")
     assert "it waits as it always does" not in server.read_text()

@@ -102,7 +102,7 @@ def write_table(path: Path, species: Sequence[int]) -> None:
 def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All nodes are warm. Those with tables are resident, too. The app carries model and loss."""
+    """All nodes are warm. The app carries model and loss."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     tables = [tmp_path / f"node-{i}.csv" for i in range(4)]
@@ -121,10 +121,7 @@ def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
     federation = Federation(tmp_path / "federation")
     folder = tmp_path / "run"
     try:
-        configs = [
-            f"data='{path}' resident={'true' if i < 3 else 'false'}"
-            for i, path in enumerate(tables)
-        ]
+        configs = [f"data='{path}'" for path in tables]
         federation.start(4, configs, supernode=[sys.executable, "-m", "fl_app.node.warm"])
         task = ["task=csv", f"task.schema={schema}", "num_versions=12", *named]
         with app_folder(own_modules(named, [tmp_path, own])) as app:

@@ -1,13 +1,16 @@
-"""A federation of warm nodes, which fork their ClientApps from Flower's executor."""
+"""Warm nodes, each with one process that stays and carries out its orders."""
 
+import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fl_app.field.demo import demo
+from fl_app.field.demo import demo, run_on
 from fl_app.field.loopback import Federation
+from fl_app.record.log import read_events
 
 pytestmark = [
     pytest.mark.slow,
@@ -15,54 +18,83 @@ pytestmark = [
     pytest.mark.federation,
 ]
 
+WARM = [sys.executable, "-m", "fl_app.node.warm"]
+COMMON = ["runtime=deployment", "partition=iid", "num_clients=2"]
+COMMON += ["algorithm.schedule.buffer_size=2"]
 
-def with_state_in(folder: Path) -> list[list[str]]:
-    """Commands of processes that were told to keep their clients' memory in a folder."""
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
+    monkeypatch.delenv("WARM", raising=False)
+    yield tmp_path
+    assert processes(tmp_path) == []
+
+
+def processes(folder: Path, word: str = "") -> list[psutil.Process]:
+    """Processes whose clients' memory is in a folder, with a word in their command."""
     found = []
     for process in psutil.process_iter():
         try:
             alive = process.status() != psutil.STATUS_ZOMBIE
-            if alive and process.environ().get("FL_APP_STATE_DIR") == str(folder):
-                found.append(process.cmdline())
+            mine = process.environ().get("FL_APP_STATE_DIR") == str(folder)
+            if alive and mine and word in " ".join(process.cmdline()):
+                found.append(process)
         except psutil.Error:  # gone meanwhile, or somebody else's
             continue
     return found
 
 
-class Watched(Federation):
-    """Notes which commands were seen."""
-
-    folder: Path
-    seen: frozenset[str] = frozenset()
-
-    def wait(self, seconds: float) -> None:
-        super().wait(seconds)
-        self.seen |= {" ".join(command) for command in with_state_in(self.folder)}
-
-
-def test_warm_nodes_serve_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
-    monkeypatch.delenv("WARM", raising=False)
-    overrides = ["algorithm=fedbuff", "partition=iid", "runtime=deployment"]
-    overrides += ["num_clients=2", "num_versions=6", "algorithm.schedule.concurrency=2"]
-    overrides += ["algorithm.schedule.buffer_size=2"]
-    federation = Watched(tmp_path / "federation")
-    federation.folder = tmp_path
-    warm = [sys.executable, "-m", "fl_app.node.warm"]
+def test_one_process_of_a_node_carries_out_all_orders(folder: Path) -> None:
+    """Overlap-FedAvg trains on while models travel: answers are from the version before."""
+    federation = Federation(folder / "federation")
+    words = [*COMMON, "algorithm=overlap_fedavg", "num_versions=6"]
     try:
-        federation.start(2, supernode=warm)
-        summary = demo(federation, tmp_path / "run", overrides, versions=6)
+        federation.start(2, supernode=WARM)
+        summary = demo(federation, folder / "run", words, versions=6)
     finally:
         assert federation.stop()
     assert (summary["num_versions"], summary["failures"]) == (6, 0)
-    assert with_state_in(tmp_path) == []
-    assert any("fl_app.node.warm flower-superexec" in command for command in federation.seen)
-    # What was forked is called so without a path; Flower's executor starts Python and a script.
-    assert any(command.startswith("flwr-clientapp ") for command in federation.seen)
-    assert not [command for command in federation.seen if "/flwr-clientapp " in command]
+    events = [json.loads(line) for line in (folder / "run/events.jsonl").read_text().splitlines()]
+    ages = [event["age"] for event in events if event["kind"] == "aggregate"]
+    assert ages == [[0, 0], *[[1, 1]] * 5]
     for i in range(2):
         log = federation.log(f"node-{i}").read_text()
-        assert log.count("Start `flwr-clientapp` process") >= 6
-        assert "WARM=auto: " in log
-        assert "the executor forks ClientApps" in log
-        assert log.count("has started") == 1  # the resident
+        assert log.count("carries out orders") == 1
+        assert log.count("train order from version") >= 6
+        assert "it waits as it always does" not in log
+
+
+class Disturbed(Federation):
+    """Kills the process that trains on a node, once, after the first aggregation."""
+
+    folder: Path
+    killed: Sequence[psutil.Process] = ()
+
+    def wait(self, seconds: float) -> None:
+        super().wait(seconds)
+        events = self.folder / "run" / "events.jsonl"
+        if not self.killed and events.exists() and "aggregate" in events.read_text():
+            self.killed = processes(self.folder, "fl_app.node.worker")[:1]
+            for process in self.killed:
+                process.kill()
+
+
+def test_a_killed_process_costs_its_order_and_no_more(folder: Path) -> None:
+    """Flower misses the order after a minute; the node then trains again."""
+    federation = Disturbed(folder / "federation")
+    federation.folder = folder
+    words = [*COMMON, "algorithm=fedbuff", "num_versions=null", "max_seconds=100"]
+    words += ["algorithm.schedule.concurrency=2", "algorithm.client.local_epochs=20"]
+    try:
+        federation.start(2, supernode=WARM)
+        summary = run_on(federation, folder / "run", words)
+    finally:
+        assert federation.stop()
+    assert len(federation.killed) == 1
+    assert summary["failures"] <= 1
+    events = list(read_events(folder / "run" / "events.jsonl"))
+    last = {event.client: event.t for event in events if event.kind == "arrival"}
+    assert min(last.values()) > 80.0
+    logs = [federation.log(f"node-{i}").read_text() for i in range(2)]
+    assert sorted(log.count("carries out orders") for log in logs) == [1, 2]

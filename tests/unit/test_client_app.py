@@ -177,16 +177,16 @@ def test_introduction_is_light() -> None:
 FEDDYN = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.FedDynTrainer")
 
 
-@pytest.mark.parametrize("resident", [True, False])
+@pytest.mark.parametrize("stays", [True, False])
 def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resident: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stays: bool
 ) -> None:
     """Of three orders the second has a rate at which weights overflow."""
     monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path))
     settings = {"app-config": FEDDYN, "regularisation": 0.1}
     finite = []
     for factor in (1.0, 1e38, 1.0):
-        if not resident:
+        if not stays:
             client_app.handler = MessageHandler()
         content = order(1, **settings, local_lr_factor=factor)
         reply = ask("train", content, {"partition-id": 1})

@@ -14,7 +14,7 @@ from fl_app.core.types import Order, Upload, Vector
 class OverlapTrainer(LocalTrainer):
     """Answers an order with the training from the previous order's model.
 
-    On devices with a resident process that training runs before the order comes.
+    On warm nodes (`fl_app.node.warm`) that training runs before the order comes.
 
     Args:
         task: see `LocalTrainer`.

@@ -24,8 +24,9 @@ def test_what_was_saved_is_loaded_and_replaced_as_a_whole(tmp_path: Path) -> Non
     assert {name: int(array) for name, array in again.load().items()} == {"slot": 4}
     folder = tmp_path / "run-7"
     assert [path.name for path in folder.iterdir()] == ["client-3.npz"]
-    memory.save({})
-    assert list(folder.iterdir()) == []
+    again.save({})
+    assert memory.load() == {}
+    assert memory.count == 3, "else the next state would look like an old copy"
 
 
 def test_every_client_and_every_run_has_its_own(
@@ -93,14 +94,6 @@ def test_a_torn_file_is_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     assert "this client starts without it" in caplog.text
     assert (tmp_path / "client-0.unreadable").exists()
     memory.save({"slot": np.array(1)})
-    assert memory.load().keys() == {"slot"}
-
-
-def test_who_saved_it_need_not_read_it(tmp_path: Path) -> None:
-    path = tmp_path / "client-0.npz"
-    memory = Memory(path)
-    memory.save({"slot": np.array(1)})
-    path.unlink()
     assert memory.load().keys() == {"slot"}
 
 

@@ -4,7 +4,7 @@
 ``faults`` of the next orders, of which every order takes one. What was done with an order is
 appended to the file of the same name and the suffix ``.done``.
 
-With ``resident=true`` the node is a real one, which waits for ``wait`` seconds in every order.
+With ``real=true`` the node is a real one, which waits for ``wait`` seconds in every order.
 """
 
 import json
@@ -40,7 +40,7 @@ def query(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     """Move the model at random, or do what a client must not do."""
-    if context.node_config.get("resident"):
+    if context.node_config.get("real"):
         from fl_app.client_app import app as real
 
         time.sleep(float(str(context.node_config.get("wait", 0.0))))
