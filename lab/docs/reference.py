@@ -15,7 +15,7 @@ import yaml
 from fl_app.cli import CONF, groups
 from fl_app.help import options, purpose
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 LINKS = {
     "algorithm": "Each is explained by the docstring of its module in `fl_app/algorithms/`; "
     "how to add one: [algorithms.md](algorithms.md).",

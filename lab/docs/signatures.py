@@ -17,7 +17,7 @@ import griffe
 from lab.docs.docs_defaults import Defaults
 from lab.docs.docs_site import SIGNATURES
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = sorted((ROOT / "docs/api").glob("*.md"))
 NAMED = re.compile(r"^::: (\S+)\n(?:    .*\n)*", re.MULTILINE)
 WIDTH = 100

@@ -19,7 +19,7 @@ from statistics import fmean, median
 import numpy as np
 from numpy.typing import NDArray
 
-TABLES = Path(__file__).parents[1] / "fl_app" / "devices" / "tables"
+TABLES = Path(__file__).parents[2] / "fl_app" / "devices" / "tables"
 LAYERS = ("lstm", "output", "embedding")
 # Two of the three phones whose layers were timed are in the ranking.
 TIMED = {"sumsung_note10": "Samsung Galaxy Note10", "redmi_note8": "Xiaomi Redmi Note 8"}

@@ -60,7 +60,7 @@ from fl_app.engine.workers import Inline
 from fl_app.schedule import Buffered, synchronous
 from fl_app.tasks.partition import Dirichlet, make_partition
 
-TABLE = Path(__file__).parents[1] / "fl_app" / "devices" / "tables" / "pi_rack.json"
+TABLE = Path(__file__).parents[2] / "fl_app" / "devices" / "tables" / "pi_rack.json"
 EXAMPLES = 2500
 BOARDS = {"all_rpi5": {"rpi5": 15}, "mixed": {"rpi5": 10, "rpi4": 5}}
 POLL = 1.0

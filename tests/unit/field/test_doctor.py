@@ -15,7 +15,6 @@ from fl_app.field.checks import Finding, Verdict
 from fl_app.field.control import public_bytes
 from fl_app.field.doctor import (
     of_files,
-    of_machine,
     of_network,
     of_settings,
     order_time,
@@ -197,8 +196,6 @@ def test_nothing_is_wrong_with_a_new_folder(out):
     for name in ("server", "node-0"):
         assert wrong(of_files(read(out / name))) == set()
         assert wrong(of_settings(read(out / name), training_time=20.0)) == set()
-
-
 
 
 def fast_way(kit: Kit) -> Finding | None:
