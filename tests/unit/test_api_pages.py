@@ -7,7 +7,7 @@ from pathlib import Path
 import griffe
 import pytest
 
-from lab import signatures
+from lab.docs import signatures
 from lab.docs.signatures import public, resolved
 
 ROOT = Path(__file__).resolve().parents[2]
