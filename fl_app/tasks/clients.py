@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from fl_app.tasks.partition import PARTITIONS, Indices, Partitioner
@@ -47,6 +46,8 @@ def given_partition(clients: Any, num_examples: int) -> list[Indices]:
         ValueError: the number of ids is another, an id is missing, an index is out of range, or a
             client has no examples.
     """
+    import pandas as pd
+
     arrays = _index_arrays(clients)
     if arrays is not None:
         return [_indices(own, client_id, num_examples) for client_id, own in enumerate(arrays)]

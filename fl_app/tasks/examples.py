@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -192,6 +191,8 @@ def _targets(y: NDArray[Any], name: str, objective: Objective) -> Tensor:
 def _codes(y: NDArray[Any], name: str, objective: Classification) -> NDArray[np.int64]:
     """Places of the classes among the objective's."""
     if objective.classes:
+        import pandas as pd
+
         values, names = _classes(y, name), objective.classes
         codes = np.asarray(pd.Index(names).get_indexer(values), np.int64)
         wrong, shown = values[codes < 0], ", ".join(map(repr, names[:SHOWN]))
@@ -225,6 +226,8 @@ def _classes(y: NDArray[Any], name: str) -> NDArray[Any]:
             f"{name} has the shape {y.shape} and must have (n,): one class for each example; "
             "several labels at once are objective='multi_label', with 0 or 1 for each"
         )
+    import pandas as pd
+
     values = y.reshape(-1)
     missing = pd.isna(values)
     if missing.any():

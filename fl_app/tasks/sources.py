@@ -78,7 +78,7 @@ def reading(path: Path | str, expected: str) -> Iterator[None]:
         raise ValueError(f"{path} must be {expected}, but {said(error)}") from error
 
 
-def said(error: Exception) -> str:
+def said(error: BaseException) -> str:
     """An error's message in one line, with its type unless it is a `ValueError`."""
     text = " ".join(str(error).split())
     return text if type(error) is ValueError and text else f"{type(error).__name__}: {text}"
@@ -165,6 +165,7 @@ def _hub(data: DataSet) -> Arrays:
             with loaded(hub.repository, hub.subset, "hub") as splits:
                 return hub.convert(splits)
         except ValueError as error:
-            raise LookupError(str(error).partition("\n")[0]) from error
+            cause = error.__cause__ or error
+            raise LookupError(f"{hub.repository}: {said(cause)}") from error
 
     return cached(f"{data.name}-hub", (hub.repository, hub.subset), read)
