@@ -15,7 +15,7 @@ from flwr.proto.control_pb2 import ListNodesResponse, ListRunsResponse
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run
 
-from fl_app.field.gate import NODE, REFUSED, RELEASE
+from fl_app.field.gate import NODE, REFUSED
 
 
 @contextmanager
@@ -30,7 +30,6 @@ def superlink(
     proxied: bool = False,
     gate: str | None = None,
     facts: Mapping[str, str] = MappingProxyType({}),
-    release: Path | None = None,
 ) -> Iterator[int]:
     """Its port on loopback.
 
@@ -44,7 +43,6 @@ def superlink(
         proxied: lets through what SuperNodes need, and no more.
         gate: the status that a gate tells a device that asks; None = it has no gate.
         facts: what a gate tells besides.
-        release: folder with the files that the gate hands out.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -63,11 +61,7 @@ def superlink(
                 if gate
                 else {"detail": "fl-app: unknown"}
             )
-            name = self.path.removeprefix(RELEASE)
-            if release and name != self.path and "flwr-signature" in self.headers:
-                there = (release / name).is_file()
-                self.answer((release / name).read_bytes() if there else b"", 200 if there else 404)
-            elif self.path != NODE or "flwr-signature" not in self.headers:
+            if self.path != NODE or "flwr-signature" not in self.headers:
                 self.answer(json.dumps({"detail": REFUSED}).encode(), 403)
             else:
                 told = told if gate else {"detail": "fl-app: unknown"}

@@ -6,12 +6,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 from fl_app.core.errors import RunError, require
-from fl_app.field.kit import PORT, Kit, new_kit, update_kit
+from fl_app.field.kit import PORT, Kit, new_kit
 
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
@@ -67,22 +66,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     init.add_argument("out", type=Path, help="new folder")
     init.set_defaults(command=_init)
-
-    update = commands.add_parser(
-        "update",
-        help="put this version of the project into a kit, and sign a release that devices take; "
-        "settings, keys and state stay",
-    )
-    update.add_argument("out", type=Path, help="the kit, or one of its folders")
-    update.add_argument(
-        "--wheels",
-        action="append",
-        type=Path,
-        default=[],
-        metavar="DIR",
-        help="folder with wheels that devices need and may not have; may be repeated",
-    )
-    update.set_defaults(command=_update)
 
     certificate = commands.add_parser(
         "certificate", help="write a new certificate for the server, with other names or days"
@@ -218,38 +201,6 @@ def _init(arguments: argparse.Namespace) -> int:
     if arguments.open_control:
         print("OPEN: anybody who reaches that port can submit runs, and so run code everywhere.")
     return 0
-
-
-def _update(arguments: argparse.Namespace) -> int:
-    from fl_app.field.project import build_wheel
-
-    with tempfile.TemporaryDirectory() as folder:
-        wheel = build_wheel(Path(folder))
-        for updated in update_kit(arguments.out, wheel):
-            print(f"updated {updated}")
-        if (arguments.out / "ca" / "ca.key").is_file():
-            _sign(arguments.out, [wheel, *_wheels(arguments.wheels)])
-    print("Copy each folder to its machine again, and run there: sudo sh install.sh")
-    return 0
-
-
-def _wheels(folders: Sequence[Path]) -> list[Path]:
-    """The wheels in folders."""
-    for folder in folders:
-        require(
-            any(folder.glob("*.whl")), "--wheels", folder, "a folder with wheels", "it adds nothing"
-        )
-    return [path for folder in folders for path in sorted(folder.glob("*.whl"))]
-
-
-def _sign(kit: Path, wheels: Sequence[Path]) -> None:
-    """Write a signed release into the server's folder."""
-    from fl_app.field.release import FOLDER, LOCK, write_release
-
-    server = kit / "server"
-    number = write_release(server / FOLDER, kit / "ca", server / LOCK, wheels)
-    print(f"release {number}, signed: {server / FOLDER} ({len(wheels)} wheels)")
-    print("Devices take it from the server by themselves, once it lies there (UPDATE_EVERY).")
 
 
 def _certificate(arguments: argparse.Namespace) -> int:

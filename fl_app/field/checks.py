@@ -100,21 +100,6 @@ def check_server_version(mine: str | None, servers: str | None) -> Finding:
     return good("Flower, server", servers)
 
 
-def check_allowed(differs: str, allowed: str) -> Finding:
-    """Check that the server's app allows the versions of this device.
-
-    Args:
-        differs: what it does not allow, in words; "" = nothing.
-        allowed: the ranges that it allows.
-    """
-    if differs:
-        mend = (
-            "update this device (docs/edge-operations.md, Updates), or NODE_VERSIONS in server.env"
-        )
-        return wrong("versions, server", f"{differs}: orders may fail", mend)
-    return good("versions, server", f"within {allowed}" if allowed else "all are allowed")
-
-
 def check_torch(status: int, output: str) -> Finding:
     """Check that torch can compute: a build for newer processors dies when it loads or computes.
 
@@ -251,7 +236,7 @@ def check_closed(address: str, status: int | None, opened: bool) -> Finding:
         return unknown(
             subject, f"{text}, as CONTROL says", 'CONTROL="local" in server.env closes it'
         )
-    mend = 'CONTROL="local" in server.env, or `python -m fl_app.field update` of an older kit'
+    mend = 'CONTROL="local" in server.env'
     return wrong(subject, text, f"{mend}; then restart the SuperLink")
 
 
@@ -354,23 +339,6 @@ def check_registered(name: str, key: bytes, registered: Mapping[bytes, str] | No
         mend = "`python -m fl_app.field register SERVER_FOLDER KEY.pub` on the server"
         return wrong(subject, "no: the SuperLink would refuse it with code 2004", mend)
     return good(subject, f"yes, and {registered[key]}")
-
-
-def check_update(current: int, trial: int, failed: int, reason: str) -> Finding:
-    """Say which release a device uses, and what became of another one.
-
-    Args:
-        current: number of the release in use; 0 = as it was installed.
-        trial: number of the release on trial; 0 = none.
-        failed: number of the release that was given up last; 0 = none.
-        reason: why it was.
-    """
-    if trial:
-        return unknown("update", f"release {trial} is on trial until it has carried out an order")
-    if failed > current:
-        mend = "make another release: `python -m fl_app.field update`"
-        return unknown("update", f"release {failed} was given up: {reason}", mend)
-    return good("update", f"release {current} is in use" if current else "as it was installed")
 
 
 # -- settings -------------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ from fl_app.core.errors import RunError
 from fl_app.core.events import Benched
 from fl_app.core.files import try_to_write
 from fl_app.field import checks
-from fl_app.field.allowed import outside, versions_here
 from fl_app.field.certificates import load_certificate
 from fl_app.field.checks import Finding, Verdict
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, public_bytes
@@ -41,7 +40,6 @@ from fl_app.field.health import PATIENCE, any_server, ask, healthy, request, spl
 from fl_app.field.helper_checks import of_helper, of_helpers_key, of_servers_helper
 from fl_app.field.identity import known_to_server
 from fl_app.field.kit import Kit
-from fl_app.field.versions import Versions
 from fl_app.flower.private import difference
 from fl_app.node.warm import VARIABLE
 from fl_app.record.log import Log
@@ -119,10 +117,6 @@ def of_settings(
     if node:
         yield checks.check_partition(kit.settings.get("NODE_CONFIG", ""), kit.data is not None)
         yield checks.check_warm(kit.settings.get(VARIABLE, ""), difference("node"))
-        versions = Versions(kit.folder)
-        if versions.folder.is_dir():
-            last = versions.record
-            yield checks.check_update(versions.current, last.trial, last.failed, last.reason)
     port = int(kit.settings["PORT"]) if node else split(kit.address)[1]
     other = _other(kit, port) if node else ""  # a server shows who it is by its certificate
     yield checks.check_port(port, _free(port), healthy(kit), other)
@@ -209,8 +203,6 @@ def of_network(address: str, kit: Kit | None) -> Iterator[Finding]:
             known = known_to_server(address, kit.folder / "node.key", trusting(kit))
     servers_flower = known.get("flower") if known else _servers_version(address, context)
     yield checks.check_server_version(_version("flwr"), servers_flower)
-    if known and "allows" in known:
-        yield checks.check_allowed(outside(known["allows"], versions_here()), known["allows"])
     if kit is not None and not kit.insecure and certificate is not None:
         yield from _registered(kit, known)
     if kit is not None:

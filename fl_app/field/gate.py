@@ -8,8 +8,7 @@ The gate is ASGI middleware before everything of Flower:
 | caller | may call |
 |---|---|
 | a program on the server itself (loopback) | everything |
-| a registered key | the calls of SuperNodes, ``/v1/fleet/...``; ``/fl-app/node``, and the files |
-| | of a release (`fl_app.field.release`) |
+| a registered key | the calls of SuperNodes, ``/v1/fleet/...``; ``/fl-app/node`` |
 | another key | the calls by which a SuperNode joins, `JOIN`: Flower says why it may not |
 | anybody else | nothing |
 
@@ -19,12 +18,10 @@ stranger occupies no memory.
 """
 
 import json
-import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from dataclasses import dataclass
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
-from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import require_count
@@ -38,9 +35,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 FLEET = "/v1/fleet/"
 ACCOUNTS = "/v1/control/"  # calls that Flower's account authentication can protect
 NODE = "/fl-app/node"
-RELEASE = "/fl-app/release/"
 ABOUT = "fl-app-about"  # header in which a node tells of itself, as JSON
-TOLD = ("client", "flower", "torch", "project", "update")  # its client id, and versions
+TOLD = ("client", "flower", "torch", "project")  # its client id, and versions
 LONGEST = 1024  # letters
 NODES = "nodes.json"  # in the server's folder: what its nodes have told of themselves
 MIB = 2**20
@@ -49,7 +45,6 @@ SMALL = 64 * 1024  # bytes of a body that is small: of any by which a node joins
 MOST_MIB = 64  # of one body: Flower sends arrays in parts of at most 5 MiB
 UPLOAD_MIB = 1024  # of all bodies by which a node hands over the parts of one reply
 PUSH_REPLY, PUSH_PART = "/v1/fleet/push-messages", "/v1/fleet/push-object"
-FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]*")  # names that lead out of no folder
 KEY = "flwr-public-key"  # header in which a SuperNode names its key
 HELD = 8  # bodies of the largest size that may be read at the same time
 REFUSED = "fl-app: only devices reach this port; other calls are answered on the server itself"
@@ -89,7 +84,6 @@ class Gate:
         upload: bytes of the parts of one reply; what exceeds them is refused.
         facts: what registered nodes may know of the server, such as its version of Flower.
         note: is given the name of a node's key and what the node tells of itself.
-        release: folder with the files that registered nodes may fetch; it need not exist.
 
     Raises:
         ValueError: `most` or `upload` is not a whole number above 0.
@@ -107,7 +101,6 @@ class Gate:
         upload: int = UPLOAD_MIB * MIB,
         facts: Mapping[str, str] | None = None,
         note: Callable[[str, Mapping[str, str]], None] = lambda key, told: None,
-        release: Path | None = None,
     ) -> None:
         require_count("most", most, "no device could send an update")
         require_count("upload", upload, "no device could send an update")
@@ -119,7 +112,6 @@ class Gate:
         self._most = most
         self._facts = dict(facts or {})
         self._note = note
-        self._release = release
         self._upload = upload
         self._pushed: dict[str, int] = {}  # by registered key, since its last reply was announced
         self._held = 0  # bytes of large bodies that are under way
@@ -137,8 +129,6 @@ class Gate:
         path: str = scope["path"]
         if path == NODE:
             await self._tell(scope, headers, send)
-        elif path.startswith(RELEASE):
-            await self._hand_out(scope, headers, receive, send)
         elif path.startswith(FLEET):
             await self._fleet(scope, headers, receive, send)
         elif self._is_local(scope, headers) or self._opened or self._has_account(path):
@@ -164,24 +154,6 @@ class Gate:
             if told := about(headers.get(ABOUT, "")):
                 self._note(caller.key, told)
             await _answer(send, 200, {**self._facts, "status": caller.status})
-
-    async def _hand_out(
-        self, scope: Scope, headers: Mapping[str, str], receive: Receive, send: Send
-    ) -> None:
-        """Send a node a file of the release."""
-        if await self._registered(scope, headers, send) is None:
-            return
-        name = scope["path"].removeprefix(RELEASE)
-        if (
-            self._release is None
-            or not FILE.fullmatch(name)
-            or not (self._release / name).is_file()
-        ):
-            await _answer(send, 404, {"detail": "fl-app: the release has no such file"})
-            return
-        from starlette.responses import FileResponse  # which nodes do not need
-
-        await FileResponse(self._release / name)(scope, receive, send)
 
     async def _registered(
         self, scope: Scope, headers: Mapping[str, str], send: Send

@@ -189,28 +189,6 @@ def new_kit(
         raise
 
 
-def update_kit(out: Path, wheel: Path) -> list[Path]:
-    """Write the files of a kit anew that do not depend on its devices.
-
-    Settings, certificates, keys, and what Flower and runs wrote stay as they are.
-
-    Args:
-        out: a kit, or one of its folders.
-        wheel: of this project, which replaces the folders' own.
-
-    Returns:
-        The folders that were updated.
-
-    Raises:
-        ValueError: there is no folder of a kit.
-    """
-    folders = [path.parent for path in sorted(out.glob("*/*.env"))]
-    kits = [Kit.read(folder, {}) for folder in folders or [out]]
-    for kit in kits:
-        write_program(kit.folder, kit.role, int(kit.address.rpartition(":")[2]), wheel)
-    return [kit.folder for kit in kits]
-
-
 def write_program(folder: Path, role: str, port: int, wheel: Path | None) -> None:
     """Write the files that are the same in all folders of a role.
 
@@ -220,8 +198,6 @@ def write_program(folder: Path, role: str, port: int, wheel: Path | None) -> Non
         port: of the SuperLink.
         wheel: of this project; None leaves it out.
     """
-    for old in folder.glob(WHEEL):
-        old.unlink()
     for file in [*(FILES / role).iterdir(), *SHARED, *filter(None, [wheel])]:
         shutil.copy(file, folder)
     if role == "server":
@@ -268,7 +244,6 @@ def _node(i: int, nodes: int, host: str, port: int) -> dict[str, str]:
         "DATA": "",  # path of the device's own data
         "PORT": str(NODE_PORT + i),
         "WARM": "1",  # or 0: whether a process stays between two orders
-        "UPDATE_EVERY": "600",  # seconds between two looks for an update at the server; 0 = never
         "VENV": VENV,
         **OFFLINE,
     }

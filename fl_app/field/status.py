@@ -16,7 +16,6 @@ from rich.table import Table
 
 from fl_app.core.errors import RunError, require_positive
 from fl_app.core.events import Aggregated, Arrived, Benched, Dispatched, Event, Failed, Rejected
-from fl_app.field.allowed import VARIABLE, outside, ranges, written
 from fl_app.field.control import SuperLink, public_bytes
 from fl_app.field.gate import NODES, key_name
 from fl_app.field.kit import Kit
@@ -24,7 +23,7 @@ from fl_app.record.log import Log
 
 COLUMNS = (
     *("node", "status", "client", "last order", "age", "updates", "failures"),
-    *("Flower", "torch", "fl-app", "update", "last failure"),
+    *("Flower", "torch", "fl-app", "last failure"),
 )
 # Parts of the command lines of a server's processes, and what they are.
 PROCESSES = {
@@ -32,9 +31,6 @@ PROCESSES = {
     "fl_app.field.superlink": "superlink",
     "flower-superexec": "superexec",
 }
-
-
-NOT_ALLOWED = " (not allowed)"
 
 
 @dataclass
@@ -93,7 +89,6 @@ def rows(
     told: Mapping[str, Mapping[str, str]],
     clients: Clients,
     ahead: float,
-    allows: str = "",
 ) -> list[list[str]]:
     """The rows of the table, in the order of `COLUMNS`.
 
@@ -102,22 +97,16 @@ def rows(
         told: name of a node's key -> what the node has told of itself.
         clients: of the run.
         ahead: seconds since the last event of the run.
-        allows: versions that nodes may have, as `allowed.written`; others have a mark.
     """
     found, shown = [], set()
     for key, (name, status) in statuses.items():
         about = told.get(key, {})
         number = about.get("client", "")
         shown.add(number)
-        versions = [
-            about.get(part, "?")
-            + (NOT_ALLOWED if outside(allows, {part: about.get(part, "")}) else "")
-            for part in ("flower", "torch", "project")
-        ]
-        versions.append(about.get("update", ""))
+        versions = [about.get(part, "?") for part in ("flower", "torch", "project")]
         found.append([name, status, number, *_of(clients, number, ahead), *versions])
     for number in clients.by_id.keys() - shown:  # nodes that have told nothing
-        found.append(["?", "?", number, *_of(clients, number, ahead), "?", "?", "?", ""])
+        found.append(["?", "?", number, *_of(clients, number, ahead), "?", "?", "?"])
     return [[*row[:7], *row[8:], row[7]] for row in found]  # the reason is long: it comes last
 
 
@@ -211,9 +200,8 @@ class _View:
         ahead = 0.0
         with suppress(FileNotFoundError):
             ahead = max(time.time() - (output / "events.jsonl").stat().st_mtime, 0.0)
-        allows = written(ranges(kit.settings.get(VARIABLE, "")))
         named_nodes = dict(sorted(by_key.items(), key=_name))
-        found = rows(named_nodes, _told(kit), self._clients, ahead, allows)
+        found = rows(named_nodes, _told(kit), self._clients, ahead)
         return _filled(found, f"{output}, version {self._clients.version}")
 
 

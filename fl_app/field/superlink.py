@@ -10,7 +10,6 @@ refused, the server does not start: its port would stand open.
 
 import asyncio
 import json
-import logging
 import os
 import sys
 import threading
@@ -36,7 +35,6 @@ from starlette.middleware import Middleware
 from fl_app.core import json_log
 from fl_app.core.errors import RunError, require
 from fl_app.core.files import atomic_write
-from fl_app.field import allowed
 from fl_app.field.gate import (
     MIB,
     MOST_MIB,
@@ -49,7 +47,6 @@ from fl_app.field.gate import (
     is_loopback,
     key_name,
 )
-from fl_app.field.release import FOLDER as RELEASE_FOLDER
 from fl_app.flower.private import (
     COMMAND,
     EXTENSIONS,
@@ -58,8 +55,6 @@ from fl_app.flower.private import (
     known,
     replace,
 )
-
-log = logging.getLogger("flwr")
 
 VARIABLE, LOCAL, OPEN = "CONTROL", "local", "open"
 BODY, UPLOAD = "BODY_MIB", "UPLOAD_MIB"
@@ -107,7 +102,6 @@ def main(environment: Mapping[str, str] = os.environ) -> None:
     )
     most = _mebibytes(environment, BODY, MOST_MIB)
     upload = _mebibytes(environment, UPLOAD, UPLOAD_MIB)
-    allows = allowed.written(allowed.ranges(environment.get(allowed.VARIABLE, "")))
     for name in OTHER_PORTS:
         if environment.get(name) == "1" and control == LOCAL:
             raise RunError(NOT_STARTED.format(f"{name}=1 opens a port that has no gate"))
@@ -116,7 +110,7 @@ def main(environment: Mapping[str, str] = os.environ) -> None:
             raise RunError(NOT_STARTED.format(f"Flower {version('flwr')}: {found}"))
         print(f"The SuperLink has no gate: Flower {version('flwr')}: {found}", file=sys.stderr)
     else:
-        _guard(control == OPEN, most, upload, allows, environment)
+        _guard(control == OPEN, most, upload, environment)
     if known("database"):
         bound_database()
     import_module(COMMAND).flower_superlink()
@@ -135,9 +129,7 @@ def _mebibytes(environment: Mapping[str, str], name: str, default: int) -> int:
     return int(value) * MIB
 
 
-def _guard(
-    opened: bool, most: int, upload: int, allows: str, environment: Mapping[str, str]
-) -> None:
+def _guard(opened: bool, most: int, upload: int, environment: Mapping[str, str]) -> None:
     """Let Flower put the gate before its app, and see to it that it does before it listens."""
     command, extensions = import_module(COMMAND), import_module(EXTENSIONS)
     before = extensions.get_middleware
@@ -149,9 +141,8 @@ def _guard(
         "opened": opened,
         "most": most,
         "upload": upload,
-        "facts": {**_facts(), "allows": allows},
-        "note": Notes(Path(NODES), allows).take,
-        "release": Path(RELEASE_FOLDER),
+        "facts": _facts(),
+        "note": Notes(Path(NODES)).take,
     }
     gate = Middleware(Gate, **options)  # type: ignore[arg-type]
     extensions.get_middleware = lambda: (gate, *before())  # type: ignore[attr-defined]
@@ -237,11 +228,10 @@ class Notes:
 
     Args:
         path: of the file.
-        allows: versions that nodes may have, as `allowed.written`; others are logged.
     """
 
-    def __init__(self, path: Path, allows: str = "") -> None:
-        self._path, self._allows = path, allows
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self._told: dict[str, Mapping[str, str]] = {}
         with suppress(OSError, ValueError):
             self._told = dict(json.loads(path.read_text()))
@@ -251,8 +241,6 @@ class Notes:
         if self._told.get(key) == told:
             return
         self._told[key] = told
-        if differs := allowed.outside(self._allows, told):
-            log.warning("the node of client %s: %s", told.get("client") or "?", differs)
         with suppress(OSError), atomic_write(self._path) as file:
             file.write(json.dumps(self._told, indent=1).encode())
 

@@ -21,6 +21,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NoReturn
 
@@ -28,12 +29,10 @@ import httpx
 
 from fl_app.core import json_log
 from fl_app.core.errors import RunError
-from fl_app.field.allowed import outside, versions_here
 from fl_app.field.identity import fingerprint, known_to_server
-from fl_app.field.versions import Versions
 from fl_app.node import warm
 
-KIT = "FL_APP_KIT"  # variable: the device's folder
+PACKAGES = {"fl-app": "project", "flwr": "flower", "torch": "torch"}  # as the gate calls them
 LOOK = 5.0  # seconds
 AGAIN = 2.0  # seconds until a server that does not answer is asked again
 UNTRUSTED = "certificate verify failed"
@@ -99,8 +98,8 @@ class Asks:
         self.key = Path(key) if self._address and root and key else None
         self._context = ssl.create_default_context(cafile=root) if self.key else None
         mine = re.search(r"\bpartition-id=(\d+)", config or "")
-        self._kit = os.environ.get(KIT, "")
-        self._about = {"client": mine[1] if mine else "", **versions_here()}
+        versions = {name: _version(package) for package, name in PACKAGES.items()}
+        self._about = {"client": mine[1] if mine else "", **versions}
 
     def told(self) -> Mapping[str, str]:
         """What the server tells; nothing if it does not answer, or has no gate."""
@@ -141,29 +140,24 @@ class Asks:
         """
         if self.key is None:
             return {}
-        update = {"update": Versions(Path(self._kit)).told} if self._kit else {}
-        about = {**self._about, **update}
-        return known_to_server(self._address, self.key, self._context, about) or {}
+        return known_to_server(self._address, self.key, self._context, self._about) or {}
 
     def other_version(self) -> str:
-        """How the server's version of this project differs, in words; "" = it does not.
-
-        Also what this device has that the server does not allow its nodes.
-        """
-        told, ours = self.told(), self._about["project"]
-        theirs = told.get("project", "")
-        if differs := outside(told.get("allows", ""), self._about):
-            return (
-                f"this device has a version that the server's app does not allow: {differs}; "
-                "orders may fail until it is updated (docs/edge-operations.md, Updates)"
-            )
+        """How the server's version of this project differs, in words; "" = it does not."""
+        theirs, ours = self.told().get("project", ""), self._about["project"]
         if not theirs or theirs == ours:
             return ""
-        known = "which it allows" if told.get("allows") else "orders may fail until it is updated"
         return (
             f"this device has version {ours or 'unknown'} of fl-app, and the server {theirs}: "
-            f"{known} (docs/edge-operations.md, Updates)"
+            "orders may fail until it is updated (docs/edge-operations.md, Updates)"
         )
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def tells(record: logging.LogRecord) -> bool:

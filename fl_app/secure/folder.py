@@ -31,7 +31,7 @@ def kit_folder() -> Path:
     if not folder:
         raise ValueError(
             f"{KIT} must name this machine's folder of the kit with secure_aggregation=helper: its "
-            "keys are there (start.sh sets it; run `python -m fl_app.field update`, if yours does "
+            "keys are there (start.sh sets it; run the kit's install.sh again, if yours does "
             "not)"
         )
     return Path(folder)

@@ -15,7 +15,11 @@ from fl_app.core.errors import RunError
 
 Verdict = Literal["passed", "failed", "impossible"]
 # What install.sh, `packages.py` and uv say on a machine that reaches no packages.
-NO_NETWORK = ("no package index can be reached", "error sending request", "to a network, and run")
+NO_NETWORK = (
+    "No matching distribution found for uv",
+    "error sending request",
+    "to a network, and run",
+)
 COLOURS: dict[Verdict, str] = {"passed": "green", "failed": "red", "impossible": "yellow"}
 
 

@@ -22,7 +22,7 @@ from fl_app.core.types import Order
 from fl_app.flower import names, wire
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST = 1300  # megabytes of a device, without CUDA
+MOST = 1500  # megabytes of a device, without CUDA
 OF_TORCH = {"jinja2", "markupsafe"}  # torch requires them, too
 OF_TRACKERS = {"mlflow", "wandb"}  # no part of the extra `dev`
 
@@ -96,7 +96,7 @@ def test_a_device_trains_with_what_a_wheel_requires(
     command += ["--constraints", ROOT / "constraints.txt", "--keep-cache", wheel]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     if done.returncode and any(
-        word in done.stderr for word in ("index can be reached", "error sending request")
+        word in done.stderr for word in ("distribution found for uv", "error sending request")
     ):
         pytest.skip(f"NOT TESTED, for packages cannot be had here: {done.stderr[-500:]}")
     assert done.returncode == 0, done.stderr
@@ -110,6 +110,7 @@ def test_a_device_trains_with_what_a_wheel_requires(
     assert small["norm"] == pytest.approx(full["norm"], rel=1e-4)
     assert set(small["there"]) <= OF_TORCH
     assert set(full["there"]) >= EXTRAS.keys() - OF_TRACKERS
-    megabytes = float(done.stdout.splitlines()[-1].split()[1].replace(",", ""))
+    used = subprocess.run(["du", "-sm", venv], capture_output=True, text=True, check=True).stdout
+    print(f"{used.split()[0]} MB")
     if "CUDA's libraries" not in done.stdout:
-        assert megabytes <= MOST
+        assert int(used.split()[0]) <= MOST

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from fl_app.field.gate import (
     JOIN,
     NODE,
     REFUSED,
-    RELEASE,
     SMALL,
     STRANGER,
     Caller,
@@ -258,30 +256,3 @@ def test_other_protocols() -> None:
     asyncio.run(asked.gate({"type": "websocket", "path": PUSH}, None, send))  # type: ignore[arg-type]
     assert sent == [{"type": "websocket.close", "code": 1008}]
     assert asked.behind.reached == []
-
-
-@pytest.mark.parametrize(("name", "found"), [
-    ("a.whl", (200, "wheel")), ("b.whl", 404), ("", 404), ("..", 404), ("../secret", 404),
-    ("/etc/passwd", 404), (".hidden", 404), ("a.whl/", 404), ("folder", 404), ("a.whl\0", 404),
-])  # fmt: skip
-def test_a_registered_node_fetches_files_of_the_release(
-    tmp_path: Path, name: str, found: object
-) -> None:
-    (tmp_path / "secret").write_text("secret")
-    release = tmp_path / "release"
-    (release / "folder").mkdir(parents=True)
-    for file, content in (("a.whl", "wheel"), (".hidden", "secret")):
-        (release / file).write_text(content)
-
-    def fetched(caller: Caller, folder: Path | None = release) -> tuple[int, str]:
-        asked = Asked(caller, release=folder)
-        answer: tuple[int, str] = asyncio.run(asked.ask(f"{RELEASE}{name}", "192.0.2.7"))
-        assert not asked.behind.reached
-        return answer
-
-    answer = fetched(Caller(True, "online"))
-    assert answer == found or answer[0] == found
-    assert "secret" not in answer[1]
-    assert fetched(Caller(True, ""))[0] == 404
-    assert fetched(STRANGER)[0] == 403
-    assert fetched(Caller(True, "online"), None)[0] == 404

@@ -7,7 +7,7 @@ import pytest
 from flwr.common.config import parse_config_args
 
 from fl_app.field.helper import add_helper
-from fl_app.field.kit import FILES, SHARED, Kit, new_kit, update_kit
+from fl_app.field.kit import FILES, SHARED, Kit, new_kit
 
 
 def files(folder) -> set[str]:
@@ -106,34 +106,6 @@ def test_an_existing_folder_is_not_overwritten(tmp_path):
     with pytest.raises(ValueError, match=r"out=.*/out must be a new folder: keys that devices use"):
         new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"])
     assert (tmp_path / "out" / "node-0" / "node.key").read_bytes() == key
-
-
-def test_a_kit_is_updated_without_its_settings_and_keys(tmp_path):
-    wheel = tmp_path / "fl_app-1.0.whl"
-    wheel.touch()
-    new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"], port=9000, wheel=wheel)
-    folders = [tmp_path / "out" / name for name in ("node-0", "node-1", "server")]
-    written = {path.relative_to(tmp_path): path.read_bytes() for path in folders[0].iterdir()}
-    (folders[0] / "start.sh").write_text("of an older version")
-    (folders[2] / "compose.yaml").unlink()
-    (folders[2] / "state.db").write_text("registered keys")
-    new = wheel.rename(tmp_path / "fl_app-2.0.whl")
-    assert update_kit(tmp_path / "out", new) == folders
-    for folder in folders:
-        assert [path.name for path in folder.glob("*.whl")] == ["fl_app-2.0.whl"]
-    assert '"9000:9000"' in (folders[2] / "compose.yaml").read_text()
-    assert (folders[2] / "state.db").read_text() == "registered keys"
-    assert (
-        written.items()
-        >= {
-            path.relative_to(tmp_path): path.read_bytes()
-            for path in folders[0].iterdir()
-            if path.suffix != ".whl"
-        }.items()
-    )
-    assert update_kit(folders[1], new) == [folders[1]]
-    with pytest.raises(ValueError, match="it is no folder of the edge kit"):
-        update_kit(tmp_path, new)
 
 
 def test_nothing_is_left_of_a_kit_that_could_not_be_finished(tmp_path):
@@ -276,7 +248,7 @@ def test_the_files_of_a_kit_know_its_places():
         )
 
 
-def test_a_helpers_folder_has_what_installs_it_and_is_updated_with_the_kit(tmp_path):
+def test_a_helpers_folder_has_what_installs_it(tmp_path):
     wheel = tmp_path / "fl_app-1.0.whl"
     wheel.touch()
     new_kit(tmp_path / "out", nodes=2, hosts=["server.lan"], wheel=wheel)
@@ -289,11 +261,5 @@ def test_a_helpers_folder_has_what_installs_it_and_is_updated_with_the_kit(tmp_p
     kit = Kit.read(helper, {})
     assert (kit.role, kit.address, kit.data) == ("helper", "127.0.0.1:9001", None)
     assert kit.settings["MADE"] == Kit.read(tmp_path / "out" / "server", {}).settings["MADE"]
-    record = (helper / "helper.db").read_bytes()
-    (helper / "start.sh").unlink()
-    new = wheel.rename(tmp_path / "fl_app-2.0.whl")
-    assert helper in update_kit(tmp_path / "out", new)
-    assert files(helper) == mine | programs | {"fl_app-2.0.whl"}
-    assert (helper / "helper.db").read_bytes() == record
     with pytest.raises(ValueError, match=r"PORT of .*helper.env=x must be between 1 and 65535"):
         Kit.read(helper, {"PORT": "x"})

@@ -1,7 +1,5 @@
 """The installer: what it asks uv for, on which machine; what it refuses."""
 
-import ast
-import os
 import shutil
 import subprocess
 import sys
@@ -11,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.field import packages
 from fl_app.field.packages import (
     AARCH64,
     NEVER_LOADED,
@@ -20,10 +17,7 @@ from fl_app.field.packages import (
     InstallError,
     Plan,
     check_torch,
-    check_torchvision,
-    megabytes,
     plan_for,
-    refusal,
     uv_variables,
 )
 
@@ -50,22 +44,6 @@ def machine(monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr("platform.machine", lambda: processor)
 
     return pretend
-
-
-def test_it_reads_with_an_old_python_and_needs_no_package() -> None:
-    tree = ast.parse(Path(packages.__file__).read_text(), feature_version=(3, 9))
-    imported = {
-        alias.name.partition(".")[0]
-        for node in ast.walk(tree)
-        for alias in (
-            node.names
-            if isinstance(node, ast.Import)
-            else [ast.alias(node.module or "")]
-            if isinstance(node, ast.ImportFrom)
-            else []
-        )
-    }
-    assert imported <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("wanted", ["auto", "cpu"])
@@ -111,26 +89,6 @@ def test_no_torch_at_all(machine) -> None:
     assert plan_for("none", Offered({"cpu": "2.15.0+cpu"})).excluded == TORCH
 
 
-def test_the_torch_of_an_image_is_used_if_it_may_be(machine) -> None:
-    machine("aarch64")
-    there = Offered({"cpu": "2.15.0+cpu"})
-    assert plan_for("cpu", there, above=("torch", "numpy")).excluded == ("torch", "numpy")
-    assert plan_for("cpu", there, above=("numpy",)).words == ("--torch-backend", "cpu")
-
-
-@pytest.mark.parametrize(
-    ("version", "bits", "told"),
-    [
-        ((3, 9, 2), 64, "Python 3.9 must be at least 3.11"),
-        ((3, 11, 2), 32, "Python is of 32 bits and must be of 64"),
-        ((3, 11, 2), 64, None),
-    ],
-)
-def test_an_old_or_small_python_is_refused(version, bits, told) -> None:
-    found = refusal(version, bits)
-    assert found is None if told is None else found is not None and told in found
-
-
 def test_uv_is_told_what_pip_is_told() -> None:
     given = {"PIP_FIND_LINKS": "/a /b", "PIP_INDEX_URL": "file:///x", "PIP_CONSTRAINT": "c.txt"}
     told = uv_variables({**given, "UV_DEFAULT_INDEX": "file:///y", "UV_CONSTRAINT": "d.txt"})
@@ -148,31 +106,42 @@ def python_that(folder: Path, script: str) -> Environment:
 
 
 def test_a_torch_for_another_processor_is_told_as_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(InstallError, match=r"`Illegal instruction`.*built for newer processors"):
+    with pytest.raises(InstallError, match="does not compute: exit status -4"):
         check_torch(python_that(tmp_path / "signal", "kill -s ILL $$"))
     with pytest.raises(InstallError, match="does not compute: ImportError: no libcudart"):
         check_torch(python_that(tmp_path / "error", "echo 'ImportError: no libcudart' >&2; exit 1"))
-    assert check_torch(python_that(tmp_path / "good", "echo 2.15.0+cpu")) == "2.15.0+cpu"
+    assert check_torch(python_that(tmp_path / "good", "echo 2.15.0+cpu")) == ""
+
+
+TORCH_OF_A_TEST = """
+__version__ = "2.15.0"
+class ones(int):
+    __new__ = lambda cls, *shape: super().__new__(cls, 1)
+    __matmul__ = lambda self, other: self
+    sum = lambda self: self
+"""
 
 
 def python_with(folder: Path, torchvision: str | None) -> Environment:
     """An environment whose torchvision is this code; None = it has none."""
+    folder.mkdir()
     if torchvision is not None:
-        (folder / "torchvision").mkdir(parents=True)
+        (folder / "torchvision").mkdir()
         (folder / "torchvision" / "__init__.py").write_text(torchvision)
+    (folder / "torch.py").write_text(TORCH_OF_A_TEST)
     options = f'-S -c \'import sys; sys.path.insert(0, "{folder}"); exec(sys.argv[1])\' "$2"'
     return python_that(folder / "venv", f"exec {sys.executable} {options}")
 
 
 def test_a_torchvision_that_cannot_be_used_is_an_error(tmp_path: Path) -> None:
-    assert check_torchvision(python_with(tmp_path / "none", None)) == ""
-    assert check_torchvision(python_with(tmp_path / "good", "")) == ""
+    assert check_torch(python_with(tmp_path / "none", None)) == ""
+    assert check_torch(python_with(tmp_path / "good", "")) == ""
     other = "raise RuntimeError('operator torchvision::nms does not exist')"
-    told = check_torchvision(python_with(tmp_path / "other", other))
+    told = check_torch(python_with(tmp_path / "other", other))
     assert told.startswith("torchvision was built for another build of torch: it is imported")
     broken = "from torch.library import register_fake"
     with pytest.raises(InstallError, match=r"torchvision was installed and .*No module named"):
-        check_torchvision(python_with(tmp_path / "broken", broken))
+        check_torch(python_with(tmp_path / "broken", broken))
 
 
 @pytest.mark.slow  # it imports torch
@@ -186,25 +155,11 @@ def test_any_program_imports_a_torchvision_of_another_build_of_torch(tmp_path: P
     (packages_of / "others.pth").write_text("".join(f"{path}\n" for path in paths))
     environment = Environment(tmp_path / "venv", [], None)
     program = "from torchvision.transforms import v2; from torchvision.models import resnet18"
-    assert not environment.runs(program)
-    assert "without its compiled operators" in check_torchvision(environment)
+    assert "operator torchvision::nms does not exist" in environment.runs(program)
+    assert "without its compiled operators" in check_torch(environment)
     done = subprocess.run([environment.python, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    assert check_torchvision(environment) == ""
-
-
-@pytest.mark.slow
-def test_a_machine_without_a_network_is_told_as_what_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Not as versions that are in conflict, which is what pip makes of it."""
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # where nobody listens
-    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
-    environment = Environment(tmp_path / "venv", ["uv==0.0.1"], None)
-    with pytest.raises(InstallError) as refused:
-        environment.make(above=False)
-    (line,) = str(refused.value).splitlines()
-    assert line.startswith("no package index can be reached: connect this machine to a network")
+    assert check_torch(environment) == ""
 
 
 def test_uv_is_in_the_environment_even_if_the_base_image_has_one(tmp_path: Path) -> None:
@@ -216,25 +171,3 @@ def test_uv_is_in_the_environment_even_if_the_base_image_has_one(tmp_path: Path)
     environment.uv.touch()
     environment.make(above=True)
     assert calls.read_text().splitlines()[-1].endswith("uv")
-
-
-def test_tests_of_packages_are_not_kept(tmp_path: Path) -> None:
-    environment = python_that(tmp_path / "venv", "exit 0")
-    environment.uv.write_text("#!/bin/sh\n")
-    environment.uv.chmod(0o755)
-    site = tmp_path / "venv/lib/python3.11/site-packages"
-    kept = ["scipy/stats/mean.py", "torch/bin/torch_shm_manager", "torch/testing/close.py"]
-    removed = ["scipy/tests/x.py", "scipy/stats/tests/data/tests/x.py", "torch/bin/protoc"]
-    for name in (*kept, *removed):
-        (site / name).parent.mkdir(parents=True, exist_ok=True)
-        (site / name).touch()
-    environment.install(["numpy"], Plan())
-    assert sorted(str(p.relative_to(site)) for p in site.rglob("*") if p.is_file()) == kept
-
-
-def test_linked_files_count_once(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "one").write_bytes(bytes(500_000))
-    os.link(tmp_path / "a" / "one", tmp_path / "two")
-    (tmp_path / "three").write_bytes(bytes(250_000))
-    assert megabytes(tmp_path) == 0.75

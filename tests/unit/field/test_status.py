@@ -33,14 +33,14 @@ EVENTS = (
     Failed(9.0, 1, 1, 0, "node vanished"),
     Rejected(10.0, reason="duplicate"),
 )
-ABOUT = {"client": "0", "flower": "1.41.0", "torch": "2.9.1", "project": "0.1.0", "update": "7"}
+ABOUT = {"client": "0", "flower": "1.41.0", "torch": "2.9.1", "project": "0.1.0"}
 
 
 def test_a_row_for_every_node_and_for_clients_of_unknown_nodes():
     found = rows({"K": ("node-0", "online")}, {"K": ABOUT}, clients(*EVENTS), ahead=2.0)
     assert found[0] == [
         *("node-0", "online", "0", "version 3, under way", "6 s", "1", "0"),
-        *("1.41.0", "2.9.1", "0.1.0", "7", ""),
+        *("1.41.0", "2.9.1", "0.1.0", ""),
     ]
     assert [
         "?",
@@ -51,20 +51,14 @@ def test_a_row_for_every_node_and_for_clients_of_unknown_nodes():
         "0",
         "1",
         *"???",
-        "",
         "node vanished",
     ] in found
 
 
 def test_a_node_that_has_told_nothing_has_a_row():
     assert rows({"K": ("node-0", "offline")}, {}, Clients(), 0.0) == [
-        ["node-0", "offline", "", "", "", "0", "0", "?", "?", "?", "", ""]
+        ["node-0", "offline", "", "", "", "0", "0", "?", "?", "?", ""]
     ]
-
-
-def test_a_version_that_is_not_allowed_is_marked():
-    (found,) = rows({"K": ("n", "online")}, {"K": ABOUT}, Clients(), 0.0, "fl-app>=0.2 flwr>=1.41")
-    assert found[7:10] == ["1.41.0", "2.9.1", "0.1.0 (not allowed)"]
 
 
 def test_a_benched_client_is_seen():

@@ -73,17 +73,6 @@ def test_the_status_comes_from_the_server_of_flowers_arguments(tmp_path):
         assert asks.told() == {"status": "online", "flower": "9.9", "project": "9.9"}
         assert asks._about["client"] == "7"
         assert "of fl-app, and the server 9.9: orders may fail" in asks.other_version()
-    for allows, said in [
-        (
-            "fl-app<0.1",
-            "the server's app does not allow: fl-app 0.1.0 is not <0.1; orders may fail",
-        ),
-        ("fl-app>=0.1,<99", "and the server 9.9: which it allows"),
-    ]:
-        told = {"gate": "online", "version": "9.9", "facts": {"allows": allows}}
-        with superlink(tmp_path / "out" / "server", **told) as port:
-            asks = Asks(["--superlink", f"127.0.0.1:{port}", *words])
-            assert said in asks.other_version()
     assert asks.told() == {}  # nobody answers: the SuperNode itself tries again
     assert asks.other_version() == ""
     with superlink(tmp_path / "out" / "server") as port:  # Flower's own server, without a gate

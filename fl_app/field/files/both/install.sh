@@ -229,12 +229,6 @@ place() {
             "$here"/README.md "$here"/constraints.txt; do
             [ ! -f "$file" ] || cp -p "$file" "$home/"
         done
-        if [ -d "$here/release" ]; then # that devices take from the server
-            rm -rf "$home/release.new"
-            cp -Rp "$here/release" "$home/release.new"
-            rm -rf "$home/release"
-            mv "$home/release.new" "$home/release"
-        fi
         cmp -s "$here/$role.env" "$home/$role.env" ||
             say "note: the settings in $home/$role.env stay as they are; $here/$role.env has others"
     else
@@ -284,7 +278,6 @@ make_environment() {
         --constraints "$home/constraints.txt" "$requirement" ||
         die "the environment is not complete: mend what is said above, and run this again"
     rm -rf "$opt/.downloads"
-    rm -f "$home/versions/current" # of an update: what is installed here is used again
     printf '%s' "$torch" >"$opt/.torch"
     printf '%s' "$wanted" >"$venv/.complete-$role"
 }

@@ -8,9 +8,6 @@ if [ -z "${SUPERLINK-}" ]; then # systemd and Docker read node.env themselves
     . ./node.env
     set +a
 fi
-if [ -d versions ]; then # updates: the last one that works, or is to be tried
-    chosen=$("${VENV:+$VENV/bin/}python" -m fl_app.field.versions .) && VENV=$chosen
-fi
 export PATH="${VENV:+$VENV/bin:}$PATH" # Flower's commands call each other by name
 export FLWR_HOME="$PWD/flower" XDG_STATE_HOME="$PWD/state" XDG_CACHE_HOME="$PWD/cache"
 export FL_APP_DATA="${FL_APP_DATA-$PWD/data}" FL_APP_KIT="$PWD"
