@@ -78,8 +78,7 @@ def csv(
     files = {"task.path": own.existing(path, "task.path", "file")}
     if test_path is not None:
         files["task.test_path"] = own.existing(test_path, "task.test_path", "file")
-    by = getattr(partition, "partition_by", None)
-    given = (target, inputs, client, ignore, categories, by)
+    given = (target, inputs, client, ignore, categories)
 
     def read() -> Arrays:
         # Imported here: it takes a second, and a filled cache does not need it.

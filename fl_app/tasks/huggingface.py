@@ -52,8 +52,7 @@ def huggingface(
     the data set. A target of lists of classes makes a label of each class.
 
     Args:
-        partition: distributes the training examples, unless `client` is given. `Flwr` may name a
-            column of the data in ``partition_by``.
+        partition: distributes the training examples, unless `client` is given.
         num_clients: N >= 1; None = all owners, or 50 where nobody owns anything.
         path: a folder that ``save_to_disk`` has written or that holds files of data, or a name on
             the hub; None = no data, only a schema.
@@ -89,8 +88,7 @@ def huggingface(
     known = read_schema(schema)
     folder = folder_of(path, "task.path")
     shape = known.input_shape if known else image_shape(size, channels)
-    by = getattr(partition, "partition_by", None)
-    given = (target, inputs, client, ignore, categories, by)
+    given = (target, inputs, client, ignore, categories)
 
     def read() -> Arrays:
         from fl_app.tasks.table import roles_of  # loads pandas
@@ -106,7 +104,7 @@ def huggingface(
             train = _part(parts[split], roles, known, shape, f"task.path={path}, {split}")
             test = None
             if tests is not None:
-                ownerless = replace(roles, client=None, partition_by=None)
+                ownerless = replace(roles, client=None)
                 test = _part(parts[tests], ownerless, known, shape, f"task.path={path}, {tests}")
         return own.encode(
             train,
@@ -226,7 +224,7 @@ def _part(
             "texts: the model takes one kind"
         )
     used = {*roles.target, *inputs, *(schema.targets if schema else ())}
-    used |= {name for name in (roles.client, roles.partition_by) if name}
+    used |= {roles.client} if roles.client else set()
     if not inputs:  # all columns may be some
         used |= {*data.column_names} - {*roles.ignore}
     names = [name for name in data.column_names if name in used and name not in images]

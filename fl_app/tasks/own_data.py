@@ -46,7 +46,6 @@ class Part:
             dimensions are images.
         targets: target columns, n rows.
         owners: whose each example is, n values; None = nobody's.
-        column: values by which a partition distributes the examples, n of them; None = none.
         left_out: rows that lack a value.
     """
 
@@ -54,7 +53,6 @@ class Part:
     inputs: "pd.DataFrame | NDArray[Any]"
     targets: "pd.DataFrame"
     owners: "pd.Series | None" = None
-    column: "pd.Series | None" = None
     left_out: int = 0
 
 
@@ -69,11 +67,10 @@ def part_of(
     from fl_app.tasks.table import completed  # loads pandas, which takes a second
 
     inputs, targets = roles.resolve(table, schema, where)
-    told = [name for name in (roles.client, roles.partition_by) if name]
+    told = [roles.client] if roles.client else []
     whole = completed(table, inputs, [*targets, *told], missing, where)
-    owners, column = (whole[name] if name else None for name in (roles.client, roles.partition_by))
-    left_out = len(table) - len(whole)
-    return Part(where, whole[inputs], whole[targets], owners, column, left_out)
+    owners = whole[roles.client] if roles.client else None
+    return Part(where, whole[inputs], whole[targets], owners, len(table) - len(whole))
 
 
 def encode(
@@ -147,9 +144,6 @@ def encode(
         arrays["test_targets"] = encode_targets(test.targets, kind, outputs, test.where)
     if owners is not None:
         arrays["owners"] = owners[~tested]
-    if train.column is not None:
-        column = train.column[~tested].to_numpy()
-        arrays["column"] = column if column.dtype.kind in "biuf" else column.astype(str)
     if left_out := train.left_out + (test.left_out if test else 0):
         arrays["left_out"] = np.array([left_out])
     return arrays
@@ -294,9 +288,7 @@ def own_task(
         targets=targets,
         test_inputs=torch.from_numpy(arrays["test_inputs"]) if tested else None,
         test_targets=torch.from_numpy(arrays["test_targets"]) if tested else None,
-        partition=make_partition(
-            partition, strata, num_clients, seed, owners, arrays.get("column")
-        ),
+        partition=make_partition(partition, strata, num_clients, seed, owners),
         prepare=prepare,
         augment=None if augment is None else AUGMENTATIONS[augment],
         source=source,

@@ -32,7 +32,6 @@ class Roles:
         ignore: columns that are no inputs.
         categories: input columns whose numbers are names.
         client: column that says whose a row is; None = nobody's.
-        partition_by: column by which a partition distributes the rows, whatever its other role.
     """
 
     target: tuple[str, ...]
@@ -40,7 +39,6 @@ class Roles:
     ignore: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     client: str | None = None
-    partition_by: str | None = None
 
     def texts(self, schema: Schema | None) -> set[str]:
         """Columns whose values are read as texts, so that 01 and 1 remain two names."""
@@ -85,7 +83,6 @@ class Roles:
             **told,
             "task.target": targets,
             "task.client": [self.client] if self.client else [],
-            "partition.partition_by": [self.partition_by] if self.partition_by else [],
             key: inputs,
         }
         for named, names in roles.items():
@@ -103,7 +100,6 @@ def roles_of(
     client: str | None,
     ignore: str | Sequence[str],
     categories: str | Sequence[str],
-    partition_by: str | None,
 ) -> Roles:
     """Roles from values of the configuration, where one name need not be a list."""
 
@@ -113,7 +109,7 @@ def roles_of(
         return tuple(map(str, several))
 
     own = None if inputs is None else names(inputs)
-    return Roles(names(target), own, names(ignore), names(categories), client, partition_by)
+    return Roles(names(target), own, names(ignore), names(categories), client)
 
 
 def completed(

@@ -2,7 +2,6 @@
 
 A partitioner maps labels, the number of clients and a random generator to one index array per
 client. It works on counts and index arrays alone, so 3,000 clients cost milliseconds.
-`fl_app.tasks.partition.flower.FromIndices` turns it into a partitioner of flwr-datasets.
 
 `Flwr` is any partitioner of flwr-datasets. Those of the same names differ from the ones here, which
 papers need:
@@ -17,12 +16,10 @@ papers need:
 from fl_app.tasks.partition.base import Indices, Partitioner, make_partition
 from fl_app.tasks.partition.dirichlet import Dirichlet
 from fl_app.tasks.partition.flwr import Flwr
-from fl_app.tasks.partition.iid import Iid, IidFraction
+from fl_app.tasks.partition.iid import Iid, IidFraction, Natural
 from fl_app.tasks.partition.label_quantity import LabelQuantity
-from fl_app.tasks.partition.natural import Natural
 from fl_app.tasks.partition.shards import Shards
 from fl_app.tasks.partition.slow_labels import SlowLabels
-from fl_app.tasks.partition.tenth_class import TenthClass
 
 # By name, with their own defaults.
 PARTITIONS: dict[str, type[Partitioner]] = {
@@ -32,7 +29,6 @@ PARTITIONS: dict[str, type[Partitioner]] = {
     "iid_fraction": IidFraction,
     "shards": Shards,
     "natural": Natural,
-    "tenth_class": TenthClass,
     "slow_labels": SlowLabels,
     "flwr": Flwr,
 }
@@ -49,6 +45,5 @@ __all__ = [
     "Partitioner",
     "Shards",
     "SlowLabels",
-    "TenthClass",
     "make_partition",
 ]

@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.errors import require, require_at_least, require_positive
-from fl_app.tasks.partition.base import Indices, capped, check_max_size, classes_of
+from fl_app.core.errors import require
+from fl_app.core.hyper import Bound, bounded, count, one_of, or_none
+from fl_app.tasks.partition.base import Bounded, Indices, by_class, capped
 from fl_app.tasks.partition.iid import Iid
 
 MAX_TRIES = 100
-MODES = ("by_class", "by_client")
+POSITIVE = Bound("a number above 0", lambda value: value > 0)  # the infinite one is, too
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(Bounded):
     """Label skew: a class's shares over the clients, or a client's mix of classes, are Dirichlet.
 
     ``mode="by_class"`` is that of NIID-Bench (Li et al. 2022, "Federated Learning on Non-IID Data
@@ -46,20 +47,17 @@ class Dirichlet:
         ValueError: a value is out of its bounds, or there are too few examples for `min_size`.
     """
 
-    alpha: float = 0.3
-    min_size: int = 10
+    alpha: float = bounded(0.3, POSITIVE, "shares could not be drawn")
+    min_size: int = bounded(10, count(), "a client could not train")
     balance: bool = True
-    mode: str = "by_class"
-    max_size: int | None = None
+    mode: str = bounded("by_class", one_of("by_class", "by_client"), "there is no other")
+    max_size: int | None = bounded(None, or_none(count()), "a client could not train")
 
     def __post_init__(self) -> None:
-        if self.alpha != math.inf:
-            require_positive("partition.alpha", self.alpha, "shares could not be drawn")
-        require_at_least("partition.min_size", self.min_size, 1, "a client could not train")
-        require(
-            self.mode in MODES, "partition.mode", self.mode, f"one of {', '.join(MODES)}", "unknown"
-        )
-        check_max_size(self.max_size, self.min_size)
+        super().__post_init__()
+        bound = f"at least partition.min_size={self.min_size}"
+        fits = self.max_size is None or self.max_size >= self.min_size
+        require(fits, "partition.max_size", self.max_size, bound, "no size could meet both")
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator
@@ -74,9 +72,8 @@ class Dirichlet:
         )
         if self.alpha == math.inf:
             return Iid(self.max_size)(labels, num_clients, rng)
-        classes = classes_of(labels, rng)
-        by = self._by_client if self.mode == "by_client" else self._by_class
-        return capped(by(classes, num_clients, rng), self.max_size, rng)
+        share = self._by_client if self.mode == "by_client" else self._by_class
+        return capped(share(by_class(labels, rng), num_clients, rng), self.max_size, rng)
 
     def _by_client(
         self, classes: list[Indices], num_clients: int, rng: np.random.Generator

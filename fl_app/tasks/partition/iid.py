@@ -1,15 +1,17 @@
-"""Random distribution of all examples, or of a part, with the rest by label."""
+"""Random distribution: of all examples, of a part with the rest by label, and by owner."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
-from fl_app.core.errors import require, require_at_least
-from fl_app.tasks.partition.base import Indices, capped, check_max_size, classes_of
+from fl_app.core.errors import require
+from fl_app.core.hyper import bounded, count, or_none, within
+from fl_app.tasks.partition.base import Bounded, Indices, by_class, by_owner, capped
 
 
 @dataclass(frozen=True)
-class Iid:
+class Iid(Bounded):
     """All examples are distributed at random; sizes are equal up to one.
 
     Args:
@@ -19,10 +21,7 @@ class Iid:
         ValueError: `max_size` is out of its bounds.
     """
 
-    max_size: int | None = None
-
-    def __post_init__(self) -> None:
-        check_max_size(self.max_size)
+    max_size: int | None = bounded(None, or_none(count()), "a client could not train")
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator
@@ -32,7 +31,7 @@ class Iid:
 
 
 @dataclass(frozen=True)
-class IidFraction:
+class IidFraction(Bounded):
     """EAFL's setting T1: a fraction of the examples is distributed at random, the rest by label.
 
     The rest is sorted by label and cut into blocks. Every example goes to one client. Sizes are
@@ -46,21 +45,8 @@ class IidFraction:
         ValueError: a value is out of its bounds, or the rest gives too few examples for a block.
     """
 
-    fraction: float = 0.04
-    blocks_per_client: int = 1
-
-    def __post_init__(self) -> None:
-        require_at_least("partition.fraction", self.fraction, 0, "it is a share of 1")
-        require(
-            self.fraction <= 1,
-            "partition.fraction",
-            self.fraction,
-            "at most 1",
-            "it is a share of 1, not a percentage",
-        )
-        require_at_least(
-            "partition.blocks_per_client", self.blocks_per_client, 1, "clients would get no block"
-        )
+    fraction: float = bounded(0.04, within("[0, 1]"), "it is a share of 1, not a percentage")
+    blocks_per_client: int = bounded(1, count(), "clients would get no block")
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator
@@ -76,7 +62,7 @@ class IidFraction:
             "examples that are not dealt out at random",
             "blocks would be empty",
         )
-        by_label = np.concatenate(classes_of(labels[rest], rng)) if rest.size else rest
+        by_label = np.concatenate(by_class(labels[rest], rng)) if rest.size else rest
         blocks = np.array_split(rest[by_label], num_blocks)
         owner = rng.permutation(num_blocks) % num_clients
         parts = np.array_split(dealt, num_clients)
@@ -84,3 +70,40 @@ class IidFraction:
             np.concatenate([part, *(blocks[b] for b in np.flatnonzero(owner == client_id))])
             for client_id, part in enumerate(parts)
         ]
+
+
+@dataclass(frozen=True)
+class Natural(Bounded):
+    """Each client holds all examples of one owner: a writer, speaker or user.
+
+    If there are fewer clients than owners, random owners take part, and the examples of the others
+    are not used. Clients are in the order of their owners' ids.
+
+    Args:
+        min_size: least number of examples of an owner that takes part, >= 1.
+
+    Attributes:
+        by_owner: whether the labels are owners' ids.
+
+    Raises:
+        ValueError: a value is out of its bounds, or there are more clients than owners.
+    """
+
+    by_owner: ClassVar[bool] = True
+
+    min_size: int = bounded(1, count(), "a client could not train")
+
+    def __call__(
+        self, labels: Indices, num_clients: int, rng: np.random.Generator
+    ) -> list[Indices]:
+        owned = by_owner(labels)
+        fit = np.flatnonzero([own.size >= self.min_size for own in owned])
+        require(
+            num_clients <= fit.size,
+            "num_clients",
+            num_clients,
+            f"at most {fit.size}, the owners of at least partition.min_size={self.min_size} "
+            "examples, or left out",
+            "a client is one of them",
+        )
+        return [owned[owner] for owner in np.sort(rng.choice(fit, num_clients, replace=False))]

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.errors import require, require_at_least
-from fl_app.tasks.partition.base import Indices, classes_of
+from fl_app.core.errors import require
+from fl_app.core.hyper import bounded, count
+from fl_app.tasks.partition.base import Bounded, Indices, by_class
 
 MAX_TRIES = 100
 
@@ -14,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class LabelQuantity:
+class LabelQuantity(Bounded):
     """Each client has `num_labels` random classes, in random shares of a random size.
 
     Algorithm 4 of Zhou et al. (WKAFL): D ~ U{min_size, ..., max_size}, and shares ~ U(0, 1),
@@ -34,26 +35,21 @@ class LabelQuantity:
         ValueError: a value is out of its bounds, or the classes cannot meet the counts.
     """
 
-    num_labels: int = 1
-    min_size: int = 10
+    num_labels: int = bounded(1, count(), "clients would have no data")
+    min_size: int = bounded(10, count(), "a client could not train")
     max_size: int = 49
     disjoint: bool = False
 
     def __post_init__(self) -> None:
-        require_at_least("partition.num_labels", self.num_labels, 1, "clients would have no data")
-        require_at_least("partition.min_size", self.min_size, 1, "a client could not train")
-        require(
-            self.max_size >= self.min_size,
-            "partition.max_size",
-            self.max_size,
-            f"at least partition.min_size={self.min_size}",
-            "no size could be drawn",
-        )
+        super().__post_init__()
+        bound = f"at least partition.min_size={self.min_size}"
+        fits = self.max_size >= self.min_size
+        require(fits, "partition.max_size", self.max_size, bound, "no size could be drawn")
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator
     ) -> list[Indices]:
-        pools = classes_of(labels, rng)
+        pools = by_class(labels, rng)
         require(
             self.num_labels <= len(pools),
             "partition.num_labels",

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fl_app.core.errors import require, require_at_least
-from fl_app.tasks.partition.base import Indices
+from fl_app.core.errors import require
+from fl_app.core.hyper import bounded, count
+from fl_app.tasks.partition.base import Bounded, Indices
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(Bounded):
     """Data are sorted by label and cut into shards; clients get unequal numbers of random shards.
 
     Overlap-FedAvg's partition. Every client starts with one shard. Then random clients get 1 to
@@ -28,11 +29,8 @@ class Shards:
         ValueError: a value is out of its bounds, or there are fewer shards than clients.
     """
 
-    shard_size: int = 100
+    shard_size: int = bounded(100, count(), "shards would be empty")
     contiguous: bool = False
-
-    def __post_init__(self) -> None:
-        require_at_least("partition.shard_size", self.shard_size, 1, "shards would be empty")
 
     def __call__(
         self, labels: Indices, num_clients: int, rng: np.random.Generator

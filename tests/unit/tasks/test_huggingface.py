@@ -99,31 +99,6 @@ def test_parts_of_a_set(tmp_path: Path) -> None:
             build(tmp_path / "set", inputs="age", **{key: "dev"})
 
 
-def test_a_partition_by_any_column(folder: Path) -> None:
-    for column, inputs, owned in [
-        ("city", ["age", "city"], [[0, 2, 3], [1]]),
-        ("user", ["age"], [[2, 3], [0, 1]]),
-        ("label", ["age"], [[1, 3], [0, 2]]),
-    ]:
-        by = Flwr("natural_id", partition_by=column)
-        task = build(folder, partition=by, inputs=inputs, num_clients=2)
-        assert sorted(own.tolist() for own in task.partition) == sorted(owned)
-        assert len(task.schema.columns) == len(inputs)
-    by = Flwr("continuous", partition_by="price", strictness=1.0)
-    task = build(folder, partition=by, inputs="age", ignore="price", num_clients=4)
-    assert [own.tolist() for own in task.partition] == [[0], [1], [2], [3]]
-    with pytest.raises(ValueError, match=r"partition.partition_by=town must be a column of task.p"):
-        build(folder, partition=Flwr("natural_id", partition_by="town"), inputs="age")
-
-
-def test_images_by_any_column(tmp_path: Path) -> None:
-    rows = {"label": [0, 1, 0, 1], "user": ["b", "a", "b", "a"]}
-    images([0, 200, 100, 50], **rows).save_to_disk(tmp_path / "set")
-    by = Flwr("natural_id", partition_by="user")
-    task = build(tmp_path / "set", size=4, partition=by, num_clients=2, test_share=0.5)
-    assert [own.size for own in task.partition] == [1, 1]
-
-
 def test_only_the_cache_keeps_a_copy_of_a_folder(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

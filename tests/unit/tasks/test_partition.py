@@ -1,0 +1,324 @@
+"""Partitions: complete, disjoint, decided by the seed, skewed as papers say, and unchanged."""
+
+import logging
+import math
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_app.devices import TwoSpeed
+from fl_app.tasks.partition import (
+    Dirichlet,
+    Flwr,
+    Iid,
+    IidFraction,
+    Indices,
+    LabelQuantity,
+    Natural,
+    Partitioner,
+    Shards,
+    SlowLabels,
+    make_partition,
+)
+
+LABELS = np.arange(1437) % 10  # about the digits' training set
+SORTED = np.repeat(np.arange(10), 1000)
+
+
+def deal(partitioner: Partitioner, labels: Indices = LABELS, n: int = 20, seed: int = 0) -> Any:
+    return make_partition(partitioner, labels, n, seed)
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "digest"),
+    [
+        (Iid(), 1_545_899_573),
+        (Dirichlet(), 3_317_126_549),
+        (Dirichlet(0.05, 30), 1_831_715_547),  # single examples move
+        (Dirichlet(balance=False), 389_129_489),
+        (Dirichlet(mode="by_client"), 1_512_369_423),
+        (Dirichlet(1e-4, 1), 2_172_643_006),  # shares underflow
+        (Dirichlet(1e-4, 1, mode="by_client"), 685_406_318),
+        (Dirichlet(math.inf), 1_545_899_573),
+        (IidFraction(), 3_881_075_056),
+        (IidFraction(0.3, 2), 2_909_653_765),
+        (Shards(10), 1_519_128_158),
+        (Shards(10, contiguous=True), 3_241_917_813),
+        (SlowLabels(), 3_369_533_509),
+        (SlowLabels(0.1, [9], others=True), 1_427_440_152),
+    ],
+    ids=str,
+)
+def test_everything_is_dealt_out_once_and_as_ever(partitioner: Partitioner, digest: int) -> None:
+    """Published runs name a seed: its partition stays what it was."""
+    parts = deal(partitioner)
+    assert sorted(np.concatenate(parts).tolist()) == list(range(1437))
+    assert all((np.diff(own) > 0).all() for own in parts)
+    assert min(own.size for own in parts) >= getattr(partitioner, "min_size", 1)
+    assert crc(parts) == digest
+    assert crc(deal(partitioner, seed=1)) != digest
+
+
+def crc(parts: list[Indices]) -> int:
+    return zlib.crc32(np.concatenate([*parts, [own.size for own in parts]]).tobytes())
+
+
+@pytest.mark.parametrize(
+    ("partitioner", "digest"),
+    [
+        (Iid(max_size=20), 1_496_546_816),
+        (Dirichlet(max_size=40), 12_542_475),
+        (LabelQuantity(), 2_126_211_677),
+        (LabelQuantity(3, 10, 30, disjoint=True), 1_767_199_131),
+        (LabelQuantity(10, 1, 1), 1_857_846_106),  # one example of ten classes is not none
+        (Natural(40), 4_043_506_072),
+    ],
+    ids=str,
+)
+def test_some_leave_examples_out(partitioner: Partitioner, digest: int) -> None:
+    owners = (np.arange(1437) * 7 % 31) ** 2 % 29
+    parts = make_partition(partitioner, LABELS, 10, 0, owners)
+    assert np.concatenate(parts).size < 1437
+    assert all(np.unique(own).size == own.size >= 1 for own in parts)
+    assert crc(parts) == digest
+
+
+# -- what the papers say ---------------------------------------------------------------------------
+
+
+def test_shares_of_a_class_are_dirichlet() -> None:
+    """Var of one client's share is m (1 - m) / (N alpha + 1) with mean m = 1/N, unless balanced."""
+    labels = np.repeat(np.arange(200), 1000)
+    parts = deal(Dirichlet(0.5, 1, balance=False), labels, 10)
+    shares = np.array([np.bincount(labels[own], minlength=200) for own in parts]) / 1000
+    assert shares.var() == pytest.approx(0.1 * 0.9 / (10 * 0.5 + 1), rel=0.1)
+
+
+def test_a_full_client_gets_nothing_of_the_classes_that_follow() -> None:
+    for own in deal(Dirichlet(0.3, 1), SORTED):
+        held = np.cumsum(np.bincount(SORTED[own], minlength=10))
+        full = int(np.argmax(held >= 500)) if held[-1] >= 500 else 9
+        assert held[full] == held[-1]
+
+
+def test_a_clients_mix_is_dirichlet_with_the_datas_shares_as_mean() -> None:
+    """q ~ Dir(alpha p) has variance p (1 - p) / (alpha + 1); m drawn examples add a little."""
+    alpha, labels = 2.0, np.repeat([0, 1, 1, 1], 10_000)
+    partitioner = Dirichlet(alpha, 1, mode="by_client")
+    runs = [deal(partitioner, labels, 400, seed)[:200] for seed in range(8)]
+    shares = np.array([np.mean(labels[own] == 0) for parts in runs for own in parts])
+    assert shares.mean() == pytest.approx(0.25, abs=0.02)
+    assert shares.var() == pytest.approx(0.25 * 0.75 * (1 + alpha / 100) / (alpha + 1), rel=0.1)
+    assert {own.size for own in deal(Dirichlet(mode="by_client"), LABELS, 50)} == {28, 29}
+
+
+def test_what_cannot_be_met_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        deal(Dirichlet(0.3, 10), n=50)
+        assert caplog.text == ""
+        deal(Dirichlet(0.05, 10), n=100)
+        deal(LabelQuantity(1, 1, 5), np.arange(500) % 100, 100)
+    assert "below min_size=10 in 100 tries" in caplog.text
+    assert "of 100 classes are with no client after 100 tries" in caplog.text
+
+
+def test_label_quantity_is_wkafls_algorithm_4() -> None:
+    """Sizes of one class are uniform on 10..49; E max(u, v) / (u + v) is log 2."""
+    labels = np.arange(2000) % 10
+    sizes = np.array([own.size for own in deal(LabelQuantity(), labels, 1000)])
+    assert (sizes.min(), sizes.max()) == (10, 49)
+    assert sizes.mean() == pytest.approx(29.5, abs=1.5)
+    parts = deal(LabelQuantity(2, 40, 40), labels, 300)
+    counts = np.array([np.sort(np.bincount(labels[own], minlength=10))[-2:] for own in parts])
+    assert set(counts.sum(axis=1)) <= {39, 40, 41}
+    assert counts.max(axis=1).mean() / 40 == pytest.approx(np.log(2), abs=0.02)
+    for seed in range(30):  # of 6 independent draws of 4 classes half have not all
+        few = np.arange(400) % 4
+        assert np.unique(few[np.concatenate(deal(LabelQuantity(), few, 6, seed))]).size == 4
+
+
+def test_the_rest_of_eafls_t1_is_cut_by_label() -> None:
+    parts = deal(IidFraction(0.0), np.arange(1000) % 10)
+    first = [int(own[0]) % 10 for own in parts]
+    assert [(np.unique(own % 10).size, own.size) for own in parts] == [(1, 50)] * 20
+    assert first != sorted(first)  # clients are not in the order of the labels
+    sizes = [own.size for own in deal(IidFraction(0.3, 3), n=7)]
+    assert max(sizes) - min(sizes) <= 4
+
+
+class Greedy:
+    """A generator that picks client 0 nine times out of ten, and always the most shards."""
+
+    draws = 0
+
+    def integers(self, low: int, high: int | None = None, endpoint: bool = False) -> int:
+        if high is not None:
+            assert endpoint
+            return high
+        self.draws += 1
+        return self.draws // 10 % low if self.draws % 10 == 0 else 0
+
+    def permutation(self, count: int) -> Indices:
+        return np.arange(count)
+
+
+def test_a_client_with_the_mean_and_half_of_all_shards_gets_no_more() -> None:
+    """Full at 60 of 100. Draws of rest // 4 + 3: client 0 has 1 + 25 + 19 + 14 + 11."""
+    sizes = [own.size // 100 for own in Shards(100)(SORTED, 10, Greedy())]  # type: ignore[arg-type]
+    assert sizes[:4] == [70, 9, 7, 5]
+    parts = deal(Shards(10, contiguous=True), np.zeros(500, np.int64), 6)
+    assert np.concatenate(parts).tolist() == list(range(500))  # pieces of a text
+
+
+def test_slow_clients_hold_their_own_labels() -> None:
+    parts = deal(SlowLabels(0.3, [2, 7]), SORTED)
+    seconds = TwoSpeed(num_clients=20, slow_share=0.3, slowdown=5.0).mean_seconds
+    slow = np.array(seconds) == 5.0
+    held = [set(SORTED[own].tolist()) for own in parts]
+    assert [labels <= {2, 7} for labels in held] == slow.tolist()
+    assert [labels.isdisjoint({2, 7}) for labels in held] == (~slow).tolist()
+    parts = deal(SlowLabels(0.3, [9], others=True), SORTED)
+    tenth = np.array([(SORTED[own] == 9).sum() for own in parts])
+    assert (tenth > 0).tolist() == slow.tolist()
+    assert np.ptp(tenth[slow]) <= 1
+    assert all((SORTED[own] != 9).any() for own in parts)
+
+
+def test_a_client_has_all_of_one_owner() -> None:
+    owners = np.array([5, 2, 2, 3, 3, 3])
+    parts = make_partition(Natural(2), owners, 2, 0, owners)
+    assert [own.tolist() for own in parts] == [[1, 2], [3, 4, 5]]
+
+
+# -- flwr-datasets ---------------------------------------------------------------------------------
+
+# With 4 clients, or as many as it decides.
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "continuous": {"strictness": 0.5},
+    "dirichlet": {"alpha": 1.0},
+    "distribution": {
+        "distribution_array": [[1.0, 1.0]] * 5,
+        "num_unique_labels_per_partition": 2,
+        "preassigned_num_samples_per_label": 1,
+    },
+    "exponential": {},
+    "grouped_natural_id": {"group_size": 2, "mode": "strict"},
+    "id_to_size_fnc": {"partition_id_to_size_fn": "builtins:abs"},
+    "iid": {},
+    "inner_dirichlet": {"alpha": [0.5] * 5, "partition_sizes": [20, 60, 60, 60]},
+    "linear": {},
+    "natural_id": {},
+    "pathological": {"num_classes_per_partition": 2, "class_assignment_mode": "deterministic"},
+    "shard": {"num_shards_per_partition": 2},
+    "size": {"partition_sizes": [20, 60, 60, 60]},
+    "square": {},
+}
+FIVE, OWNERS = np.arange(200) % 5, np.arange(200) % 8
+
+
+@pytest.mark.filterwarnings("ignore:Specifying null_placement")  # of datasets, when it sorts
+def test_every_partitioner_of_flwr_datasets_gives_each_example_to_one_client() -> None:
+    from flwr_datasets import partitioner as theirs
+
+    kinds = [kind for kind in theirs.__all__ if "Vertical" not in kind and kind != "Partitioner"]
+    assert len(kinds) == len(ARGUMENTS)
+    for name, arguments in ARGUMENTS.items():
+        flwr = Flwr(name, **arguments)
+        wanted = None if flwr.decides else 5 if name == "distribution" else 4
+        parts = make_partition(flwr, FIVE, wanted, 0, OWNERS)
+        assert sorted(np.concatenate(parts).tolist()) == list(range(200)), name
+        assert crc(parts) == crc(make_partition(flwr, FIVE, wanted, 0, OWNERS)), name
+
+
+def test_clients_are_those_of_a_federated_dataset(tmp_path: Path) -> None:
+    from datasets import Dataset
+    from flwr_datasets import FederatedDataset, partitioner
+
+    Dataset.from_dict({"place": range(200), "label": FIVE}).to_parquet(tmp_path / "a.parquet")
+    data = FederatedDataset(
+        dataset="parquet",
+        data_files=str(tmp_path / "a.parquet"),
+        cache_dir=str(tmp_path),
+        partitioners={"train": partitioner.DirichletPartitioner(4, "label", 0.9, 3, seed=7)},
+        seed=7,
+    )
+    parts = deal(Flwr("dirichlet", 7, alpha=0.9, min_partition_size=3), FIVE, 4)
+    for client_id, own in enumerate(parts):
+        assert own.tolist() == sorted(data.load_partition(client_id)["place"][:])
+    assert crc(deal(Flwr(), seed=1)) != crc(deal(Flwr()))
+    owned = make_partition(Flwr("natural_id"), FIVE, None, 0, OWNERS)
+    assert [own.tolist() for own in owned] == [list(range(i, 200, 8)) for i in range(8)]
+
+
+# -- refusals --------------------------------------------------------------------------------------
+
+
+def greedy(labels: Indices, num_clients: int, rng: np.random.Generator) -> list[Indices]:
+    return [np.arange(labels.size), *[np.array([], np.int64)] * (num_clients - 1)]
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: deal(Iid(), LABELS[:10], 11), "num_clients=11 must be at most 10, .*no data"),
+        (lambda: deal(Iid(), n=0), "num_clients=0 must be"),
+        (lambda: deal(greedy, n=8), r"7 of 8 clients .*clients 1, 2, 3, 4, 5, \.\.\.\)"),
+        (lambda: deal(Natural()), r"partition=Natural\(min_size=1\) needs the owner"),
+        (lambda: Natural(0), "partition.min_size=0"),
+        (
+            lambda: make_partition(Natural(2), np.arange(3), 2, 0, np.array([1, 1, 2])),
+            "num_clients=2 must be at most 1, the owners of at least",
+        ),
+        (lambda: Iid(0), "partition.max_size=0"),
+        (lambda: deal(Dirichlet(0.3, 80)), "min_size=80 must be at most 71 with 1437 training"),
+        (lambda: Dirichlet(0), "partition.alpha=0"),
+        (lambda: Dirichlet(math.nan), "partition.alpha=nan"),
+        (lambda: Dirichlet(min_size=0), "partition.min_size=0"),
+        (lambda: Dirichlet(max_size=9), "max_size=9 must be at least partition.min_size=10"),
+        (lambda: Dirichlet(mode="by_node"), "partition.mode=by_node must be by_class or by_client"),
+        (lambda: IidFraction(1.1), "partition.fraction=1.1"),
+        (lambda: IidFraction(0.04, 0), "partition.blocks_per_client=0"),
+        (lambda: deal(IidFraction(0.9), n=150), "blocks_per_client=1 must be at most 0 with"),
+        (lambda: LabelQuantity(0), "partition.num_labels=0"),
+        (lambda: LabelQuantity(1, 0), "partition.min_size=0"),
+        (lambda: LabelQuantity(1, 10, 9), "partition.max_size=9 must be at least"),
+        (lambda: deal(LabelQuantity(11)), "partition.num_labels=11 must be at most 10"),
+        (lambda: deal(LabelQuantity(1, 10, 144)), "partition.max_size=144 must be at most 143"),
+        (
+            lambda: deal(LabelQuantity(disjoint=True), n=300),
+            "partition.disjoint=True cannot be met: 300 clients",
+        ),
+        (lambda: Shards(0), "partition.shard_size=0"),
+        (lambda: deal(Shards(100)), "partition.shard_size=100 must be at most 71 with 1437"),
+        (lambda: SlowLabels(0), "slow_share=0 must be above 0"),
+        (lambda: SlowLabels(labels=[1, 1]), "partition.labels=.* must be classes, each once"),
+        (lambda: SlowLabels(alpha=0), "partition.alpha=0"),
+        (lambda: deal(SlowLabels(1.0)), "partition.slow_share=1.0 must be smaller"),
+        (lambda: deal(SlowLabels(labels=[11])), "labels=.* must be some but not all of the class"),
+        (lambda: deal(SlowLabels(labels=range(10))), "labels=.* must be some but not all"),
+        (
+            lambda: deal(SlowLabels(1.0, [9], others=True), n=144),
+            "partition.labels=.* classes of at least 144 examples",
+        ),
+        (lambda: Flwr("diri"), "partition.partitioner=diri must be one of continuous, dirichlet"),
+        (lambda: Flwr("vertical_even"), "partition.partitioner=vertical_even must be one of"),
+        (lambda: Flwr(alpha=1.0), r"flwr\(iid, alpha=1.0\) is .* takes no arguments.*alpha"),
+        (lambda: Flwr("dirichlet"), "DirichletPartitioner takes alpha.* missing .* 'alpha'"),
+        (lambda: Flwr("dirichlet", alpha=-1.0), r"flwr\(dirichlet, alpha=-1.0\) is refused"),
+        (
+            lambda: Flwr("id_to_size_fnc", partition_id_to_size_fn="math:none"),
+            "module 'math' has no attribute 'none'",
+        ),
+        (lambda: deal(Flwr("square"), FIVE, 40), "cannot distribute 200 .*not greater than 0"),
+        (
+            lambda: make_partition(Flwr("natural_id"), FIVE, 4, 0, OWNERS),
+            r"num_clients=4 must be 8, or left out, with partition=flwr\(natural",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_dealt_is_refused(make: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        make()
