@@ -11,39 +11,47 @@ from fl_app.tasks.partition import PARTITIONS
 
 CONF = Path(__file__).parents[3] / "conf"
 # A file without a target chooses values of another one, as pathological does of flwr.
-FILES = sorted(
-    path
+FILES = {
+    f"{path.parent.name}-{path.stem}": OmegaConf.to_container(OmegaConf.load(path))
     for group in ("task", "partition")
-    for path in (CONF / group).glob("*")
+    for path in sorted((CONF / group).glob("*"))
     if "_target_" in OmegaConf.load(path)
-)
+}
 SUPPLIED = {"partition", "num_clients", "seed"}  # by the factory
+CHOICES = {"partition-flwr", "partition-tenth_class"}  # theirs, or values of a class with others
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_keys_are_the_targets_keywords_and_defaults_agree(path: Path) -> None:
-    values = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(values, dict)
-    module, _, name = str(values.pop("_target_")).rpartition(".")
-    parameters = inspect.signature(getattr(importlib.import_module(module), name)).parameters
+@pytest.mark.parametrize("name", FILES.keys() - CHOICES)
+def test_keys_are_the_targets_keywords_and_defaults_agree(name: str) -> None:
+    values = dict(FILES[name])
+    module, _, target = values.pop("_target_").rpartition(".")
+    parameters = inspect.signature(getattr(importlib.import_module(module), target)).parameters
     assert values.keys() | SUPPLIED == parameters.keys() | SUPPLIED
-    required = {
-        str(key) for key in values if parameters[str(key)].default is inspect.Parameter.empty
-    }
+    required = {key for key in values if parameters[key].default is inspect.Parameter.empty}
     # What a file has to say, because its target serves several of them.
-    assert required == ({"data", "model", "scaling"} if name == "image_task" else set())
+    assert required == ({"data", "model", "scaling"} if target == "image_task" else set())
     for key in values.keys() - required - {"split"}:
-        default = parameters[str(key)].default
+        default = parameters[key].default
         assert values[key] == (list(default) if isinstance(default, tuple) else default)
 
 
 def test_partitions_have_the_same_names_in_python() -> None:
-    named = {
-        path.stem: OmegaConf.load(path)["_target_"]
-        for path in FILES
-        if path.parent.name == "partition"
-    }
+    named = {name: values["_target_"] for name, values in FILES.items() if name[:9] == "partition"}
+    assert named.pop("partition-tenth_class") == "fl_app.tasks.partition.SlowLabels"
     assert named == {
-        name: f"fl_app.tasks.partition.{partition.__name__}"
+        f"partition-{name}": f"fl_app.tasks.partition.{partition.__name__}"
         for name, partition in PARTITIONS.items()
     }
+
+
+def test_flwr_has_the_arguments_of_every_partitioner() -> None:
+    from flwr_datasets import partitioner as theirs
+
+    kinds = [getattr(theirs, kind) for kind in theirs.__all__ if "Vertical" not in kind]
+    takes = {key for kind in kinds for key in inspect.signature(kind).parameters}
+    values = dict(FILES["partition-flwr"])
+    assert (values.pop("_target_"), values.pop("partitioner")) == (
+        "fl_app.tasks.partition.Flwr",
+        "iid",
+    )
+    assert values == dict.fromkeys(takes - {"num_partitions", "partition_by"})

@@ -14,7 +14,7 @@ from PIL import Image
 from fl_app.tasks.huggingface import huggingface
 from fl_app.tasks.objective import Classification, MultiLabel, Regression
 from fl_app.tasks.own_task import OwnTask
-from fl_app.tasks.partition import Flwr, Iid
+from fl_app.tasks.partition import Iid
 
 ROWS = {
     "age": [20, 30, 40, 50],
