@@ -1,7 +1,7 @@
 """Search for the best setting of every cell of an experiment: ``python -m fl_app.search``.
 
-Every cell gets the same number of trials and the same budget of client updates or seconds. A trial
-is one setting, run with every seed. Settings come from a grid, then from Optuna's tree-structured
-Parzen estimator. Each cell has a study of its own, whose trials follow one another. So a study does
-not depend on how many runs go on at a time, nor on interruptions.
+Optuna chooses and remembers: a study for each cell in one journal, its tree-structured Parzen
+estimator and its median pruner. This package adds what a fair comparison needs: the same number of
+trials and the same budget for every cell, fresh seeds for the runs that are compared, and paired
+intervals (`fl_app.search.benchmark`).
 """

@@ -1,44 +1,43 @@
 """Carries out a search: trials of every cell, then their best settings on fresh seeds."""
 
-import hashlib
+import glob
 import json
-from collections import deque
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
+import shlex
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import hydra
+import pandas as pd
+from omegaconf import DictConfig, OmegaConf
 
-from fl_app.cli import CONF, compose
-from fl_app.core.errors import Interrupted, require
-from fl_app.core.files import (
-    atomic_write,
-    disk_errors_as_run_errors,
-    open_log,
-    require_writable,
+from fl_app.cli import CONF, compose, nearest
+from fl_app.core.errors import Diverged, Interrupted, RunError, Stalled, require
+from fl_app.core.files import atomic_write, disk_errors_as_run_errors, open_log, require_writable
+from fl_app.runner.jobs import Plan
+from fl_app.runner.run import run_cells
+from fl_app.runner.validate import checked_cells
+from fl_app.search.settings import BEST, Settings
+from fl_app.search.space import Space, at_end, grid, override, parse
+from fl_app.search.study import CellStudy, open_journal
+
+JOURNAL, SETTINGS, LOCK, TRIALS = "study.jsonl", "search.json", "search.lock", "trials.csv"
+MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")  # when a search goes on
+ATTRS = ("number", "state", "value", "params", "user_attrs")  # columns of trials.csv
+ENDED = ("updates", "seconds", "num_versions")  # why a run ends that was not disturbed
+HEAVY = ("events.jsonl", "model.npz", "checkpoints")  # files of a run that nobody reads after it
+# The search sets these keys, or trials would have other lengths.
+OWN = (
+    *("seed", "max_updates", "max_seconds", "num_versions", "target_accuracy", "experiment"),
+    *("resume", "overwrite", "checkpoint_final", "checkpoint_every"),
 )
-from fl_app.record.progress import Board
-from fl_app.runner import earlier, signals
-from fl_app.runner.jobs import Job, carry_out
-from fl_app.search import results
-from fl_app.search.cell import SearchedCell, refuse_failure
-from fl_app.search.cells import cells_to_search
-from fl_app.search.judging import judge, remove_outdated
-from fl_app.search.settings import Settings
-from fl_app.search.sources import sources
-from fl_app.search.study import open_journal
-
-JOURNAL, SETTINGS, LOCK = "study.jsonl", "search.json", "search.lock"
-# What may differ when a search goes on.
-MAY_CHANGE = ("parallel", "folder", "trials", "test_seeds")
-AGAIN = "the same command with resume=auto goes on"
-PATIENCE = 30.0  # seconds from Ctrl-C until what is between two runs is given up
+REFUSED = ("seed", "experiment.seeds", "experiment.tuned", "experiment.parallel", "overwrite")
 
 
 def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
-    """Search, and write ``trials.csv``, ``best.yaml`` and ``search.html`` into a folder.
+    """Search, write ``trials.csv`` and ``best.yaml``, and judge the best settings.
 
     Args:
         settings: of the search.
@@ -48,169 +47,278 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
 
     Raises:
         ValueError: a key is refused before anything runs; or a trial's values are, or
-            `num_versions` ended a run early, or runs have no score, after other runs.
+            `num_versions` ended a run early, after other runs.
         RunError: a run on fresh seeds failed, or a trial did for another reason than its setting,
             such as a killed process; the same search goes on with ``resume=auto``.
         Interrupted: Ctrl-C; the same search goes on with ``resume=auto``.
     """
-    config = compose(words)
+    compose(words)  # which explains a mistyped key
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cells = cells_to_search(settings, config, words, folder)
-        with ExitStack() as stack:
-            stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
-            with require_writable(folder):
-                folder.mkdir(parents=True, exist_ok=True)
-                stack.enter_context(open_log(folder / LOCK, None))
-                _enter(settings, words, cells, folder, resume)
-            storage = open_journal(folder / JOURNAL)
-            for cell in cells:
-                cell.open(storage)
-            most = max(cell.ended for cell in cells)
-            require(
-                most <= settings.trials,
-                "search.trials",
-                settings.trials,
-                f"at least {most}, which a cell has had",
-                "cells would be compared after different numbers of trials",
-            )
-            if note := _too_few(cells, settings):
-                print(note)
-            try:
-                interrupted = _try_all(cells, settings)
-            finally:  # also of a search that a refused value ends for good
-                found = [cell.found() for cell in cells]
-                results.write(found, settings, folder)
-            remove_outdated(folder / "test", found)
-            if interrupted:
-                raise Interrupted(f"interrupted; what was tried so far lies in {folder}")
-            results.tell(found, folder)
-            if settings.test_seeds:
-                judge(found, settings, words, folder)
+        own = [*words, "experiment.seeds=null"]
+        own += [] if settings.updates is None else [f"max_updates={settings.updates}"]
+        cells = cells_of(words, own)
+        budget = budget_of(settings, cells)
+        spaces = {name: space_of(settings, name, cell) for name, cell in cells.items()}
+        with disk_errors_as_run_errors(folder), require_writable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            with open_log(folder / LOCK, None):
+                _enter(settings, words, folder, resume)
+                journal = open_journal(folder / JOURNAL)
+                studies = []
+                for name, space in spaces.items():
+                    configured = {key: OmegaConf.select(cells[name], key) for key in space}
+                    first = grid(space, settings.grid, configured) if settings.grid else []
+                    study = CellStudy(journal, name, space, first, settings.trials, settings.seed)
+                    studies.append(study)
+                begun = _Search(studies, settings, own, folder, *budget)
+                try:
+                    for number in range(settings.trials):
+                        begun.try_each(number)
+                finally:
+                    begun.write()
+                begun.judge()
 
 
-def digests(cell: SearchedCell) -> dict[str, str]:
-    """Of what is tried in a cell, by parts.
+def cells_of(words: Sequence[str], own: Sequence[str]) -> dict[str, DictConfig]:
+    """The cells of the experiment, before a trial's values.
 
-    The configuration may come from a file, which no word tells.
+    Args:
+        words: the user's.
+        own: these, and the search's.
+
+    Raises:
+        ValueError: there is no experiment, or a word is refused.
     """
-    config = earlier.settings(cell.config), earlier.limits(cell.config)
-    parts = {"space": cell.space, "budget": cell.budget, "configuration": config}
-    parts |= {f"code ({module})": code for module, code in sources(cell.config).items()}
-    return {part: hashlib.sha256(repr(told).encode()).hexdigest() for part, told in parts.items()}
+    for word in words:
+        key = word.lstrip("+").partition("=")[0]
+        told = "left out: there are search.seeds and search.parallel"
+        require(key not in REFUSED, key, "...", told, "the search has values of its own")
+    config = hydra.compose("config", overrides=list(own))
+    told = "the name of an experiment, such as experiment=quickstart"
+    some = bool(config.experiment.cells)
+    require(some, "experiment", "null", told, "there are no cells to search")
+    for name in config.experiment.spaces:
+        known = name.partition("@")[0] in config.experiment.cells
+        require(known, f"experiment.spaces.{name}", "...", "of a cell", "it would have no effect")
+    return checked_cells(config, own)
 
 
-def _enter(
-    settings: Settings,
-    words: Sequence[str],
-    cells: Sequence[SearchedCell],
-    folder: Path,
-    resume: bool,
-) -> None:
-    """Write what the search was given; refuse to go on with a different search."""
-    own = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
-    are = {cell.name: digests(cell) for cell in cells}
-    now = {"search": own, "words": list(words)}
+def budget_of(settings: Settings, cells: Mapping[str, DictConfig]) -> tuple[str, float]:
+    """Which limit ends the runs of all cells, and its value.
+
+    Raises:
+        ValueError: the cells have different ones, or a rung is none.
+    """
+    keys = ["max_updates" if cell.max_updates else "max_seconds" for cell in cells.values()]
+    budgets = {(key, cell[key]) for key, cell in zip(keys, cells.values(), strict=True)}
+    key, limit = next(iter(budgets))
+    require(
+        len(budgets) == 1 and limit is not None,
+        "search.updates",
+        settings.updates,
+        "given, unless all cells have the same max_updates, or the same max_seconds",
+        "cells would be compared that learn for different times",
+    )
+    below = all(rung < limit and (key == "max_seconds" or rung % 1 == 0) for rung in settings.rungs)
+    told = f"client updates or seconds below {key}={limit}"
+    require(below, "search.rungs", settings.rungs, told, "a trial would have ended before")
+    ends = all(cell.target_accuracy is None for cell in cells.values())
+    require(ends, "target_accuracy", "...", "null", "the best trials would end before the others")
+    return key, limit
+
+
+def space_of(settings: Settings, name: str, cell: DictConfig) -> Space:
+    """What is tried in a cell.
+
+    Raises:
+        ValueError: nothing, or a key that the cell lacks or the search sets.
+    """
+    words = shlex.split(settings.space)
+    if not words:
+        words = list(cell.experiment.space)
+        for each in dict.fromkeys((name.partition("@")[0], name)):
+            words += cell.experiment.spaces.get(each) or []
+    space = parse(words)
+    require(bool(space), "search.space", "''", f"given for cell {name}", "there is nothing to try")
+    plain = pd.json_normalize(OmegaConf.to_container(cell)).columns
+    for key in space:
+        if key not in plain:
+            raise ValueError(
+                f"search.space: unknown key {key!r} of cell {name}{nearest(key, plain)}"
+            )
+        free = key.partition(".")[0] not in OWN
+        told = f"none of {', '.join(OWN)}"
+        require(free, "search.space", key, told, "the search sets it, or compares by it")
+    return space
+
+
+def _enter(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
+    """Write what the search was given; refuse to go on with another one."""
+    given = {key: value for key, value in asdict(settings).items() if key not in MAY_CHANGE}
+    now = {"search": given, "words": list(words)}
     path = folder / SETTINGS
     if path.exists():
-        require(
-            resume,
-            "search.folder",
-            folder,
-            "a new folder, or one to go on with by resume=auto",
-            "it holds a search",
-        )
-        before = json.loads(path.read_text())
-        were = before.pop("cells", are)
-        if before != now:
-            differ = [f"search.{k}" for k in own if before["search"].get(k) != own[k]]
-            differ += sorted({*before["words"]} ^ {*words}) or ["their order"] * (not differ)
-            raise ValueError(
-                f"resume=auto: {folder} holds a search with other words "
-                f"({', '.join(differ)}): give another folder"
-            )
-        changed = [name for name in are.keys() | were.keys() if were.get(name) != are.get(name)]
-        if changed:
-            raise ValueError(
-                f"resume=auto: {_difference(were, are, min(changed))} has changed since {folder} "
-                "was begun, so its trials cannot be compared: give another folder"
-            )
-        return
-    require(
-        not any(folder.glob("events.jsonl")) and not any(folder.glob("*/events.jsonl")),
-        "search.folder",
-        folder,
-        "a new folder",
-        "it holds runs, and the search's files would lie among theirs",
-    )
+        told = "a new folder, or one to go on with by resume=auto"
+        require(resume, "search.folder", folder, told, "it holds a search")
+        same = json.loads(path.read_text()) == now
+        told = f"the folder of a search with the same words and keys, which are in {path}"
+        require(same, "search.folder", folder, told, "trials could not be compared")
     with atomic_write(path) as file:
-        file.write(json.dumps({**now, "cells": are}, indent=2).encode())
+        file.write(json.dumps(now, indent=2).encode())
 
 
-def _difference(were: Mapping[str, Any], are: Mapping[str, Any], name: str) -> str:
-    """What differs of a cell, in words."""
-    before, now = were.get(name), are.get(name)
-    if isinstance(before, dict) and isinstance(now, dict):
-        parts = [part for part in before | now if before.get(part) != now.get(part)]
-        return f"{', '.join(parts)} of {name}"
-    return f"cell {name}"
+@dataclass
+class _Search:
+    """What a search consists of.
+
+    Attributes:
+        studies: of the cells.
+        settings: the keys ``search.*``.
+        words: overrides of all runs.
+        folder: for all files.
+        key: of the limit that ends every run.
+        limit: its value.
+    """
+
+    studies: Sequence[CellStudy]
+    settings: Settings
+    words: Sequence[str]
+    folder: Path
+    key: str
+    limit: float
+
+    def try_each(self, number: int) -> None:
+        """Carry out one trial of every cell, from rung to rung."""
+        ends = [*self.settings.rungs, self.limit]
+        going = [study for study in self.studies if study.begin(number)]
+        runs = self.folder / "runs" / str(number)
+        more = ["tracker=null", f"checkpoint_final={str(len(ends) > 1).lower()}"]
+        plans = {
+            each.name: self._plans(each, each.words, self.settings.seeds, more) for each in going
+        }
+        for rung, end in enumerate(ends):
+            due = [study for study in going if rung not in study.reported]
+            summaries = self._run([plans[study.name] for study in due], runs, end)
+            for study in due:
+                own = {seed: summaries[f"{study.name}-seed{seed}"] for seed in self.settings.seeds}
+                scores = {seed: score_of(each, self.settings.measure) for seed, each in own.items()}
+                known = {seed: score for seed, score in scores.items() if score is not None}
+                if len(known) == len(own):
+                    study.report(rung, known)
+                else:
+                    seed = next(iter({*own} - {*known}))
+                    study.fail(f"seed {seed}: {own[seed]['stopped']}")
+                    going.remove(study)
+            going = [study for study in going if study.goes_on(rung, len(ends) - 1)]
+        for path in (path for name in HEAVY for path in runs.glob(f"*/{name}")):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        best = [f"{study.name} {study.best.value:.4g}" for study in self.studies if study.best]
+        print(
+            f"trial {number + 1} of {self.settings.trials}; best so far: {', '.join(best) or '-'}"
+        )
+
+    def _plans(
+        self, study: CellStudy, values: Sequence[str], seeds: Iterable[int], more: Sequence[str]
+    ) -> dict[str, Plan]:
+        """The runs of a cell with some values, one per seed, by the names of their folders."""
+        words = [*self.words, *more, f"experiment.only=['{study.name}']", "resume=auto"]
+        # Not with the values: the cell may have keys that the experiment's own algorithm lacks.
+        config = hydra.compose("config", overrides=words)
+        plans = {}
+        for seed in seeds:
+            own = [*words, *values, f"seed={seed}"]
+            try:
+                (cell,) = checked_cells(config, own).values()
+            except ValueError as error:
+                raise ValueError(f"{study.name}: {error}") from None
+            plans[f"{study.name}-seed{seed}"] = Plan(cell, own)
+        return plans
+
+    def _run(
+        self, plans: Sequence[Mapping[str, Plan]], folder: Path, end: float
+    ) -> dict[str, dict[str, Any]]:
+        """The summaries of runs, each of the same length, or with an error of its setting.
+
+        Raises:
+            ValueError: a configuration is refused, or `num_versions` ended a run early.
+            RunError: a run failed, and not because of its setting.
+            Interrupted: Ctrl-C.
+        """
+        every = {name: plan for own in plans for name, plan in own.items()}
+        if not every:
+            return {}
+        for plan in every.values():
+            plan.config[self.key] = int(end) if self.key == "max_updates" else end
+        ran = run_cells(
+            every, folder, None, parallel=self.settings.parallel, show=False, figures=False
+        )
+        if ran.interrupted:
+            raise Interrupted(f"interrupted; what was tried so far lies in {self.folder}")
+        for name, problem in ran.problems.items():
+            if not isinstance(problem, Diverged | Stalled):
+                raise RunError(f"{name}: {type(problem).__name__}: {problem}")
+        unit = "client_updates" if self.key == "max_updates" else "virtual_seconds"
+        for name, summary in ran.summaries.items():
+            require(
+                summary[unit] >= end or summary["stopped"] != "num_versions",
+                "num_versions",
+                summary["num_versions"],
+                f"larger, for {name}: it ended the run before {self.key}={end}",
+                "cells would be compared that learn for different times",
+            )
+        return ran.summaries
+
+    def write(self) -> None:
+        """Write all trials, and the best setting of every cell as overrides."""
+        tables = [
+            study.study.trials_dataframe(ATTRS).assign(cell=study.name) for study in self.studies
+        ]
+        table = pd.concat([each for each in tables if len(each)] or tables)
+        with atomic_write(self.folder / TRIALS) as file:
+            file.write(table.set_index(["cell", "number"]).to_csv().encode())
+        cells = {study.name: study.setting or None for study in self.studies}
+        best = OmegaConf.create({"seeds": self.settings.seeds, "cells": cells})
+        with atomic_write(self.folder / BEST) as file:
+            file.write(OmegaConf.to_yaml(best).encode())
+
+    def judge(self) -> None:
+        """Print the best settings, and run them on fresh seeds with the usual report."""
+        for study in self.studies:
+            best, ends = study.best, ""
+            if best is not None:
+                at = [key for key in study.space if at_end(study.space[key], best.params[key])]
+                ends = f"  (at an end of its range: {', '.join(at)})" if at else ""
+            print(f"{study.name}: {' '.join(study.setting) or 'no trial was completed'}{ends}")
+        print(f"Trials and best settings: {self.folder}")
+        folder, plans = self.folder / "test", []
+        for study in self.studies:
+            if study.setting:
+                own = self._plans(
+                    study, study.setting, self.settings.test_seeds, ["checkpoint_final=false"]
+                )
+                plans.append(own)
+                _remove_others(folder, study)
+        if self._run(plans, folder, self.limit):
+            print(f"The best settings on fresh seeds: {folder}")
 
 
-def _try_all(cells: Sequence[SearchedCell], settings: Settings) -> bool:
-    """Carry out all trials; return whether Ctrl-C ended them."""
-    jobs: deque[Job] = deque()
-    by_name = {}
-    board, interrupted, compared = Board(), False, False
-
-    def stop() -> None:  # between two runs; a run has a handler of its own
-        nonlocal interrupted
-        interrupted = signals.noted = True  # a run that is being prepared ends at its beginning
-        jobs.clear()
-
-    try:
-        with signals.interruptible(stop, PATIENCE):
-            for cell in cells:
-                for job in cell.todo():
-                    by_name[job.name] = cell
-                    jobs.append(job)
-                if interrupted:
-                    return True
-            for job, ended in carry_out(jobs, settings.parallel, show=False):
-                if ended.interrupted:
-                    interrupted = True
-                    refuse_failure(job, ended)
-                    continue  # the others save a checkpoint
-                cell = by_name.pop(job.name)
-                for follower in cell.take(job, ended):
-                    by_name[follower.name] = cell
-                    jobs.append(follower)
-                if interrupted:
-                    jobs.clear()
-                board.show("search", _share(cells), _status(cells))
-                if not compared and all(cell.study.best for cell in cells):
-                    compared = True
-                    if note := results.unequal([cell.found() for cell in cells], settings):
-                        board.end("search", note)
-    finally:
-        signals.noted = False
-        board.close()
-    return interrupted
+def _remove_others(folder: Path, study: CellStudy) -> None:
+    """Remove judged runs of settings that were the best before, so that no mean has both."""
+    for path in folder.glob(f"{glob.escape(study.name)}-seed*/config.yaml"):
+        before = OmegaConf.load(path)
+        if [override(key, OmegaConf.select(before, key)) for key in study.space] != study.setting:
+            print(f"{path.parent} is removed: its setting is no longer the best one")
+            shutil.rmtree(path.parent)
 
 
-def _too_few(cells: Sequence[SearchedCell], settings: Settings) -> str:
-    """A note where not all values of the grid are tried; "" where they are."""
-    most = max(cell.grid_size for cell in cells)
-    if settings.trials >= most:
-        return ""
-    return (
-        f"note: search.trials={settings.trials} tries the first of the grid's {most} values only: "
-        f"give at least {most} trials, or search.grid={settings.trials}"
-    )
+def score_of(summary: Mapping[str, Any], measure: str) -> float | None:
+    """The score of a run, the higher the better; None if it failed.
 
-
-def _share(cells: Sequence[SearchedCell]) -> float:
-    return sum(cell.ended for cell in cells) / sum(cell.settings.trials for cell in cells)
-
-
-def _status(cells: Sequence[SearchedCell]) -> str:
-    ended, total = sum(c.ended for c in cells), sum(c.settings.trials for c in cells)
-    return f"{ended}/{total} trials of {len(cells)} cells"
+    Args:
+        summary: ``summary.json``.
+        measure: beginning of the key, such as "last10".
+    """
+    value = summary.get(f"{measure}_{summary.get('score')}")
+    if value is None or summary["stopped"] not in ENDED:
+        return None
+    return float(value if summary["higher_is_better"] else -value)
