@@ -21,7 +21,7 @@ SUPPLIED = {"partition", "num_clients", "seed"}  # by the factory
 CHOICES = {"partition-flwr", "partition-tenth_class"}  # theirs, or values of a class with others
 
 
-@pytest.mark.parametrize("name", FILES.keys() - CHOICES)
+@pytest.mark.parametrize("name", sorted(FILES.keys() - CHOICES))
 def test_keys_are_the_targets_keywords_and_defaults_agree(name: str) -> None:
     values = dict(FILES[name])
     module, _, target = values.pop("_target_").rpartition(".")
