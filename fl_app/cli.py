@@ -15,6 +15,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
+from fl_app import targets
 from fl_app.tasks.options import DECIDING, USUAL_CLIENTS
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -150,7 +151,11 @@ def _options_with(key: str) -> str:
     found: dict[str, list[str]] = {}
     for path in sorted(CONF.glob("*/**/*.yaml")):
         group = path.parent.relative_to(CONF).as_posix()
-        for full in _dotted(OmegaConf.to_container(OmegaConf.load(path)), group.replace("/", ".")):
+        node: Any = OmegaConf.to_container(OmegaConf.load(path))
+        names = _dotted(node, group.replace("/", "."))
+        for place, target in targets.named(node.get("defaults") or ()):
+            names += [f"{group.replace('/', '.')}.{place}{each}" for each in targets.keys(target)]
+        for full in dict.fromkeys(names):
             if f".{full}".endswith(f".{key}") and not full.startswith("experiment."):
                 found.setdefault(f"{full} is a key of {group}=", []).append(path.stem)
     return "; ".join(start + ", ".join(names) for start, names in found.items())

@@ -1,15 +1,19 @@
-"""``--help``: prints the comments of the files in ``conf/`` as help on groups and keys."""
+"""``--help``: what the files in ``conf/`` and the targets that they name say of groups and keys."""
 
 import ast
+import json
 import re
 import shutil
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
 
+import yaml
+
 from fl_app.cli import CONF, groups, nearest
+from fl_app.targets import explained, keys, named
 
 USAGE = """\
 Asynchronous federated learning on Flower: many unequal clients, several algorithms, one clock.
@@ -71,7 +75,20 @@ def _on(word: str) -> str:
         return f"{group}=\n\n{_indented(_table(purposes))}"
     if option not in known:
         raise ValueError(f"--help {word}: {group} has no such option{nearest(option, known)}")
-    return f"{word}\n\n{_indented((CONF / group / f'{option}.yaml').read_text().splitlines())}"
+    text = (CONF / group / f"{option}.yaml").read_text()
+    if group == "experiment":  # its keys are those of every run
+        return f"{word}\n\n{_indented(text.splitlines())}"
+    lines = [heading(text), *(f"Builds on {each}" for each in chosen(group, text))]
+    table = {
+        f"{package(group)}.{key}={value}": told.replace("`", "")
+        for key, (value, told) in rows(text).items()
+    }
+    return f"{word}\n\n{_indented([*lines, *(['', *_table(table)] if table else [])])}"
+
+
+def package(group: str) -> str:
+    """Where a group's keys lie; algorithm/lr_schedule is one of the strategy's."""
+    return group.replace("/", ".").replace("algorithm.lr_", "algorithm.strategy.lr_")
 
 
 def options(group: str) -> list[str]:
@@ -83,12 +100,74 @@ def purpose(path: Path) -> str:
     """Return an option's purpose: the first sentence of an algorithm's module, or of the file."""
     text = path.read_text()
     if path.parent == CONF / "algorithm":
-        target = re.search(r"_target_: fl_app\.(algorithms\.\w+)", text)
+        target = re.search(r"/target@strategy: fl_app\.(algorithms\.\w+)", text)
         if target:
             return _docstring(Path(__file__).parent / target[1].replace(".", "/"))
-    comment = re.search(r"(?:^# (?!@package|python -m).+\n)+", text, re.MULTILINE)
-    words = " ".join(comment[0].replace("\n# ", " ").split()).removeprefix("# ") if comment else ""
+    words = " ".join(heading(text).split())
     return re.split(r"(?<!et al)\. ", words)[0].rstrip(".")
+
+
+def heading(text: str) -> str:
+    """The comment at the top of a file of options."""
+    comment = re.search(r"(?:^# (?!@package|python -m).+\n|^#\n)+", text, re.MULTILINE)
+    return re.sub(r"^# ?", "", comment[0], flags=re.MULTILINE).rstrip() if comment else ""
+
+
+def chosen(group: str, text: str) -> Iterator[str]:
+    """What the ``defaults`` of a file of options choose, as a user would write it."""
+    prefix = f"{group}/" if group else ""
+    for entry in (yaml.safe_load(text) or {}).get("defaults", []):
+        if isinstance(entry, str):
+            if entry != "_self_":
+                yield f"{group}={entry}"
+            continue
+        ((word, option),) = entry.items()
+        if option is not None and not word.startswith(("override ", "/target@")):
+            yield f"{prefix}{word.partition('@')[0]}={option}"
+
+
+def rows(text: str) -> dict[str, tuple[str, str]]:
+    """Default and meaning of every key of a file of options, and of the targets that it names.
+
+    The meaning is the comment behind a key, or above it, or what the target's docstring says.
+    """
+    found: dict[str, tuple[str, str]] = {}
+    told: dict[str, str] = {}
+    for place, target in named((yaml.safe_load(text) or {}).get("defaults", [])):
+        told |= {f"{place}{key}": words for key, words in explained(target).items()}
+        for key, value in keys(target).items():
+            shown = value if isinstance(value, str) else json.dumps(value)
+            found[f"{place}{key}"] = (shown, told.get(f"{place}{key}", ""))
+    node = yaml.compose(text)
+    for key, shown, comment in _own_rows(node, text) if node else ():
+        found[key] = (shown, comment or told.get(key, ""))
+    return found
+
+
+def _own_rows(
+    mapping: yaml.MappingNode, text: str, prefix: str = ""
+) -> Iterator[tuple[str, str, str]]:
+    for key, value in mapping.value:
+        if not prefix and key.value in ("defaults", "hydra", "name"):
+            continue
+        name, comment = prefix + key.value, _comment(text, key.start_mark.line)
+        if isinstance(value, yaml.MappingNode) and value.value:
+            if comment:
+                yield f"{name}.*", "", comment
+            yield from _own_rows(value, text, f"{name}.")
+        else:
+            yield name, text[value.start_mark.index : value.end_mark.index], comment
+
+
+def _comment(text: str, line: int) -> str:
+    """Behind a key, or above it, but for the one at the top of the file, which is about it all."""
+    lines = text.splitlines()
+    if behind := re.search(r"\s# (.*)$", lines[line]):
+        return behind[1]
+    above = line
+    while above > 0 and lines[above - 1].lstrip().startswith("# "):
+        above -= 1
+    return " ".join(words.strip(" #") for words in lines[above:line]) if above > 0 else ""
 
 
 def _docstring(module: Path) -> str:

@@ -17,7 +17,7 @@ ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
 NAMES = sorted(
     path.stem
     for path in (CONF / "algorithm").glob("*.yaml")
-    if "algorithms" in path.read_text().partition("_target_: ")[2].partition("\n")[0]
+    if "/target@strategy: fl_app.algorithms." in path.read_text()
 )
 
 # Their clients do what the clients of others do: only their servers are new. So what is shown of

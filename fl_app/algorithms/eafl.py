@@ -41,10 +41,9 @@ from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
-from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
+from fl_app.core.extras import require_installed
 from fl_app.core.hyper import POSITIVE, bounded, count, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import polynomial
@@ -107,6 +106,7 @@ class EAFL(AsyncStrategy):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_installed("sklearn")
         self.schedule = ClusteredQuorum(  # type: ignore[misc]  # with this class's keywords
             self.num_clusters,
             self.participation,
@@ -171,6 +171,10 @@ def k_means(gradients: Sequence[Vector], num_clusters: int, seed: int) -> NDArra
         Labels ``(M,)``, numbered by falling size. There are fewer than `num_clusters` if there are
         fewer different directions.
     """
+    # Seconds, which checks of a configuration do not need. Before the limit, or it would not hold.
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
     with (
         threadpool_limits(1),
         warnings.catch_warnings(),

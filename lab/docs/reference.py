@@ -1,4 +1,4 @@
-"""Writes docs/reference.md: every group, option, key and default, explained by conf/'s comments.
+"""Writes docs/reference.md: every group, option, key and default, and what it is.
 
     python -m lab.docs.reference
 
@@ -6,14 +6,10 @@
 """
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from fl_app.cli import CONF, groups
-from fl_app.help import options, purpose
+from fl_app.help import chosen, heading, options, package, purpose, rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 LINKS = {
@@ -30,13 +26,13 @@ LINKS = {
 INTRODUCTION = """\
 # Reference
 
-Written by `make reference` from the files in `conf/`. Edit the comments there, not this page.
+Written by `make reference` from the files in `conf/`, and the docstrings of the classes that they
+name. Edit these, not this page.
 
 - `python -m fl_app KEY=VALUE ...` sets a key. `GROUP=OPTION` chooses a file of a group.
 - `--cfg job` prints the resulting configuration and runs nothing.
-- `${key}` is the value of another key. `null` means: not set.
-- `_target_` is the class or function that is called with the keys beside it. Its docstring explains
-  the keys that say nothing here.
+- `${key}` is the value of another key. `null`, in docstrings None, means: not set.
+- `_target_` is the class or function that is called with the keys beside it.
 - `[A]` marks a value that we assume, because no paper gives it.
 
 Groups:
@@ -54,9 +50,9 @@ def page() -> str:
 
 def _general() -> str:
     text = (CONF / "config.yaml").read_text()
-    chosen = [*_chosen("", yaml.safe_load(text))]
-    lines = ["## Keys of every run", "", f"Chosen by default: {', '.join(chosen)}.", ""]
-    return "\n".join([*lines, *_table(text, "", leave_out={"defaults", "hydra"}), ""])
+    by_default = ", ".join(f"`{each}`" for each in chosen("", text))
+    lines = ["## Keys of every run", "", f"Chosen by default: {by_default}.", ""]
+    return "\n".join([*lines, *_table(text, ""), ""])
 
 
 def _group(group: str) -> str:
@@ -74,66 +70,21 @@ def _group(group: str) -> str:
 
 def _option(group: str, path: Path) -> list[str]:
     text = path.read_text()
-    values = yaml.safe_load(text) or {}
     lines = [f"### {group}={path.stem}", ""]
-    head = re.match(r"(?:#.*\n)+", text)
-    if head:
-        comment = re.sub(r"^# ?", "", head[0], flags=re.MULTILINE).rstrip()
+    if comment := heading(text):
         # Tables in comments stay as they are; sentences flow.
         lines += ["```text", comment, "```", ""] if "\n  " in comment else [_cell(comment), ""]
-    if chosen := [*_chosen(group, values)]:
-        lines += [f"Builds on {', '.join(chosen)}.", ""]
-    return [*lines, *_table(text, _package(group) + ".", leave_out={"defaults", "name"})]
+    if others := [f"`{each}`" for each in chosen(group, text)]:
+        lines += [f"Builds on {', '.join(others)}.", ""]
+    return [*lines, *_table(text, package(group) + ".")]
 
 
-def _chosen(group: str, values: dict[str, Any]) -> Iterator[str]:
-    """What a file's `defaults` choose, as a user would write it."""
-    prefix = f"{group}/" if group else ""
-    for entry in values.get("defaults", []):
-        if isinstance(entry, str):
-            if entry != "_self_":
-                yield f"`{group}={entry}`"
-            continue
-        ((chosen, option),) = entry.items()
-        if option is not None and not chosen.startswith("override "):
-            yield f"`{prefix}{chosen.partition('@')[0]}={option}`"
-
-
-def _package(group: str) -> str:
-    """Where a group's keys lie; algorithm/lr_schedule is one of the strategy's."""
-    return group.replace("/", ".").replace("algorithm.lr_", "algorithm.strategy.lr_")
-
-
-def _table(text: str, prefix: str, leave_out: set[str]) -> list[str]:
-    """A row for every key, with the comment behind it, or else the one above it."""
-    node = yaml.compose(text)
-    rows = [] if node is None else [*_rows(node, text, prefix, leave_out)]
-    return ["| key | default | is |", "|---|---|---|", *rows] if rows else ["No keys of its own."]
-
-
-def _rows(mapping: yaml.MappingNode, text: str, prefix: str, leave_out: set[str]) -> Iterator[str]:
-    for key, value in mapping.value:
-        if key.value in leave_out:
-            continue
-        name, comment = prefix + key.value, _cell(_comment(text, key.start_mark.line))
-        if isinstance(value, yaml.MappingNode) and value.value:
-            if comment:
-                yield f"| `{name}.*` | | {comment} |"
-            yield from _rows(value, text, f"{name}.", set())
-        else:
-            shown = text[value.start_mark.index : value.end_mark.index]
-            yield f"| `{name}` | `{_cell(shown)}` | {comment} |"
-
-
-def _comment(text: str, line: int) -> str:
-    """Behind a key, or above it, but for the one at the top of the file, which is about it all."""
-    lines = text.splitlines()
-    if behind := re.search(r"\s# (.*)$", lines[line]):
-        return behind[1]
-    above = line
-    while above > 0 and lines[above - 1].lstrip().startswith("# "):
-        above -= 1
-    return " ".join(words.strip(" #") for words in lines[above:line]) if above > 0 else ""
+def _table(text: str, prefix: str) -> list[str]:
+    lines = [
+        f"| `{prefix}{key}` | {f'`{_cell(value)}`' if value else ''} | {_cell(told)} |"
+        for key, (value, told) in rows(text).items()
+    ]
+    return ["| key | default | is |", "|---|---|---|", *lines] if lines else ["No keys of its own."]
 
 
 def _cell(text: str) -> str:

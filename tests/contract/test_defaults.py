@@ -1,4 +1,4 @@
-"""Defaults of classes are those of conf/: `X().start(...)` is `algorithm=x`.
+"""Schedules and trainers of classes are those of conf/: `X().start(...)` is `algorithm=x`.
 
 Where they differ, conf/ says why beside the key: ``# class default D: why``.
 """
@@ -51,15 +51,6 @@ def unexplained(
 
 
 @every_algorithm
-def test_hyper_parameters_are_those_of_the_class(name: str) -> None:
-    conf = settings(name, "strategy")
-    python = keywords(get_object(conf["_target_"]))
-    if "lr_schedule" in conf:
-        assert (python.pop("lr_schedule"), conf["lr_schedule"]["to"]) == (None, 1)  # constant
-    assert unexplained(python, conf, name) == {}
-
-
-@every_algorithm
 def test_the_schedule_is_that_of_the_class(name: str) -> None:
     config = composed(f"algorithm={name}", *RUN)
     strategy, schedule = build_strategy(config), build_schedule(config)
@@ -77,11 +68,3 @@ def test_the_clients_options_are_those_of_the_algorithms_own_trainer(name: str) 
     python = keywords(get_object(conf["_target_"]))
     own = {key: python[key] for key in python.keys() - keywords(LocalTrainer)}
     assert unexplained(own, conf, name) == {}
-
-
-def test_local_training_is_that_of_the_class() -> None:
-    conf = OmegaConf.to_container(OmegaConf.load(CONF / "algorithm" / "client" / "sgd.yaml"))
-    assert isinstance(conf, dict)
-    conf.pop("_target_")
-    assert conf.keys() < keywords(LocalTrainer).keys()
-    assert unexplained(keywords(LocalTrainer), conf, "client/sgd") == {}

@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from configs import NAMES, composed
 from hydra.utils import get_class
-from omegaconf import OmegaConf
 
-from fl_app.cli import CONF
 from fl_app.core.types import GlobalModel, Update
 
-FILES = [OmegaConf.load(path) for path in (CONF / "algorithm").glob("*.yaml")]
-TARGETS = sorted(OmegaConf.select(file, "strategy._target_", default="") for file in FILES)
-CLASSES = [get_class(target) for target in TARGETS if target.startswith("fl_app.algorithms.")]
+CLASSES = [get_class(composed(f"algorithm={name}").algorithm.strategy._target_) for name in NAMES]
 
 
 @pytest.mark.parametrize("algorithm", CLASSES, ids=lambda cls: cls.__name__)

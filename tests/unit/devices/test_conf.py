@@ -1,13 +1,11 @@
 """The YAML files of devices and their parts fit what they name, and build what an engine needs."""
 
-import inspect
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from fl_app import devices
 from fl_app.client.build import instantiate
 from fl_app.devices import Fleet, MeasuredLinks, MeasuredPhones
 from fl_app.runner.factory import build_components
@@ -31,20 +29,6 @@ FOUR = ["devices.boards={rpi5:3,rpi4:1}"]
 def configuration(*overrides: str) -> DictConfig:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         return compose("config", overrides=["num_clients=4", *overrides])
-
-
-@pytest.mark.parametrize(
-    "path",
-    [*(CONF / "devices" / f"{name}.yaml" for name in PROFILES), *OPTIONS],
-    ids=lambda path: f"{path.parent.name}-{path.stem}",
-)
-def test_keys_are_the_targets_keywords(path: Path) -> None:
-    values = OmegaConf.to_container(OmegaConf.load(path))
-    assert isinstance(values, dict)
-    values.pop("defaults", None)
-    _, _, name = str(values.pop("_target_")).rpartition(".")
-    parameters = inspect.signature(getattr(devices, name)).parameters
-    assert values.keys() == parameters.keys() - FACTS
 
 
 @pytest.mark.parametrize("name", [name for name in PROFILES if name not in ("overlap", "replay")])

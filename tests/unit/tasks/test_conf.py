@@ -1,27 +1,24 @@
-"""The YAML files of tasks and partitions fit what they name, defaults included."""
+"""The YAML files of tasks fit what they name, defaults included."""
 
 import importlib
 import inspect
 from pathlib import Path
 
 import pytest
+from configs import composed
 from omegaconf import OmegaConf
 
 from fl_app.tasks.partition import PARTITIONS
 
 CONF = Path(__file__).parents[3] / "conf"
-# A file without a target chooses values of another one, as pathological does of flwr.
 FILES = {
-    f"{path.parent.name}-{path.stem}": OmegaConf.to_container(OmegaConf.load(path))
-    for group in ("task", "partition")
-    for path in sorted((CONF / group).glob("*"))
-    if "_target_" in OmegaConf.load(path)
+    path.stem: OmegaConf.to_container(OmegaConf.load(path))
+    for path in sorted((CONF / "task").glob("*.yaml"))
 }
 SUPPLIED = {"partition", "num_clients", "seed"}  # by the factory
-CHOICES = {"partition-flwr", "partition-tenth_class"}  # theirs, or values of a class with others
 
 
-@pytest.mark.parametrize("name", sorted(FILES.keys() - CHOICES))
+@pytest.mark.parametrize("name", FILES)
 def test_keys_are_the_targets_keywords_and_defaults_agree(name: str) -> None:
     values = dict(FILES[name])
     module, _, target = values.pop("_target_").rpartition(".")
@@ -36,10 +33,13 @@ def test_keys_are_the_targets_keywords_and_defaults_agree(name: str) -> None:
 
 
 def test_partitions_have_the_same_names_in_python() -> None:
-    named = {name: values["_target_"] for name, values in FILES.items() if name[:9] == "partition"}
-    assert named.pop("partition-tenth_class") == "fl_app.tasks.partition.SlowLabels"
+    files = {path.stem for path in (CONF / "partition").glob("*.yaml")} - {
+        "pathological",
+        "tenth_class",
+    }
+    named = {name: composed(f"partition={name}").partition._target_ for name in files}
     assert named == {
-        f"partition-{name}": f"fl_app.tasks.partition.{partition.__name__}"
+        name: f"fl_app.tasks.partition.{partition.__name__}"
         for name, partition in PARTITIONS.items()
     }
 
@@ -49,7 +49,7 @@ def test_flwr_has_the_arguments_of_every_partitioner() -> None:
 
     kinds = [getattr(theirs, kind) for kind in theirs.__all__ if "Vertical" not in kind]
     takes = {key for kind in kinds for key in inspect.signature(kind).parameters}
-    values = dict(FILES["partition-flwr"])
+    values = dict(composed("partition=flwr").partition)
     assert (values.pop("_target_"), values.pop("partitioner")) == (
         "fl_app.tasks.partition.Flwr",
         "iid",
