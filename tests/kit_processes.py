@@ -2,11 +2,15 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from fl_app.field.kit import LINK_PORT, Kit
+from fl_app.field.loopback import free_ports
 
 
 def field(*arguments: object) -> list[str]:
@@ -14,6 +18,25 @@ def field(*arguments: object) -> list[str]:
 
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "200"}
+
+
+def give_ports(out: Path) -> None:
+    """Ports of their own for a kit's processes; without Caddy, nodes reach the SuperLink."""
+    nodes = sorted(out.glob("node-*"))
+    link, *ports = free_ports(1 + len(nodes))
+    changes = {out / "server" / "server.env": {f":{LINK_PORT}": f":{link}"}}
+    for folder, port in zip(nodes, ports, strict=True):
+        settings = Kit.read(folder, {}).settings
+        changes[folder / "node.env"] = {f'"{settings["PORT"]}"': f'"{port}"'}
+        if shutil.which("caddy") is None:
+            reached = settings["SUPERLINK"].rpartition(":")[2]
+            changes[folder / "node.env"][f":{reached}"] = f":{link}"
+    for path, words in changes.items():
+        text = path.read_text()
+        for old, new in words.items():
+            assert old in text
+            text = text.replace(old, new)
+        path.write_text(text)
 
 
 def ask(*arguments: object) -> "subprocess.CompletedProcess[str]":

@@ -1,6 +1,7 @@
 """Set up, run and examine a federation of real nodes: ``python -m fl_app.field``."""
 
 import argparse
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         help="name or address of the server; devices use the first (this machine's name)",
     )
-    init.add_argument("--port", type=int, default=PORT, help=f"port of the SuperLink ({PORT})")
+    init.add_argument(
+        "--port", type=int, default=PORT, help=f"port to which devices connect ({PORT})"
+    )
     init.add_argument(
         "--days", type=int, default=3650, help="days until certificates expire (3650)"
     )
@@ -52,11 +55,6 @@ def _parser() -> argparse.ArgumentParser:
         "--insecure",
         action="store_true",
         help="no certificates and keys: anybody who reaches the port can read and join",
-    )
-    init.add_argument(
-        "--open-control",
-        action="store_true",
-        help="anybody who reaches the port can submit runs and register keys (only the server can)",
     )
     init.add_argument(
         "--helper",
@@ -106,19 +104,10 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="show the server's nodes and what they do")
     status.add_argument("server", type=Path, help="the server's folder")
     status.add_argument("--output", type=Path, help="the run's folder (that of the newest run)")
-    status.add_argument(
-        "--watch", type=float, metavar="SECONDS", help="refresh the table, until Ctrl-C"
-    )
     status.set_defaults(command=_status)
 
     doctor = commands.add_parser("doctor", help="report what is wrong and how to mend it")
-    doctor.add_argument(
-        "folder", type=Path, nargs="?", help="folder of the server, a device or the helper"
-    )
-    doctor.add_argument("--superlink", help="host:port, if it differs from the folder's")
-    doctor.add_argument(
-        "--training-time", type=float, help="seconds that the slowest device trains for one order"
-    )
+    doctor.add_argument("folder", type=Path, help="folder of the server, a device or the helper")
     doctor.add_argument(
         "overrides",
         nargs="*",
@@ -184,7 +173,6 @@ def _init(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             days=arguments.days,
             insecure=arguments.insecure,
-            open_control=arguments.open_control,
             wheel=build_wheel(Path(folder)),
             finish=(lambda server: None) if arguments.insecure else enrol,
         )
@@ -198,8 +186,6 @@ def _init(arguments: argparse.Namespace) -> int:
         print("INSECURE: anybody who reaches that port can read all messages and join.")
     else:
         print(f"Keep {arguments.out}/ca to yourself: with it anybody can pose as the server.")
-    if arguments.open_control:
-        print("OPEN: anybody who reaches that port can submit runs, and so run code everywhere.")
     return 0
 
 
@@ -210,7 +196,10 @@ def _certificate(arguments: argparse.Namespace) -> int:
     arguments.out.mkdir(parents=True, exist_ok=True)
     hosts = [*arguments.host, *ALWAYS]
     new_server(arguments.ca, arguments.out, hosts, arguments.days)
-    print(f"Copy both files in {arguments.out} to the server's folder, and restart the SuperLink.")
+    print(
+        f"Copy both files in {arguments.out} to the server's folder, and restart fl-superlink "
+        "and fl-caddy."
+    )
     return 0
 
 
@@ -228,10 +217,20 @@ def _keep(arguments: argparse.Namespace) -> NoReturn:
     from fl_app.field.supervise import attend, keep
 
     kit = Kit.read(arguments.folder)
-    command = ["sh", str(kit.folder / "start.sh")]
+    start = ["sh", str(kit.folder / "start.sh")]
+    commands = [start]
+    if kit.role == "server" and shutil.which("caddy"):
+        commands.append([*start, "caddy"])
+    elif kit.role == "server":
+        print("caddy is not installed: devices on other machines cannot reach the server")
     name = {"server": "SuperLink", "node": "SuperNode", "helper": "helper"}[kit.role]
     keep(
-        lambda: attend(subprocess.Popen(command, env=kit.environment, start_new_session=True)),
+        lambda: attend(
+            *(
+                subprocess.Popen(command, env=kit.environment, start_new_session=True)
+                for command in commands
+            )
+        ),
         tell=lambda text: print(f"{name} {text}", flush=True),
     )
 
@@ -247,10 +246,8 @@ def _run(arguments: argparse.Namespace) -> int:
     supervisor = Supervisor(link, tell=lambda text: print(text, flush=True))
     if arguments.metrics:
         from fl_app.field.metrics import RunCollector, serve
-        from fl_app.field.status import memory, statuses
 
-        log = output / "events.jsonl"
-        serve(RunCollector(log, lambda: statuses(link), lambda: memory(kit)), *arguments.metrics)
+        serve(RunCollector(output / "events.jsonl", link.statuses), *arguments.metrics)
     keeper = _keeper(kit) if arguments.keep else None
     try:
         supervisor.complete(arguments.overrides or kit.overrides, output)
@@ -272,7 +269,7 @@ def _status(arguments: argparse.Namespace) -> int:
     from fl_app.field.status import show
 
     kit = Kit.read(arguments.server)
-    show(kit, arguments.output and arguments.output.resolve(), arguments.watch)
+    show(kit, arguments.output and arguments.output.resolve())
     return 0
 
 
@@ -288,10 +285,10 @@ def _keeper(kit: Kit) -> "subprocess.Popen[bytes]":
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from fl_app.field.doctor import examine, show
+    from fl_app.field.doctor import examine
+    from fl_app.field.findings import show
 
-    kit = None if arguments.folder is None else Kit.read(arguments.folder)
-    return show(examine(kit, arguments.superlink, arguments.training_time, arguments.overrides))
+    return show(examine(Kit.read(arguments.folder), arguments.overrides))
 
 
 def _helper(arguments: argparse.Namespace) -> int:

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -85,8 +86,8 @@ class SuperLink:
             nodes = client.ListNodes(ListNodesRequest()).nodes_info
         return {node.public_key: node.status for node in nodes if node.status != "unregistered"}
 
-    def online(self) -> int:
-        """Return the number of nodes that are online.
+    def statuses(self) -> Counter[str]:
+        """How many nodes have each status.
 
         Raises:
             Unreachable: the SuperLink does not answer.
@@ -94,7 +95,11 @@ class SuperLink:
         """
         with self._client() as client:
             nodes = client.ListNodes(ListNodesRequest()).nodes_info
-        return sum(node.status == "online" for node in nodes)
+        return Counter(node.status for node in nodes)
+
+    def online(self) -> int:
+        """Return the number of nodes that are online; raises as `statuses`."""
+        return self.statuses()["online"]
 
     def register(self, public_key: Path) -> bool:
         """Allow a node to join; return False if it was allowed already.

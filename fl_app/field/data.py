@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from fl_app.field.checks import Finding, Verdict, good, unknown, wrong
+from fl_app.field.findings import Finding, Verdict, good, unknown, wrong
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

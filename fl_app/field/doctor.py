@@ -1,339 +1,160 @@
-"""Examines a machine, a folder of the edge kit, and the SuperLink that they connect to."""
+"""Examines a folder of the edge kit on its machine: what no process says of itself in its log."""
 
 import csv
 import shutil
-import socket
-import ssl
-import struct
+import signal
+import stat
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
 import httpx
-import psutil
-from cryptography import x509
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 from fl_app.cli import CONF, explain, refuse_dots
 from fl_app.core.errors import RunError
-from fl_app.core.events import Benched
-from fl_app.core.files import try_to_write
-from fl_app.field import checks
 from fl_app.field.certificates import load_certificate
-from fl_app.field.checks import Finding, Verdict
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, SuperLink, public_bytes
 from fl_app.field.data import of_data, of_server
-from fl_app.field.gate import REFUSED, is_loopback
-from fl_app.field.health import PATIENCE, any_server, ask, healthy, request, split, trusting
+from fl_app.field.findings import Finding, good, unknown, wrong
+from fl_app.field.health import request, trusting
 from fl_app.field.helper_checks import of_helper, of_helpers_key, of_servers_helper
-from fl_app.field.identity import known_to_server
 from fl_app.field.kit import Kit
-from fl_app.flower.private import difference
-from fl_app.node.warm import VARIABLE
-from fl_app.record.log import Log
 
-GIB = 2**30
 PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.__version__)"
-LIST_RUNS = "/v1/control/list-runs"
-SIGNS = {Verdict.GOOD: "[green]ok[/]", Verdict.WRONG: "[red]WRONG[/]", Verdict.UNKNOWN: "?"}
+DISK = 2**30  # bytes that are free after the installation, for data, Flower's files and runs [A]
+EXPIRES_SOON = timedelta(days=30)
+FLEET, CONTROL = "/v1/fleet/", "/v1/control/list-runs"
+# Part of an error of a connection, and what to do.
+REMEDIES = {
+    "certificate verify failed": "set the clocks; copy ca.crt of the kit that the server's folder "
+    "comes from; `python -m fl_app.field certificate` writes one with other names or days",
+    "refused": "start it (fl-superlink, and fl-caddy before it), or correct the port",
+    "timed out": "let the port through every firewall on the way, or correct the address",
+    "name": "use an IP address as SUPERLINK, or add the name to /etc/hosts",
+}
+ELSE = "correct the address or the network; both sides of a kit use TLS, or neither"
 
 
-def examine(
-    kit: Kit | None,
-    superlink: str | None,
-    training_time: float | None,
-    overrides: Sequence[str] = (),
-) -> list[Finding]:
+def examine(kit: Kit, overrides: Sequence[str] = ()) -> list[Finding]:
     """Carry out every check that is possible on this machine.
 
     Args:
-        kit: the folder of a server or a device; None examines the machine alone.
-        superlink: host:port, if it differs from the kit's.
-        training_time: seconds that the slowest device trains for one order; None if unknown.
+        kit: the folder.
         overrides: of the run, as after ``python -m fl_app``; () = OVERRIDES of the folder.
     """
-    if kit is not None and kit.role == "helper":
-        answers = healthy(kit)
-        port = split(kit.address)[1]
-        listens = checks.check_port(port, _free(port), answers)
-        return [*_of_system(kit), listens, *of_helper(kit)]
-    findings = [*of_machine(kit)]
-    address = superlink or (kit.address if kit else None)
-    if kit is not None:
-        findings += of_settings(kit, training_time, overrides)
-        findings += of_files(kit)
-    if address is not None:
-        findings += of_network(address, kit)
-    return findings
-
-
-def show(findings: Sequence[Finding]) -> int:
-    """Print a table of findings; return 1 if one of them is wrong, else 0."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("", "checked", "found", "how to mend it"):
-        table.add_column(column, overflow="fold")
-    for finding in findings:
-        table.add_row(SIGNS[finding.verdict], finding.subject, finding.text, finding.mend)
-    Console().print(table)
-    count = sum(finding.verdict is Verdict.WRONG for finding in findings)
-    print(f"{count or 'nothing'} wrong")
-    return 1 if count else 0
-
-
-def of_machine(kit: Kit | None) -> Iterator[Finding]:
-    """Check the machine, without any server."""
-    yield from _of_system(kit)
+    free = shutil.disk_usage(kit.folder).free
+    text = f"{free / DISK:.1f} GiB free at {kit.folder}"
+    mend = "free 1 GiB, or move the folder: Flower and runs write to it"
+    disk = good("disk", text) if free >= DISK else wrong("disk", text, mend)
+    if kit.role == "helper":
+        return [disk, *of_files(kit), *of_helper(kit)]
     probe = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True)
-    yield checks.check_torch(probe.returncode, probe.stdout or probe.stderr)
-    yield checks.check_memory(psutil.virtual_memory().available + (_held(kit) if kit else 0))
+    return [
+        check_torch(probe.returncode, probe.stdout or probe.stderr),
+        disk,
+        *of_settings(kit, overrides),
+        *of_files(kit),
+        *of_network(kit),
+    ]
 
 
-def _of_system(kit: Kit | None) -> Iterator[Finding]:
-    yield checks.check_python(tuple(sys.version_info[:3]), 8 * struct.calcsize("P"))
-    yield checks.check_flower(_version("flwr"), _wanted("flwr"))
-    where = kit.folder if kit else Path.cwd()
-    yield checks.check_disk(shutil.disk_usage(where).free / GIB, where)
+def check_torch(status: int, output: str) -> Finding:
+    """Check that torch can compute: a build for newer processors dies when it loads or computes.
+
+    Args:
+        status: exit status of the process that tried; negative for the signal that ended it.
+        output: of that process: torch's version, or an error.
+    """
+    last = output.strip().splitlines()[-1] if output.strip() else "no output"
+    if status < 0:
+        last = f"{signal.strsignal(-status)}: every order would fail"
+    if status:
+        mend = "install another version of torch, with its torchvision, and ask doctor again"
+        return wrong("torch", last, mend)
+    return good("torch", last)
 
 
-def of_settings(
-    kit: Kit, training_time: float | None, overrides: Sequence[str] = ()
-) -> Iterator[Finding]:
+def of_settings(kit: Kit, overrides: Sequence[str] = ()) -> Iterator[Finding]:
     """Check the settings of a folder, the run in OVERRIDES, and a device's own data."""
     overrides = overrides or kit.overrides
-    yield checks.check_installation(kit.settings)
     node = kit.role == "node"
     if node:
-        yield checks.check_partition(kit.settings.get("NODE_CONFIG", ""), kit.data is not None)
-        yield checks.check_warm(kit.settings.get(VARIABLE, ""), difference("node"))
-    port = int(kit.settings["PORT"]) if node else split(kit.address)[1]
-    other = _other(kit, port) if node else ""  # a server shows who it is by its certificate
-    yield checks.check_port(port, _free(port), healthy(kit), other)
-    if kit.state_dir is not None:
-        yield checks.check_state_dir(kit.state_dir, _writing(kit.state_dir))
+        yield _partition(kit)
     run = None
     if overrides or not node:
         try:
             run = _composed(overrides)
         except ValueError as error:
             mend = "correct OVERRIDES: they are the words after `python -m fl_app`"
-            yield checks.wrong("run", str(error), mend)
+            yield wrong("run", str(error), mend)
     if kit.data is not None:
         yield from of_data(kit.data, run)
     if node or run is None:
         return
     yield from of_server(run)
-    if run.runtime.get("warm") and (found := difference("pulls")):
-        yield checks.unknown("fast way", f"the server's part is off: {found}")
-    yield checks.check_checkpoints(run.checkpoint_every)
-    yield checks.check_deadline(run.deadline, order_time(kit.folder / "run", training_time))
-    yield checks.check_heartbeat(run.deadline, OFFLINE_AFTER)
-    if run.guard.bench_after is not None:
-        yield checks.check_bench(_benched(kit.folder / "run"))
+    if run.checkpoint_every is None:
+        mend = "add checkpoint_every=10 to OVERRIDES"
+        yield wrong("checkpoints", "none: a run that dies starts anew", mend)
+    yield check_deadline(run.deadline, order_time(kit.folder / "run"))
     yield from of_servers_helper(kit, run)
 
 
-def of_files(kit: Kit) -> Iterator[Finding]:
-    """Check the certificates and keys of a folder."""
-    if kit.insecure:
-        return
-    now = datetime.now(UTC)
-    authority = kit.folder / "ca.crt"
+def _partition(kit: Kit) -> Finding:
+    """Check that a node has a valid partition, which is also its client's id."""
+    words = kit.settings.get("NODE_CONFIG", "")
+    if kit.data is not None and "partition-id=" not in words:
+        return good("partition", "none: the server knows this device by its node id")
+    pairs = dict(pair.partition("=")[::2] for pair in words.split())
     try:
-        yield checks.check_dates("authority", load_certificate(authority), now)
-    except (OSError, ValueError) as error:
-        mend = "copy it from the kit again: without it, no server is trusted"
-        yield checks.wrong("authority", f"{authority} cannot be read: {error}", mend)
-    if kit.role == "node":
-        yield checks.check_private(kit.folder / "node.key")
-        yield checks.check_node_key(kit.folder / "node.key")
-        yield from of_helpers_key(kit)
-    else:
-        yield checks.check_private(kit.folder / "server.key")
+        mine, all_ = int(pairs["partition-id"]), int(pairs["num-partitions"])
+    except (KeyError, ValueError):
+        mine, all_ = -1, 0
+    if 0 <= mine < all_:
+        return good("partition", f"{mine} of {all_}")
+    mend = 'NODE_CONFIG="partition-id=0 num-partitions=3": another number on every device, from 0'
+    return wrong("partition", f"NODE_CONFIG={words} names none", mend)
 
 
-def of_network(address: str, kit: Kit | None) -> Iterator[Finding]:
-    """Check the SuperLink over the network."""
-    host, port = split(address)
-    try:
-        socket.create_connection((host, port), PATIENCE).close()
-    except OSError as error:
-        yield checks.check_reachable(address, error)
-        return
-    yield checks.check_reachable(address, None)
-    certificate: x509.Certificate | None = None
-    problem = None
-    try:
-        pem = ssl.get_server_certificate((host, port), timeout=PATIENCE)
-        certificate = x509.load_pem_x509_certificate(pem.encode())
-    except OSError as error:
-        problem = str(error)
-    if kit is not None:
-        yield checks.check_tls(problem, kit.insecure)
-        if certificate is not None and not kit.insecure:
-            yield from _certificate(certificate, host, kit)
-    context = None if certificate is None else any_server()
-    try:
-        before = datetime.now(UTC)
-        response = request(address, "/health", context)
-        after = datetime.now(UTC)
-        if response.status_code != 403 or REFUSED not in response.text:  # a gate is a SuperLink's
-            response.raise_for_status()
-        date = response.headers.get("Date")
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        mend = "correct the address: another program listens there"
-        yield checks.wrong("SuperLink", f"{address} does not answer as a SuperLink: {error}", mend)
-        return
-    servers = parsedate_to_datetime(date) if date else None
-    yield checks.check_clock(seconds_ahead(before, after, servers), AHEAD, BEHIND)
-    known: Mapping[str, str] | None = None
-    if kit is not None and kit.role == "node" and not kit.insecure:
-        with suppress(OSError, ValueError, httpx.HTTPError):  # other checks report it
-            known = known_to_server(address, kit.folder / "node.key", trusting(kit))
-    servers_flower = known.get("flower") if known else _servers_version(address, context)
-    yield checks.check_server_version(_version("flwr"), servers_flower)
-    if kit is not None and not kit.insecure and certificate is not None:
-        yield from _registered(kit, known)
-    if kit is not None:
-        yield from _closed(kit, address, context)
-
-
-def seconds_ahead(before: datetime, after: datetime, date: datetime | None) -> float | None:
-    """Return the seconds by which this clock is ahead of the server's, to about one second.
+def check_deadline(deadline: float | None, order: float | None) -> Finding:
+    """Check that the deadline ends lost orders, but not those of the slowest device.
 
     Args:
-        before: this machine's time before the request.
-        after: this machine's time after the response.
-        date: the server's time in its response, in whole seconds; None if the response has none.
+        deadline: the run's, in seconds; None if it has none.
+        order: seconds from an order to its update on the slowest device; None if unknown.
     """
-    if date is None:
-        return None
-    return (before - date).total_seconds() + (after - before).total_seconds() / 2 - 0.5
+    if deadline is None:
+        text = "none: a device that hangs occupies its place in the run for up to 12 hours"
+        mend = "add deadline=600 to OVERRIDES, or a value that suits your devices"
+        return wrong("deadline", text, mend)
+    if order is not None and deadline < order:
+        text = f"{deadline:g} s, but an order takes {order:.0f} s on the slowest device"
+        mend = f"deadline={2 * order:.0f} or more: else its updates are discarded"
+        return wrong("deadline", text, mend)
+    if deadline < OFFLINE_AFTER:
+        text = f"{deadline:g} s, and a dead node counts as online for {OFFLINE_AFTER:g} s"
+        mend = f"deadline={OFFLINE_AFTER:g} or more: else the dead node gets the next order, too"
+        return wrong("deadline", text, mend)
+    known = "the time of an order is not known" if order is None else f"an order takes {order:.0f}"
+    return good("deadline", f"{deadline:g} s; {known}")
 
 
-def _certificate(certificate: x509.Certificate, host: str, kit: Kit) -> Iterator[Finding]:
-    yield checks.check_dates("certificate", certificate, datetime.now(UTC))
-    yield checks.check_names(certificate, host)
-    try:
-        authority = load_certificate(kit.folder / "ca.crt")
-    except (OSError, ValueError):
-        return  # `of_files` reports it
-    yield checks.check_issuer(certificate, authority)
-
-
-def _closed(kit: Kit, address: str, context: ssl.SSLContext | None) -> Iterator[Finding]:
-    """Try to make a control call as a stranger would, from this machine's own address."""
-    host, port = split(address)
-    on_device = "whether the port is closed to strangers shows on a device"
-    if kit.role == "server":
-        own = own_address(host, kit.settings.get("BIND", ""))
-        if own is None:
-            yield checks.unknown("strangers", f"this machine is none of them: {on_device}")
-            return
-        address = f"{own}:{port}"
-    elif all(is_loopback(found) for found in _addresses(host, port)):
-        yield checks.unknown("strangers", "the server is this machine, which is none of them")
-        return
-    status: int | None
-    try:
-        headers = {"content-type": "application/protobuf"}
-        status = request(address, LIST_RUNS, context, "POST", headers).status_code
-    except httpx.ConnectError:
-        status = None
-    except httpx.HTTPError as error:
-        yield checks.unknown("strangers", f"{address} did not answer a control call: {error}")
-        return
-    yield checks.check_closed(address, status, kit.settings.get("CONTROL") == "open")
-
-
-def own_address(host: str, bind: str) -> str | None:
-    """This machine's address by which others reach it; None if none is known.
-
-    A SuperLink that listens at one address only takes calls from it as its own.
-    """
-    if bind not in ("0.0.0.0", "::") or not is_loopback(host):
-        return None
-    found = (entry for entries in psutil.net_if_addrs().values() for entry in entries)
-    addresses = [entry.address for entry in found if entry.family == socket.AF_INET]
-    return next((address for address in addresses if not is_loopback(address)), None)
-
-
-def _addresses(host: str, port: int) -> list[str]:
-    try:
-        return [str(found[4][0]) for found in socket.getaddrinfo(host, port)]
-    except OSError:
-        return []
-
-
-def _registered(kit: Kit, told: Mapping[str, str] | None) -> Iterator[Finding]:
-    if told is not None:  # by a server with a gate, to this device
-        listed = {b"": told["status"]} if told["status"] else {}
-        yield checks.check_registered("node", b"", listed)
-        return
-    known: Mapping[bytes, str] | None
-    try:
-        known = SuperLink(kit).registered()
-    except (OSError, RunError):
-        # Another check reports it, or a proxy lets only the requests of SuperNodes through.
-        known = None
-    keys = [kit.folder / "node.key.pub"]
-    if kit.role == "server":
-        keys = sorted((kit.folder / "keys").glob("*.pub"))
-    for key in keys:
-        name = key.stem if kit.role == "server" else "node"
-        try:
-            yield checks.check_registered(name, public_bytes(key), known)
-        except (OSError, ValueError) as error:
-            mend = "`ssh-keygen -y -f node.key >node.key.pub` writes it again"
-            yield checks.wrong(f"{name} registered", f"{key} cannot be read: {error}", mend)
-
-
-def order_time(run: Path, training_time: float | None) -> float | None:
-    """Return the seconds from an order to its update on the slowest device; None if unknown.
+def order_time(run: Path) -> float | None:
+    """Seconds from an order to its update on the slowest device; None if unknown.
 
     Args:
         run: folder of an earlier run, whose ``devices.csv`` has the times of orders.
-        training_time: seconds of training; takes precedence over `run`.
     """
-    if training_time is not None:
-        return training_time + checks.EXCHANGE
     try:
         with (run / "devices.csv").open(newline="", encoding="utf-8") as file:
             return max((float(row["seconds"]) for row in csv.DictReader(file)), default=None)
     except FileNotFoundError:
         return None
-
-
-def _benched(run: Path) -> dict[int, str]:
-    """Clients of a run that get no order any more, and why."""
-    with suppress(FileNotFoundError):
-        return {
-            event.client: event.reason
-            for event in Log(run / "events.jsonl").read()
-            if isinstance(event, Benched)
-        }
-    return {}
-
-
-def _held(kit: Kit) -> int:
-    """Bytes that the processes of a running node hold, each for itself."""
-    home, held = str(kit.folder / "flower"), 0
-    for process in psutil.process_iter():
-        with suppress(psutil.Error, OSError):  # gone meanwhile, or somebody else's
-            if process.environ().get("FLWR_HOME") == home:
-                held += process.memory_full_info().uss
-    return held
 
 
 def _composed(overrides: Sequence[str]) -> DictConfig:
@@ -350,56 +171,120 @@ def _composed(overrides: Sequence[str]) -> DictConfig:
         raise ValueError(explain(error, overrides)) from None
 
 
-def _servers_version(address: str, context: ssl.SSLContext | None) -> str | None:
-    try:
-        found: str = ask(address, "/openapi.json", context).json()["info"]["version"]
-    except (httpx.HTTPError, ValueError, KeyError):
-        return None
-    return found
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def _wanted(package: str) -> SpecifierSet | None:
-    try:
-        wanted = [Requirement(line) for line in requires("fl-app") or ()]
-    except PackageNotFoundError:
-        return None
-    return next(requirement.specifier for requirement in wanted if requirement.name == package)
-
-
-def _other(kit: Kit, port: int) -> str | None:
-    """Who listens on a port and was started outside a folder; "" = nobody, None = unknown."""
-    with suppress(psutil.Error):
-        for found in psutil.net_connections("tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr.port == port:
-                if found.pid is None:
-                    return None  # another user's
-                where = psutil.Process(found.pid).cwd()
-                return "" if Path(where) == kit.folder else f"process {found.pid}, of {where},"
-        return ""
-    return None
-
-
-def _writing(folder: Path) -> OSError | None:
-    """The error on writing a file into a folder; None if there is none."""
-    try:
-        try_to_write(folder)
-    except OSError as error:
-        return error
-    return None
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+def of_files(kit: Kit) -> Iterator[Finding]:
+    """Check the certificates and keys of a folder."""
+    if kit.insecure:
+        return
+    now = datetime.now(UTC)
+    own = {"server": ["server.crt"], "helper": ["helper.crt"]}.get(kit.role, [])
+    for name in ("ca.crt", *own):
         try:
-            probe.bind(("", port))
-        except OSError:
-            return False
-    return True
+            certificate = load_certificate(kit.folder / name)
+        except (OSError, ValueError) as error:
+            yield wrong(name, str(error), "copy it from the kit again")
+            continue
+        begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+        if begins <= now < ends - EXPIRES_SOON:
+            yield good(name, f"until {ends:%Y-%m-%d}")
+        else:
+            mend = "set the clock; `python -m fl_app.field certificate` writes another one, and a "
+            mend += "new kit (`init`) another authority"
+            text = f"valid from {begins:%Y-%m-%d} to {ends:%Y-%m-%d}, and today is {now:%Y-%m-%d}"
+            yield wrong(name, text, mend)
+    yield check_private(kit.folder / f"{kit.role}.key")
+    if kit.role == "node":
+        yield from of_helpers_key(kit)
+
+
+def check_private(path: Path) -> Finding:
+    """Check that a private file exists and that only its owner can read it."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError as error:
+        mend = "copy it from the kit again: the folder is not complete"
+        return wrong(path.name, error.strerror or "cannot be read", mend)
+    if mode & 0o077:
+        return wrong(path.name, f"others may read it (mode {mode:o})", f"chmod 600 {path}")
+    return good(path.name, "only its owner can read it")
+
+
+def of_network(kit: Kit) -> Iterator[Finding]:
+    """Check the SuperLink as this machine reaches it, and that strangers do not."""
+    try:
+        before = datetime.now(UTC)
+        response = request(kit.address, FLEET, trusting(kit))
+        after = datetime.now(UTC)
+    except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+        mend = next((mend for part, mend in REMEDIES.items() if part in str(error).lower()), ELSE)
+        yield wrong("server", f"{kit.address}: {error}", mend)
+        return
+    if response.status_code == httpx.codes.BAD_GATEWAY:
+        text = f"{kit.address} answers, and the SuperLink behind it does not"
+        yield wrong("server", text, "on the server: start fl-superlink")
+        return
+    yield good("server", f"{kit.address} answers")
+    if "Date" in response.headers:
+        date = parsedate_to_datetime(response.headers["Date"])
+        yield check_clock(seconds_ahead(before, after, date))
+    if kit.role == "node":
+        yield from of_strangers(kit, kit.address)
+        return
+    yield from of_strangers(kit, f"127.0.0.1:{kit.settings.get('PORT', '')}")
+    try:
+        known = SuperLink(kit).registered()
+    except (OSError, RunError) as error:
+        yield unknown("nodes", str(error))
+        return
+    for key in sorted((kit.folder / "keys").glob("*.pub")):
+        status = known.get(public_bytes(key))
+        mend = f"`python -m fl_app.field register {kit.folder} {key}`"
+        yield (
+            good(key.stem, f"registered, and {status}")
+            if status
+            else wrong(key.stem, "not registered: it would be refused with code 2004", mend)
+        )
+
+
+def of_strangers(kit: Kit, address: str) -> Iterator[Finding]:
+    """Make a control call as a stranger would: with one a stranger could run code everywhere.
+
+    Args:
+        kit: the folder.
+        address: host:port to which devices connect.
+    """
+    try:
+        status = request(address, CONTROL, trusting(kit), "POST").status_code
+    except (OSError, httpx.HTTPError, httpx.InvalidURL) as error:
+        yield wrong("strangers", f"{address}: {error}", "start fl-caddy: no device reaches it")
+        return
+    if status == httpx.codes.FORBIDDEN:
+        yield good("strangers", f"{address} refuses their calls")
+    elif address.startswith(("127.", "localhost:")):
+        yield unknown("strangers", f"{address} is the SuperLink itself, which others do not reach")
+    else:
+        mend = "let it listen on loopback only, with Caddy before it (start.sh of the kit)"
+        yield wrong("strangers", f"whoever reaches {address} can run code everywhere", mend)
+
+
+def seconds_ahead(before: datetime, after: datetime, date: datetime) -> float:
+    """The seconds by which this clock is ahead of another one, to about one second.
+
+    Args:
+        before: this machine's time before the request.
+        after: this machine's time after the response.
+        date: the other's time in its response, in whole seconds.
+    """
+    return (before - date).total_seconds() + (after - before).total_seconds() / 2 - 0.5
+
+
+def check_clock(ahead: float) -> Finding:
+    """Check that this clock is close enough to the server's for Flower to accept signatures.
+
+    Args:
+        ahead: seconds by which this clock is ahead of the server's.
+    """
+    text = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+    if -BEHIND < ahead < AHEAD:
+        return good("clock", text)
+    mend = "`sudo timedatectl set-ntp true` on both, or set the clock by hand"
+    return wrong("clock", f"{text}; Flower refuses more than {AHEAD:g} and {BEHIND:g} s", mend)

@@ -29,7 +29,7 @@ def enrol(server: Path) -> None:
     """
     kit = Kit.read(server)
     (port,) = free_ports(1)
-    settings = {**kit.settings, "SUPERLINK": f"{HOST}:{port}", "BIND": HOST}
+    settings = {**kit.settings, "SUPERLINK": f"{HOST}:{port}"}
     kit = replace(kit, settings=settings)
     log = server / "superlink.log"
     with log.open("wb") as file:

@@ -1,8 +1,6 @@
-"""HTTP requests to a SuperLink or a SuperNode that do not need Flower's client."""
+"""HTTP requests to a server, a SuperNode or a helper that do not need Flower's client."""
 
 import ssl
-from collections.abc import Mapping
-from http import HTTPStatus
 
 import httpx
 
@@ -12,11 +10,7 @@ PATIENCE = 5.0  # seconds
 
 
 def request(
-    address: str,
-    path: str,
-    context: ssl.SSLContext | None,
-    method: str = "GET",
-    headers: Mapping[str, str] | None = None,
+    address: str, path: str, context: ssl.SSLContext | None, method: str = "GET"
 ) -> httpx.Response:
     """Send a request without content and return the response, whatever its status.
 
@@ -25,7 +19,6 @@ def request(
         path: such as ``/health``.
         context: the certificates to trust; None sends the request without TLS.
         method: of HTTP.
-        headers: of the request.
 
     Raises:
         httpx.HTTPError: there is no HTTP response.
@@ -35,33 +28,10 @@ def request(
     return httpx.request(
         method,
         f"{'http' if context is None else 'https'}://{address}{path}",
-        headers=headers,
         verify=context or False,
         timeout=PATIENCE,
         trust_env=False,
     )
-
-
-def ask(address: str, path: str, context: ssl.SSLContext | None) -> httpx.Response:
-    """Send a GET request and return the response.
-
-    Args:
-        address: host:port.
-        path: such as ``/health``.
-        context: the certificates to trust; None sends the request without TLS.
-
-    Raises:
-        httpx.HTTPError: there is no HTTP response, or its status is not 200.
-        httpx.InvalidURL: `address` is none.
-    """
-    response = request(address, path, context)
-    if response.status_code != HTTPStatus.OK:
-        raise httpx.HTTPStatusError(
-            f"{path}: {response.status_code} {response.reason_phrase}",
-            request=response.request,
-            response=response,
-        )
-    return response
 
 
 def healthy(kit: Kit) -> bool:
@@ -69,10 +39,9 @@ def healthy(kit: Kit) -> bool:
     node = kit.role == "node"
     address = f"127.0.0.1:{kit.settings['PORT']}" if node else kit.address
     try:
-        ask(address, "/health", None if node else trusting(kit))
+        return request(address, "/health", None if node else trusting(kit)).is_success
     except (OSError, httpx.HTTPError, httpx.InvalidURL):
         return False
-    return True
 
 
 def trusting(kit: Kit) -> ssl.SSLContext | None:
@@ -89,21 +58,4 @@ def trusting(kit: Kit) -> ssl.SSLContext | None:
     context = ssl.create_default_context(cafile=root)
     if kit.role == "helper":
         context.load_cert_chain(kit.folder / "helper.crt", kit.folder / "helper.key")
-    return context
-
-
-def split(address: str) -> tuple[str, int]:
-    """Return host (without the brackets of IPv6) and port of an address host:port."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-def any_server() -> ssl.SSLContext:
-    """Return a context that accepts every certificate.
-
-    It serves to examine a server. Nothing secret may be sent with it.
-    """
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
     return context

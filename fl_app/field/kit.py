@@ -28,10 +28,11 @@ SHARED = (
     FILES / "project" / "constraints.txt",
 )
 ROLES = ("server", "node", "helper")
-PORT = 8100  # of the SuperLink, as in the compose files
+PORT = 8100  # of Caddy, to which devices connect; as in the compose files
+LINK_PORT = 8099  # of the SuperLink behind it, on loopback; likewise
 NODE_PORT = 9094  # Flower's default for the first node; nodes of one kit can share a machine
 VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
-ALWAYS = ("localhost", "127.0.0.1", "::1", "superlink")  # the last is its service in compose files
+ALWAYS = ("localhost", "127.0.0.1", "::1", "superlink", "caddy")  # and services of compose
 # Devices often have no network but the server's, and their dependencies are installed already.
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -40,6 +41,8 @@ OFFLINE = {
 }
 # A value in a node's configuration, in quotes or without.
 CONFIGURED = r"""\b{}=(?:'([^']*)'|"([^"]*)"|(\S+))"""
+# What a Caddyfile has for certificates.
+OF_TLS = re.compile(r"\n\ttls [^\n]*| \{\n\t*transport http \{.*?\n\t\t\}", re.DOTALL)
 DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, for the run in server.env
 
 
@@ -139,7 +142,6 @@ def new_kit(
     port: int = PORT,
     days: int = 3650,
     insecure: bool = False,
-    open_control: bool = False,
     wheel: Path | None = None,
     finish: Callable[[Path], None] = lambda server: None,
 ) -> None:
@@ -149,11 +151,10 @@ def new_kit(
         out: a new folder, because devices use the keys of an earlier kit.
         nodes: number of devices, at least 1.
         hosts: names and addresses of the server; devices use the first.
-        port: port of the SuperLink.
+        port: of the server, to which devices connect.
         days: days until the certificates expire.
         insecure: write neither certificates nor keys. Anybody who reaches the port can then read
             all messages and join.
-        open_control: let everybody who reaches the port submit runs and register keys.
         wheel: of this project, which the devices install; None leaves it out.
         finish: completes the server's folder before the kit appears under its name.
 
@@ -161,9 +162,7 @@ def new_kit(
         ValueError: an argument is out of its bounds; nothing was written.
     """
     require_count("--nodes", nodes, "there would be nobody to learn from")
-    require(
-        0 < port < 65536, "--port", port, "between 1 and 65535", "no SuperLink can listen there"
-    )
+    require(0 < port < 65536, "--port", port, "between 1 and 65535", "no server can listen there")
     require(not out.exists(), "out", out, "a new folder", "keys that devices use would be lost")
     out = out.resolve()
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -173,7 +172,9 @@ def new_kit(
             (draft / name).mkdir(mode=0o700)
             write_program(draft / name, name.partition("-")[0], port, wheel)
         trust = {"MADE": str(int(time.time()))} | ({"INSECURE": "1"} if insecure else {})
-        write_settings(draft / "server" / "server.env", _server(nodes, port, open_control) | trust)
+        write_settings(draft / "server" / "server.env", _server(nodes, port) | trust)
+        if insecure:
+            _without_tls(draft / "server" / "Caddyfile")
         for i in range(nodes):
             write_settings(
                 draft / f"node-{i}" / "node.env", _node(i, nodes, hosts[0], port) | trust
@@ -195,13 +196,17 @@ def write_program(folder: Path, role: str, port: int, wheel: Path | None) -> Non
     Args:
         folder: of the kit.
         role: its role.
-        port: of the SuperLink.
+        port: of the server.
         wheel: of this project; None leaves it out.
     """
     for file in [*(FILES / role).iterdir(), *SHARED, *filter(None, [wheel])]:
         shutil.copy(file, folder)
     if role == "server":
         _set_port(folder / "compose.yaml", port)
+
+
+def _without_tls(caddyfile: Path) -> None:
+    caddyfile.write_text(OF_TLS.sub("", caddyfile.read_text()).replace("https://", "http://"))
 
 
 def _certify(draft: Path, nodes: int, hosts: Sequence[str], days: int) -> None:
@@ -219,7 +224,7 @@ def _certify(draft: Path, nodes: int, hosts: Sequence[str], days: int) -> None:
         shutil.copy(draft / f"node-{i}" / "node.key.pub", draft / f"server/keys/node-{i}.pub")
 
 
-def _server(nodes: int, port: int, open_control: bool) -> dict[str, str]:
+def _server(nodes: int, port: int) -> dict[str, str]:
     run = [
         *("algorithm=fedbuff", "task=digits", "runtime=deployment", f"num_clients={nodes}"),
         f"algorithm.schedule.concurrency={nodes}",
@@ -228,9 +233,8 @@ def _server(nodes: int, port: int, open_control: bool) -> dict[str, str]:
         f"checkpoint_every={CHECKPOINT_EVERY}",
     ]
     return {
-        "SUPERLINK": f"127.0.0.1:{port}",
-        "BIND": "0.0.0.0",
-        "CONTROL": "open" if open_control else "local",  # who may submit runs and register keys
+        "SUPERLINK": f"127.0.0.1:{LINK_PORT}",
+        "PORT": str(port),  # of Caddy
         "OVERRIDES": shlex.join(run),
         "VENV": VENV,
         **OFFLINE,
@@ -257,6 +261,8 @@ def _one_machine(nodes: int, port: int) -> str:
         "services:",
         "  superlink:",
         "    extends: {file: server/compose.yaml, service: superlink}",
+        "  caddy:",
+        "    extends: {file: server/compose.yaml, service: caddy}",
         "  run:",
         "    extends: {file: server/compose.yaml, service: run}",
     ]
@@ -264,7 +270,7 @@ def _one_machine(nodes: int, port: int) -> str:
         lines += [
             f"  node-{i}:",
             f"    extends: {{file: node-{i}/compose.yaml, service: supernode}}",
-            f'    environment: {{SUPERLINK: "superlink:{port}", DATA: "${{DATA_{i}:-}}"}}',
+            f'    environment: {{SUPERLINK: "caddy:{port}", DATA: "${{DATA_{i}:-}}"}}',
             "    volumes:",
             "      - type: bind",
             f"        source: ${{DATA_{i}:-.}}",

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 FIRST, LAST = 5.0, 60.0  # seconds: the shortest and the longest delay
 STEADY = 120.0  # a process that ran for so many seconds resets the delay
+LOOK = 0.2  # seconds between two looks at the processes
 GRACE = 15.0  # seconds from SIGTERM to SIGKILL
 
 
@@ -53,17 +54,22 @@ def keep(
         pause(wait)
 
 
-def attend(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> int:
-    """Wait for a process and return its exit status; end it if this process is interrupted.
+def attend(*processes: "subprocess.Popen[bytes]", grace: float = GRACE) -> int:
+    """Wait for the first process that ends, end the others, and return its exit status.
+
+    All end if this process is interrupted.
 
     Args:
-        process: leads its process group.
+        processes: each leads its process group.
         grace: seconds from SIGTERM to SIGKILL.
     """
     try:
-        return process.wait()
+        while not (ended := [process for process in processes if process.poll() is not None]):
+            time.sleep(LOOK)
+        return int(ended[0].returncode)
     finally:
-        end(process, grace)
+        for process in processes:
+            end(process, grace)
 
 
 def end_keeper(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:

@@ -3,10 +3,8 @@
 On a node they are names in modules: `time` of `start_client_internal`, `get_executor` of
 `run_superexec`, `flwr_exit` and `install_from_fab` of `run_clientapp`. They are replaced in the
 versions of Flower that were tried, `TRIED`. On both sides, it is how long the two functions of
-`inflatable_utils` wait that pull the parts of a message. A SuperLink's gate needs
-`get_middleware` of its extensions and the one call of `uvicorn.run` in its command, its bound of
-memory the `SQLITE_PRAGMAS` of `sql_mixin`, and the bound on replies the one call of `pull_objects`
-in `http_grid`. What decides there is what these modules contain.
+`inflatable_utils` wait that pull the parts of a message. The bound on replies needs the one call of
+`pull_objects` in `http_grid`. What decides there is what these modules contain.
 
 Where Flower differs, nothing is replaced.
 """
@@ -41,13 +39,7 @@ HTTP_GRID = "flwr.superlink.grid.http_grid"
 PUSH_ERROR = "ObjectPushError"  # the class of the error of a grid that cannot bring an object
 SIMULATION_GRID = "InMemoryGrid"  # the class of the grid of Flower's simulation engine
 TOO_LARGE = "the reply is larger than"
-INSTEAD = {"replies": "replies have no bound", "database": "it holds much of its database"}
-COMMAND, SUPERLINK = "flwr.superlink.cli.flower_superlink", "flwr.superlink.main"
-EXTENSIONS = "flwr.superlink.extensions"
-DATABASE = "flwr.supercore.sql_mixin"
-# Of every connection of a SuperLink to its database, of which there may be fifteen. Flower allows
-# each 64 MB, and a map of 256 MB: with large replies that is more than a gigabyte.
-PRAGMAS = {"cache_size": "-8000", "mmap_size": "0"}  # KB, bytes
+INSTEAD = {"replies": "replies have no bound"}
 PULLS = "pull_objects", "pull_and_inflate_object_from_tree"
 # As many tries as fit into Flower's own limit of two hours: 500 would be over in 4 minutes.
 SOON = {"initial_backoff": LEAST, "backoff_cap": PULL_CAP, "max_tries_per_object": None}
@@ -71,7 +63,7 @@ def difference(part: str) -> str:
 
     Args:
         part: "node" (all of a warm node), "pulls" (of messages, on both sides), "replies" (on the
-            server), "gate" or "database" (of a SuperLink).
+            server).
     """
     try:
         for check in _CHECKS[part]:
@@ -179,13 +171,6 @@ def _remove(grid: Any, message_id: str) -> None:
         log.warning("a refused reply was not removed from the SuperLink: %r", error)
 
 
-def bound_database() -> None:
-    """Let the connections of this process to a SuperLink's database hold little of it."""
-    where = import_module(DATABASE)
-    found = tuple((name, PRAGMAS.get(name, value)) for name, value in where.SQLITE_PRAGMAS)
-    where.SQLITE_PRAGMAS = found  # type: ignore[attr-defined]
-
-
 # -- what must be there ---------------------------------------------------------------------------
 
 
@@ -207,19 +192,6 @@ def _pulls() -> list[Any]:
     return functions
 
 
-def _gated() -> None:
-    """A SuperLink has the middleware of its extensions, and serves its app with one call."""
-    command, main = import_module(COMMAND), import_module(SUPERLINK)
-    if getattr(main, "extensions", None) is not import_module(EXTENSIONS):
-        raise _Differs(f"{SUPERLINK} does not import its extensions")
-    if not list(_calls(ast.parse(inspect.getsource(main)), "extensions.get_middleware")):
-        raise _Differs(f"{SUPERLINK} does not call extensions.get_middleware")
-    calls = list(_calls(ast.parse(inspect.getsource(command)), "uvicorn.run"))
-    named = {keyword.arg for call in calls for keyword in call.keywords}
-    if len(calls) != 1 or calls[0].args or not {"app", "port"} <= named:
-        raise _Differs(f"{COMMAND} does not serve its app with one uvicorn.run(app=..., port=...)")
-
-
 def _replies() -> None:
     """A grid pulls the parts of a reply with `pull_objects`, whose errors become a message."""
     where = import_module(HTTP_GRID)
@@ -235,13 +207,6 @@ def _replies() -> None:
         raise _Differs(f"{HTTP_GRID} does not confirm messages")
 
 
-def _database() -> None:
-    """A SuperLink's database has settings for each connection, in pairs."""
-    names = {name for name, _ in getattr(import_module(DATABASE), "SQLITE_PRAGMAS", ())}
-    if missing := PRAGMAS.keys() - names:
-        raise _Differs(f"{DATABASE} does not set {min(missing)}")
-
-
 def _calls(tree: ast.AST, function: str) -> Iterator[ast.Call]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) == function:
@@ -252,6 +217,4 @@ _CHECKS: dict[str, list[Callable[[], object]]] = {
     "node": [_tried, _pulls],
     "pulls": [_pulls],
     "replies": [_replies],
-    "database": [_database],
-    "gate": [_gated],
 }

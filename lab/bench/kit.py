@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import shutil
 import signal
 import statistics
 import subprocess
@@ -41,17 +42,21 @@ def measure(name: str, nodes: int, versions: int) -> dict[str, Any]:
     settings, overrides = WAYS[name]
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        port, *ports = free_ports(1 + nodes)
+        port, link, *ports = free_ports(2 + nodes)
+        superlink = {"SUPERLINK": f"{HOST}:{link}"}
+        reached = {"SUPERLINK": f"{HOST}:{port if shutil.which('caddy') else link}"}
         kit = folder / "kit"
         new_kit(kit, nodes=nodes, hosts=[HOST], port=port, finish=enrol)
         words = [*Kit.read(kit / "server").overrides, f"num_versions={versions}", *overrides]
         output = folder / "run"
         with contextlib.ExitStack() as stack:
-            stack.enter_context(kept(kit / "server", {}))
+            stack.enter_context(kept(kit / "server", superlink))
             for i in range(nodes):
-                stack.enter_context(kept(kit / f"node-{i}", {"PORT": str(ports[i]), **settings}))
+                stack.enter_context(
+                    kept(kit / f"node-{i}", {"PORT": str(ports[i]), **reached, **settings})
+                )
             command = [*FIELD, "run", "--output", str(output), str(kit / "server"), *words]
-            with started(command, folder / "run.log", {}) as run:
+            with started(command, folder / "run.log", superlink) as run:
                 if run.wait():
                     raise RuntimeError((folder / "run.log").read_text()[-3000:])
         history = History(keep_orders=True)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -44,7 +45,6 @@ class Field:
     def __init__(self, folder: Path, nodes: int = NODES) -> None:
         self.folder = folder.resolve()
         self.links: list[Link] = []
-        self.port = 0
         self._nodes = nodes
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
         self._leaving = threading.Event()
@@ -60,8 +60,9 @@ class Field:
             Disappointed: the nodes are not online in time.
         """
         self.folder.mkdir(parents=True)
-        port, *node_ports = free_ports(1 + self._nodes)
-        kit, self.port = self.folder / "kit", port
+        port, link, *node_ports = free_ports(2 + self._nodes)
+        kit, superlink = self.folder / "kit", {"SUPERLINK": f"{HOST}:{link}"}
+        reached = port if shutil.which("caddy") else link
         new_kit(
             kit,
             nodes=self._nodes,
@@ -71,10 +72,10 @@ class Field:
             finish=enrol if keys else lambda server: None,
         )
         self.give(range(self._nodes), seconds=0.0)
-        self._keep("server", {})
-        self._control = SuperLink(Kit.read(kit / "server"), app=APP)
+        self._keep("server", superlink)
+        self._control = SuperLink(Kit.read(kit / "server", superlink), app=APP)
         for node, node_port in enumerate(node_ports):
-            self.links.append(Link(port))
+            self.links.append(Link(reached))
             config = (
                 f"partition-id={node} num-partitions={self._nodes} orders='{self._orders(node)}'"
             )

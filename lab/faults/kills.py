@@ -24,7 +24,7 @@ from fl_app.core.events import Aggregated, Arrived, Event
 from lab.faults.field import NODES, Disappointed, Field, Run, wait_for
 from lab.faults.story import never_arrived
 
-SERVER = ("flwr-serverapp", "fl_app.field.superlink")
+SERVER = ("flwr-serverapp", "flower-superlink")
 NODE = ("fl_app.field.supernode", "flwr-clientapp")
 PROCESSES = [("server", name) for name in SERVER]
 PROCESSES += [(f"node-{node}", name) for node in range(NODES) for name in NODE]

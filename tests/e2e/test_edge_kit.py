@@ -2,12 +2,13 @@
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kit_processes import ask, logged, processes, start, wait_for
+from kit_processes import ask, give_ports, logged, processes, start, wait_for
 
 from fl_app.field.control import OFFLINE_AFTER, SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit
@@ -33,12 +34,10 @@ RUN = [
 def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A kit whose nodes are kept running, and wait for their SuperLink."""
     out = tmp_path_factory.mktemp("edge") / "out"
-    port, *node_ports = free_ports(1 + NODES)
+    (port,) = free_ports(1)
     init = ask("init", "--nodes", NODES, "--host", "localhost", "--port", port, out)
     assert init.returncode == 0, init.stderr
-    for i, node_port in enumerate(node_ports):
-        settings = out / f"node-{i}" / "node.env"
-        settings.write_text(settings.read_text().replace(f"909{4 + i}", str(node_port)))
+    give_ports(out)
     keepers = [start(out / f"node-{i}.log", "keep", out / f"node-{i}") for i in range(NODES)]
     yield out
     for keeper in keepers:
@@ -64,8 +63,8 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
         for folder in (server, out / "node-0"):
             doctor = ask("doctor", folder)
             assert doctor.returncode == 0, doctor.stdout
-            assert "yes, and online" in doctor.stdout
             assert ask("healthy", folder).returncode == 0
+        assert "refuses their calls" in doctor.stdout or shutil.which("caddy") is None
         assert ask("register", server).stdout.count("could join already") == NODES
         assert run.wait(300) == 0, (out / "run.log").read_text()
     finally:
@@ -75,7 +74,7 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
     assert not processes(server)
     doctor = ask("doctor", out / "node-0")
     assert doctor.returncode == 1
-    assert "no program listens there" in doctor.stdout
+    assert "refused" in doctor.stdout
     again = ask("run", "--output", out / "run", server, *RUN)
     assert again.returncode == 2
     assert "must be a folder without a finished run" in again.stderr
@@ -88,7 +87,7 @@ def test_a_run_outlives_its_superlink(out: Path) -> None:
     )
     try:
         wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
-        (superlink,) = processes(server, "fl_app.field.superlink")
+        (superlink,) = processes(server, "flower-superlink")
         os.kill(superlink, signal.SIGKILL)
         assert run.wait(200) == 0, (out / "killed.log").read_text()
     finally:
@@ -101,7 +100,7 @@ def test_a_run_outlives_its_superlink(out: Path) -> None:
 
 
 def test_a_killed_node_comes_back(out: Path) -> None:
-    """It waits until the server misses the process that died."""
+    """It is refused until the server misses the process that died."""
     kit = Kit.read(out / "server")
     key = public_bytes(out / "server" / "keys" / "node-1.pub")
 
@@ -117,7 +116,6 @@ def test_a_killed_node_comes_back(out: Path) -> None:
         (node,) = processes(out / "node-1", "fl_app.field.supernode")
         os.kill(node, signal.SIGKILL)
         wait_for(lambda: status() == "offline", "the node is missed")
-        assert wait_for(lambda: status() == "online", "the node is back") < OFFLINE_AFTER
+        assert wait_for(lambda: status() == "online", "the node is back") < 2 * OFFLINE_AFTER
     finally:
         end(keeper)
-    assert "still counts as online" in (out / "node-1.log").read_text()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from kit_processes import give_ports
 
 from fl_app.field.kit import VENV, Kit
 from fl_app.field.loopback import free_ports
@@ -54,7 +55,7 @@ def wait_for(true: Callable[[], bool], what: str, seconds: float = 150.0) -> Non
 def out(tmp_path: Path) -> Iterator[Path]:
     """A kit with a helper, whose nodes are kept running and wait for their SuperLink."""
     out = tmp_path / "out"
-    port, helper_port, *node_ports = free_ports(2 + NODES)
+    port, helper_port = free_ports(2)
     hosts = ["--host", "localhost", "--port", port, "--helper", "localhost"]
     made = ask("init", "--nodes", NODES, *hosts, out)
     assert made.returncode == 0, made.stderr
@@ -62,9 +63,7 @@ def out(tmp_path: Path) -> Iterator[Path]:
     settings = out / "helper" / "helper.env"
     text = settings.read_text().replace("8101", str(helper_port)).replace(VENV, sys.prefix)
     settings.write_text(text)
-    for i, node_port in enumerate(node_ports):
-        settings = out / f"node-{i}" / "node.env"
-        settings.write_text(settings.read_text().replace(f"909{4 + i}", str(node_port)))
+    give_ports(out)
     nodes = [start(out / f"node-{i}.log", *field("keep", out / f"node-{i}")) for i in range(NODES)]
     yield out
     for process in nodes:

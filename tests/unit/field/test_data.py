@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from configs import composed
 
-from fl_app.field.checks import Finding, Verdict
 from fl_app.field.data import check_path, of_data
 from fl_app.field.doctor import of_settings
+from fl_app.field.findings import Finding, Verdict
 from fl_app.field.kit import Kit, new_kit
 
 SCHEMA = {
@@ -118,11 +118,11 @@ def test_the_doctor_looks_into_the_data_of_a_device(tmp_path: Path) -> None:
     settings = tmp_path / "out" / "node-0" / "node.env"
     settings.write_text(settings.read_text().replace('DATA=""', f'DATA="{data}"'))
     kit = Kit.read(settings.parent, {})
-    subjects = {finding.subject for finding in of_settings(kit, None)}
+    subjects = {finding.subject for finding in of_settings(kit)}
     assert {"partition", "data", "examples"} <= subjects
     assert "labels" not in subjects
     words = ["task=csv", f"task.schema={schema}"]
-    subjects = {finding.subject for finding in of_settings(kit, None, words)}
+    subjects = {finding.subject for finding in of_settings(kit, words)}
     assert {"data", "examples", "labels"} <= subjects
-    (wrong,) = [f for f in of_settings(kit, None, ["task=cvs"]) if f.subject == "run"]
+    (wrong,) = [f for f in of_settings(kit, ["task=cvs"]) if f.subject == "run"]
     assert "task=cvs does not exist; did you mean" in wrong.text

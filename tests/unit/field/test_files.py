@@ -68,11 +68,11 @@ def test_compose_files_follow_their_schema(kit, where):
     """``config`` validates against the Compose Specification, and resolves what is extended."""
     output = examine(TOOLS / "docker-compose", "--profile", "*", "config", cwd=kit / where)
     services = yaml.safe_load(output)["services"]
-    everything = {"superlink", "run", "node-0", "node-1", "node-2"}
+    everything = {"superlink", "caddy", "run", "node-0", "node-1", "node-2"}
     assert (
         services.keys()
         == {
-            "server": {"superlink", "run"},
+            "server": {"superlink", "caddy", "run"},
             "node-1": {"supernode"},
             ".": everything,
         }[where]
@@ -86,8 +86,9 @@ def test_compose_files_follow_their_schema(kit, where):
         assert "restart" in service
         assert service["environment"]["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     if where == ".":
-        assert services["node-1"]["environment"]["SUPERLINK"] == "superlink:9000"
-        assert services["superlink"]["ports"][0]["published"] == "9000"
+        assert services["node-1"]["environment"]["SUPERLINK"] == "caddy:9000"
+        assert services["caddy"]["ports"][0]["published"] == "9000"
+        assert not any("ports" in services[name] for name in services if name != "caddy")
 
 
 @pytest.mark.parametrize("where", ["node-1", "."])
@@ -116,5 +117,5 @@ def test_systemd_units_are_understood(kit, tmp_path):
     for unit in units:
         text = unit.read_text().replace("/opt/fl-app/.venv/bin/python", sys.executable)
         (tmp_path / unit.name).write_text(text)
-    assert len(units) == 4
+    assert len(units) == 5
     assert examine("systemd-analyze", "verify", *sorted(tmp_path.iterdir())) == ""

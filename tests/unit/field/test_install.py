@@ -245,8 +245,26 @@ def test_the_servers_folder_brings_what_the_server_needs(machine, kit):
     assert machine.run(kit / "server").returncode == 0
     assert "fl-app[server] @ file://" in machine.called("python3 .*packages.py")[0]
     units = sorted(path.name for path in (machine.root / "etc/systemd/system").iterdir())
-    assert units == ["fl-run.service", "fl-superlink.service"]
-    assert machine.called("systemctl enable") == ["systemctl enable --quiet fl-superlink"]
+    assert units == ["fl-caddy.service", "fl-run.service", "fl-superlink.service"]
+    assert machine.called("systemctl enable") == [
+        "systemctl enable --quiet fl-superlink",
+        "systemctl enable --quiet fl-caddy",
+    ]
+
+
+def test_caddy_comes_from_the_systems_packages(machine, kit):
+    """Its own page on port 80 is switched off; one that is there already is left alone."""
+    machine.python_at("usr/bin/caddy")  # a command as good as another
+    assert machine.run(kit / "server").returncode == 0
+    assert not machine.called("apt-get")
+    assert not machine.called("systemctl disable")
+    (machine.root / "usr/bin/caddy").unlink()
+    assert machine.run(kit / "server").returncode == 0
+    assert machine.called("apt-get .* install --no-install-recommends caddy")
+    assert machine.called("systemctl disable --now --quiet caddy")
+    machine.does["apt-get"] = "exit 100"
+    assert "caddy cannot be installed" in machine.run(kit / "server").stderr
+    assert machine.run(kit / "node-0").returncode == 0
 
 
 def test_the_helpers_folder_installs_no_torch_and_keeps_its_record(machine, kit):

@@ -73,6 +73,12 @@ def test_the_status_of_a_process_that_ends_of_its_own():
     assert attend(subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)) == 7
 
 
+def test_when_one_of_two_processes_ends_the_other_is_ended():
+    other = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    assert attend(subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True), other) == 7
+    assert other.returncode == -signal.SIGTERM
+
+
 @pytest.mark.parametrize(
     ("first", "ended_by"), [("", signal.SIGTERM), ("trap '' TERM;", signal.SIGKILL)]
 )
@@ -90,12 +96,15 @@ def test_a_process_is_ended_with_its_children(first, ended_by):
 
 
 class Interrupted(subprocess.Popen):
-    """Ctrl-C is pressed while somebody waits for it."""
+    """Ctrl-C is pressed while somebody looks whether it has ended."""
 
-    def wait(self, timeout: float | None = None) -> int:
-        if timeout is None:
+    pressed = False
+
+    def poll(self) -> int | None:
+        if not self.pressed:
+            self.pressed = True
             raise KeyboardInterrupt
-        return super().wait(timeout)
+        return super().poll()
 
 
 def test_an_interrupted_supervisor_ends_its_process():

@@ -61,7 +61,7 @@ while [ $# -gt 0 ]; do
 done
 
 if [ -f "$here/server.env" ]; then
-    role=server service=fl-superlink services='fl-superlink fl-run'
+    role=server service=fl-superlink services='fl-superlink fl-caddy fl-run'
 elif [ -f "$here/node.env" ]; then
     role=node service=fl-supernode services=fl-supernode
 elif [ -f "$here/helper.env" ]; then
@@ -176,10 +176,6 @@ check_system() {
             "would be valid: sudo timedatectl set-ntp true, or sudo date -s 'YYYY-MM-DD HH:MM'"
 
     port=$(setting PORT)
-    if [ "$role" = server ]; then
-        port=$(setting SUPERLINK)
-        port=${port##*:}
-    fi
     if listens "$port" && ! active "$service"; then
         problem "another program listens on port $port: \`ss -ltnp\` names it; end it, or change the port in $role.env"
     fi
@@ -205,6 +201,16 @@ install_python() {
     find_python || die "$(about_python)"
 }
 
+# What stands before the SuperLink. Debian's package also starts a page on port 80, which is not wanted.
+install_caddy() {
+    [ "$role" = server ] && [ ! -x "$root/usr/bin/caddy" ] || return 0
+    say "Installing caddy ..."
+    apt-get -q -o DPkg::Lock::Timeout=300 update || :
+    DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=300 install --no-install-recommends caddy ||
+        die "caddy cannot be installed (see above): connect this machine to a network, and run this again"
+    systemctl disable --now --quiet caddy || :
+}
+
 # Whether the installed folder is an earlier copy of this one, and no other device's or kit's.
 check_same() {
     for file in ca.crt node.key server.key helper.key; do
@@ -226,7 +232,7 @@ place() {
     elif [ -d "$home" ]; then
         rm -f "$home"/fl_app-*.whl
         for file in "$here"/*.sh "$here"/*.py "$here"/*.service "$here"/*.yaml "$here"/*.json "$here"/*.whl \
-            "$here"/README.md "$here"/constraints.txt; do
+            "$here"/README.md "$here"/constraints.txt "$here"/Caddyfile; do
             [ ! -f "$file" ] || cp -p "$file" "$home/"
         done
         cmp -s "$here/$role.env" "$home/$role.env" ||
@@ -243,7 +249,7 @@ place() {
 stopped=''
 # A service runs on what it has loaded: it must not find half of another version.
 stop_services() {
-    for name in fl-run fl-supernode fl-superlink fl-helper; do
+    for name in fl-run fl-supernode fl-caddy fl-superlink fl-helper; do
         if active "$name"; then
             systemctl stop "$name"
             stopped="$name $stopped"
@@ -303,12 +309,16 @@ install() {
         die "$home belongs to another device or kit, whose keys would be lost: to replace it, first" \
             "sudo sh $home/install.sh --uninstall --purge"
     install_python
+    install_caddy
     place
     make_environment
     for name in $services; do cp "$home/$name.service" "$units/"; done
     systemctl daemon-reload
-    systemctl enable --quiet "$service"
-    systemctl restart "$service"
+    for name in $services; do
+        [ "$name" != fl-run ] || continue # which is not started before somebody wants it
+        systemctl enable --quiet "$name"
+        systemctl restart "$name"
+    done
     start_again
     say "$service is started; doctor waits for it ..."
     tries=0

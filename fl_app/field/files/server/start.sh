@@ -1,5 +1,6 @@
 #!/bin/sh
-# Starts the SuperLink with the settings in server.env. It writes to this folder only.
+# Starts the SuperLink, or with the argument caddy what stands before it, with the settings in server.env.
+# Both write to this folder only.
 set -eu
 cd "$(dirname "$0")"
 if [ -z "${SUPERLINK-}" ]; then # systemd and Docker read server.env themselves
@@ -11,6 +12,9 @@ fi
 export PATH="${VENV:+$VENV/bin:}$PATH" # Flower's commands call each other by name
 export FLWR_HOME="$PWD/flower" XDG_STATE_HOME="$PWD/state" XDG_CACHE_HOME="$PWD/cache"
 export FL_APP_DATA="${FL_APP_DATA-$PWD/data}" FL_APP_KIT="$PWD"
+if [ "${1-}" = caddy ]; then
+    XDG_CONFIG_HOME="$PWD/cache" XDG_DATA_HOME="$PWD/cache" exec caddy run --config Caddyfile
+fi
 if [ "${INSECURE-}" = 1 ]; then
     set -- --insecure
     trust="insecure = true"
@@ -31,6 +35,6 @@ $trust
 END
 # What large requests took goes back to the system at once, and does not stay with each thread.
 export MALLOC_ARENA_MAX="${MALLOC_ARENA_MAX-2}" MALLOC_MMAP_THRESHOLD_="${MALLOC_MMAP_THRESHOLD_-1048576}"
-# The database keeps nodes, keys and the history of runs over a restart of the SuperLink.
-# Behind a gate: only devices reach the port from elsewhere, unless CONTROL says "open".
-exec python -m fl_app.field.superlink --host "$BIND" --port "${SUPERLINK##*:}" --database state.db "$@"
+# The database keeps nodes, keys and the history of runs over a restart of the SuperLink. Whoever reaches
+# its port can submit runs: from elsewhere only Caddy is reached. (BIND is for a network of containers.)
+exec flower-superlink --host "${BIND:-127.0.0.1}" --port "${SUPERLINK##*:}" --database state.db "$@"

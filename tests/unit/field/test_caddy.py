@@ -1,0 +1,134 @@
+"""What stands before a SuperLink: Caddy as a kit starts it, and what a stranger gets."""
+
+import os
+import re
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from http.client import HTTPConnection, HTTPSConnection
+from pathlib import Path
+
+import pytest
+from fake_superlink import superlink
+from kit_processes import wait_for
+
+from fl_app.field.kit import new_kit
+from fl_app.field.loopback import free_ports
+from fl_app.field.supervise import end
+
+needs_caddy = pytest.mark.skipif(
+    shutil.which("caddy") is None, reason="there is no caddy to start (apt-get install caddy)"
+)
+PUSH, LIST_RUNS = "/v1/fleet/push-object", "/v1/control/list-runs"
+MB = 10**6
+
+
+@pytest.fixture(params=[False, True], ids=["tls", "insecure"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=request.param)
+    return tmp_path / "out" / "server"
+
+
+@contextmanager
+def caddy(server: Path, link_port: int) -> Iterator[HTTPConnection]:
+    """Caddy before a port of this machine; a connection of a stranger to it."""
+    (port,) = free_ports(1)
+    settings = {"PORT": str(port), "SUPERLINK": f"127.0.0.1:{link_port}"}
+    log = server / "caddy.log"
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            ["sh", server / "start.sh", "caddy"],
+            env={**os.environ, **settings},
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+
+    def listens() -> bool:
+        assert process.poll() is None, log.read_text()
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", port)) == 0
+
+    try:
+        wait_for(listens, "Caddy listens", 20.0)
+        if (server / "ca.crt").exists():
+            context = ssl.create_default_context(cafile=server / "ca.crt")
+            stranger: HTTPConnection = HTTPSConnection(
+                "127.0.0.1", port, timeout=10.0, context=context
+            )
+        else:
+            stranger = HTTPConnection("127.0.0.1", port, timeout=10.0)
+        with closing(stranger):
+            yield stranger
+    finally:
+        end(process)
+
+
+def status(stranger: HTTPConnection, method: str, path: str, body: object = None) -> int:
+    stranger.request(method, path, body)  # type: ignore[arg-type]
+    found = stranger.getresponse()
+    found.read()
+    stranger.close()
+    return found.status
+
+
+@needs_caddy
+def test_a_stranger_reaches_the_calls_of_supernodes_alone(server: Path) -> None:
+    with (
+        superlink(server if (server / "ca.crt").exists() else None) as port,
+        caddy(server, port) as stranger,
+    ):
+        assert status(stranger, "POST", PUSH) == 200
+        for method, path in (
+            ("POST", LIST_RUNS),
+            ("GET", "/"),
+            ("GET", "/health"),
+            ("GET", "/openapi.json"),
+            ("POST", "/v1/runtime/pull-task"),
+            ("POST", f"/v1/fleet/..{LIST_RUNS.removeprefix('/v1')}"),
+            ("POST", f"/v1/fleet/%2e%2e{LIST_RUNS.removeprefix('/v1')}"),
+            ("POST", f"/{LIST_RUNS}"),
+            ("POST", "/v1/fleetcontrol"),
+        ):
+            assert status(stranger, method, path) == 403, path
+
+
+@needs_caddy
+def test_a_large_body_is_refused_before_it_is_read(server: Path) -> None:
+    with (
+        superlink(server if (server / "ca.crt").exists() else None) as port,
+        caddy(server, port) as stranger,
+    ):
+        assert status(stranger, "POST", PUSH, bytes(5 * 2**20 + 4096)) == 200
+        stranger.putrequest("POST", PUSH)
+        stranger.putheader("Content-Length", str(10 * MB))
+        stranger.endheaders()
+        assert stranger.getresponse().status == 413
+        stranger.close()
+        with suppress(ConnectionError, ssl.SSLError):  # it does not listen to the end
+            assert status(stranger, "POST", PUSH, (bytes(MB) for _ in range(20))) == 413
+
+
+@needs_caddy
+def test_a_superlink_that_is_down_is_told_from_a_server_that_is(server: Path) -> None:
+    with caddy(server, free_ports(1)[0]) as stranger:
+        assert status(stranger, "POST", PUSH) == 502
+        assert status(stranger, "POST", LIST_RUNS) == 403
+
+
+def test_the_file_passes_on_one_path_and_bounds_bodies(server: Path) -> None:
+    """Also where no Caddy can be started."""
+    text = (server / "Caddyfile").read_text()
+    blocks = re.findall(r"^\thandle ?([^\n{]*?) ?\{\n(.*?)^\t\}", text, re.MULTILINE | re.DOTALL)
+    assert [where for where, _ in blocks] == ["/v1/fleet/*", ""]
+    assert blocks[1][1].split() == ["respond", "403"]
+    assert "respond @large 413" in blocks[0][1]
+    assert "max_size 10MB" in text
+    assert text.count("reverse_proxy") == blocks[0][1].count("reverse_proxy") == 1
+    secure = (server / "ca.crt").exists()
+    assert ("tls server.crt server.key" in text) == ("tls_trusted_ca_certs" in text) == secure
+    assert ("http://" in text) != secure
+    assert text.count("{") == text.count("}")
