@@ -6,10 +6,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.client.batch import examples, stacked_losses
+from fl_app.client.compression import Compressed
+from fl_app.client.private import Private
 from fl_app.client.settings import FLOAT32
 from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
-from fl_app.secure.device import Masked
 
 # What has no counterpart in a batch: a subclass with one of these trains its clients one by one.
 ALONE = ("penalty", "should_pause", "merge", "train")
@@ -35,8 +36,8 @@ def obstacle(trainer: LocalTrainer) -> str:
         return f"{name} has a {own[0]} of its own"
     if not trainer.batches:
         return f"{name} does not say that its clients can be trained together (batches)"
-    if isinstance(trainer.sender, Masked):
-        return "each client masks its upload"
+    if type(trainer.sender) not in (type(trainer), Private, Compressed):
+        return f"each upload passes through {type(trainer.sender).__name__}"
     layout, model = trainer.model.layout, trainer.model
     if layout.size > layout.num_trainable or len(model.trained) < len(model.params) + len(
         model.private

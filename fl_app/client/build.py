@@ -158,9 +158,8 @@ def build_trainer(
         **more,
     )
     if asks_for_masks(config):
-        from fl_app.secure.device import Masked  # cryptography, which few runs need
-
-        trainer.sender = Masked.of(config, trainer.sender, trainer.model.layout.size)
+        masked = locate(config.secure_aggregation._target_)
+        trainer.sender = masked(config, trainer.sender, trainer.model.layout.size)
     return trainer
 
 

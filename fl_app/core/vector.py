@@ -158,3 +158,9 @@ def read_only(vector: Vector) -> Vector:
     copy = vector.copy()
     copy.flags.writeable = False
     return copy
+
+
+def worst_decile(values: ArrayLike) -> float:
+    """Mean of the lowest tenth of the values, rounded up: of 25 values the lowest three."""
+    ascending = np.sort(np.asarray(values, float))
+    return float(ascending[: math.ceil(ascending.size / 10)].mean())

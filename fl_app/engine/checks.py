@@ -35,7 +35,7 @@ def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upl
         return f"kind {upload.kind!r} is none of {', '.join(KINDS)}"
     if not (is_number(upload.num_examples) and upload.num_examples > 0):
         return f"num_examples={upload.num_examples!r} must be at least 1"
-    if not is_number(upload.rate_sum):
+    if not (is_number(upload.rate_sum) and LEAST_RATE <= upload.rate_sum <= MOST_RATE):
         return f"rate_sum={upload.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
     if not isinstance(upload.loss, Real):
         return f"loss={upload.loss!r} must be a number"
@@ -47,8 +47,6 @@ def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upl
 
 def overflow(model: GlobalModel, update: Update) -> str:
     """Why an update, or its gradient or displacement, is not finite; "" if they are."""
-    if not LEAST_RATE <= update.rate_sum <= MOST_RATE:
-        return f"rate_sum={update.rate_sum!r} must be between {LEAST_RATE} and {MOST_RATE}"
     for name, vector in update.extra.items():
         if not all_finite([vector]):
             return f"extra vector {name!r} has non-finite entries"
@@ -98,6 +96,11 @@ def order_extra(strategy: Algorithm, model: GlobalModel, client_id: int) -> Extr
             f"{names_of(extra)} must be finite, or no client could use it"
         )
     return {name: read_only(extra[name]) for name in names}
+
+
+def diverged(reason: str) -> bool:
+    """Whether an upload was refused because its numbers grew without bound."""
+    return any(words in reason for words in ("non-finite", "overflows", "rate_sum="))
 
 
 def likely_cause(learning_rates: Mapping[str, float]) -> str:

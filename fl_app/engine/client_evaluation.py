@@ -20,7 +20,7 @@ import numpy as np
 
 from fl_app.core.errors import is_number, require, require_count
 from fl_app.core.types import Order, Scores, Vector
-from fl_app.record.measures import worst_decile
+from fl_app.core.vector import worst_decile
 
 # Parts of the names of metrics of which a lower value is better.
 LOWER_IS_BETTER = (

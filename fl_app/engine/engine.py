@@ -61,7 +61,7 @@ from fl_app.core.types import (
 )
 from fl_app.core.vector import all_finite
 from fl_app.engine.background import Background
-from fl_app.engine.checks import likely_cause, malformed, order_extra, overflow, require_vector
+from fl_app.engine.checks import diverged, likely_cause, malformed, order_extra, require_vector
 from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
 from fl_app.engine.clock import (
     NO_VECTOR,
@@ -76,11 +76,11 @@ from fl_app.engine.clock import (
     Stray,
 )
 from fl_app.engine.guard import MALFORMED, Guard
+from fl_app.engine.intake import Intake
 from fl_app.engine.outbox import Measurement, Outbox
 from fl_app.engine.unkept import UnkeptAttributes
 from fl_app.engine.versions import Versions
 from fl_app.schedule import Schedule
-from fl_app.secure.server import SecureAggregation
 
 log = logging.getLogger(__name__)
 
@@ -161,8 +161,8 @@ class Engine:
         guard: bounds on uploads, checked before the strategy is asked.
         tolerates: whether the run goes on after an error in a client's code, whose order has
             failed; False = the first one ends the run.
-        secure: opens sums of masked uploads; then no other upload is accepted. None = uploads are
-            not masked.
+        intake: which uploads come in, and what of them the strategy is shown. Default all, as they
+            are.
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
         fixed_bytes: of the model's fixed part, which travels with a client's first order.
         checkpoint: saves a checkpoint (`state_dict`); called with the version.
@@ -194,7 +194,7 @@ class Engine:
         client_evaluation: ClientEvaluation | None = None,
         guard: Guard | None = None,
         tolerates: bool = True,
-        secure: SecureAggregation | None = None,
+        intake: Intake | None = None,
         upload_bytes: int | None = None,
         fixed_bytes: int = 0,
         checkpoint: Callable[[int], None] | None = None,
@@ -231,7 +231,7 @@ class Engine:
         self._guard = Guard() if guard is None else guard
         self._tolerates = tolerates
         self._bugs: set[tuple[str, ...]] = set()  # places in the code whose errors were logged
-        self._secure = secure
+        self._intake = intake or Intake()
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
         self._checkpoint_final = checkpoint_final
@@ -316,8 +316,11 @@ class Engine:
             self.close()
             outcome.version = self.version
             outcome.params = self._strategy.to_evaluate(self._versions.model)
-            spent = {} if self._secure is None else self._secure.totals()
-            outcome.totals = {**self._strategy.totals(), **spent, **self._clock.totals()}
+            outcome.totals = {
+                **self._strategy.totals(),
+                **self._intake.totals(),
+                **self._clock.totals(),
+            }
         return outcome
 
     @property
@@ -371,7 +374,7 @@ class Engine:
             "schedule": self._schedule.state_dict(),
             "strategy": self._strategy.state_dict(),
             "clock": self._clock.state_dict(),
-            **({} if self._secure is None else {"secure": self._secure.state_dict()}),
+            "intake": self._intake.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -416,8 +419,7 @@ class Engine:
         self._guard.load_state_dict(state["guard"])
         self._schedule.load_state_dict(state["schedule"])
         self._strategy.load_state_dict(state["strategy"])
-        if self._secure is not None:
-            self._secure.load_state_dict(state.get("secure", {}))
+        self._intake.load_state_dict(state.get("intake", {}))
         if on_clients:
             waited_for = on_clients["vector"]
             vector = None if waited_for is None else share(waited_for)
@@ -588,16 +590,9 @@ class Engine:
         seconds = self._clock.now - order.sent_at
         update = Update.of(upload, order.client_id, base_version, order.number, seconds)
         model = self._versions.model
-        problem = malformed(self._strategy, model, order, upload)
-        if self._secure is not None:
-            problem = problem or self._secure.refuse(upload)
-        elif upload.seal:
-            problem = problem or "the upload is masked, and nobody could open it"
-        # Masked integers are finite, and those of an upload that was not do not exist.
-        diverged = "" if problem or self._secure is not None else overflow(model, update)
         reason = (
-            problem
-            or diverged
+            malformed(self._strategy, model, order, upload)
+            or self._intake.refuse(model, update)
             or self._guard.refuse(model, update, self._clock.now)
             or self._strategy.admit(model, update)
         )
@@ -606,7 +601,8 @@ class Engine:
             self._failures_in_a_row += 1
             self._reject(order, reason)
             self._bench(order.client_id, reason)
-            self._check_alive(reason + (likely_cause(self._learning_rates) if diverged else ""))
+            cause = likely_cause(self._learning_rates) if diverged(reason) else ""
+            self._check_alive(reason + cause)
             return
         self._failures_in_a_row = 0
         self._guard.count_accepted(order.client_id)
@@ -700,16 +696,12 @@ class Engine:
         while not self.outcome.stopped:
             if self._schedule.survey(self.version, self._buffer):
                 self._cluster()
-            elif taken := self._schedule.take(self._eligible()):
+            elif taken := self._schedule.take(self._intake.eligible(self._buffer)):
                 self._aggregate(taken)
             else:
                 break
             acted = True
         return acted
-
-    def _eligible(self) -> Sequence[Update]:
-        """The updates of the buffer that may be aggregated now."""
-        return self._buffer if self._secure is None else self._secure.eligible(self._buffer)
 
     def _cluster(self) -> None:
         """Let the strategy put the present clients into clusters; this makes no version."""
@@ -741,15 +733,13 @@ class Engine:
 
     def _aggregate(self, updates: Sequence[Update]) -> None:
         model = self._versions.model
-        opened = None if self._secure is None else self._secure.open(model, updates)
-        if opened is not None and opened.faults:
+        opened = self._intake.open(model, updates)
+        if opened.faults:
             self._drop({id(updates[place]): why for place, why in opened.faults.items()})
             return
         self._strategy.report = {}
-        shown = updates if opened is None else opened.updates
-        params = self._strategy.aggregate(model, shown)
-        if self._secure is not None and opened is not None:
-            self._secure.reported(self._strategy.report, opened)
+        params = self._strategy.aggregate(model, opened.updates)
+        self._intake.complete(self._strategy.report, opened)
         require_vector(self._strategy, "aggregate", params, model.params.size)
         if not all_finite([params]):
             cause = likely_cause(self._learning_rates)
@@ -791,7 +781,7 @@ class Engine:
             self.outcome.stopped = self.outcome.stopped or "num_versions"
 
     def _drop(self, reasons: Mapping[int, str]) -> None:
-        """Take updates out of the buffer that the helper refuses, by their identities."""
+        """Take updates out of the buffer that cannot be opened, by their identities."""
         gone = [update for update in self._buffer if id(update) in reasons]
         self._discard(gone)
         for update in gone:

@@ -47,12 +47,6 @@ def stability(accuracies: Sequence[float]) -> tuple[float, float]:
     return log, float(last.std())
 
 
-def worst_decile(values: ArrayLike) -> float:
-    """Mean of the lowest tenth of the values, rounded up: of 25 values the lowest three."""
-    ascending = np.sort(np.asarray(values, float))
-    return float(ascending[: math.ceil(ascending.size / 10)].mean())
-
-
 def expected_accuracy(label_mix: Floats, recall: Floats) -> Floats:
     """Accuracy of every client on fresh examples of its own classes.
 

@@ -24,6 +24,7 @@ from fl_app.core.types import Vector
 from fl_app.devices import Fleet, Overlapping
 from fl_app.engine.clock import Clock, Mailbox
 from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.intake import Intake
 from fl_app.engine.spawned import SpawnedWorkers
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
@@ -33,7 +34,6 @@ from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.runner.evaluation import build_evaluation
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.placement import Placement, placement
-from fl_app.runner.secure import build_secure, refuse_buffers, with_scale
 from fl_app.runner.validate import (
     PARTS,
     build_client_evaluation,
@@ -42,7 +42,6 @@ from fl_app.runner.validate import (
     build_strategy,
 )
 from fl_app.schedule import Schedule
-from fl_app.secure.seals import SEAL_BYTES
 from fl_app.strategy.memories import memory_cost
 
 if TYPE_CHECKING:
@@ -123,8 +122,15 @@ def build_components(
         ValueError: a value is refused.
     """
     task = build_task(config) if task is None else task
-    if asks_for_masks(config):  # clients and helper need the numbers that follow from others
-        config = with_scale(config, build_strategy(config, given), build_schedule(config, given))
+    masked = asks_for_masks(config)
+    if masked:
+        from fl_app.secure import run as secure  # a leaf, which few runs need
+        from fl_app.secure.seals import SEAL_BYTES
+
+        # Clients and helper need the numbers that follow from others.
+        config = secure.with_scale(
+            config, build_strategy(config, given), build_schedule(config, given)
+        )
     placed = placement(config)
     prepare(placed.device)
     trainer = build_trainer(config, task, given.trainer, placed.device)
@@ -135,8 +141,8 @@ def build_components(
     )
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     sizes = build_sizes(strategy, trainer, first)
-    if asks_for_masks(config):
-        refuse_buffers(trainer.model.layout)
+    if masked:
+        secure.refuse_buffers(trainer.model.layout)
         sizes = replace(sizes, upload=sizes.upload + SEAL_BYTES)
     devices = None
     if config.runtime.name != "deployment" and schedule.devices is None:
@@ -248,7 +254,7 @@ def build_engine(
         client_evaluation=build_client_evaluation(config),
         guard=build_guard(config),
         tolerates=config.failures == "tolerate" or config.runtime.name == "deployment",
-        secure=build_secure(config, strategy, components.schedule, layout.size, run),
+        intake=_intake(components, layout.size, run),
         upload_bytes=components.sizes.upload,
         # Real nodes are sent the fixed part if they ask for it.
         fixed_bytes=0 if config.runtime.name == "deployment" else components.sizes.fixed,
@@ -263,6 +269,15 @@ def build_engine(
             if (rate := OmegaConf.select(config.algorithm, key)) is not None
         },
     )
+
+
+def _intake(components: Components, size: int, run: str) -> Intake:
+    config = components.config
+    if not asks_for_masks(config):
+        return Intake()
+    from fl_app.secure.run import build_intake  # a leaf, which few runs need
+
+    return build_intake(config, components.strategy, components.schedule, size, run)
 
 
 # Of a reply, in models: a sparse upload may have three, an encrypted one more. [A]

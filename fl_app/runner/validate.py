@@ -40,7 +40,6 @@ from fl_app.record.trackers import TRACKERS
 from fl_app.report import require_target
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.given import NOTHING, Given
-from fl_app.runner.secure import validate_secure
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks import options
@@ -202,6 +201,8 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     )
     build_guard(config).validate_kinds(strategy.takes)
     if asks_for_masks(config):
+        from fl_app.secure.run import validate_secure  # a leaf, which few runs need
+
         validate_secure(config, strategy, schedule, most)
     if "_target_" in config.partition:  # else a given task has clients of its own
         instantiate(config.partition)

@@ -57,36 +57,6 @@ class Masked:
         self._losses = losses
         self._keys = keys
 
-    @classmethod
-    def of(cls, config: Mapping[str, Any], trainer: Trainer, size: int) -> "Masked":
-        """A trainer masked as the configuration says.
-
-        Args:
-            config: of the run, with clip norm and scale filled in.
-            trainer: does the training.
-            size: d.
-        """
-        secure, seed = config["secure_aggregation"], int(config["seed"])
-        keys: Callable[[int], tuple[X25519PublicKey, DeviceKey]] | None = None
-        real = config["runtime"]["name"] == "deployment"
-        if real:
-            from fl_app.secure.folder import keys_of_device
-
-            keys = keys_of_device
-        elif secure["simulate"] == "helper":
-            helper = simulated.helper_key(seed).public_key()
-
-            def keys(client: int) -> tuple[X25519PublicKey, DeviceKey]:
-                return helper, simulated.device_key(seed, client)
-
-        return cls(
-            trainer,
-            terms_of(config, size, ""),
-            seed=None if real else seed,
-            losses=bool(secure["losses"]),
-            keys=keys,
-        )
-
     def train(self, order: Order, out: Vector | None = None) -> Upload:
         """See `fl_app.client.LocalTrainer.train`.
 
@@ -99,7 +69,7 @@ class Masked:
         if upload.kind != self._terms.kind:
             raise ValueError(f"the upload is a {upload.kind}, expected a {self._terms.kind}")
         vector = np.empty_like(upload.vector) if out is None else out
-        masked = vector.view(np.uint32)
+        integers = vector.view(np.uint32)
         rng = np.random.default_rng()
         if self._seed is not None:
             rng = np.random.default_rng((self._seed, order.client_id, order.sequence, ROUNDING))
@@ -114,7 +84,7 @@ class Masked:
             helper, device = self._keys(order.client_id)
             mask = Mask(seed)
             seal = new_seal(seed, helper, device, statement, order.sequence)
-        self._point.quantise(upload.vector, rng, masked, mask)
+        self._point.quantise(upload.vector, rng, integers, mask)
         return replace(
             upload,
             vector=vector,
@@ -125,6 +95,36 @@ class Masked:
     def score(self, order: Order) -> Scores:
         """See `fl_app.client.LocalTrainer.score`; scores are not masked."""
         return self._trainer.score(order)
+
+
+def masked(config: Mapping[str, Any], trainer: Trainer, size: int) -> Masked:
+    """A trainer that masks its uploads as the configuration says.
+
+    Args:
+        config: of the run, with clip norm and scale filled in.
+        trainer: does the training.
+        size: d.
+    """
+    secure, seed = config["secure_aggregation"], int(config["seed"])
+    keys: Callable[[int], tuple[X25519PublicKey, DeviceKey]] | None = None
+    real = config["runtime"]["name"] == "deployment"
+    if real:
+        from fl_app.secure.folder import keys_of_device
+
+        keys = keys_of_device
+    elif secure["simulate"] == "helper":
+        helper = simulated.helper_key(seed).public_key()
+
+        def keys(client: int) -> tuple[X25519PublicKey, DeviceKey]:
+            return helper, simulated.device_key(seed, client)
+
+    return Masked(
+        trainer,
+        terms_of(config, size, ""),
+        seed=None if real else seed,
+        losses=bool(secure["losses"]),
+        keys=keys,
+    )
 
 
 def unsealed(sequence: int) -> Seal:

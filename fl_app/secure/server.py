@@ -1,14 +1,15 @@
 """The server's half: what the engine aggregates where uploads are masked."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from fl_app.core.errors import RunError, is_number
-from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.core.errors import RunError
+from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.core.weighting import Weighting
+from fl_app.engine.intake import Intake, Opened
 from fl_app.secure.errors import Refused
 from fl_app.secure.fixed_point import FixedPoint
 from fl_app.secure.masks import Integers
@@ -20,21 +21,16 @@ from fl_app.secure.weights import integer_weights, rounding
 
 
 @dataclass(frozen=True)
-class Opened:
-    """What is known of the updates of one aggregation.
+class OpenedSum(Opened):
+    """Updates whose vectors are all the weighted mean of the uploads.
 
     Attributes:
-        updates: the updates, each with the weighted mean of all uploads as its vector; empty if
-            there are `faults`.
         shares: of every update in that mean, relative to its exact weight's.
         report: numbers for the aggregation's event.
-        faults: place -> why the helper refuses this update.
     """
 
-    updates: Sequence[Update] = ()
     shares: Sequence[float] = ()
-    report: dict[str, float] = field(default_factory=dict)
-    faults: dict[int, str] = field(default_factory=dict)
+    report: Mapping[str, float] = field(default_factory=dict)
 
 
 class Account(Protocol):
@@ -55,7 +51,7 @@ class Account(Protocol):
         ...
 
 
-class SecureAggregation:
+class SecureAggregation(Intake):
     """Opens sums of masked uploads.
 
     An algorithm whose weights p_i depend on no upload computes sum_i p_i u_i. It gets K updates
@@ -89,24 +85,22 @@ class SecureAggregation:
         self._account = account
         self._point = FixedPoint(terms.clip_norm, terms.scale, terms.size)
 
-    def refuse(self, upload: Upload) -> str:
-        """Why an upload cannot be part of a sum; "" if it can."""
-        if len(upload.seal) != SEAL_BYTES:
+    def refuse(self, model: GlobalModel, update: Update) -> str:
+        # Masked integers are finite, and those of an upload that was not do not exist.
+        if len(update.seal) != SEAL_BYTES:
             return "the upload is not masked, and secure_aggregation=helper takes no other"
-        if upload.kind != self._terms.kind:
-            return f"kind {upload.kind!r} must be {self._terms.kind!r}, as for all of a sum"
-        if not is_number(upload.rate_sum) or not 1e-18 <= upload.rate_sum <= 1e18:
-            return f"rate_sum={upload.rate_sum!r} must be between 1e-18 and 1e18"
+        if update.kind != self._terms.kind:
+            return f"kind {update.kind!r} must be {self._terms.kind!r}, as for all of a sum"
         return ""
 
     def eligible(self, buffer: Sequence[Update]) -> Sequence[Update]:
-        """The first update of every client: a sum must be over different devices."""
+        # The first update of every client: a sum must be over different devices.
         first: dict[int, Update] = {}
         for update in buffer:
             first.setdefault(update.client_id, update)
         return list(first.values())
 
-    def open(self, model: GlobalModel, updates: Sequence[Update]) -> Opened:
+    def open(self, model: GlobalModel, updates: Sequence[Update]) -> OpenedSum:
         """The updates, each with the mean of all uploads in place of its own.
 
         Args:
@@ -132,7 +126,7 @@ class SecureAggregation:
             masks = self._helper.sum(request)
         except Refused as error:
             if error.members:
-                return Opened(faults=error.members)
+                return OpenedSum(faults=error.members)
             raise RunError(f"the helper refuses an aggregation: {error}") from error
         exact = request.exact_weights()
         weights = integer_weights(exact)
@@ -153,18 +147,16 @@ class SecureAggregation:
             self._account.spend(clients)
             sigma = deviation(self._terms, weights, clients)
             report["noise_deviation"] = sigma / (self._terms.scale * divisor)
-        return Opened(
+        return OpenedSum(
             updates=[replace(update, vector=mean, seal=b"") for update in updates],
             shares=[weight / divisor for weight in weights],
             report=report,
         )
 
-    def reported(self, report: dict[str, Any], opened: Opened) -> None:
-        """Complete the algorithm's report of an aggregation, in place.
-
-        The weights become those with which uploads count. What the algorithm computed from the
-        length of single uploads is left out: it saw their mean.
-        """
+    def complete(self, report: dict[str, Any], opened: Opened) -> None:
+        # The weights become those with which uploads count. What the algorithm computed from the
+        # length of single uploads is left out: it saw their mean.
+        assert isinstance(opened, OpenedSum)
         report.pop("effective_clients", None)
         if "weight" in report:
             total = float(np.sum(report["weight"]))
@@ -172,17 +164,14 @@ class SecureAggregation:
         report.update(opened.report)
 
     def totals(self) -> dict[str, float]:
-        """What noise has spent of privacy, for the run's summary; empty without noise."""
         return {} if self._account is None else self._account.totals()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run must know; empty without noise."""
         return {} if self._account is None else self._account.state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if self._account is not None:
-            self._account.state = state
+            self._account.state = dict(state)
 
 
 def weighted_total(uploads: Sequence[Vector], weights: Sequence[int]) -> Integers:

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.record.measures import expected_accuracy, worst_decile
+from fl_app.core.vector import worst_decile
+from fl_app.record.measures import expected_accuracy
 
 
 class ClassTask(Protocol):

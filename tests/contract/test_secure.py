@@ -18,10 +18,10 @@ from omegaconf import DictConfig
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.flower import wire
 from fl_app.runner.factory import build_components, build_engine
-from fl_app.runner.secure import linear_kinds
 from fl_app.runner.validate import build_strategy, validate_config
 from fl_app.secure.masks import Integers
 from fl_app.secure.request import Request
+from fl_app.secure.run import linear_kinds
 from fl_app.strategy.privacy import epsilon
 
 FITS = {

@@ -13,6 +13,7 @@ from fl_app.core.vector import (
     norm,
     read_only,
     weighted_sum,
+    worst_decile,
 )
 
 
@@ -108,3 +109,8 @@ def test_what_is_infinite_or_not_a_number_is_found_wherever_it_is(
         spoiled = largest.copy()
         spoiled[(-1,) * len(shape)] = bad
         assert not all_finite([largest, spoiled])
+
+
+def test_worst_decile_is_the_mean_of_the_lowest_tenth() -> None:
+    assert worst_decile([0.9, 0.1, 0.5]) == 0.1
+    assert worst_decile(np.arange(25.0)) == pytest.approx(1.0)  # of 0, 1, 2

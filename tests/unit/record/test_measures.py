@@ -22,7 +22,6 @@ from fl_app.record.measures import (
     of_run,
     participation_gini,
     stability,
-    worst_decile,
 )
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.per_class import PerClass
@@ -76,11 +75,6 @@ def test_stability_of_few_or_zero_accuracies() -> None:
     log, plain = stability([0.0, 0.5])
     assert math.isnan(log)
     assert plain == 0.25
-
-
-def test_worst_decile_is_the_mean_of_the_lowest_tenth() -> None:
-    assert worst_decile([0.9, 0.1, 0.5]) == 0.1
-    assert worst_decile(np.arange(25.0)) == pytest.approx(1.0)  # of 0, 1, 2
 
 
 def test_a_clients_accuracy_is_recall_in_the_mix_of_its_classes() -> None:

@@ -53,12 +53,12 @@ def test_no_masks_and_masks_come_to_the_same() -> None:
 
 def test_uploads_that_are_not_masked_are_refused() -> None:
     opens = server()
-    bare = Upload(vectors(1)[0], "delta", 10, 0.5)
-    assert opens.refuse(bare).startswith("the upload is not masked")
-    sealed = replace(bare, seal=masked(vectors(1)[0], 0).seal)
-    assert opens.refuse(sealed) == ""
-    assert "kind 'pseudo' must be 'delta'" in opens.refuse(replace(sealed, kind="pseudo"))
-    assert "rate_sum=nan" in opens.refuse(replace(sealed, rate_sum=math.nan))
+    sealed = masked(vectors(1)[0], 0)
+    assert opens.refuse(MODEL, sealed) == ""
+    bare = replace(sealed, seal=b"")
+    assert opens.refuse(MODEL, bare).startswith("the upload is not masked")
+    other = replace(sealed, kind="pseudo")
+    assert "kind 'pseudo' must be 'delta'" in opens.refuse(MODEL, other)
 
 
 def test_the_second_update_of_a_client_waits() -> None:

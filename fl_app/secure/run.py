@@ -1,10 +1,9 @@
-"""Secure aggregation of a configured run: what it can be used with, and the server's half."""
+"""Secure aggregation of a configured run: what it can be used with, and the engine's intake."""
 
 from copy import deepcopy
 
 from omegaconf import DictConfig
 
-from fl_app.client.build import asks_for_masks
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require, require_count, require_positive
 from fl_app.core.layout import Layout
@@ -149,10 +148,10 @@ def with_scale(config: DictConfig, strategy: Algorithm, schedule: Schedule) -> D
     return config
 
 
-def build_secure(
+def build_intake(
     config: DictConfig, strategy: Algorithm, schedule: Schedule, size: int, run: str
-) -> SecureAggregation | None:
-    """The server's half; None if uploads are not masked.
+) -> SecureAggregation:
+    """What opens the sums of masked uploads.
 
     Args:
         config: as `with_scale` gives it.
@@ -161,8 +160,6 @@ def build_secure(
         size: d, entries of an upload.
         run: identifies the run on real nodes.
     """
-    if not asks_for_masks(config):
-        return None
     secure, real = config.secure_aggregation, config.runtime.name == "deployment"
     return SecureAggregation(
         _helper(config),
