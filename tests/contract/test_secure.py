@@ -22,6 +22,7 @@ from fl_app.runner.validate import build_strategy, validate_config
 from fl_app.secure.masks import Integers
 from fl_app.secure.request import Request
 from fl_app.secure.run import linear_kinds
+from fl_app.secure.server import SecureAggregation
 from fl_app.strategy.privacy import epsilon
 
 FITS = {
@@ -198,8 +199,8 @@ class Run:
         self.recorder = Recorder()
         engine = build_engine(components, sinks=[self.recorder], batch=1)
         self.seen: list[tuple[list[Update], Vector]] = []
-        if engine._secure is not None:
-            secure_half: Any = engine._secure
+        secure_half: Any = engine._intake
+        if isinstance(secure_half, SecureAggregation):
             secure_half._helper = self.helper = Watched(secure_half._helper)
             opens = secure_half.open
 
@@ -286,7 +287,7 @@ def test_the_helpers_noise_is_accounted_for() -> None:
         if event["kind"] == "aggregate"
         for client in event["client"]
     )
-    spent = masked.memory["secure"]
+    spent = masked.memory["intake"]
     assert spent == {"versions": 4, "participation": counts}
     most = masked.outcome.totals["epsilon_of_most_frequent_client"]
     assert most == epsilon(4.0, max(counts.values()), 1e-5)
@@ -299,7 +300,7 @@ def test_the_helpers_noise_is_accounted_for() -> None:
     assert np.std(mean - np.mean(plain, axis=0)) == pytest.approx(3.0, rel=0.1)
     engine = build_engine(build_components(secure("fedbuff", *noise)), sinks=[], batch=1)
     engine.load_state_dict(masked.memory)
-    assert engine.state_dict()["secure"] == spent
+    assert engine.state_dict()["intake"] == spent
 
 
 @pytest.mark.slow
