@@ -1,4 +1,4 @@
-"""What docs/your-data.md and the README show of a user's own data runs, on small data."""
+"""What docs/your-data.md, README and docs/api/index.md show of your own data runs."""
 
 import re
 import shlex
@@ -13,7 +13,6 @@ from PIL import Image
 from sklearn.datasets import load_breast_cancer
 from sklearn.model_selection import train_test_split
 
-import fl_app
 from fl_app.tasks.vision import torchvision
 
 ROOT = Path(__file__).parents[2]
@@ -97,15 +96,15 @@ def test_a_model_and_a_loss_of_ones_own(files: Path) -> None:
     )
 
 
-def test_readme(files: Path) -> None:
+def test_readme_and_the_first_page_of_the_api(files: Path) -> None:
     readme = (ROOT / "README.md").read_text()
-    section = readme.split("## Your own data")[1].split("\n## ")[0]
-    (command,), (code,) = blocks(section, "sh"), blocks(section, "python")
+    (command,) = re.findall(r"^python -m fl_app .*\\\n.*hospital", readme, re.MULTILINE)
     assert re.search(r"All \d+ cells are done", run(command))
+    code = blocks((ROOT / "docs/api/index.md").read_text(), "python")[0]
     x, y = load_breast_cancer(return_X_y=True)
     names = ("x_train", "x_test", "y_train", "y_test")
     given = dict(zip(names, train_test_split(x / x.max(0), y), strict=True))
-    namespace = {"fl_app": fl_app, "make_model": "mlp", **given}
+    namespace = {"make_model": "mlp", **given}
     exec(code, namespace)
     assert namespace["result"].summary["stopped"] == "num_versions"
     assert [*namespace["table"].table.index] == ["fedasync", "fedbuff"]
