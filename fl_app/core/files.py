@@ -3,8 +3,6 @@
 import errno
 import fcntl
 import os
-import struct
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +15,6 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 FAILING = (errno.EROFS, errno.EIO)
 SWEEP_ENDED = "sweep-ended"  # an empty file in a sweep's folder, written when all jobs have ended
 TAKEN = (errno.EACCES, errno.EAGAIN)
-FLOCK = "@hhqqi0q"  # `struct flock` of Linux on 64 bits: kind, whence, start, length, process
 
 
 RESUME = "resume=auto goes on from the last checkpoint, if there is one (checkpoint_every)"
@@ -71,16 +68,6 @@ def unwritable(folder: object, error: OSError) -> str:
         "(hydra.run.dir=..., of a sweep hydra.sweep.dir=..., of a search search.folder=..., in "
         "Python output=...)"
     )
-
-
-def try_to_write(folder: Path) -> None:
-    """Write a file into a folder and remove it: permissions alone do not tell of a read-only disk.
-
-    Raises:
-        OSError: there is no such folder, or no file can be written there.
-    """
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.write(b"x")
 
 
 @contextmanager
@@ -148,25 +135,6 @@ def open_log(path: Path, keep: int | None) -> IO[str]:
     file.truncate(keep or 0)
     file.seek(0, os.SEEK_END)
     return file
-
-
-def writer_of(path: Path) -> int | None:
-    """The process that has opened a file with `open_log`; None if there is none.
-
-    Returns:
-        Its process id; 0 if it has none here, as a process of another container.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        asked = struct.pack(FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        found = fcntl.fcntl(descriptor, fcntl.F_GETLK, asked)
-    finally:
-        os.close(descriptor)
-    kind, _, _, _, pid = struct.unpack(FLOCK, found)
-    return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
 
 def on_disk(file: IO[Any]) -> int:

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import NoReturn
 
-from fl_app.core.errors import RunError, require
+from fl_app.core.errors import RunError
 from fl_app.field.kit import PORT, Kit, new_kit
 
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
@@ -55,12 +55,6 @@ def _parser() -> argparse.ArgumentParser:
         "--insecure",
         action="store_true",
         help="no certificates and keys: anybody who reaches the port can read and join",
-    )
-    init.add_argument(
-        "--helper",
-        metavar="HOST",
-        action="append",
-        help="name or address of the helper of secure aggregation: adds its folder (none)",
     )
     init.add_argument("out", type=Path, help="new folder")
     init.set_defaults(command=_init)
@@ -152,19 +146,10 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    from fl_app.field.certificates import general_name
     from fl_app.field.enrol import enrol
-    from fl_app.field.helper import PORT as HELPER_PORT
-    from fl_app.field.helper import add_helper
     from fl_app.field.project import build_wheel
 
     hosts = arguments.host or [socket.gethostname()]
-    if arguments.helper:
-        secure = not arguments.insecure and arguments.nodes >= 2
-        bound = "left out with --insecure and with fewer than two nodes"
-        require(secure, "--helper", arguments.helper[0], bound, "sums would hide nothing")
-        for host in arguments.helper:
-            general_name(host)
     with tempfile.TemporaryDirectory() as folder:
         new_kit(
             arguments.out,
@@ -178,9 +163,6 @@ def _init(arguments: argparse.Namespace) -> int:
         )
     print(f"Copy {arguments.out}/server to the server, and each node-<i> to its device.")
     print("Then run there, in the folder: sudo sh install.sh")
-    if arguments.helper:
-        made = add_helper(arguments.out, arguments.helper, days=arguments.days)
-        _tell_of_helper(made, arguments.helper[0], HELPER_PORT)
     print(f"Devices reach the server as {hosts[0]}:{arguments.port}; --host chooses another name.")
     if arguments.insecure:
         print("INSECURE: anybody who reaches that port can read all messages and join.")
@@ -190,12 +172,12 @@ def _init(arguments: argparse.Namespace) -> int:
 
 
 def _certificate(arguments: argparse.Namespace) -> int:
-    from fl_app.field.certificates import new_server
+    from fl_app.field.certificates import new_certificate
     from fl_app.field.kit import ALWAYS
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     hosts = [*arguments.host, *ALWAYS]
-    new_server(arguments.ca, arguments.out, hosts, arguments.days)
+    new_certificate(arguments.ca, arguments.out, "server", hosts, arguments.days)
     print(
         f"Copy both files in {arguments.out} to the server's folder, and restart fl-superlink "
         "and fl-caddy."

@@ -20,6 +20,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from fl_app.core.errors import require, require_count
 
 PRIVATE, PUBLIC = 0o600, 0o644  # file modes
+SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 BACKDATED = timedelta(days=1)  # so that a device whose clock is slow accepts a new certificate
 HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*")
 
@@ -44,14 +45,23 @@ def new_authority(folder: Path, days: int) -> None:
     write(folder / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
 
 
-def new_server(authority: Path, folder: Path, hosts: Sequence[str], days: int) -> None:
-    """Write ``server.key`` and ``server.crt``, signed by the authority.
+def new_certificate(
+    authority: Path,
+    folder: Path,
+    name: str,
+    hosts: Sequence[str],
+    days: int,
+    uses: Sequence[x509.ObjectIdentifier] = (SERVER,),
+) -> None:
+    """Write ``<name>.key`` and ``<name>.crt``, signed by the authority.
 
     Args:
         authority: folder with ``ca.key`` and ``ca.crt``.
         folder: the folder to write to.
-        hosts: names and addresses under which devices reach the server.
+        name: of the two files.
+        hosts: names and addresses under which others reach who has the certificate.
         days: days until the certificate expires, at least 1.
+        uses: what it may be used for: `SERVER`, `CLIENT`.
 
     Raises:
         ValueError: a host is neither a name nor an address, or `days` is out of its bounds.
@@ -61,20 +71,18 @@ def new_server(authority: Path, folder: Path, hosts: Sequence[str], days: int) -
     issuer_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
     assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
     key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fl-app SuperLink")])
-    certificate = (
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fl-app {name}")])
+    builder = (
         _builder(issuer.subject, subject, key.public_key(), issuer_key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(
-            x509.SubjectAlternativeName([general_name(host) for host in dict.fromkeys(hosts)]),
-            critical=False,
-        )
-        .sign(issuer_key, hashes.SHA384())
+        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
     )
-    write(folder / "server.key", _pem(key), PRIVATE)
-    write(folder / "server.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
+    if names := [general_name(host) for host in dict.fromkeys(hosts)]:
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    certificate = builder.sign(issuer_key, hashes.SHA384())
+    write(folder / f"{name}.key", _pem(key), PRIVATE)
+    write(folder / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
 
 
 def new_node(folder: Path, comment: str) -> None:

@@ -28,7 +28,6 @@ from flwr.proto.control_pb2 import (
     ListNodesRequest,
     ListRunsRequest,
     RegisterNodeRequest,
-    StopRunRequest,
 )
 from flwr.proto.run_pb2 import Run
 from flwr.supercore.control import ControlHttpClient
@@ -207,21 +206,6 @@ class SuperLink:
                     return "finished:unknown", "the SuperLink has lost its database"
                 raise
         return ":".join(filter(None, (status.status, status.sub_status))), status.details
-
-    def stop(self, run_id: int) -> None:
-        """End a run; nothing happens if it has ended.
-
-        Raises:
-            Unreachable: the SuperLink does not answer.
-            RunError: the SuperLink refuses the request.
-        """
-        with self._client() as client:
-            try:
-                client.StopRun(StopRunRequest(run_id=run_id))
-            except httpx.HTTPStatusError as error:
-                if self.status(run_id)[0].startswith("finished"):
-                    return
-                raise error
 
     def _connection(self) -> str:
         """Return a ``config.toml`` for Flower's commands."""

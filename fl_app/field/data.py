@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 HIDDEN = (Path("/tmp"), Path("/var/tmp"))  # by PrivateTmp of fl-supernode.service
 MOUNT = "in a container, `docker compose --env-file node.env up -d` mounts it"
-SHOWN = 8  # names of classes
 
 
 def of_data(path: str, run: "DictConfig | None") -> Iterator[Finding]:
@@ -57,54 +56,18 @@ def of_server(run: "DictConfig") -> Iterator[Finding]:
 
 
 def check_path(path: str) -> Finding:
-    """Check that a file, or a folder with all of its files, is there and may be read."""
+    """Check that a device's data are where its settings say, and may be read."""
     subject = "data"
-    mend = f"correct DATA in node.env; {MOUNT}"
-    moved = "move them, if systemd starts this SuperNode: its service has a /tmp of its own"
-    if hidden := any(Path(path).is_relative_to(folder) for folder in HIDDEN):
-        mend = f"{mend}; {moved}"
     if not os.path.isabs(path) or "'" in path:
-        return wrong(subject, f"DATA={path} is no absolute path, or has a quote in it", mend)
-    try:
-        files = _files(Path(path))
-    except PermissionError as error:
-        mend = f"let user {getpass.getuser()}, who runs this, read it and the folders above it"
-        return wrong(subject, f"{_closed(error.filename)} may not be read", mend)
-    except OSError as error:
-        return wrong(subject, f"{error.filename}: {error.strerror}", mend)
-    if not files:
-        return wrong(subject, f"{path} is a folder without files", mend)
-    text = f"{path}, {len(files)} file{'s' * (len(files) > 1)}"
-    if hidden:
-        return unknown(subject, text, moved)
-    return good(subject, text)
-
-
-def _closed(path: str) -> Path:
-    """The first of a path's folders that may not be entered, or else the path."""
-    above = reversed(Path(path).parents)
-    return next((folder for folder in above if not os.access(folder, os.X_OK)), Path(path))
-
-
-def _files(path: Path) -> list[Path]:
-    """The file itself, or all files below a folder.
-
-    Raises:
-        OSError: one of them may not be read, or the path does not exist.
-    """
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    path.stat()
-    files = [path]
-    if path.is_dir():
-        walked = os.walk(path, onerror=fail)
-        files = [Path(folder, name) for folder, _, names in walked for name in names]
-    for file in files:
-        if not os.access(file, os.R_OK):
-            raise PermissionError(0, "may not be read", str(file))
-    return files
+        text = f"DATA={path} is no absolute path, or has a quote in it"
+        return wrong(subject, text, "correct DATA in node.env")
+    if not os.access(path, os.R_OK):
+        mend = f"correct DATA in node.env, or let user {getpass.getuser()}, who runs this, read it"
+        return wrong(subject, f"{path} does not exist, or may not be read", f"{mend}; {MOUNT}")
+    if any(Path(path).is_relative_to(folder) for folder in HIDDEN):
+        moved = "move them, if systemd starts this SuperNode: its service has a /tmp of its own"
+        return unknown(subject, path, moved)
+    return good(subject, path)
 
 
 def _of_task(path: str, run: "DictConfig") -> Iterator[Finding]:
@@ -125,18 +88,3 @@ def _of_task(path: str, run: "DictConfig") -> Iterator[Finding]:
     num_kept = task.validation[0].size if task.validation else 0
     text = f"{task.partition[0].size} to train on, {num_kept} kept for validation"
     yield good(subject, text)
-    yield from _of_labels(task)
-
-
-def _of_labels(task: "Task") -> Iterator[Finding]:
-    from fl_app.tasks.objective import Classification
-
-    objective = task.objective
-    if not isinstance(objective, Classification) or objective.sequences:
-        return
-    counts = task.label_counts(0)
-    names = objective.classes or [str(label) for label in range(counts.size)]
-    present = [name for name, count in zip(names, counts, strict=True) if count]
-    shown = ", ".join(present[:SHOWN]) + ", ..." * (len(present) > SHOWN)
-    # Unequal label sets are what federations are like, so nothing is to be mended.
-    yield good("labels", f"{len(present)} of {counts.size} classes: {shown}")

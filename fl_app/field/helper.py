@@ -5,28 +5,21 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-
 from fl_app.core.errors import require, require_at_least, require_count
 from fl_app.field.certificates import (
-    PRIVATE,
+    CLIENT,
     PUBLIC,
-    _builder,
-    _pem,
-    _usage,
+    SERVER,
     general_name,
-    load_certificate,
+    new_certificate,
     write,
 )
 from fl_app.field.kit import VENV, WHEEL, Kit, write_program, write_settings
-from fl_app.secure.folder import CLIENT, PUBLIC_KEY, RECORD, helper_key_pem
+from fl_app.secure.folder import CLIENT as SERVERS_OWN
+from fl_app.secure.folder import PUBLIC_KEY, RECORD, helper_key_pem
 from fl_app.secure.ledger import Ledger
 
 PORT = 8101
-SERVER, CLIENT_USE = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -79,7 +72,8 @@ def add_helper(
     )
     require_at_least("--noise-multiplier", noise_multiplier, 0.0, "noise has no negative deviation")
     require_count("--days", days, "the certificate would have expired")
-    names = [general_name(host) for host in dict.fromkeys([*hosts, *LOOPBACK])]
+    for host in hosts:
+        general_name(host)
     settings = Kit.read(server, {}).settings
     draft = Path(tempfile.mkdtemp(prefix=".helper-", dir=kit))
     try:
@@ -96,10 +90,10 @@ def add_helper(
         shutil.copy(authority / "ca.crt", draft)
         shutil.copytree(server / "keys", draft / "keys")
         # It may ask itself, too: `healthy` does.
-        _certificate(authority, draft, "helper", names, [SERVER, CLIENT_USE], days)
-        for path in server.glob(f"{CLIENT}.*"):  # of an attempt that was interrupted
+        new_certificate(authority, draft, "helper", [*hosts, *LOOPBACK], days, [SERVER, CLIENT])
+        for path in server.glob(f"{SERVERS_OWN}.*"):  # of an attempt that was interrupted
             path.unlink()
-        _certificate(authority, server, CLIENT, [], [CLIENT_USE], days)
+        new_certificate(authority, server, SERVERS_OWN, [], days, [CLIENT])
         ledger = Ledger.create(draft / RECORD)
         public = helper_key_pem(ledger.private_key.public_key())
         ledger.close()
@@ -111,30 +105,3 @@ def add_helper(
         shutil.rmtree(draft)
         raise
     return folder
-
-
-def _certificate(
-    authority: Path,
-    folder: Path,
-    name: str,
-    names: Sequence[x509.GeneralName],
-    uses: Sequence[x509.ObjectIdentifier],
-    days: int,
-) -> None:
-    """Write ``<name>.crt`` and ``<name>.key``, signed by the kit's authority."""
-    issuer = load_certificate(authority / "ca.crt")
-    issuer_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
-    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fl-app {name}")])
-    builder = (
-        _builder(issuer.subject, subject, key.public_key(), issuer_key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-    )
-    if names:
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    certificate = builder.sign(issuer_key, hashes.SHA384())
-    write(folder / f"{name}.key", _pem(key), PRIVATE)
-    write(folder / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)

@@ -32,7 +32,7 @@ PORT = 8100  # of Caddy, to which devices connect; as in the compose files
 LINK_PORT = 8099  # of the SuperLink behind it, on loopback; likewise
 NODE_PORT = 9094  # Flower's default for the first node; nodes of one kit can share a machine
 VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
-ALWAYS = ("localhost", "127.0.0.1", "::1", "superlink", "caddy")  # and services of compose
+ALWAYS = ("localhost", "127.0.0.1", "::1", "superlink")  # the last is its service in compose files
 # Devices often have no network but the server's, and their dependencies are installed already.
 OFFLINE = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -179,7 +179,6 @@ def new_kit(
             write_settings(
                 draft / f"node-{i}" / "node.env", _node(i, nodes, hosts[0], port) | trust
             )
-        (draft / "compose.yaml").write_text(_one_machine(nodes, port))
         if not insecure:
             _certify(draft, nodes, hosts, days)
         finish(draft / "server")
@@ -211,12 +210,12 @@ def _without_tls(caddyfile: Path) -> None:
 
 def _certify(draft: Path, nodes: int, hosts: Sequence[str], days: int) -> None:
     # Imported here because it takes time: health checks read kits and need no certificates.
-    from fl_app.field.certificates import new_authority, new_node, new_server
+    from fl_app.field.certificates import new_authority, new_certificate, new_node
 
     (draft / "ca").mkdir(mode=0o700)
     (draft / "server" / "keys").mkdir()
     new_authority(draft / "ca", days)
-    new_server(draft / "ca", draft / "server", [*hosts, *ALWAYS], days)
+    new_certificate(draft / "ca", draft / "server", "server", [*hosts, *ALWAYS], days)
     shutil.copy(draft / "ca" / "ca.crt", draft / "server")
     for i in range(nodes):
         new_node(draft / f"node-{i}", f"node-{i}")
@@ -251,34 +250,6 @@ def _node(i: int, nodes: int, host: str, port: int) -> dict[str, str]:
         "VENV": VENV,
         **OFFLINE,
     }
-
-
-def _one_machine(nodes: int, port: int) -> str:
-    """Return a compose file for the whole federation on one machine."""
-    lines = [
-        "# The whole federation on one machine: docker compose up -d",
-        "# With data of their own: DATA_0=/path DATA_1=/path docker compose up -d",
-        "services:",
-        "  superlink:",
-        "    extends: {file: server/compose.yaml, service: superlink}",
-        "  caddy:",
-        "    extends: {file: server/compose.yaml, service: caddy}",
-        "  run:",
-        "    extends: {file: server/compose.yaml, service: run}",
-    ]
-    for i in range(nodes):
-        lines += [
-            f"  node-{i}:",
-            f"    extends: {{file: node-{i}/compose.yaml, service: supernode}}",
-            f'    environment: {{SUPERLINK: "caddy:{port}", DATA: "${{DATA_{i}:-}}"}}',
-            "    volumes:",
-            "      - type: bind",
-            f"        source: ${{DATA_{i}:-.}}",
-            f"        target: ${{DATA_{i}:-/data}}",
-            "        read_only: true",
-            "        bind: {create_host_path: false}",
-        ]
-    return "\n".join(lines) + "\n"
 
 
 def _set_port(compose: Path, port: int) -> None:

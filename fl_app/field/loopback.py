@@ -11,8 +11,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,6 @@ HOST = "127.0.0.1"
 COMMANDS = Path(sys.executable).parent
 LIMIT = 600.0  # seconds from start to end
 GRACE = 10.0  # seconds from SIGTERM to SIGKILL
-INTERRUPTIONS = (signal.SIGINT, signal.SIGTERM)
 
 
 class FederationError(Exception):
@@ -65,7 +64,6 @@ class Federation:
         self,
         num_nodes: int,
         node_config: str | Sequence[str] = "",
-        via: Callable[[int], int] | None = None,
         supernode: Sequence[str] = ("flower-supernode",),
     ) -> None:
         """Start a SuperLink and `num_nodes` SuperNodes, and wait until all are online.
@@ -74,8 +72,6 @@ class Federation:
             num_nodes: number of SuperNodes.
             node_config: node config beside the partition, such as ``state-dir='/path'``; of all
                 nodes, or one for each.
-            via: starts a proxy for the SuperLink's port and returns the proxy's port, to which
-                the nodes connect.
             supernode: the command that starts a node, without its arguments.
 
         Raises:
@@ -92,8 +88,6 @@ class Federation:
         while not _listens(port):
             self.wait(0.2)
         print(f"SuperLink on {address}", flush=True)
-        if via is not None:
-            address = f"{HOST}:{via(port)}"
         more = [node_config] * num_nodes if isinstance(node_config, str) else node_config
         for i, node_port in enumerate(node_ports):
             partition = f"partition-id={i} num-partitions={num_nodes} {more[i]}"
@@ -180,38 +174,6 @@ class Federation:
         ended, _, _ = select.select([self._gone], [], [], GRACE)
         os.close(self._gone)
         return bool(ended)
-
-
-@contextmanager
-def federation_in(folder: Path, limit: float = LIMIT) -> Iterator[Federation]:
-    """A federation whose processes end with the block, also after Ctrl-C or SIGTERM.
-
-    Both raise KeyboardInterrupt in the block, and are ignored while the processes end: a second one
-    would leave some of them. If a process fails, the end of its log is printed.
-
-    Args:
-        folder: as of `Federation`.
-        limit: likewise.
-
-    Raises:
-        FederationError: raised in the block, or a process did not end.
-    """
-    before = {number: signal.signal(number, signal.default_int_handler) for number in INTERRUPTIONS}
-    federation = Federation(folder, limit)
-    ended = False
-    try:
-        yield federation
-    except FederationError as error:
-        print(error.log.read_text(errors="replace")[-3000:])
-        raise
-    finally:
-        for number in INTERRUPTIONS:
-            signal.signal(number, signal.SIG_IGN)
-        ended = federation.stop()
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if not ended:
-        raise FederationError("a process did not end", federation.log("superlink"))
 
 
 def free_ports(count: int) -> list[int]:

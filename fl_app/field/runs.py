@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -10,11 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-import psutil
 from omegaconf import OmegaConf
 
 from fl_app.core.errors import RunError, require
-from fl_app.core.files import FULL, try_to_write, writer_of
 from fl_app.field.control import Unreachable
 from fl_app.field.supervise import delays
 from fl_app.record.history import History
@@ -22,12 +19,7 @@ from fl_app.record.log import Log
 from fl_app.record.progress import Progress
 
 POLL = 5.0  # seconds between two questions to the SuperLink
-LOOK = 1.0  # seconds between two looks at the ServerApp, which cost nothing
 EVERY = 60.0  # seconds between two lines about a run
-DIED = "died"
-MIB = 2**20
-ROOM = 64 * MIB  # bytes for the log and the files of a run, beside two checkpoints [A]
-UNTIL_ROOM = 30.0  # seconds between two looks at a full disk
 ATTEMPTS = 3  # attempts in a row without progress, after which the supervisor gives up
 RESUME = "resume=auto"
 OVERWRITE = "overwrite=true"
@@ -88,9 +80,6 @@ class Link(Protocol):
     def status(self, run_id: int) -> tuple[str, str]:
         """Return a run's status, such as "running" or "finished:completed", and details."""
 
-    def stop(self, run_id: int) -> None:
-        """End a run."""
-
 
 class Supervisor:
     """Submits a run until it is complete.
@@ -99,11 +88,6 @@ class Supervisor:
         link: the SuperLink.
         pause: waits for a number of seconds.
         tell: reports progress to the user.
-        writer: the process that writes a file, as `writer_of` says. The ServerApp writes the event
-            log. Flower misses a ServerApp that was killed after a minute; its supervisor, which is
-            on the same machine, sees it at once.
-        alive: whether a process id is that of a process that has not ended.
-        room: bytes that are free on the disk of a folder.
         watch: shows how far a run is, by its id and folder.
     """
 
@@ -113,17 +97,11 @@ class Supervisor:
         *,
         pause: Callable[[float], None] = time.sleep,
         tell: Callable[[str], None] = print,
-        writer: Callable[[Path], int | None] = writer_of,
-        alive: Callable[[int], bool] = lambda pid: _alive(pid),
-        room: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
         watch: Callable[[int, Path], Watch] = Watch,
     ) -> None:
         self._link = link
         self._pause = pause
         self._tell = tell
-        self._writer = writer
-        self._alive = alive
-        self._room = room
         self._watch = watch
 
     def complete(self, overrides: Sequence[str], output: Path) -> None:
@@ -140,8 +118,8 @@ class Supervisor:
 
         Raises:
             ValueError: `output` holds a finished run and `overrides` lack ``resume=auto``, or an
-                unfinished run has other overrides, or `overrides` have ``overwrite=true``, or
-                nobody can write to `output`.
+                unfinished run has other overrides, or `overrides` have ``overwrite=true``.
+            OSError: nobody can write to `output`.
             RunError: the run was stopped, ended early, or makes no progress.
         """
         require(
@@ -158,20 +136,19 @@ class Supervisor:
             f"a folder without a finished run, unless the run is to be resumed ({RESUME})",
             "its files would be lost",
         )
-        _require_writable(output)
+        output.mkdir(parents=True, exist_ok=True)
         waits, fruitless, furthest = delays(), 0, _progress(output)
         while True:
-            status = ""
+            before = _changed(output)
             try:
                 run_id = self._run(overrides, output)
             except RunError as error:  # the SuperLink may die after it answered `under_way`
                 reason = str(error)
             else:
-                status, details = self._outcome(run_id, output)
+                status, details = self._outcome(run_id, output, before)
                 if status == "finished:completed":
                     return
-                verb = "has" if status == DIED else "is"
-                reason = f"run {run_id} {verb} {status}{f': {details}' if details else ''}"
+                reason = f"run {run_id} is {status}{f': {details}' if details else ''}"
                 if status == "finished:stopped":
                     raise RunError(reason)
                 if ending := _reason_of_end(output):
@@ -184,13 +161,12 @@ class Supervisor:
             furthest = max(reached[0], furthest[0]), max(reached[1], furthest[1])
             if fruitless == ATTEMPTS:
                 raise RunError(f"{reason}; {ATTEMPTS} attempts in a row have made no progress")
-            wait = 0.0 if status == DIED and not fruitless else next(waits)
+            wait = next(waits)
             self._tell(f"{reason}; again in {wait:.0f} s")
             self._pause(wait)
 
     def _run(self, overrides: Sequence[str], output: Path) -> int:
         """Return the id of the unfinished run in `output`, or submit a new run."""
-        self._wait_for_room(output)
         self._wait_for_a_node()
         words = [*overrides]
         if (output / EVENTS).exists() and not any(map(_sets_resume, words)):
@@ -220,60 +196,29 @@ class Supervisor:
         self._tell(f"run {run_id} is under way in {output}: no other run is submitted")
         return run_id
 
-    def _outcome(self, run_id: int, output: Path) -> tuple[str, str]:
-        """Wait for the end of a run; its last status, or `DIED`, and details."""
-        last, writer = "", 0
+    def _outcome(self, run_id: int, output: Path, before: int) -> tuple[str, str]:
+        """Wait for the end of a run; its last status and details.
+
+        Args:
+            run_id: of the run.
+            output: its folder.
+            before: when the event log was changed last before the run was submitted.
+        """
+        last, watch = "", None
         with ExitStack() as stack:
             while True:
                 status, details = self._answer(partial(self._link.status, run_id))
                 if status != last:
                     self._tell(f"run {run_id} is {status}")
                     last = status
+                # A log that is resumed has been cut to its checkpoint once it has changed.
+                if watch is None and _changed(output) != before:
+                    watch = stack.enter_context(closing(self._watch(run_id, output)))
+                if watch is not None:
+                    watch.look()
                 if status.startswith("finished"):
                     return status, details
-                before, writer = writer, self._writer(output / EVENTS) or writer
-                if not writer:  # none has begun to write
-                    self._pause(POLL)
-                    continue
-                if not before:  # a log that is resumed has been cut to its checkpoint by now
-                    watch = stack.enter_context(closing(self._watch(run_id, output)))
-                if self._dies(output, writer, watch):
-                    self._wait_for_room(output)  # a SuperLink whose disk is full can stop no run
-                    status, details = self._answer(partial(self._link.status, run_id))
-                    if status.startswith("finished"):
-                        continue
-                    self._answer(partial(self._link.stop, run_id))
-                    return DIED, "its ServerApp has ended without a word"
-
-    def _dies(self, output: Path, writer: int, watch: Watch) -> bool:
-        """Whether the ServerApp dies while the SuperLink need not be asked.
-
-        Args:
-            output: of its run, whose event log it writes.
-            writer: its process id.
-            watch: shows how far the run is.
-        """
-        for _ in range(round(POLL / LOOK)):
-            if self._writer(output / EVENTS) is None and not self._alive(writer):
-                return _reason_of_end(output) is None
-            self._pause(LOOK)
-            watch.look()
-        return False
-
-    def _wait_for_room(self, output: Path) -> None:
-        """Wait for room on the disk: without it a run would end at once, again and again."""
-        folder = _existing(output)
-        checkpoints = [path.stat().st_size for path in output.glob(CHECKPOINTS)]
-        needed = ROOM + 2 * max(checkpoints, default=0)
-        reported = False
-        while (free := self._room(folder)) < needed:
-            if not reported:
-                self._tell(
-                    f"waiting for room on the disk: {free // MIB} MiB are free at {folder}, and a "
-                    f"run needs {needed // MIB}"
-                )
-                reported = True
-            self._pause(UNTIL_ROOM)
+                self._pause(POLL)
 
     def _wait_for_a_node(self) -> None:
         """Wait for a node: a run gives up after a minute, and boards may boot for longer."""
@@ -297,27 +242,11 @@ class Supervisor:
                 self._pause(POLL)
 
 
-def _existing(output: Path) -> Path:
-    """A folder, or the part of its path that exists."""
-    return next(path for path in (output, *output.parents) if path.exists())
-
-
-def _require_writable(output: Path) -> None:
-    """Refuse a folder that cannot hold a run's files; a full disk can, after a while."""
-    try:
-        try_to_write(_existing(output))
-    except OSError as error:
-        bound = f"a folder to which you can write ({error.strerror})"
-        require(error.errno in FULL, "--output", output, bound, "the run could keep no files")
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process has not ended; one that its parent has not asked about has."""
-    try:
-        ended: bool = psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
-    return not ended
+def _changed(output: Path) -> int:
+    """When the event log was changed last; 0 = there is none."""
+    with suppress(FileNotFoundError):
+        return (output / EVENTS).stat().st_mtime_ns
+    return 0
 
 
 def _sets_resume(word: str) -> bool:

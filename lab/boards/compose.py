@@ -45,7 +45,6 @@ def run(work: Path) -> Iterator[Row]:
                 ("compose.yaml of the server and of each device", compose.apart),
                 ("a device's own data can be read and not changed", compose.data),
                 ("a device whose process dies is started again", compose.crash),
-                ("compose.yaml of the whole federation", compose.together),
             ],
         )
 
@@ -137,14 +136,6 @@ class Compose:
         """Kill a device's process."""
         container = Container(self._podman, self._type("node-1", "ps --quiet supernode").strip())
         return f"after {container.crash():.0f} s"
-
-    def together(self) -> str:
-        """Start everything from one file; complete a run."""
-        for folder in ("server", *(f"node-{i}" for i in range(NODES))):
-            self._type(folder, "--profile run down")
-        shutil.rmtree(self._kit / "server" / "run")
-        self._type(".", "--profile run up --detach")
-        return self._finish()
 
     def _finish(self) -> str:
         run = self._kit / "server" / "run"

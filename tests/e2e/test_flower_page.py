@@ -10,7 +10,7 @@ import pytest
 from fake_grid import FakeGrid
 from flwr.app import Context, RecordDict
 
-from fl_app.field.loopback import federation_in
+from fl_app.field.loopback import Federation
 
 PAGE = (Path(__file__).parents[2] / "docs/flower.md").read_text()
 BLOCKS = re.findall(r"^`{3}(\w+)\n(.*?)^`{3}$", PAGE, re.MULTILINE | re.DOTALL)
@@ -67,10 +67,13 @@ def test_simulation(server: str, tmp_path: Path) -> None:
 def test_real_nodes(tmp_path: Path) -> None:
     folder = tmp_path / "app"
     folder.mkdir()
-    with federation_in(tmp_path / "federation") as federation:
+    federation = Federation(tmp_path / "federation")
+    try:
         federation.start(3, supernode=[sys.executable, "-m", "fl_app.node.warm"])
         command = ["run", "flwr", "run", str(app(folder, SERVERS[0])), "demo", "--stream"]
         run = federation.spawn(*command)
         while run.poll() is None:
             federation.wait(0.5)
         assert found(federation.log("run").read_text()) == pytest.approx([2, 1], abs=0.1)
+    finally:
+        assert federation.stop()

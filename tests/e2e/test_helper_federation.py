@@ -56,8 +56,9 @@ def out(tmp_path: Path) -> Iterator[Path]:
     """A kit with a helper, whose nodes are kept running and wait for their SuperLink."""
     out = tmp_path / "out"
     port, helper_port = free_ports(2)
-    hosts = ["--host", "localhost", "--port", port, "--helper", "localhost"]
-    made = ask("init", "--nodes", NODES, *hosts, out)
+    made = ask("init", "--nodes", NODES, "--host", "localhost", "--port", port, out)
+    assert made.returncode == 0, made.stderr
+    made = ask("helper", "--new", "--host", "localhost", out)
     assert made.returncode == 0, made.stderr
     assert "secure_aggregation=helper secure_aggregation.address=localhost:8101" in made.stdout
     settings = out / "helper" / "helper.env"

@@ -5,7 +5,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from fl_app.field.certificates import load_certificate, new_authority, new_node, new_server
+from fl_app.field.certificates import (
+    load_certificate,
+    new_authority,
+    new_certificate,
+    new_node,
+)
 from fl_app.field.control import public_bytes
 
 
@@ -37,12 +42,12 @@ def authority(tmp_path):
 
 @pytest.mark.parametrize("host", ["server.lan", "192.168.1.7", "::1"])
 def test_a_device_trusts_the_server_under_each_of_its_names(authority, host):
-    new_server(authority, authority, ["server.lan", "192.168.1.7", "::1"], days=5)
+    new_certificate(authority, authority, "server", ["server.lan", "192.168.1.7", "::1"], days=5)
     handshake(authority, authority / "ca.crt", host)
 
 
 def test_a_device_refuses_another_name_and_another_authority(authority, tmp_path):
-    new_server(authority, authority, ["server.lan"], days=5)
+    new_certificate(authority, authority, "server", ["server.lan"], days=5)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
         handshake(authority, authority / "ca.crt", "other.lan")
     (tmp_path / "other").mkdir()
@@ -60,13 +65,13 @@ def test_certificates_are_valid_yesterday_and_for_so_many_days(authority):
 
 
 def test_private_keys_are_their_owners_alone_and_never_overwritten(authority):
-    new_server(authority, authority, ["server.lan"], days=5)
+    new_certificate(authority, authority, "server", ["server.lan"], days=5)
     new_node(authority, "node-0")
     for name in ("ca.key", "server.key", "node.key"):
         assert stat.S_IMODE((authority / name).stat().st_mode) == 0o600
     for again in (
         lambda: new_authority(authority, days=5),
-        lambda: new_server(authority, authority, ["server.lan"], days=5),
+        lambda: new_certificate(authority, authority, "server", ["server.lan"], days=5),
         lambda: new_node(authority, "node-0"),
     ):
         with pytest.raises(FileExistsError):
@@ -88,7 +93,7 @@ def test_node_keys_are_as_flower_wants_them(tmp_path):
 @pytest.mark.parametrize("host", ["server.lan:8100", "https://server", "", "two words", "-x"])
 def test_a_host_that_is_none_is_refused(authority, host):
     with pytest.raises(ValueError, match=r"--host=.* must be an IP address or a host name"):
-        new_server(authority, authority, [host], days=5)
+        new_certificate(authority, authority, "server", [host], days=5)
     assert not (authority / "server.key").exists()
 
 

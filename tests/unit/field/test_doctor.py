@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fake_superlink import superlink
 
-from fl_app.field.certificates import new_server
+from fl_app.field.certificates import new_certificate
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, public_bytes
 from fl_app.field.doctor import (
     check_clock,
@@ -79,7 +79,7 @@ def test_certificates_that_are_not_believed(out, tmp_path):
     assert "copy ca.crt of the kit" in found["server"].mend
     (out / "server" / "server.crt").unlink()
     (out / "server" / "server.key").unlink()
-    new_server(out / "ca", out / "server", ["server.lan"], days=100)
+    new_certificate(out / "ca", out / "server", "server", ["server.lan"], days=100)
     with superlink(out / "server", proxied=True) as port:
         found = seen_from(out / "node-0", port)
     assert "not valid for '127.0.0.1'" in found["server"].text
@@ -111,7 +111,7 @@ def test_a_port_that_is_open_to_strangers(out, monkeypatch):
     monkeypatch.setattr(socket, "getaddrinfo", _to_this_machine(socket.getaddrinfo))
     (out / "server" / "server.crt").unlink()
     (out / "server" / "server.key").unlink()
-    new_server(out / "ca", out / "server", ["server.lan"], days=100)
+    new_certificate(out / "ca", out / "server", "server", ["server.lan"], days=100)
     with superlink(out / "server") as port:
         (found,) = faults(of_network(read(out / "node-0", SUPERLINK=f"server.lan:{port}"))).values()
         assert "can run code everywhere" in found.text

@@ -11,7 +11,6 @@ import pytest
 import uvicorn
 from configs import composed
 
-from fl_app.field.__main__ import _parser
 from fl_app.field.doctor import examine
 from fl_app.field.findings import Finding, Verdict
 from fl_app.field.health import healthy
@@ -176,20 +175,3 @@ def test_a_helper_that_could_not_work_is_not_added(tmp_path: Path) -> None:
     add_helper(out, ["localhost"])
     with pytest.raises(ValueError, match="the key of its helper would be lost"):
         add_helper(out, ["localhost"])
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        (["--insecure", "--helper", "h"], "--helper=h must be left out with --insecure and with"),
-        (["--nodes", "1", "--helper", "h"], "--helper=h must be left out with --insecure and wi"),
-        (["--helper", "a b"], "--host=a b must be an IP address or a host name, without port"),
-    ],
-)
-def test_a_kit_whose_helper_could_not_work_is_not_written(
-    tmp_path: Path, words: list[str], text: str
-) -> None:
-    arguments = _parser().parse_args(["init", *words, str(tmp_path / "out")])
-    with pytest.raises(ValueError, match=f"^{text}"):
-        arguments.command(arguments)
-    assert list(tmp_path.iterdir()) == []

@@ -30,7 +30,6 @@ def test_every_machine_gets_a_folder_with_all_it_needs_and_nothing_else(tmp_path
     server |= {"Caddyfile", "fl-caddy.service"}
     server |= shared
     assert files(tmp_path) == {
-        "out/compose.yaml",
         *("out/ca/ca.crt", "out/ca/ca.key"),
         *(f"out/server/{name}" for name in server),
         *(f"out/node-{i}/{name}" for i in (0, 1) for name in node),

@@ -1,14 +1,11 @@
 """A federation on this machine whose SuperLink does not answer."""
 
-import os
-import signal
 import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fl_app.field import loopback
 from fl_app.field.loopback import HOST, Federation, FederationError
 
 
@@ -22,45 +19,6 @@ def test_no_answer_in_time(tmp_path: Path) -> None:
             federation.ask("supernode", "list")
     finally:
         assert federation.stop()
-
-
-class Recorded(Federation):
-    """Starts nothing; `stop` says what SIGTERM would do meanwhile."""
-
-    during: Any = None
-    all_end = True
-
-    def stop(self) -> bool:
-        Recorded.during = signal.getsignal(signal.SIGTERM)
-        super().stop()
-        return Recorded.all_end
-
-
-def fail(folder: Path) -> None:
-    with loopback.federation_in(folder) as federation:
-        federation.log("node-0").write_text("the reason")
-        raise FederationError("failed", federation.log("node-0"))
-
-
-def test_a_federation_ends_with_its_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Undisturbed; SIGTERM in the block counts as Ctrl-C, and afterwards what it did before."""
-    monkeypatch.setattr(loopback, "Federation", Recorded)
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), loopback.federation_in(tmp_path / "one"):
-        os.kill(os.getpid(), signal.SIGTERM)
-    assert Recorded.during is signal.SIG_IGN
-    assert signal.getsignal(signal.SIGTERM) is before
-    with pytest.raises(FederationError, match="failed"):
-        fail(tmp_path / "two")
-    assert "the reason" in capsys.readouterr().out
-    monkeypatch.setattr(Recorded, "all_end", False)
-    with (
-        pytest.raises(FederationError, match="a process did not end"),
-        loopback.federation_in(tmp_path / "three"),
-    ):
-        pass
 
 
 class Busy(Federation):

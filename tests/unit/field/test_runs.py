@@ -1,15 +1,11 @@
 import json
-import subprocess
-import sys
-import time
 
 import pytest
 
 from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Arrived, Dispatched, Evaluated, Failed, to_json
-from fl_app.core.files import writer_of
 from fl_app.field.control import Unreachable
-from fl_app.field.runs import Supervisor, Watch, _alive
+from fl_app.field.runs import Supervisor, Watch
 
 AWAY = "away"
 LOST = "lost"
@@ -30,7 +26,6 @@ class Scripted:
         self.submitted: list[list[str]] = []
         self.paused: list[float] = []
         self.told: list[str] = []
-        self.stopped: list[int] = []
         self._statuses: list[str] = []
         self.nodes_online = [1]  # now, later, and so on
 
@@ -69,11 +64,6 @@ class Scripted:
         if status == AWAY:
             raise Unreachable("nobody answers")
         return status, "the details" if status == "finished:failed" else ""
-
-    def stop(self, run_id):
-        assert run_id == len(self.submitted)
-        self.stopped.append(run_id)
-        self._statuses = []
 
     def complete(self, *overrides, **options):
         Supervisor(self, pause=self.paused.append, tell=self.told.append, **options).complete(
@@ -313,13 +303,11 @@ EVENTS = [
 
 def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
     def begin(output) -> None:
-        output.mkdir()
         (output / "config.yaml").write_text("num_versions: 40\n")
         (output / "events.jsonl").write_text("".join(json.dumps(to_json(e)) + "\n" for e in EVENTS))
 
     link = Scripted(tmp_path / "run", (begin, *["running"] * 30, "finished:completed"))
     link.complete(
-        **vars_of(ServerApp([42])),
         watch=lambda *run: Watch(*run, wall=lambda: sum(link.paused)),
     )
     lines = capsys.readouterr().out.splitlines()
@@ -327,150 +315,9 @@ def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
     assert {*lines} == {"run 1: 1/40 versions 1 updates at 0/min rmse 0.5 1 failed"}
 
 
-# -- a ServerApp that was killed ------------------------------------------------------------------
-
-
-class ServerApp:
-    """Writes the event log for a number of looks, and then is gone.
-
-    Args:
-        looks: as `writer_of` answers in turn; the last answer stands.
-        alive: whether the process is still there when it writes no more.
-    """
-
-    def __init__(self, looks, alive=False) -> None:
-        self.looks, self._alive = list(looks), alive
-
-    def writer(self, path):
-        assert path.name == "events.jsonl"
-        return self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-
-    def alive(self, pid):
-        assert pid == 42
-        return self._alive
-
-
-def test_a_server_app_that_was_killed_is_seen_at_once(tmp_path):
-    """Flower says for a minute that it is running."""
-    link = Scripted(tmp_path / "run", (log, *["running"] * 3), DONE)
-    app = ServerApp([42, 42, 42, None])
-    link.complete(writer=app.writer, alive=app.alive)
-    assert link.stopped == [1]
-    assert link.submitted == [[], ["resume=auto"]]
-    assert sum(link.paused[:3]) < 5.0
-    assert "run 1 has died: its ServerApp has ended without a word; again in 0 s" in link.told
-
-
-def test_a_server_app_that_is_killed_without_progress_is_not_submitted_for_ever(tmp_path):
-    killed = (nothing, *["running"] * 3)
-    link = Scripted(tmp_path / "run", *[killed] * 3)
-    with pytest.raises(RunError, match="3 attempts in a row have made no progress"):
-        link.complete(**vars_of(ServerApp([42, 42, None, 42, 42, None, 42, 42, None])))
-    assert link.paused.count(5.0) == 1  # as after other failures
-
-
-def vars_of(app):
-    return {"writer": app.writer, "alive": app.alive}
-
-
-@pytest.mark.parametrize("app", [
-    ServerApp([42, None], alive=True),  # it writes its report
-    ServerApp([None]),  # it has not begun
-], ids=["report", "begin"])  # fmt: skip
-def test_a_server_app_that_only_does_not_write_is_left_alone(tmp_path, app):
-    link = Scripted(tmp_path / "run", (log, "running", "running", "finished:completed"))
-    link.complete(**vars_of(app))
-    assert link.stopped == []
-
-
-def test_a_server_app_that_has_done_its_work_is_left_alone(tmp_path):
-    link = Scripted(tmp_path / "run", (ends("num_versions"), "running", "finished:completed"))
-    link.complete(**vars_of(ServerApp([42, None])))
-    assert link.stopped == []
-
-
-def test_a_run_that_ends_in_the_same_moment_is_not_stopped(tmp_path):
-    link = Scripted(tmp_path / "run", (log, "running", "finished:failed", "finished:failed"), DONE)
-    link.complete(**vars_of(ServerApp([42, None, None, None])))
-    assert link.stopped == []
-    assert link.submitted == [[], ["resume=auto"]]
-
-
-def test_the_writer_of_a_log_is_known_to_other_processes(tmp_path):
-    script = (
-        "import sys, pathlib; from fl_app.core.files import open_log\n"
-        "file = open_log(pathlib.Path(sys.argv[1]), None); print(flush=True); input()"
-    )
-    path = tmp_path / "events.jsonl"
-    assert writer_of(path) is None
-    with subprocess.Popen(
-        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        process.stdout.readline()
-        assert writer_of(path) == process.pid
-        assert _alive(process.pid)
-        process.kill()
-        while _alive(process.pid):
-            time.sleep(0.01)
-        assert process.returncode is None  # nobody has asked: it still has its number
-        assert writer_of(path) is None
-
-
-@pytest.mark.parametrize("place", ["/proc/run", "file/run", "file"])
-def test_a_folder_that_nobody_can_write_to_is_refused_at_once(tmp_path, place):
-    """It has no room, and never will have."""
+def test_a_folder_that_nobody_can_write_to_is_refused_at_once(tmp_path):
     (tmp_path / "file").touch()
-    link = Scripted(tmp_path / place)
-    with pytest.raises(ValueError, match=r"--output=.* must be a folder to which you can write"):
-        link.complete(room=lambda folder: 0)
+    link = Scripted(tmp_path / "file" / "run")
+    with pytest.raises(OSError, match="file/run"):
+        link.complete()
     assert link.paused == []
-
-
-# -- a full disk ----------------------------------------------------------------------------------
-
-
-def test_a_server_whose_disk_is_full_waits_and_says_so(tmp_path):
-    free = [10 * 2**20, 20 * 2**20, 80 * 2**20]
-    link = Scripted(tmp_path / "run", DONE)
-    link.complete(room=lambda folder: free.pop(0) if folder == tmp_path else 0)
-    assert link.submitted == [[]]
-    assert link.paused[:2] == [30.0, 30.0]
-    said = f"waiting for room on the disk: 10 MiB are free at {tmp_path}, and a run needs 64"
-    assert link.told.count(said) == 1
-
-
-def test_room_is_needed_for_two_more_checkpoints(tmp_path):
-    checkpoints = tmp_path / "checkpoints"
-    checkpoints.mkdir()
-    with (checkpoints / "version-3.safetensors").open("wb") as file:
-        file.truncate(100 * 2**20)
-    free = [263 * 2**20, 264 * 2**20]
-    link = Scripted(tmp_path, DONE)
-    link.complete(room=lambda folder: free.pop(0))
-    assert "are free at" in link.told[0]
-    assert link.told[0].endswith("and a run needs 264")
-
-
-def test_a_disk_that_fills_up_during_a_run_is_waited_for_before_the_next(tmp_path):
-    free = [100 * 2**20, 0, 100 * 2**20]
-    link = Scripted(tmp_path / "run", DIED, DONE)
-    link.complete(room=lambda folder: free.pop(0))
-    assert link.submitted == [[], ["resume=auto"]]
-    assert link.paused.count(30.0) == 1
-
-
-def test_a_server_app_that_dies_of_a_full_disk_is_stopped_once_there_is_room(tmp_path):
-    """Until then the SuperLink can write nothing to its database, and stops no run."""
-    free = [100 * 2**20, 0, 0, 100 * 2**20, 100 * 2**20]
-    link = Scripted(tmp_path / "run", (log, *["running"] * 3), DONE)
-    stop = link.stop
-
-    def stop_with_room(run_id):
-        assert len(free) == 1, "a SuperLink with a full disk was asked to stop a run"
-        stop(run_id)
-
-    link.stop = stop_with_room
-    app = ServerApp([42, 42, 42, None])
-    link.complete(room=lambda folder: free.pop(0), writer=app.writer, alive=app.alive)
-    assert link.paused.count(30.0) == 2
-    assert sum("waiting for room on the disk" in line for line in link.told) == 1
