@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from fl_app.tasks.options import check_options, check_own_data
 from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.schema import read_schema
 from fl_app.tasks.sources import reading
-
-if TYPE_CHECKING:
-    from fl_app.tasks.own_task import OwnTask
 
 
 def arrays(
@@ -31,7 +28,7 @@ def arrays(
     model: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-) -> "OwnTask":
+) -> own.OwnTask:
     """Learn from arrays in a ``.npz`` file.
 
     It holds ``x_train`` of shape ``(n, ...)`` and ``y_train`` of shape ``(n,)`` or ``(n, k)``. It
@@ -45,7 +42,7 @@ def arrays(
         client: whether each value of ``client`` is a client, if the file has it.
         test_share: share of the examples that is the test set if the file has none, in [0, 1); 0 =
             no test set.
-        kind: as of `fl_app.tasks.targets.fit_targets`; here integers are classes, however many.
+        kind: as of `fl_app.tasks.table.fit_targets`; here integers are classes, however many.
         scaling: ``"raw255"`` (original values), ``"unit"`` (bytes to [0, 1]) or ``"standardised"``
             (mean 0 and deviation 1 of every entry, or of every channel).
         model: a model's name; None = ``"cnn"`` for images, ``"mlp"`` for other inputs.
@@ -67,13 +64,9 @@ def arrays(
     def read() -> Arrays:
         train, test = _parts(file, owned=bool(client))
         values = train.inputs
-        require(
-            scaling != "unit" or values.dtype == np.uint8,
-            "task.scaling",
-            scaling,
-            f"standardised or raw255 with x_train of the type {values.dtype}",
-            "unit divides bytes by 255",
-        )
+        bound = f"standardised or raw255 with x_train of the type {values.dtype}"
+        fits = scaling != "unit" or values.dtype == np.uint8
+        require(fits, "task.scaling", scaling, bound, "unit divides bytes by 255")
         integers = [dtype.kind in "iu" for dtype in train.targets.dtypes] == [True]
         return own.encode(
             train,
@@ -85,9 +78,10 @@ def arrays(
         )
 
     return own.own_task(
-        f"arrays-{file.stem}",
+        "arrays",
         file,
-        (own.file_facts(file), kind, test_share, bool(client), scaling, known),
+        [file],
+        (kind, test_share, bool(client), scaling, known),
         read,
         partition=partition,
         num_clients=num_clients,
@@ -134,10 +128,7 @@ def _parts(file: Path, *, owned: bool) -> tuple[own.Part, own.Part | None]:
         for key, values in ((x, inputs), (y, targets)):
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 row = int((~np.isfinite(values.reshape(len(values), -1)).all(1)).argmax())
-                raise ValueError(
-                    f"{where}: {key} has NaN or an infinite number in row {row + 1}: fill it in "
-                    "or remove the row"
-                )
+                raise ValueError(f"{where}: {key} has NaN or an infinite number in row {row + 1}")
         names = ["y_train"] if targets.ndim == 1 else [*map(str, range(targets.shape[1]))]
         table = pd.DataFrame(targets.reshape(len(targets), -1), columns=names)
         return own.Part(f"{where}: {x}", inputs, table)

@@ -9,7 +9,7 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -30,6 +30,12 @@ def cache_folder() -> Path:
     if chosen := os.environ.get("FL_APP_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fl_app"
+
+
+def file_facts(files: Iterable[Path]) -> list[tuple[str, int, int]]:
+    """What tells that one of some files has changed: places, sizes and times of change."""
+    found = [(str(file.resolve()), file.stat()) for file in sorted(files) if file.is_file()]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
 
 
 def cached(

@@ -15,8 +15,6 @@ from fl_app.tasks.sources import reading
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fl_app.tasks.own_task import OwnTask
-
 
 def csv(
     *,
@@ -36,7 +34,7 @@ def csv(
     model: str = "mlp",
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-) -> "OwnTask":
+) -> own.OwnTask:
     """Predict one column of a table, or several, from other columns.
 
     Numbers are standardised with mean and deviation of the training rows. Each category of a column
@@ -56,7 +54,7 @@ def csv(
         test_path: file with the test set; None = the test set is a share of the rows.
         test_share: this share, in [0, 1); 0 = no test set.
         kind: ``"classification"``, ``"multi_label"``, ``"regression"``, or ``"auto"``, see
-            `fl_app.tasks.targets.fit_targets`.
+            `fl_app.tasks.table.fit_targets`.
         missing: rows without a value are refused (``"refuse"``) or left out (``"drop"``), or the
             value becomes the median of the training rows, of texts the commonest (``"median"``);
             None = as the schema says, else they are refused.
@@ -78,19 +76,18 @@ def csv(
     files = {"task.path": own.existing(path, "task.path", "file")}
     if test_path is not None:
         files["task.test_path"] = own.existing(test_path, "task.test_path", "file")
-    given = (target, inputs, client, ignore, categories)
+    given = (target, inputs, ignore, categories, client)
 
     def read() -> Arrays:
         # Imported here: it takes a second, and a filled cache does not need it.
-        from fl_app.tasks.table import Roles, roles_of
+        from fl_app.tasks.table import Roles
 
-        def part(key: str, used: Roles) -> own.Part:
+        def part(key: str, roles: Roles) -> own.Part:
             table = _read(files[key], key, separator, roles.texts(known))
-            return own.part_of(table, used, rule, known, f"{key}={files[key]}")
+            return own.part_of(table, roles, rule, known, f"{key}={files[key]}")
 
-        roles = roles_of(*given)
+        roles, test = Roles.of(*given), None
         train = part("task.path", roles)
-        test = None
         if test_path is not None:  # nobody owns a row of it, and it needs no other columns
             names = () if known else tuple(train.inputs)
             test = part("task.test_path", Roles(roles.target, names))
@@ -104,18 +101,16 @@ def csv(
             missing=rule,
         )
 
-    train = files["task.path"]
-    facts = [own.file_facts(file) for file in files.values()]
     return own.own_task(
-        f"csv-{train.stem}",
-        train,
-        (facts, given, kind, test_share, missing, separator, known),
+        "csv",
+        files["task.path"],
+        [*files.values()],
+        (given, kind, test_share, missing, separator, known),
         read,
         partition=partition,
         num_clients=num_clients,
         seed=seed,
         model=model,
-        scaling="raw255",
     )
 
 

@@ -9,10 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from fl_app.tasks.models import architecture
-from fl_app.tasks.moments import moments
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.partition import Partitioner, make_partition
-from fl_app.tasks.scaling import make_scaling
+from fl_app.tasks.scaling import make_scaling, moments
 from fl_app.tasks.task import Task
 
 # The README.md of this folder says where they come from.

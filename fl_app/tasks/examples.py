@@ -1,7 +1,7 @@
 """A user's arrays as the tensors of a task, checked before anything is trained."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.tasks.objective import Classification, Loss, MultiLabel, Objective, Regression
+from fl_app.tasks.objective import Classification, Loss, Objective, objective_of
+from fl_app.tasks.partition import PARTITIONS, Indices, Partitioner
+from fl_app.tasks.partition.base import by_owner
+from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.schema import KINDS
 
 Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 
-FEW = 20  # distinct whole numbers that are always taken for classes
-SHOWN = 10  # classes in a message
 TAKEN = (
     *("version", "t", "loss", "client_updates", "bytes_down", "bytes_up", "orders_wasted"),
     *("seconds_wasted", "participation_gini", "joules"),
@@ -55,30 +56,25 @@ def examples_of(
             are needed, there is only one class, or the targets do not fit the objective.
     """
     if (x_test is None) != (y_test is None):
-        absent, given = ("x_test", "y_test") if x_test is None else ("y_test", "x_test")
-        raise ValueError(f"{absent} is missing: give it with {given}, or neither of them")
+        raise ValueError("x_test and y_test belong together: give both, or neither of them")
     inputs, y = _pair(x_train, y_train, "train", tokens)
     test_inputs, test_y = None, None
     if x_test is not None:
         test_inputs, test_y = _pair(x_test, y_test, "test", tokens)
         if inputs.dtype == torch.float32 and test_inputs.dtype == torch.int64:
             test_inputs = test_inputs.float()
-        for what, name, own, others in (
-            ("examples", "x", tuple(test_inputs.shape[1:]), tuple(inputs.shape[1:])),
-            ("targets", "y", test_y.shape[1:], y.shape[1:]),
-            ("examples", "x", test_inputs.dtype, inputs.dtype),  # bytes are pixels
-        ):
-            if own != others:
-                raise ValueError(
-                    f"{name}_test has {what} of {own}, and must have those of {name}_train, "
-                    f"{others}: one model takes both"
-                )
-    kind = objective or _kind_of(y)
-    made = _objective(kind, y, test_y, standardise=loss is None) if isinstance(kind, str) else kind
-    targets = _targets(y, "y_train", made)
-    if isinstance(made, Classification) and bool((targets == targets.flatten()[0]).all()):
-        raise ValueError("y_train has only one class: there would be nothing to tell apart")
-    test_targets = None if test_y is None else _targets(test_y, "y_test", made)
+        own, others = (
+            (*part.shape[1:], part.dtype, *targets.shape[1:])
+            for part, targets in ((test_inputs, test_y), (inputs, y))
+        )
+        if own != others:
+            raise ValueError(
+                f"x_test and y_test have shapes and type {own}, and must have those of x_train and "
+                f"y_train, {others}: one model takes both"
+            )
+    made = objective if isinstance(objective, Objective) else None
+    if made is None:
+        made = _objective(str(objective or "auto"), y, test_y, standardise=loss is None)
     if loss is not None:
         made = replace(made, criterion=loss)
     if metrics is not None:
@@ -86,156 +82,47 @@ def examples_of(
         if taken:
             raise ValueError(f"metrics has the name {taken[0]!r}, which a run's table has already")
         made = replace(made, metrics=dict(metrics))
+    targets = _targets(y, "y_train", made)
+    if made.kind == "classification" and bool((targets == targets.flatten()[0]).all()):
+        raise ValueError("y_train has only one class: there would be nothing to tell apart")
+    test_targets = None if test_y is None else _targets(test_y, "y_test", made)
     return Examples(inputs, targets, test_inputs, test_targets, made)
 
 
 def _pair(x: Values, y: Values, part: str, tokens: bool) -> tuple[Tensor, NDArray[Any]]:
     """Inputs and targets of the training or test set, of the same number of examples."""
     inputs, targets = _inputs(x, f"x_{part}", tokens), _raw(y, f"y_{part}")
-    if len(inputs) != len(targets):
+    if len(inputs) != len(targets) or inputs.numel() == 0:
         raise ValueError(
-            f"y_{part} has {len(targets)} targets and x_{part} {len(inputs)} examples: each "
-            "example needs one"
-        )
-    if inputs.numel() == 0:
-        raise ValueError(
-            f"x_{part} has the shape {tuple(inputs.shape)}: its examples hold nothing; leave out "
-            "x_test and y_test to run without a test set"
+            f"x_{part} has the shape {tuple(inputs.shape)} and y_{part} {targets.shape}: each "
+            "example needs numbers and a target, and there must be one"
         )
     return inputs, targets
 
 
-# -- inputs ----------------------------------------------------------------------------------------
-
-
 def _inputs(values: Values, name: str, tokens: bool) -> Tensor:
     """Numbers as float32, pixels (bytes in images) as they are, tokens as int64."""
-    array = _numbers(_raw(values, name), name)
+    array = _raw(values, name)
+    if array.dtype.kind not in "biuf":
+        text = next((v for v in array.flat if not isinstance(v, int | float | np.number)), "object")
+        raise ValueError(
+            f"{name} has {str(text)!r} where numbers are needed: turn texts and dates into numbers "
+            "first, with pandas.get_dummies, an encoder of scikit-learn or a tokenizer"
+        )
     pixels = array.dtype == np.uint8 and array.ndim > 2
     if array.dtype.kind == "f":
-        array = _finite(array, name)
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32, copy=False)
+        if not np.isfinite(array).all():
+            place = ", ".join(map(str, np.argwhere(~np.isfinite(array))[0]))
+            raise ValueError(
+                f"{name}[{place}] must be a finite float32: fill it in, scale it, or remove the "
+                "row, since every model would become NaN"
+            )
     elif not pixels:
         is_number = array.dtype in (np.bool_, np.uint8) or not tokens
         array = array.astype(np.float32 if is_number else np.int64, copy=False)
     return _tensor(array[:, None] if array.ndim == 1 else array)  # one number for each example
-
-
-def _tensor(array: NDArray[Any]) -> Tensor:
-    """A tensor on the same memory; a copy where torch cannot share it."""
-    if any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of files mapped read-only: nobody writes to the tensor
-        return torch.from_numpy(array)
-
-
-# -- targets ---------------------------------------------------------------------------------------
-
-
-def _kind_of(y: NDArray[Any]) -> str:
-    """Kind of targets by their type: floating point is numbers, anything else is classes."""
-    several = y.ndim == 2 and y.shape[1] > 1
-    if several and y.dtype.kind in "biuf" and bool(((y == 0) | (y == 1)).all()):
-        return "multi_label"
-    if several or y.dtype.kind == "f":
-        return "regression"
-    num_distinct = len(np.unique(_classes(y, "y_train")))
-    if y.dtype.kind in "iu" and num_distinct > max(FEW, len(y) // 2):
-        raise ValueError(
-            f"y_train has {num_distinct} different integers in {len(y)} examples: say "
-            "objective='regression' if they are numbers, objective='classification' if each is a "
-            "class"
-        )
-    return "classification"
-
-
-def _objective(
-    kind: str, y: NDArray[Any], test_y: NDArray[Any] | None, *, standardise: bool
-) -> Objective:
-    """The objective of a kind, as large as the targets need it."""
-    if kind not in KINDS:
-        raise ValueError(f"objective={kind} must be one of {', '.join(KINDS)}, or an Objective")
-    if kind == "classification":
-        classes = _classes(y, "y_train")
-        if test_y is not None:
-            classes = np.concatenate([classes, _classes(test_y, "y_test")])
-        names = tuple(np.unique(classes).tolist())
-        return Classification(len(names), classes=names)
-    columns = _columns(y, "y_train")
-    if kind == "multi_label":
-        return MultiLabel(columns.shape[1])
-    if not standardise:
-        return Regression(columns.shape[1])
-    mean, deviation = columns.mean(0, np.float64), columns.std(0, dtype=np.float64)
-    deviation = np.where(deviation > 1e-7 * np.abs(mean), deviation, 1.0)  # else it is rounding
-    return Regression(len(mean), mean=tuple(mean.tolist()), deviation=tuple(deviation.tolist()))
-
-
-def _targets(y: NDArray[Any], name: str, objective: Objective) -> Tensor:
-    """Targets as the objective needs them."""
-    if isinstance(objective, Classification):
-        return torch.from_numpy(_codes(y, name, objective))
-    columns = _columns(y, name)
-    if columns.shape[1] != objective.num_outputs:
-        raise ValueError(
-            f"{name} has {columns.shape[1]} columns, and the objective {objective.num_outputs} "
-            "outputs: each output needs one"
-        )
-    if isinstance(objective, MultiLabel):
-        wrong = columns[(columns != 0) & (columns != 1)]
-        if wrong.size:
-            raise ValueError(f"{name} has {wrong[0]:g} and must have 0 or 1 for each label")
-    return _tensor(columns)
-
-
-def _codes(y: NDArray[Any], name: str, objective: Classification) -> NDArray[np.int64]:
-    """Places of the classes among the objective's."""
-    if objective.classes:
-        import pandas as pd
-
-        values, names = _classes(y, name), objective.classes
-        codes = np.asarray(pd.Index(names).get_indexer(values), np.int64)
-        wrong, shown = values[codes < 0], ", ".join(map(repr, names[:SHOWN]))
-    else:  # they are numbers from 0 on, also of sequences
-        known = range(objective.num_outputs)
-        codes = np.ascontiguousarray(_numbers(y, name).astype(np.int64))
-        wrong, shown = y[(codes != y) | ~np.isin(codes, known)], f"0 to {len(known) - 1}"
-    if wrong.size:
-        raise ValueError(
-            f"{name} has the class {wrong[:1].tolist()[0]!r}, which is none of the objective's "
-            f"{shown}{', ...' * (len(objective.classes) > SHOWN)}: no output stands for it"
-        )
-    return codes
-
-
-def _columns(y: NDArray[Any], name: str) -> NDArray[np.float32]:
-    """Numbers of shape ``(n, k)``."""
-    numbers = _finite(_numbers(y, name), name)
-    if numbers.ndim > 2:
-        raise ValueError(
-            f"{name} has the shape {numbers.shape} and must have (n,) or (n, k): k numbers for "
-            "each example"
-        )
-    return numbers.reshape(len(y), -1)
-
-
-def _classes(y: NDArray[Any], name: str) -> NDArray[Any]:
-    """Classes, shape ``(n,)``, none of which is missing; objects as texts."""
-    if y.ndim > 1 and y.shape[1:] != (1,):
-        raise ValueError(
-            f"{name} has the shape {y.shape} and must have (n,): one class for each example; "
-            "several labels at once are objective='multi_label', with 0 or 1 for each"
-        )
-    import pandas as pd
-
-    values = y.reshape(-1)
-    missing = pd.isna(values)
-    if missing.any():
-        raise ValueError(f"{name}[{missing.argmax()}] has no class: fill it in, or remove the row")
-    return values.astype(str) if values.dtype.kind in "OU" else values
-
-
-# -- both ------------------------------------------------------------------------------------------
 
 
 def _raw(values: Values, name: str) -> NDArray[Any]:
@@ -256,32 +143,151 @@ def _raw(values: Values, name: str) -> NDArray[Any]:
     return array
 
 
-def _numbers(array: NDArray[Any], name: str) -> NDArray[Any]:
-    """The array, of which every value is a number."""
-    if array.dtype.kind in "biuf":
-        return array
-    found = next((value for value in array.flat if not _is_number(value)), array.dtype)
-    raise ValueError(
-        f"{name} has {str(found)!r} where numbers are needed: turn texts and dates into numbers "
-        "first, with pandas.get_dummies, an encoder of scikit-learn or a tokenizer, or leave the "
-        "column out"
-    )
+def _tensor(array: NDArray[Any]) -> Tensor:
+    """A tensor on the same memory; a copy where torch cannot share it."""
+    if any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of files mapped read-only: nobody writes to the tensor
+        return torch.from_numpy(array)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float | np.number)
+# -- targets ---------------------------------------------------------------------------------------
 
 
-def _finite(array: NDArray[Any], name: str) -> NDArray[np.float32]:
-    """The array as float32, without missing and infinite values."""
-    with np.errstate(over="ignore"):
-        single = array.astype(np.float32, copy=False)
-    if not np.isfinite(single).all():
-        place = np.argwhere(~np.isfinite(single))[0].tolist()
-        value = array[tuple(place)]
-        remedy = "scale it" if np.isfinite(value) else "fill it in, or remove the row"
+def _table(y: NDArray[Any], name: str) -> Any:
+    """Targets as a table of pandas, without missing values."""
+    import pandas as pd
+
+    if y.ndim > 2:
         raise ValueError(
-            f"{name}[{', '.join(map(str, place))}] is {value} and must be a finite float32: "
-            f"{remedy}, since every model would become NaN"
+            f"{name} has the shape {y.shape} and must have (n,) or (n, k): a class or k numbers "
+            "for each example; sequences of classes need objective=Classification(..., "
+            "sequences=True)"
         )
-    return single
+    rows = y.reshape(len(y), -1)
+    columns = [f"{name}[{k}]" for k in range(rows.shape[1])] if rows.shape[1] > 1 else [name]
+    table = pd.DataFrame(rows, columns=columns)
+    gaps = table.isna().any(axis=1)
+    if gaps.any():
+        raise ValueError(f"{name}[{gaps.argmax()}] has no value: fill it in, or remove the row")
+    return table
+
+
+def _objective(
+    kind: str, y: NDArray[Any], test_y: NDArray[Any] | None, *, standardise: bool
+) -> Objective:
+    """The objective of a kind, as large as the targets need it."""
+    from fl_app.tasks.table import FEW, encode_targets, fit_targets
+
+    if kind not in ("auto", *KINDS):
+        raise ValueError(f"objective={kind} must be one of {', '.join(KINDS)}, or an Objective")
+    every = np.concatenate([y] if test_y is None else [y, test_y])
+    table = _table(every, "y_train")
+    if kind == "auto" and table.shape[1] == 1:
+        if y.dtype.kind == "f":  # an array has a type, which says more than its values
+            kind = "regression"
+        elif y.dtype.kind in "iu":
+            kind = "classification"
+            if (num := table.iloc[:, 0].nunique()) > max(FEW, len(table) // 2):
+                raise ValueError(
+                    f"y_train has {num} different integers in {len(table)} examples: say "
+                    "objective='regression' if they are numbers, objective='classification' if "
+                    "each is a class"
+                )
+    kind, outputs = fit_targets(table, kind, "Task.from_arrays")
+    if kind == "classification":
+        return objective_of(kind, outputs)
+    mean: tuple[float, ...] = ()
+    deviation: tuple[float, ...] = ()
+    if kind == "regression" and standardise:
+        numbers = encode_targets(table[: len(y)], kind, outputs, "Task.from_arrays")
+        mean, deviation = moments_of(numbers)
+    return objective_of(kind, (), mean, deviation, len(outputs))
+
+
+def _targets(y: NDArray[Any], name: str, objective: Objective) -> Tensor:
+    """Targets as the objective needs them."""
+    from fl_app.tasks.table import encode_targets
+
+    outputs = tuple(map(str, range(objective.num_outputs)))
+    if isinstance(objective, Classification):
+        if objective.sequences:
+            tokens = np.ascontiguousarray(y.astype(np.int64))
+            if not np.isin(tokens, range(objective.num_outputs)).all():
+                raise ValueError(f"{name} must have classes from 0 to {objective.num_outputs - 1}")
+            return torch.from_numpy(tokens)
+        outputs = tuple(map(str, objective.classes)) or outputs
+    encoded = encode_targets(_table(y, name), objective.kind, outputs, "Task.from_arrays")
+    return _tensor(encoded)
+
+
+# -- clients ---------------------------------------------------------------------------------------
+
+
+def partitioner_of(clients: Any) -> Partitioner | None:
+    """The partition that `clients` names or is; None if it says itself who has what.
+
+    Raises:
+        ValueError: no partition has this name, or it needs owners.
+    """
+    if isinstance(clients, str):
+        if clients not in PARTITIONS:
+            raise ValueError(
+                f"clients={clients!r} must be one of {', '.join(PARTITIONS)}, an object of "
+                "fl_app.tasks.partition, an array with a client id for each example, or one index "
+                "array for each client"
+            )
+        clients = PARTITIONS[clients]()
+    if not callable(clients):
+        return None
+    if getattr(clients, "by_owner", False):
+        raise ValueError(f"clients={clients} needs owners: give an array with an id per example")
+    partitioner: Partitioner = clients
+    return partitioner
+
+
+def given_partition(clients: Any, num_examples: int) -> list[Indices]:
+    """Each client's indices in ascending order, from ids or index arrays.
+
+    Args:
+        clients: a client id for each example, shape ``(n,)``, numbers or texts; each distinct id is
+            a client, in the order of the ids. Or one index array for each client.
+        num_examples: n.
+
+    Raises:
+        ValueError: the number of ids is another, an id is missing, an index is out of range, or a
+            client has no examples.
+    """
+    import pandas as pd
+
+    if isinstance(clients, list | tuple) and any(np.ndim(own) == 1 for own in clients):
+        return [_indices(own, client_id, num_examples) for client_id, own in enumerate(clients)]
+    ids = np.asarray(clients)
+    if ids.shape not in ((num_examples,), (num_examples, 1)):
+        raise ValueError(
+            f"clients has the shape {ids.shape} and must have ({num_examples},), a client id for "
+            "each training example, or be a list of index arrays"
+        )
+    ids = ids.reshape(-1)
+    missing = pd.isna(ids)
+    if missing.any():
+        row = missing.argmax()
+        raise ValueError(f"clients[{row}] is {ids[row]}: nobody would have this example")
+    return by_owner(ids.astype(str) if ids.dtype.kind == "O" else ids)
+
+
+def _indices(own: Sequence[int], client_id: int, num_examples: int) -> Indices:
+    indices = np.asarray(own)
+    whole = indices.ndim == 1 and indices.size > 0 and indices.dtype.kind in "iu"
+    if not whole or indices.min() < 0 or indices.max() >= num_examples:
+        raise ValueError(
+            f"clients[{client_id}] must be an array of indices of training examples, from 0 to "
+            f"{num_examples - 1}, at least one"
+        )
+    if np.unique(indices).size < indices.size:
+        raise ValueError(
+            f"clients[{client_id}] has an index twice: it would train on an example that it keeps "
+            "for validation"
+        )
+    return np.sort(indices).astype(np.int64)

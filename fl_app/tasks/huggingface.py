@@ -8,9 +8,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
+from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
 from fl_app.tasks import own_data as own
 from fl_app.tasks.cache import Arrays
+from fl_app.tasks.items import column_of, label_names
 from fl_app.tasks.options import check_images, check_options, check_own_data, image_shape
 from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.schema import Schema, read_schema
@@ -19,7 +21,6 @@ from fl_app.tasks.sources import said
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-    from fl_app.tasks.own_task import OwnTask
     from fl_app.tasks.table import Roles
 
 
@@ -41,10 +42,11 @@ def huggingface(
     channels: int = 3,
     scaling: str = "standardised",
     kind: str = "auto",
+    missing: str | None = None,
     model: str | None = None,
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-) -> "OwnTask":
+) -> own.OwnTask:
     """Predict columns of a data set from a column of images, or from columns of numbers and texts.
 
     Numbers are standardised. Each category of a column of texts becomes one input. A column of
@@ -70,7 +72,8 @@ def huggingface(
         size: height and width of the model's images in pixels, or both as ``[height, width]``.
         channels: of the model's images, 1 (grey) or 3 (colours).
         scaling: of images, see `fl_app.tasks.scaling.make_scaling`.
-        kind: as of `fl_app.tasks.targets.fit_targets`.
+        kind: as of `fl_app.tasks.table.fit_targets`.
+        missing: of columns, as of `fl_app.tasks.csv.csv`.
         model: a model's name; None = ``"cnn"`` for images, ``"mlp"`` for other inputs.
         schema: states columns, categories and classes, which are else those of the training
             examples; a path, or the contents of a file (`fl_app.tasks.schema`).
@@ -80,32 +83,32 @@ def huggingface(
         ValueError: a value is out of its bounds, the data cannot be reached or encoded, a column is
             missing, or a client gets no examples.
     """
-    check_own_data(path=path, schema=schema, kind=kind, test_share=test_share)
+    check_own_data(path=path, schema=schema, kind=kind, test_share=test_share, missing=missing)
     check_images(size=size, channels=channels)
     check_options(scaling=scaling)
     if path is None:
         return own.task_without_data("huggingface", schema, model)
     known = read_schema(schema)
+    rule = known.missing if known else missing or "refuse"
     folder = folder_of(path, "task.path")
     shape = known.input_shape if known else image_shape(size, channels)
-    given = (target, inputs, client, ignore, categories)
+    given = (target, inputs, ignore, categories, client)
 
     def read() -> Arrays:
-        from fl_app.tasks.table import roles_of  # loads pandas
+        from fl_app.tasks.table import Roles  # loads pandas
 
-        roles = roles_of(*given)
+        roles = Roles.of(*given)
         with loaded(path, subset, "task.path") as parts:
             for key, name in (("task.split", split), ("task.test_split", test_split)):
-                if name not in (None, *parts):
-                    raise ValueError(
-                        f"{key}={name} must be a part of {path}, one of {', '.join(parts)}"
-                    )
+                bound = f"a part of {path}, one of {', '.join(parts)}"
+                require(name in (None, *parts), key, name, bound, "there is no other")
+
+            def part(name: str, roles: Roles) -> own.Part:
+                return _part(parts[name], roles, rule, known, shape, f"task.path={path}, {name}")
+
             tests = test_split or ("test" if "test" in parts and split != "test" else None)
-            train = _part(parts[split], roles, known, shape, f"task.path={path}, {split}")
-            test = None
-            if tests is not None:
-                ownerless = replace(roles, client=None)
-                test = _part(parts[tests], ownerless, known, shape, f"task.path={path}, {tests}")
+            train = part(split, roles)
+            test = None if tests is None else part(tests, replace(roles, client=None))
         return own.encode(
             train,
             test,
@@ -113,14 +116,14 @@ def huggingface(
             test_share=test_share,
             schema=known,
             categories=roles.categories,
+            missing=rule,
         )
 
-    files = sorted(folder.rglob("*")) if folder else []
-    facts = [own.file_facts(file) for file in files if file.is_file()]
     return own.own_task(
-        f"huggingface-{(folder or Path(path)).resolve().name}",
+        "huggingface",
         folder or path,
-        (facts, path, subset, split, test_split, given, kind, test_share, shape, known),
+        [*folder.rglob("*")] if folder else [],
+        (path, subset, split, test_split, given, kind, test_share, missing, shape, known),
         read,
         partition=partition,
         num_clients=num_clients,
@@ -202,7 +205,12 @@ def stored_images(data: "Dataset", column: str, where: str) -> list[tuple[str, P
 
 
 def _part(
-    data: "Dataset", roles: "Roles", schema: Schema | None, shape: Sequence[int], where: str
+    data: "Dataset",
+    roles: "Roles",
+    missing: str,
+    schema: Schema | None,
+    shape: Sequence[int],
+    where: str,
 ) -> own.Part:
     """The examples of one part of a data set.
 
@@ -214,17 +222,14 @@ def _part(
     from fl_app.tasks.pictures import decode
 
     images = [name for name, kind in data.features.items() if isinstance(kind, datasets.Image)]
-    if roles.inputs is None and images:
-        roles = replace(roles, inputs=tuple(images))
-    inputs = roles.inputs or ()
+    inputs = roles.inputs or (() if roles.inputs is not None else tuple(images))
     image = next((name for name in images if name in inputs), None)
     if image is not None and len(inputs) > 1:
         raise ValueError(
             f"task.inputs={list(inputs)} must be one column of images, or columns of numbers and "
             "texts: the model takes one kind"
         )
-    used = {*roles.target, *inputs, *(schema.targets if schema else ())}
-    used |= {roles.client} if roles.client else set()
+    used = {*roles.target, *inputs, roles.client, *(schema.targets if schema else ())}
     if not inputs:  # all columns may be some
         used |= {*data.column_names} - {*roles.ignore}
     names = [name for name in data.column_names if name in used and name not in images]
@@ -237,10 +242,11 @@ def _part(
         inputs=tuple(new for old in inputs for new in made.get(old, [old])) or None,
         ignore=tuple(name for name in roles.ignore if name not in data.column_names),
     )
-    part = own.part_of(table, roles, "refuse", schema, where)
+    part = own.part_of(table, roles, missing, schema, where)
     if image is None:
         return part
-    return replace(part, inputs=decode(stored_images(data, image, where), shape))
+    kept = data.select(part.targets.index)
+    return replace(part, inputs=decode(stored_images(kept, image, where), shape))
 
 
 def _table(
@@ -258,8 +264,6 @@ def _table(
         ValueError: a column is needed and has no place in a table.
     """
     import pandas as pd
-
-    from fl_app.tasks.items import column_of, label_names
 
     table: dict[str, Any] = {}
     made: dict[str, list[str]] = {}

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fl_app.tasks import own_data as own
 from fl_app.tasks.cache import Arrays
@@ -10,9 +10,6 @@ from fl_app.tasks.options import check_images, check_options, check_own_data, im
 from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.schema import read_schema
 from fl_app.tasks.vision import torchvision
-
-if TYPE_CHECKING:
-    from fl_app.tasks.own_task import OwnTask
 
 LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"
 
@@ -31,7 +28,7 @@ def image_folder(
     model: str = "cnn",
     schema: str | Mapping[str, Any] | None = None,
     seed: int = 0,
-) -> "OwnTask":
+) -> own.OwnTask:
     """Classify images that lie in a folder for each class.
 
     The folder holds ``class/image`` or ``client/class/image``. It may hold ``train`` and ``test``
@@ -67,23 +64,17 @@ def image_folder(
     root = own.existing(path, "task.path", "folder")
     shape = known.input_shape if known else image_shape(size, channels)
     parted = all((root / name).is_dir() for name in ("train", "test"))
-    folders = [root / "train", root / "test"] if parted else [root]
 
     def read() -> Arrays:
-        parts = [_part(folder, shape) for folder in folders]
-        if not client:
-            parts = [own.Part(part.where, part.inputs, part.targets) for part in parts]
-        test = parts[1] if parted else None
-        return own.encode(
-            parts[0], test, kind="classification", test_share=test_share, schema=known
-        )
+        train = _part(root / "train" if parted else root, shape, owned=bool(client))
+        test = _part(root / "test", shape, owned=False) if parted else None
+        return own.encode(train, test, kind="classification", test_share=test_share, schema=known)
 
-    files = [own.file_facts(file) for file in sorted(root.rglob("*")) if file.is_file()]
-    name = f"image_folder-{root.resolve().name}"
     return own.own_task(
-        name,
+        "image_folder",
         root,
-        (files, shape, test_share, bool(client), known),
+        [*root.rglob("*")],
+        (shape, test_share, bool(client), known),
         read,
         partition=partition,
         num_clients=num_clients,
@@ -94,12 +85,13 @@ def image_folder(
     )
 
 
-def _part(root: Path, shape: Sequence[int]) -> own.Part:
+def _part(root: Path, shape: Sequence[int], *, owned: bool) -> own.Part:
     """All images below a folder, decoded.
 
     Args:
         root: the folder.
         shape: of the model's images.
+        owned: whether the images of ``client/class/image`` have owners.
 
     Raises:
         ValueError: its layout is another, or an image cannot be read.
@@ -108,22 +100,22 @@ def _part(root: Path, shape: Sequence[int]) -> own.Part:
 
     from fl_app.tasks.pictures import decode
 
-    where = f"task.path={root}"
     folders = _folders(root)
     deep = [folder for folder in folders if _folders(folder)]
     if not folders or len(deep) not in (0, len(folders)):
         flat = next((folder for folder in folders if folder not in deep), root)
-        raise ValueError(f"{where} must hold {LAYOUT}, and {flat} has no folders in it")
+        raise ValueError(f"task.path={root} must hold {LAYOUT}, and {flat} has no folders in it")
     found = []
     for owner in folders if deep else [root]:
         images = torchvision().datasets.ImageFolder(owner, allow_empty=True)
         named = ((file, images.classes[label], owner.name) for file, label in images.samples)
         found += [row for row in named if not row[1].startswith(".")]
     if not found:
-        raise ValueError(f"{where} holds no images (.png, .jpg, ...): there are no data")
+        raise ValueError(f"task.path={root} holds no images (.png, .jpg, ...): there are no data")
     table = pd.DataFrame(found, columns=["file", "class", "owner"])
     inputs = decode([(file, Path(file)) for file in table["file"]], shape)
-    return own.Part(where, inputs, table[["class"]], table["owner"] if deep else None)
+    owners = table["owner"] if deep and owned else None
+    return own.Part(f"task.path={root}", inputs, table[["class"]], owners)
 
 
 def _folders(root: Path) -> list[Path]:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.tasks.cache import Arrays
-from fl_app.tasks.moments import moments
+from fl_app.tasks.scaling import moments
 from fl_app.tasks.sources import DataSet, Hub, reading
 from fl_app.tasks.vision import torchvision
 

@@ -1,12 +1,10 @@
 """Tasks on public images: MNIST, Fashion-MNIST, EMNIST, CIFAR, CelebA, Tiny-ImageNet."""
 
 from collections.abc import Sequence
-from math import prod
 
 import torch
 
 from fl_app.tasks.augmentation import AUGMENTATIONS
-from fl_app.tasks.client_examples import CHUNK
 from fl_app.tasks.image_sets import image_set
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification
@@ -14,7 +12,7 @@ from fl_app.tasks.options import check_options
 from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import make_scaling
 from fl_app.tasks.sources import load
-from fl_app.tasks.task import Task
+from fl_app.tasks.task import Task, chunk_of
 
 
 def image_task(
@@ -70,6 +68,5 @@ def image_task(
         source=source,
         prepare=make_scaling(scaling, 255.0, arrays["moments"]),
         augment=None if augment is None else AUGMENTATIONS[augment],
-        # Activations grow with an image: those of 500 faces of 84x84 pixels take gigabytes.
-        test_chunk=max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(images.shape))),
+        test_chunk=chunk_of(images.shape),
     )

@@ -115,7 +115,7 @@ def column_of(data: Any, name: str) -> Array:
     """A column of a `datasets.Dataset`, shape ``(n, ...)``; classes are given by their names.
 
     Raises:
-        ValueError: there is none of this name, its values differ in shape, or a class is missing.
+        ValueError: there is none of this name, or its values differ in shape.
     """
     if name not in data.column_names:
         raise ValueError(f"there is no column {name!r}: there are {', '.join(data.column_names)}")
@@ -127,11 +127,7 @@ def column_of(data: Any, name: str) -> Array:
         return np.array([[place in row for place in range(len(labels))] for row in rows])
     if classes := class_names(data, name):
         rows = column.with_format(None)[:][name]
-        codes = np.array([-1 if row is None else row for row in rows], np.int64)
-        if (codes < 0).any():
-            row = int((codes < 0).argmax()) + 1
-            raise ValueError(f"the column {name!r} has no class in row {row}: remove such rows")
-        return np.array(classes)[codes]
+        return np.array([*classes, None], object)[[-1 if row is None else row for row in rows]]
     values = column.with_format("numpy")[:][name]
     array = values if isinstance(values, np.ndarray) else np.asarray(values, object)
     if array.dtype == object and array.size and np.ndim(array.flat[0]) > 0:

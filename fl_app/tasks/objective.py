@@ -4,6 +4,7 @@ A target is a class (`Classification`), several labels at once (`MultiLabel`), o
 numbers (`Regression`).
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from fl_app.tasks import figures, strata
+LARGEST_EXPONENT = 700.0  # the exponential of more overflows
+NUM_STRATA = 10  # of numbers
 
 # Maps a model's output and the targets of a batch to their mean loss, a scalar.
 Loss: TypeAlias = Callable[[Tensor, Tensor], Tensor]
@@ -148,7 +150,13 @@ class Classification(Objective):
         return torch.stack([torch.bincount(labels, minlength=self.num_outputs) for labels in both])
 
     def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
-        return figures.of_classes(counts, loss, total, sequences=self.sequences)
+        hits, chosen = counts
+        measured = {"accuracy": int(hits.sum()) / total, "loss": loss}
+        if self.sequences:
+            measured["perplexity"] = math.inf if loss > LARGEST_EXPONENT else math.exp(loss)
+        else:
+            measured["commonest_prediction"] = int(chosen.max()) / total
+        return measured
 
     def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         return output.flatten(0, -2), target.flatten()
@@ -185,7 +193,7 @@ class MultiLabel(Objective):
 
     def strata(self, targets: Tensor) -> NDArray[np.int64]:
         """Examples with equal labels are one class."""
-        return strata.of_labels(targets.numpy())
+        return np.unique(targets, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         predicted, wanted = output > 0, target > 0.5
@@ -194,7 +202,14 @@ class MultiLabel(Objective):
         return torch.stack([part.sum() for part in sums]).cpu()
 
     def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
-        return figures.of_labels(counts, loss, total, self.num_outputs)
+        right, exact, both, predicted, wanted = counts.tolist()
+        positive = predicted + wanted
+        return {
+            "accuracy": right / total,
+            "loss": loss,
+            "exact_match": exact * self.num_outputs / total,
+            "f1": 2 * both / positive if positive else math.nan,
+        }
 
     def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         return output, target.int()
@@ -246,7 +261,9 @@ class Regression(Objective):
 
     def strata(self, targets: Tensor) -> NDArray[np.int64]:
         """The tenth of all examples that an example belongs to, ordered by the first number."""
-        return strata.of_numbers(targets.numpy())
+        first = targets[:, 0].numpy()
+        bounds = np.quantile(first, np.arange(1, NUM_STRATA) / NUM_STRATA)
+        return np.searchsorted(bounds, first).astype(np.int64)
 
     def counts(self, output: Tensor, target: Tensor) -> Tensor:
         """Sums over examples for each output, shape ``(5, num_outputs)``."""
@@ -256,7 +273,17 @@ class Regression(Objective):
         return torch.stack([part.sum(0) for part in parts])
 
     def figures(self, counts: Tensor, loss: float, total: int) -> dict[str, float]:
-        return figures.of_numbers(counts, loss, total)
+        squared, absolute, targets, squared_targets, num = counts.numpy()
+        variation = squared_targets - np.square(targets) / num
+        # Rounding leaves a little of the variation of equal targets.
+        known = variation > 1e-13 * squared_targets
+        explained = 1 - squared / np.where(known, variation, 1.0)
+        return {
+            "rmse": math.sqrt(squared.sum() / total),
+            "mae": float(absolute.sum() / total),
+            "loss": loss,
+            "r2": float(np.where(known, explained, math.nan).mean()),
+        }
 
     def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         output = self._predicted(output, target)
@@ -268,3 +295,27 @@ class Regression(Objective):
         if self.mean:
             output = output * output.new_tensor(self.deviation) + output.new_tensor(self.mean)
         return output
+
+
+def objective_of(
+    kind: str,
+    outputs: tuple[str, ...],
+    mean: tuple[float, ...] = (),
+    deviation: tuple[float, ...] = (),
+    num_outputs: int | None = None,
+) -> Objective:
+    """The objective of a kind of targets, one of `fl_app.tasks.schema.KINDS`.
+
+    Args:
+        kind: of the targets.
+        outputs: names of the classes or labels, in the order of the model's outputs; () = none.
+        mean: of each number to predict, see `Regression`.
+        deviation: see `Regression`.
+        num_outputs: of the model; None = as many as there are names.
+    """
+    count = len(outputs) if num_outputs is None else num_outputs
+    if kind == "classification":
+        return Classification(count, classes=outputs)
+    if kind == "multi_label":
+        return MultiLabel(count, labels=outputs)
+    return Regression(count, mean=mean, deviation=deviation)

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,26 +13,37 @@ from numpy.typing import NDArray
 
 from fl_app.core.errors import require
 from fl_app.tasks.augmentation import AUGMENTATIONS
-from fl_app.tasks.cache import Arrays, cached
-from fl_app.tasks.client_examples import CHUNK
+from fl_app.tasks.cache import Arrays, cached, file_facts
 from fl_app.tasks.models import architecture
-from fl_app.tasks.moments import moments
-from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
+from fl_app.tasks.objective import objective_of
 from fl_app.tasks.options import FLAT_MODELS, USUAL_CLIENTS
-from fl_app.tasks.own_task import OwnTask
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
-from fl_app.tasks.scaling import make_scaling
+from fl_app.tasks.scaling import are_images, make_scaling, moments_of
 from fl_app.tasks.schema import Schema, read_schema
+from fl_app.tasks.task import Task, chunk_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from fl_app.tasks.table import Roles
 
-READER = 3  # of what the cache holds of a user's data; a new number makes old entries invalid
+READER = 4  # of what the cache holds of a user's data; a new number makes old entries invalid
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
+class OwnTask(Task):
+    """A task on a user's data.
+
+    Attributes:
+        schema: what must be known to encode other data alike.
+        by_owner: whether its clients are the owners that the data name.
+    """
+
+    schema: Schema
+    by_owner: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,14 +56,12 @@ class Part:
             dimensions are images.
         targets: target columns, n rows.
         owners: whose each example is, n values; None = nobody's.
-        left_out: rows that lack a value.
     """
 
     where: str
     inputs: "pd.DataFrame | NDArray[Any]"
     targets: "pd.DataFrame"
     owners: "pd.Series | None" = None
-    left_out: int = 0
 
 
 def part_of(
@@ -67,10 +75,11 @@ def part_of(
     from fl_app.tasks.table import completed  # loads pandas, which takes a second
 
     inputs, targets = roles.resolve(table, schema, where)
-    told = [roles.client] if roles.client else []
-    whole = completed(table, inputs, [*targets, *told], missing, where)
-    owners = whole[roles.client] if roles.client else None
-    return Part(where, whole[inputs], whole[targets], owners, len(table) - len(whole))
+    owner = [roles.client] if roles.client else []
+    whole = completed(table, inputs, [*targets, *owner], missing, where)
+    if left_out := len(table) - len(whole):
+        log.warning("%s: task.missing=drop leaves out %d rows", where, left_out)
+    return Part(where, whole[inputs], whole[targets], whole[owner[0]] if owner else None)
 
 
 def encode(
@@ -89,7 +98,7 @@ def encode(
     Args:
         train: examples for training.
         test: examples for testing; None = a share of `train`.
-        kind: as of `fl_app.tasks.targets.fit_targets`.
+        kind: as of `fl_app.tasks.table.fit_targets`.
         test_share: this share, in [0, 1).
         schema: states the encoding; None = it is fitted to the training examples.
         categories: columns of a table whose numbers are names.
@@ -99,8 +108,14 @@ def encode(
     Raises:
         ValueError: inputs or targets cannot be encoded, or there are too few examples.
     """
-    from fl_app.tasks.table import codes_of, fit_columns, in_order, names_of
-    from fl_app.tasks.targets import encode_targets, fit_targets
+    from fl_app.tasks.table import (
+        codes_of,
+        encode_targets,
+        fit_columns,
+        fit_targets,
+        in_order,
+        names_of,
+    )
 
     where = train.where
     if schema is None:
@@ -108,13 +123,10 @@ def encode(
     else:
         kind, outputs = schema.kind, schema.outputs
     targets = encode_targets(train.targets, kind, outputs, where)
+    groups = targets if kind == "classification" else np.zeros(len(targets), np.int64)
     owners = None
     if train.owners is not None:
-        owners = codes_of(train.owners, in_order(names_of(train.owners)), where)
-    if owners is not None:
-        groups = owners
-    else:
-        groups = targets if kind == "classification" else np.zeros(len(targets), np.int64)
+        groups = owners = codes_of(train.owners, in_order(names_of(train.owners)), where)
     tested = choose_test(groups, 0 if test else test_share, where)
     if schema is None:
         names = tuple(map(str, train.targets))
@@ -137,16 +149,12 @@ def encode(
         "inputs": inputs[~tested],
         "targets": targets[~tested],
     }
-    if tested.any():
-        arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
     if test is not None:
         arrays["test_inputs"] = _inputs(test, schema, scaling)
         arrays["test_targets"] = encode_targets(test.targets, kind, outputs, test.where)
-    if owners is not None:
-        arrays["owners"] = owners[~tested]
-    if left_out := train.left_out + (test.left_out if test else 0):
-        arrays["left_out"] = np.array([left_out])
-    return arrays
+    elif tested.any():
+        arrays |= {"test_inputs": inputs[tested], "test_targets": targets[tested]}
+    return arrays if owners is None else {**arrays, "owners": owners[~tested]}
 
 
 def _inputs(part: Part, schema: Schema, scaling: str) -> NDArray[Any]:
@@ -161,19 +169,14 @@ def _inputs(part: Part, schema: Schema, scaling: str) -> NDArray[Any]:
             f"{part.where} has examples of shape {inputs.shape[1:]}, and task.schema or the "
             f"training examples state {schema.input_shape}: the model has one shape of inputs"
         )
-    if are_images(inputs) or scaling == "raw255":
-        return inputs if are_images(inputs) else inputs.astype(np.float32)
-    if scaling == "unit":
-        return inputs.astype(np.float32) / np.float32(255)
+    if are_images(inputs):
+        return inputs
+    if scaling != "standardised":
+        return inputs.astype(np.float32) / np.float32(255 if scaling == "unit" else 1)
     _require_moments(schema, scaling)
     shape = (1, -1, *(1,) * (inputs.ndim - 2))
     scaled = (inputs - np.reshape(schema.mean, shape)) / np.reshape(schema.deviation, shape)
     return np.asarray(scaled, np.float32)
-
-
-def are_images(inputs: NDArray[Any]) -> bool:
-    """Whether inputs are bytes in four dimensions."""
-    return inputs.dtype == np.uint8 and inputs.ndim == 4
 
 
 def choose_test(groups: NDArray[np.int64], share: float, where: str) -> NDArray[np.bool_]:
@@ -208,45 +211,32 @@ def choose_test(groups: NDArray[np.int64], share: float, where: str) -> NDArray[
     return chosen
 
 
-def moments_of(inputs: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of every channel or entry; the deviation of a constant is 1.
-
-    Args:
-        inputs: shape ``(n, channels, ...)`` or ``(n, entries)``.
-    """
-    if are_images(inputs):
-        mean, deviation = moments(inputs)
-    else:
-        axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
-        mean, deviation = inputs.mean(axes, np.float64), inputs.std(axes, np.float64)
-    deviation = np.where(deviation > 1e-10 * np.abs(mean), deviation, 1.0)  # else it is rounding
-    return tuple(mean.tolist()), tuple(deviation.tolist())
-
-
 # -- tasks -----------------------------------------------------------------------------------------
 
 
 def own_task(
-    name: str,
+    kind_of_data: str,
     place: Path | str,
-    state: object,
+    files: Sequence[Path],
+    keys: object,
     read: Callable[[], Arrays],
     *,
     partition: Partitioner,
     num_clients: int | None,
     seed: int,
     model: str | None,
-    scaling: str,
+    scaling: str = "raw255",
     augment: str | None = None,
     source: str = "own",
 ) -> OwnTask:
     """The task on a user's data, which are read unless the cache has them.
 
     Args:
-        name: of the task.
-        place: of the data.
-        state: of the data, with all keys that `read` depends on.
-        read: reads and encodes them.
+        kind_of_data: first part of the task's name.
+        place: of the data; its name without an ending is the rest of the task's name.
+        files: if one of them changes, the data are read again.
+        keys: of the configuration that `read` depends on.
+        read: reads and encodes the data.
         partition: distributes the training examples, unless their owners are known: then each
             owner is a client.
         num_clients: N >= 1; None = as many as the partition decides, or all owners, or
@@ -260,11 +250,11 @@ def own_task(
     Raises:
         ValueError: the data cannot be read, the model does not fit, or a client gets no data.
     """
-    arrays = cached(name, (READER, state), read, private=place)
+    resolved = Path(place).resolve()
+    name = f"{kind_of_data}-{resolved.name if resolved.is_dir() else Path(place).stem}"
+    arrays = cached(name, (READER, file_facts(files), keys), read, private=place)
     schema = read_schema(arrays["schema"].tobytes().decode())
     assert schema is not None
-    if "left_out" in arrays:
-        _tell(f"{name}: task.missing=drop leaves out {arrays['left_out'].item()} rows")
     owners = arrays.get("owners")
     if owners is not None and not getattr(partition, "by_owner", False):
         partition = Natural()
@@ -275,8 +265,9 @@ def own_task(
             num_clients = int((sizes >= getattr(partition, "min_size", 1)).sum())
     targets = torch.from_numpy(arrays["targets"])
     task = _empty(name, schema, model)
-    tested = "test_targets" in arrays
     strata = task.objective.strata(targets)
+    tests = (arrays.get("test_inputs"), arrays.get("test_targets"))
+    test_inputs, test_targets = (None if part is None else torch.from_numpy(part) for part in tests)
     prepare = None
     if are_images(arrays["inputs"]):
         if scaling == "standardised":
@@ -286,8 +277,8 @@ def own_task(
         task,
         inputs=torch.from_numpy(arrays["inputs"]),
         targets=targets,
-        test_inputs=torch.from_numpy(arrays["test_inputs"]) if tested else None,
-        test_targets=torch.from_numpy(arrays["test_targets"]) if tested else None,
+        test_inputs=test_inputs,
+        test_targets=test_targets,
         partition=make_partition(partition, strata, num_clients, seed, owners),
         prepare=prepare,
         augment=None if augment is None else AUGMENTATIONS[augment],
@@ -296,26 +287,15 @@ def own_task(
     )
 
 
-@cache
-def _tell(text: str) -> None:
-    """Tell something once, however often a process builds the task."""
-    log.warning(text)
-
-
 def _require_moments(schema: Schema, scaling: str) -> None:
-    require(
-        len(schema.mean) == schema.input_shape[0],
-        "task.scaling",
-        scaling,
-        f"unit or raw255 with a task.schema that has {len(schema.mean)} means",
-        f"inputs have {schema.input_shape[0]} channels or entries",
-    )
+    bound = f"unit or raw255 with a task.schema that has {len(schema.mean)} means"
+    fits = len(schema.mean) == schema.input_shape[0]
+    told = f"inputs have {schema.input_shape[0]} channels or entries"
+    require(fits, "task.scaling", scaling, bound, told)
 
 
 def task_without_data(
-    name: str,
-    schema: str | Mapping[str, Any] | None,
-    model: str | None,
+    name: str, schema: str | Mapping[str, Any] | None, model: str | None
 ) -> OwnTask:
     """The task of a server whose devices own the data: a model, and no examples.
 
@@ -336,34 +316,16 @@ def _empty(name: str, schema: Schema, model: str | None) -> OwnTask:
     num_targets = () if schema.kind == "classification" else (num_outputs,)
     return OwnTask(
         name=name,
-        objective=_objective(schema),
+        objective=objective_of(
+            schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
+        ),
         architecture=architecture(model, taken, num_outputs),
         inputs=torch.empty(0, *shape),
         targets=torch.empty(0, *num_targets, dtype=torch.float32 if num_targets else torch.int64),
         source="own",
-        # Activations grow with an input: those of 500 large images take gigabytes.
-        test_chunk=max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(shape))),
+        test_chunk=chunk_of(shape),
         schema=schema,
     )
-
-
-def _objective(schema: Schema) -> Objective:
-    """Loss and metrics for a schema's outputs."""
-    outputs = schema.outputs
-    if schema.kind == "classification":
-        return Classification(len(outputs), classes=outputs)
-    if schema.kind == "multi_label":
-        return MultiLabel(len(outputs), labels=outputs)
-    return Regression(len(outputs), mean=schema.target_mean, deviation=schema.target_deviation)
-
-
-# -- files -----------------------------------------------------------------------------------------
-
-
-def file_facts(path: Path) -> tuple[str, int, int]:
-    """What tells that a file has changed: its place, size and time of change."""
-    stat = path.stat()
-    return str(path.resolve()), stat.st_size, stat.st_mtime_ns
 
 
 def existing(path: str, key: str, what: str) -> Path:

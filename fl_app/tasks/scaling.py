@@ -1,13 +1,14 @@
 """Scaling of image data."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.tasks.moments import factor_and_offset
+from fl_app.tasks.options import check_options
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +37,41 @@ class Scaling:
         return torch.addcmul(offset, images.float(), factor)
 
 
+def moments(images: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """Exact mean and deviation of every channel, shape ``(2, channels)``, without a float copy.
+
+    Args:
+        images: shape ``(n, channels, height, width)``.
+    """
+    values = np.arange(256.0)
+    both = []
+    for channel in range(images.shape[1]):
+        share = np.bincount(images[:, channel].ravel(), minlength=256) / images[:, channel].size
+        mean = share @ values
+        both.append((mean, np.sqrt(share @ (values - mean) ** 2)))
+    return np.array(both).T
+
+
+def are_images(inputs: NDArray[Any]) -> bool:
+    """Whether inputs are bytes in four dimensions."""
+    return inputs.dtype == np.uint8 and inputs.ndim == 4
+
+
+def moments_of(inputs: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of every channel or entry; the deviation of a constant is 1.
+
+    Args:
+        inputs: shape ``(n, channels, ...)`` or ``(n, entries)``.
+    """
+    if are_images(inputs):
+        mean, deviation = moments(inputs)
+    else:
+        axes = tuple(axis for axis in range(inputs.ndim) if axis != 1)
+        mean, deviation = inputs.mean(axes, np.float64), inputs.std(axes, np.float64)
+    deviation = np.where(deviation > 1e-10 * np.abs(mean), deviation, 1.0)  # else it is rounding
+    return tuple(mean.tolist()), tuple(deviation.tolist())
+
+
 def make_scaling(scaling: str, maximum: float, train_moments: NDArray[np.float64]) -> Scaling:
     """Look up a scaling; training set and test set have the same.
 
@@ -43,10 +79,16 @@ def make_scaling(scaling: str, maximum: float, train_moments: NDArray[np.float64
         scaling: ``"raw255"`` leaves the original values, ``"unit"`` maps them to [0, 1],
             ``"standardised"`` gives every channel of the training set mean 0 and deviation 1.
         maximum: largest possible value of a pixel, 255 for most images.
-        train_moments: `fl_app.tasks.moments.moments` of the training set.
+        train_moments: `moments` of the training set.
 
     Raises:
         ValueError: `scaling` is unknown.
     """
-    factor, offset = factor_and_offset(scaling, maximum, train_moments)
-    return Scaling(torch.from_numpy(factor), torch.from_numpy(offset))
+    check_options(scaling=scaling)
+    if scaling == "standardised":
+        mean, deviation = train_moments.reshape(2, -1, 1, 1)
+        deviation = np.where(deviation > 0, deviation, 1.0)
+        factor, offset = 1.0 / deviation, -mean / deviation
+    else:
+        factor, offset = np.array([1.0 / maximum if scaling == "unit" else 1.0]), np.zeros(1)
+    return Scaling(*(torch.from_numpy(part.astype(np.float32)) for part in (factor, offset)))

@@ -1,11 +1,13 @@
 """Tables of pandas as inputs and targets of a model.
 
 The encoding is a schema that a person can read and a node can load, which a fitted object of
-scikit-learn is not: it can only be unpickled.
+scikit-learn is not: it can only be unpickled. The numbers are those of its `SimpleImputer`,
+`StandardScaler` and `OneHotEncoder`.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,6 +21,7 @@ FEW = 20  # distinct values that are always taken for categories or classes
 SHOWN = 10  # names in a message
 # What pandas calls columns without a name: numbers of rows, from which classes could be told.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
+FLAGS = {"true": 1, "false": 0}
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,25 @@ class Roles:
     ignore: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     client: str | None = None
+
+    @classmethod
+    def of(
+        cls,
+        target: str | Sequence[str] | None,
+        inputs: str | Sequence[str] | None,
+        ignore: str | Sequence[str],
+        categories: str | Sequence[str],
+        client: str | None,
+    ) -> "Roles":
+        """Roles from values of the configuration, where one name need not be a list."""
+
+        def names(value: str | Sequence[str] | None) -> tuple[str, ...]:
+            # Hydra reads a name such as 2020 as a number.
+            several = [value] if isinstance(value, str | int | float) else value or ()
+            return tuple(map(str, several))
+
+        chosen = None if inputs is None else names(inputs)
+        return cls(names(target), chosen, names(ignore), names(categories), client)
 
     def texts(self, schema: Schema | None) -> set[str]:
         """Columns whose values are read as texts, so that 01 and 1 remain two names."""
@@ -64,52 +86,27 @@ class Roles:
         targets = self.target or (schema.targets if schema else ())
         there = f"a column of {where}, which has {', '.join(table)}"
         require(len(targets) > 0, "task.target", "null", there, "nobody could say what to predict")
-        require(
-            schema is None or targets == schema.targets,
-            "task.target",
-            ", ".join(targets),
-            f"{', '.join(schema.targets if schema else ())} as in task.schema, or null",
-            "the model of the schema predicts that",
-        )
+        bound = f"{', '.join(schema.targets if schema else ())} as in task.schema, or null"
+        same = schema is None or targets == schema.targets
+        require(same, "task.target", ", ".join(targets), bound, "the model predicts that")
+        roles: dict[str, Sequence[str]] = {
+            "task.target": targets,
+            "task.client": [self.client] if self.client else [],
+        }
         if schema is not None and schema.columns:
             key, inputs = "a column of task.schema", [column.name for column in schema.columns]
-            told = {}
         else:
             others = [*targets, *self.ignore, self.client]
             rest = table.columns[~table.columns.isin(others) & ~table.columns.str.match(NAMELESS)]
             key, inputs = "task.inputs", [*(rest if self.inputs is None else self.inputs)]
-            told = {"task.ignore": self.ignore, "task.categories": self.categories}
-        roles: dict[str, Sequence[str]] = {
-            **told,
-            "task.target": targets,
-            "task.client": [self.client] if self.client else [],
-            key: inputs,
-        }
-        for named, names in roles.items():
+            roles |= {"task.ignore": self.ignore, "task.categories": self.categories}
+        for named, names in {**roles, key: inputs}.items():
             for name in names:
                 require(name in table, named, name, there, "it cannot be read")
         require(len(inputs) > 0, "task.inputs", "[]", there, "there is nothing to predict from")
         both = ", ".join({*inputs} & {*targets})
         require(not both, "task.inputs", inputs, f"without {both}", "it is the target")
         return inputs, [*targets]
-
-
-def roles_of(
-    target: str | Sequence[str] | None,
-    inputs: str | Sequence[str] | None,
-    client: str | None,
-    ignore: str | Sequence[str],
-    categories: str | Sequence[str],
-) -> Roles:
-    """Roles from values of the configuration, where one name need not be a list."""
-
-    def names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-        # Hydra reads a name such as 2020 as a number.
-        several = [value] if isinstance(value, str | int | float) else value or ()
-        return tuple(map(str, several))
-
-    own = None if inputs is None else names(inputs)
-    return Roles(names(target), own, names(ignore), names(categories), client)
 
 
 def completed(
@@ -134,8 +131,8 @@ def completed(
         name = gaps.columns[gaps.any()][0]
         raise ValueError(
             f"{where}: column {name!r} has no value (an empty cell, NA or NaN) in row "
-            f"{gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: fill them in (in a "
-            "table task.missing=median does it), remove these rows (task.missing=drop), or leave "
+            f"{gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: fill them in (for "
+            "inputs task.missing=median does it), remove these rows (task.missing=drop), or leave "
             f"the column out with task.ignore=[{name}]"
         )
     if len(table) == 0:
@@ -181,6 +178,13 @@ def codes_of(values: pd.Series, known: Sequence[str], where: str) -> NDArray[np.
     return np.asarray(codes, np.int64)
 
 
+def as_numbers(values: pd.Series) -> pd.Series:
+    """Values as numbers, true and false as 1 and 0; NaN where one is missing or a text."""
+    if not pd.api.types.is_numeric_dtype(values):
+        values = values.map(lambda value: FLAGS.get(str(value).lower(), value))
+    return pd.to_numeric(values, errors="coerce").astype(np.float64)
+
+
 def numbers_of(values: pd.Series, where: str) -> pd.Series:
     """Values as numbers, true and false as 1 and 0; NaN where one is missing.
 
@@ -193,19 +197,9 @@ def numbers_of(values: pd.Series, where: str) -> pd.Series:
         raise ValueError(
             f"{where}: column {values.name!r} needs finite numbers and has "
             f"{str(values[wrong.idxmax()])!r} in row {wrong.idxmax() + 1}: correct it, leave the "
-            "row out, or, if it is no target, take the values as names with "
-            f"task.categories=[{values.name}] or leave the column out with "
-            f"task.ignore=[{values.name}]"
+            f"row out, or, of an input, take the values as names (task.categories=[{values.name}])"
         )
     return numbers
-
-
-def as_numbers(values: pd.Series) -> pd.Series:
-    """Values as numbers; NaN where one is missing or a text."""
-    if not pd.api.types.is_numeric_dtype(values):
-        flags = {"true": 1, "false": 0}
-        values = values.map(lambda value: flags.get(str(value).lower(), value))
-    return pd.to_numeric(values, errors="coerce").astype(np.float64)
 
 
 # -- inputs ----------------------------------------------------------------------------------------
@@ -247,8 +241,7 @@ def _fit(
     name = str(values.name)
     if values[train].isna().all():
         raise ValueError(
-            f"{where}: column {name!r} has no value in any training row, from which a missing one "
-            f"could be filled: leave the column out with task.ignore=[{name}]"
+            f"{where}: column {name!r} has no value in any training row: task.ignore=[{name}]"
         )
     there = values.dropna()
     # A text among numbers is a mistake more often than a name.
@@ -265,8 +258,8 @@ def _fit(
         raise ValueError(
             f"{where}: column {name!r} has {len(known)} different texts in {len(names)} rows, such "
             f"as {known[0]!r}, above the bound of {most}: each would be an input of the model; "
-            f"turn them into numbers, take them as names with task.categories=[{name}] (at most "
-            f"{MOST_CATEGORIES}), or leave the column out with task.ignore=[{name}]"
+            f"take them as names with task.categories=[{name}] (at most {MOST_CATEGORIES}), or "
+            f"leave the column out with task.ignore=[{name}]"
         )
     own = names[train[values.notna()]]
     return Column(name, categories=known, fill=str(own.mode()[0]) if fill else None)
@@ -299,3 +292,92 @@ def encode_columns(
             values = values.where(values.notna(), column.fill)
             parts.append(np.eye(column.width)[codes_of(values, column.categories, where)])
     return np.concatenate(parts, 1).astype(np.float32)
+
+
+# -- targets ---------------------------------------------------------------------------------------
+
+
+def fit_targets(targets: pd.DataFrame, kind: str, where: str) -> tuple[str, tuple[str, ...]]:
+    """The kind of task, and the names of the model's outputs.
+
+    ``"auto"`` takes texts, booleans, and up to `FEW` different whole numbers in one column for
+    classes, several columns of 0 and 1 for labels, and all other numbers for regression.
+
+    Args:
+        targets: target columns, without missing values.
+        kind: ``"auto"`` or one of `fl_app.tasks.schema.KINDS`.
+        where: the data, for messages.
+
+    Raises:
+        ValueError: the columns do not fit the kind, or there is only one class.
+    """
+    names = tuple(map(str, targets))
+    told = kind != "auto"
+    kind = kind if told else _kind_of(targets, where)
+    if kind != "classification":
+        return kind, names
+    bound = f"multi_label or regression with the {len(names)} target columns {', '.join(names)}"
+    require(len(names) == 1, "task.kind", kind, bound, "an example has one class")
+    classes = in_order(names_of(targets.iloc[:, 0]))
+    if len(classes) < 2:
+        raise ValueError(
+            f"{where}: column {names[0]!r} has only the class {classes[0]!r}: there would be "
+            "nothing to tell apart; give data of two classes or more, or a schema (task.schema)"
+        )
+    if not told and len(classes) > max(FEW, len(targets) / 2):
+        raise ValueError(
+            f"{where}: column {names[0]!r} has {len(classes)} different values in {len(targets)} "
+            f"rows, such as {classes[0]!r}, which can hardly be classes: correct it, or say so "
+            "with task.kind=classification"
+        )
+    return kind, classes
+
+
+def _kind_of(targets: pd.DataFrame, where: str) -> str:
+    if targets.shape[1] > 1:
+        found = pd.concat([numbers_of(targets[name], where) for name in targets], axis=1)
+        return "multi_label" if found.isin([0, 1]).all(axis=None) else "regression"
+    values = targets.iloc[:, 0]
+    flags = values.astype(str).str.lower().isin(FLAGS)
+    if flags.all() or as_numbers(values).notna().mean() < 0.5:
+        return "classification"
+    numbers = numbers_of(values, f"{where}, with task.kind=auto")
+    few = numbers.nunique() <= FEW and bool((numbers % 1 == 0).all())
+    return "classification" if few else "regression"
+
+
+def encode_targets(
+    targets: pd.DataFrame, kind: str, outputs: Sequence[str], where: str
+) -> NDArray[Any]:
+    """Targets as a model's objective takes them.
+
+    Args:
+        targets: target columns, without missing values.
+        kind: one of `fl_app.tasks.schema.KINDS`.
+        outputs: names of the model's outputs.
+        where: the data, for messages.
+
+    Returns:
+        Classes, int64 of shape ``(n,)``, or numbers, float32 of shape ``(n, k)``.
+
+    Raises:
+        ValueError: naming the first row whose target has no output or is none.
+    """
+    wanted = 1 if kind == "classification" else len(outputs)
+    if targets.shape[1] != wanted:
+        raise ValueError(
+            f"{where} has {targets.shape[1]} columns of targets, and the model predicts {wanted}"
+        )
+    if kind == "classification":
+        return codes_of(targets.iloc[:, 0], outputs, where)
+    numbers = pd.concat([numbers_of(targets[name], where) for name in targets], axis=1)
+    wrong = ~numbers.isin([0, 1])
+    if kind == "multi_label" and wrong.any(axis=None):
+        name = numbers.columns[wrong.any()][0]
+        row = wrong[name].idxmax()
+        raise ValueError(
+            f"{where}: column {name!r} is {numbers[name][row]:g} in row {row + 1}, and must be 0 "
+            "or 1 for each label"
+        )
+    encoded: NDArray[np.float32] = numbers.to_numpy(np.float32)
+    return encoded

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any, Required, Self, TypedDict, Unpack
 
@@ -12,8 +13,7 @@ from torch import Tensor, nn
 
 from fl_app.core.errors import is_number, require, require_count
 from fl_app.tasks.client_examples import CHUNK, ClientExamples
-from fl_app.tasks.clients import given_partition, partitioner_of
-from fl_app.tasks.examples import Examples, examples_of
+from fl_app.tasks.examples import Examples, examples_of, given_partition, partitioner_of
 from fl_app.tasks.items import class_names, column_of, dealt, read_columns, read_pairs, splits_of
 from fl_app.tasks.models import architecture
 from fl_app.tasks.models.foreign import imported, maker_of
@@ -156,8 +156,7 @@ class Task(ClientExamples):
             source="own",
             prepare=_to_unit() if data.inputs.dtype == torch.uint8 else None,
             augment=augment,
-            # Activations grow with an input: those of 500 large images take gigabytes.
-            test_chunk=max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // data.inputs[0].numel())),
+            test_chunk=chunk_of(data.inputs.shape[1:]),
         )
         task.check_model()
         return task._with_given(clients, num_clients, seed)
@@ -458,6 +457,11 @@ class Task(ClientExamples):
         metrics = objective.figures(summed, sum(losses) / total, total)
         metrics |= {name: float(metric.compute()) for name, metric in further.items()}
         return metrics, summed
+
+
+def chunk_of(shape: Sequence[int]) -> int:
+    """Test examples of a shape per forward pass: activations of 500 large images take gigabytes."""
+    return max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(shape)))
 
 
 def _architecture(model: Any, data: Examples) -> Callable[[], nn.Module]:

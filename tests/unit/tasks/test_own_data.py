@@ -1,30 +1,588 @@
-"""The test set of a user's data."""
+"""Data of the user's own: encoded as scikit-learn would, by owner, refused with a remedy."""
 
+import json
+import math
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
 import numpy as np
+import pandas as pd
 import pytest
+import torch
+from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 
-from fl_app.tasks.own_data import choose_test
+from fl_app.api.settings import plan_of
+from fl_app.cli import compose
+from fl_app.client.build import build_task
+from fl_app.runner.validate import checked_cells
+from fl_app.tasks.arrays import arrays
+from fl_app.tasks.cache import cache_folder
+from fl_app.tasks.csv import csv
+from fl_app.tasks.huggingface import huggingface
+from fl_app.tasks.image_folder import image_folder
+from fl_app.tasks.objective import Classification, MultiLabel, Regression
+from fl_app.tasks.own_data import OwnTask, choose_test
+from fl_app.tasks.partition import Iid
+from fl_app.tasks.schema import read_schema
+
+ROWS = """age,city,owner,bought
+20,Bern,b,no
+30,Rome,b,yes
+40,Bern,a,no
+50,Bern,a,yes
+"""
+GAPS = """age,city,smoker,weight,owner,bought
+20,Bern,True,1,b,no
+30,,False,,b,yes
+,Rome,,3,a,no
+70,Rome,True,NA,a,yes
+,Bern,True,5,,yes
+"""
+X = np.array([[0.0, 5.0], [2.0, 5.0], [0.0, 5.0], [2.0, 5.0]])
+Y = np.array([0, 1, 0, 1])
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def built(make: Callable[..., OwnTask], path: str | None, **keys: Any) -> OwnTask:
+    return make(path=path, **{"partition": Iid(), "num_clients": 1, "test_share": 0.0, **keys})
+
+
+def table(text: str | None, *, name: str = "table.csv", **keys: Any) -> OwnTask:
+    if text is not None:
+        Path(name).write_text(text)
+    return built(csv, None if text is None else name, **{"target": "bought", **keys})
+
+
+def stored(named: dict[str, Any], **keys: Any) -> OwnTask:
+    np.savez("data.npz", **named)
+    return built(arrays, "data.npz", **keys)
+
+
+def folder(path: str = "images", **keys: Any) -> OwnTask:
+    Path(path).mkdir(exist_ok=True)
+    return built(image_folder, path, **{"size": 4, **keys})
+
+
+def draw(*names: str, colour: Any = (255, 0, 0), mode: str = "RGB", **more: Any) -> None:
+    for name in names:
+        path = Path("images", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new(mode, (8, 8), colour).save(path, **more)
+
+
+KINDS: dict[str, Any] = {
+    "age": (Value("int64"), [20, 30, 40, 50]),
+    "city": (Value("string"), ["Bern", "Rome", "Bern", "Bern"]),
+    "vector": (List(Value("float32")), [[0.0, 1.0], [2.0, 1.0], [0.0, 1.0], [2.0, 1.0]]),
+    "user": (Value("string"), ["b", "b", "a", "a"]),
+    "label": (ClassLabel(names=["zebra", "ape"]), [1, 0, 1, 0]),
+    "tags": (List(ClassLabel(names=["big", "old"])), [[0, 1], [1], [], [0]]),
+}
+
+
+def rows(kinds: dict[str, Any] = KINDS) -> Dataset:
+    features = Features({name: kind for name, (kind, _) in kinds.items()})
+    return Dataset.from_dict({n: values for n, (_, values) in kinds.items()}, features=features)
+
+
+def hub(data: Dataset | DatasetDict | None = None, path: str = "set", **keys: Any) -> OwnTask:
+    if not Path(path).exists():
+        (rows() if data is None else data).save_to_disk(path)
+    return built(huggingface, path, **{"target": "label", **keys})
+
+
+# -- tables ---------------------------------------------------------------------------------------
+
+
+def test_numbers_are_standardised_and_categories_have_an_input_each() -> None:
+    """The ages have mean 35 and deviation sqrt(125). A column of row numbers is no input."""
+    rows = "," + ROWS.replace("\n", "\n7,").removesuffix("7,")
+    task = table(rows, ignore=["owner"])
+    d = math.sqrt(125)
+    expected = [[-15 / d, 1, 0], [-5 / d, 0, 1], [5 / d, 1, 0], [15 / d, 1, 0]]
+    np.testing.assert_allclose(task.inputs, expected, rtol=1e-6)
+    assert task.targets.tolist() == [0, 1, 0, 1]
+    assert isinstance(task.objective, Classification)
+    assert task.objective.classes == ("no", "yes")
+    assert (task.has_test_set, task.name, task.source) == (False, "csv-table", "own")
+    named = table(ROWS, inputs="age", categories="age")
+    assert named.inputs.tolist() == np.eye(4).tolist()
+
+
+def test_mean_and_deviation_are_those_of_the_training_rows() -> None:
+    Path("test.csv").write_text("bought,age,city,more\nyes,35,Rome,1\n")
+    task = table(ROWS, ignore=["owner"], test_path="test.csv")
+    assert len(task.inputs) == 4
+    assert task.test_inputs is not None
+    assert task.test_inputs.tolist() == [[0, 0, 1]]
+    shared = table(ROWS, inputs="age", test_share=0.25)
+    assert len(shared.inputs) == 3
+    assert shared.inputs.mean().item() == pytest.approx(0, abs=1e-6)
+    assert shared.inputs.std(correction=0).item() == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [([], 3), (["partition=natural", "partition.min_size=2"], 2), (["num_clients=2"], 2)],
+)
+def test_owners_decide_how_many_clients_there_are(overrides: list[str], expected: int) -> None:
+    table(ROWS + "60,Bern,c,no\n")
+    words = ["task=csv", "task.path=table.csv", "task.target=bought", "task.test_share=0"]
+    words += ["task.client=owner", *overrides]
+    (cell,) = checked_cells(compose(words), words).values()
+    assert (cell.num_clients, cell.algorithm.schedule.concurrency) == (expected, expected)
+    assert plan_of(words).config.num_clients == build_task(cell).num_clients == expected
+    assert compose([*words[:4], "num_clients=null"]).num_clients is None
+    owned = table(ROWS, client="owner", num_clients=2)
+    assert [own.tolist() for own in owned.partition] == [[2, 3], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("values", "keys", "kind", "targets"),
+    [
+        ("1 0 1", {}, Classification, [1, 0, 1]),
+        ("10 9 10", {}, Classification, [1, 0, 1]),  # in the order of numbers
+        ("01 1 01", {}, Classification, [0, 1, 0]),  # texts
+        ("True False True", {}, Classification, [1, 0, 1]),
+        ("1.5 2 4", {}, Regression, [[1.5], [2.0], [4.0]]),
+        ("1 2 4", {"kind": "regression"}, Regression, [[1.0], [2.0], [4.0]]),
+        ("1.5 2 1.5", {"kind": "classification"}, Classification, [0, 1, 0]),
+        ("1 0 1", {"kind": "multi_label"}, MultiLabel, [[1.0], [0.0], [1.0]]),
+        ("0,1 1,1 0,0", {"target": ["a", "b"]}, MultiLabel, [[0, 1], [1, 1], [0, 0]]),
+        ("0,1.5 1,1 0,0", {"target": ["a", "b"]}, Regression, [[0, 1.5], [1, 1], [0, 0]]),
+    ],
+)
+def test_the_kind_follows_from_the_target(
+    values: str, keys: dict[str, Any], kind: type, targets: list[Any]
+) -> None:
+    head = ",".join(keys.get("target", ["bought"]))
+    lines = "".join(f"{place},{value}\n" for place, value in enumerate(values.split()))
+    task = table(f"x,{head}\n{lines}", **keys)
+    assert (type(task.objective), task.targets.tolist()) == (kind, targets)
+    if isinstance(task.objective, Regression):
+        numbers = task.targets.numpy()
+        np.testing.assert_allclose(task.objective.mean, numbers.mean(0), rtol=1e-6)
+        np.testing.assert_allclose(task.objective.deviation, numbers.std(0), rtol=1e-6)
+
+
+def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same() -> None:
+    """As scikit-learn's imputers and scaler encode the first four rows; the fifth is another's."""
+    lines = GAPS.splitlines(keepends=True)
+    keys = {"ignore": ["owner"], "missing": "median"}
+    task = table("".join(lines[:5]), **keys)
+    numbers = pd.read_csv("table.csv")[["age", "smoker", "weight"]].to_numpy(float)
+    scaled = make_pipeline(SimpleImputer(strategy="median"), StandardScaler()).fit(numbers)
+    age, smoker, weight = scaled.transform(numbers).T
+    city = [[1, 0], [0, 1], [0, 1], [0, 1]]  # Rome is the commonest
+    np.testing.assert_allclose(task.inputs, np.c_[age, city, smoker, weight], rtol=1e-5)
+    assert [column.fill for column in task.schema.columns] == [30, "Rome", 1, 2]
+    schema = task.schema.to_json()
+    node = table(lines[0] + lines[4] + ",,,,,no\n", name="node.csv", schema=schema)
+    age, smoker, weight = scaled.transform([[np.nan] * 3]).T
+    np.testing.assert_allclose(node.inputs[0], task.inputs[3])
+    np.testing.assert_allclose(node.inputs[1:], np.c_[age, [[0, 1]], smoker, weight], rtol=1e-5)
+    assert read_schema(schema) == task.schema
+    text = GAPS.replace("bought", "bought,empty").replace("\n", ",\n")
+    for refused, told in (
+        ({"schema": schema, "missing": "drop"}, "missing=drop must be .*median"),
+        ({**keys, "client": "owner", "ignore": []}, "'owner' has no value .* row 5"),
+        ({**keys, "target": "empty"}, "column 'empty' has no value"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            table(text, **refused)
+    ages = [1, 2, 4, 8, 16, 32, 64, 128]
+    text = "".join(f"{age},{'no' if age % 3 == 1 else 'yes'}\n" for age in ages)
+    task = table("age,bought\n,no\n" + text, test_share=0.5, missing="median")
+    (column,) = task.schema.columns
+    trained = (task.inputs[:, 0] * column.deviation + column.mean).round().tolist()
+    assert column.fill == np.median([age for age in trained if age in ages]) != np.median(ages)
+
+
+def test_rows_without_a_value_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    keys = {"inputs": ["age", "smoker"], "client": "owner", "missing": "drop"}
+    task = table(GAPS, num_clients=None, test_path="table.csv", **keys)
+    assert (task.targets.tolist(), task.num_clients) == ([0, 1, 1], 2)
+    assert task.test_targets is not None
+    assert len(task.test_targets) == 3  # the owner does not matter there
+    assert caplog.text.count("task.missing=drop leaves out 2 rows") == 2
+    assert len(table(GAPS, schema=task.schema.to_json()).targets) == 3
+
+
+def test_a_file_is_read_again_if_it_or_a_key_changes() -> None:
+    def entries() -> int:
+        return len([p for p in cache_folder().iterdir() if p.name.startswith("csv-table-")])
+
+    table("x,bought\n1,no\n2,yes\n")
+    built(csv, "table.csv", target="bought", num_clients=2, model="logistic", seed=3)
+    assert entries() == 1
+    assert len(table("x,bought\n1,no\n2,yes\n3,yes\n").inputs) == 3
+    assert len(built(csv, "table.csv", target="bought", test_share=0.3).inputs) == 2
+    assert entries() == 1  # what was there before is not kept
+
+
+def test_a_schema_encodes_other_data_alike() -> None:
+    """A device has one class and one city only, and one more column."""
+    server = table(ROWS, ignore=["owner"])
+    schema = server.schema.to_json()
+    task = table("more,city,bought,age\n1,Rome,no,35\n", target=None, schema=schema)
+    assert (task.inputs.tolist(), task.targets.tolist()) == ([[0, 0, 1]], [0])
+    assert task.schema == server.schema
+    assert table(None, schema=schema).model()(torch.zeros(1, 3)).shape == (1, 2)
+
+
+# -- arrays ---------------------------------------------------------------------------------------
+
+
+def test_arrays_are_standardised_as_the_training_examples() -> None:
+    named = {"x_train": X, "y_train": Y, "x_test": [[4.0, 6.0]], "y_test": [1]}
+    task = stored({**named, "client": ["b", "a", "b", "b"]}, num_clients=2)
+    assert task.inputs.tolist() == [[-1, 0], [1, 0], [-1, 0], [1, 0]]
+    assert task.test_inputs is not None
+    assert task.test_inputs.tolist() == [[3, 1]]
+    assert (task.targets.tolist(), task.name) == ([0, 1, 0, 1], "arrays-data")
+    assert [own.tolist() for own in task.partition] == [[1], [0, 2, 3]]
+    raw = stored(named | {"client": [*"baaa"]}, scaling="raw255", client=False, num_clients=4)
+    assert raw.inputs.tolist() == X.tolist()
+    assert [own.size for own in raw.partition] == [1] * 4
+    known = stored({"x_train": [[4.0, 6.0]], "y_train": [1]}, schema=task.schema.to_json())
+    assert known.inputs.tolist() == [[3, 1]]
+    constant = {"x_train": np.full((999, 1), 0.1), "y_train": np.arange(999) % 25}
+    constant = stored(constant | {"x_test": [[0.2]], "y_test": [1]})
+    assert constant.test_inputs is not None  # the deviation is 1e-17, and not 0
+    assert constant.test_inputs.item() == pytest.approx(0.1)
+    assert constant.objective.num_outputs == 25  # integers are classes, however many
+
+
+@pytest.mark.parametrize("shape", [(4, 6, 5), (4, 3, 6, 5), (4, 6, 5, 3)])
+def test_bytes_are_images_with_channels_first_or_last(shape: tuple[int, ...]) -> None:
+    images = np.arange(np.prod(shape)).reshape(shape).astype(np.uint8)
+    task = stored({"x_train": images, "y_train": Y}, scaling="unit")
+    assert task.inputs.shape == (4, 1 if len(shape) == 3 else 3, 6, 5)
+    batch, _ = task.batch(np.array([1]))
+    last = images[1].reshape(6, 5, -1) if shape[1] == 6 else images[1].transpose(1, 2, 0)
+    np.testing.assert_allclose(batch[0].permute(1, 2, 0), last / 255, rtol=1e-6)
+    assert task.model()(batch).shape == (1, 2)
+
+
+# -- folders of images ----------------------------------------------------------------------------
+
+
+def test_a_folder_for_each_class() -> None:
+    draw("cat/a.png", "cat/b.bmp", colour=(200, 100, 0))
+    draw("dog/a.jpg", colour=7, mode="L")
+    Path("images/cat/notes.txt").write_text("no image")
+    Path("images/.thumbnails").mkdir()
+    task = folder()
+    assert (task.inputs.shape, task.inputs.dtype) == ((3, 3, 4, 4), torch.uint8)
+    assert task.inputs[:, :, 0, 0].tolist() == [[200, 100, 0], [200, 100, 0], [7, 7, 7]]
+    assert (task.targets.tolist(), task.schema.outputs) == ([0, 0, 1], ("cat", "dog"))
+    assert task.name == "image_folder-images"
+    grey, _ = folder(scaling="unit", channels=1, size=[2, 3]).batch(np.array([2]))
+    np.testing.assert_allclose(grey, np.full((1, 1, 2, 3), 7 / 255), rtol=1e-5)
+    draw("dog/b.png", "dog/c.png", "cat/c.png")
+    shared = folder(test_share=0.4)
+    assert shared.test_targets is not None
+    assert (len(shared.targets), shared.test_targets.tolist()) == (4, [0, 1])
+
+
+def test_a_folder_for_each_client_and_one_for_testing() -> None:
+    draw("train/ann/cat/a.png", "train/ann/dog/a.png", "train/bob/dog/a.png", "test/ann/cat/b.png")
+    Path("images/train/bob/cat").mkdir()  # a class of which a client has nothing
+    task = folder(num_clients=2)
+    assert [task.targets[own].tolist() for own in task.partition] == [[0, 1], [1]]
+    assert task.test_targets is not None
+    assert task.test_targets.tolist() == [0]
+    assert [own.size for own in folder(num_clients=3, client=False).partition] == [1, 1, 1]
+
+
+def test_a_schema_states_shape_classes_and_scaling_of_images() -> None:
+    draw("server/cat/a.png", colour=(0, 10, 5))
+    draw("server/dog/a.png", colour=(100, 30, 5))
+    draw("device/dog/a.png", colour=(50, 20, 5))
+    schema = folder("images/server").schema.to_json()
+    inputs, _ = folder("images/server").batch(np.array([0, 1]))
+    np.testing.assert_allclose(inputs[:, :, 0, 0], [[-1, -1, 0], [1, 1, 0]], atol=1e-6)
+    inputs, targets = folder("images/device", schema=schema, size=99).batch(np.array([0]))
+    assert targets.tolist() == [1]
+    np.testing.assert_allclose(inputs, torch.zeros(1, 3, 4, 4), atol=1e-6)
+    draw("device/bird/a.png")
+    with pytest.raises(ValueError, match=r"has 'bird' .* none of cat, dog"):
+        folder("images/device", schema=schema)
+
+
+def test_other_modes_and_photos_turned_upright() -> None:
+    draw("dog/a.png")
+    for mode in ("1", "P", "LA", "RGBA", "CMYK", "I;16"):
+        draw(f"cat/{mode[0]}.{'tif' if mode == 'CMYK' else 'png'}", mode=mode, colour=None)
+    assert folder().inputs.shape == (7, 3, 4, 4)
+    exif = Image.Exif()
+    exif[0x0112] = 3  # the camera was upside down
+    pixels = np.repeat([[255], [0]], 4, axis=0).repeat(8, axis=1).astype(np.uint8)
+    Image.fromarray(pixels).save("images/cat/0.png", exif=exif)
+    assert folder(channels=1).inputs[0, 0, [0, 3], 0].tolist() == [0, 255]
+
+
+# -- Hugging Face ---------------------------------------------------------------------------------
+
+
+def test_columns_of_a_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", "hub")
+    Path("temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", "temporary")
+    task = hub(inputs=["vector", "city"])
+    assert not [*Path("temporary").iterdir(), *Path.cwd().glob("hub/*")]
+    assert task.inputs.tolist() == [[-1, 0, 1, 0], [1, 0, 0, 1], [-1, 0, 1, 0], [1, 0, 1, 0]]
+    assert [column.name for column in task.schema.columns] == ["vector[0]", "vector[1]", "city"]
+    assert isinstance(task.objective, Classification)
+    assert (task.objective.classes, task.targets.tolist()) == (("ape", "zebra"), [0, 1, 0, 1])
+    assert (task.name, task.source) == ("huggingface-set", "own")
+    task = hub(client="user", num_clients=2, ignore=["tags"])
+    assert [c.name for c in task.schema.columns] == ["age", "city", "vector[0]", "vector[1]"]
+    assert [own.tolist() for own in task.partition] == [[2, 3], [0, 1]]
+    labels = hub(inputs="age", target="tags")
+    assert isinstance(labels.objective, MultiLabel)
+    assert labels.objective.labels == ("tags.big", "tags.old")
+    assert labels.targets.tolist() == [[1, 1], [0, 1], [0, 0], [1, 0]]
+
+
+def test_parts_and_gaps_of_a_data_set() -> None:
+    holes = KINDS | {"age": (Value("float64"), [20, None, 40, 50])}
+    parts = {"train": rows(holes), "test": rows().select([1]), "extra": rows().select([0, 1])}
+    data = DatasetDict({name: part.cast(parts["train"].features) for name, part in parts.items()})
+    task = hub(data, inputs="age", missing="drop")
+    assert task.test_targets is not None
+    assert (len(task.targets), task.test_targets.tolist()) == (3, [1])
+    filled = hub(inputs="age", missing="median")
+    assert (len(filled.targets), filled.schema.columns[0].fill) == (4, 40)
+    task = hub(inputs="age", split="extra", test_split="test")
+    assert (len(task.targets), task.has_test_set) == (2, True)
+    for key in ("split", "test_split"):
+        with pytest.raises(ValueError, match=rf"task.{key}=dev must be a part .* test, extra"):
+            hub(inputs="age", **{key: "dev"})
+
+
+def test_images_of_a_data_set() -> None:
+    pictures = (datasets.Image(), [Image.new("L", (6, 6), colour) for colour in (0, 200, 100, 9)])
+    kinds = {"picture": pictures, "label": KINDS["label"], "user": KINDS["user"]}
+    kinds["label"] = (KINDS["label"][0], [0, 1, 0, None])
+    keys = {"size": 4, "channels": 1, "client": "user"}
+    task = hub(rows(kinds), num_clients=2, missing="drop", **keys)
+    assert task.inputs[:, :, 0, 0].tolist() == [[0], [200], [100]]
+    assert task.targets.tolist() == [1, 0, 1]
+    assert [own.tolist() for own in task.partition] == [[2], [0, 1]]
+    inputs, _ = task.batch(np.array([2]))
+    np.testing.assert_allclose(inputs, torch.zeros(1, 1, 4, 4), atol=1e-6)
+    one = rows({name: (kind, values[2:3]) for name, (kind, values) in kinds.items()})
+    device = hub(one, path="device", target=None, schema=task.schema.to_json())
+    assert (device.inputs.shape, device.targets.tolist()) == ((1, 1, 4, 4), [1])
+
+
+# -- the test set ---------------------------------------------------------------------------------
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.floats(0, 0.99))
 def test_the_share_holds_in_every_group_which_keeps_one(sizes: list[int], share: float) -> None:
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    total = sum(sizes)
-    expected = min(round(share * total), total - len(sizes))
+    expected = min(round(share * groups.size), groups.size - len(sizes))
     if share and not expected:
         with pytest.raises(ValueError, match=f"too few for a test set of task.test_share={share}"):
             choose_test(groups, share, "a.csv")
         return
     chosen = choose_test(groups, share, "a.csv")
     assert chosen.sum() == expected
-    for group, size in enumerate(sizes):
-        assert chosen[groups == group].sum() < size
+    counts = np.bincount(groups[chosen], minlength=len(sizes))
+    assert (counts < sizes).all()
+    free = (np.array(sizes) - 1) * expected / max(1, groups.size - len(sizes))
+    assert np.abs(counts - free).max() <= 1
     np.testing.assert_array_equal(chosen, choose_test(groups, share, "a.csv"))
 
 
-def test_the_groups_have_equal_shares() -> None:
-    groups = np.repeat([0, 1, 2], [1000, 100, 50])
-    counts = np.bincount(groups[choose_test(groups, 0.2, "a.csv")])
-    assert np.abs(counts - [200, 20, 10]).max() <= 1
+# -- refusals -------------------------------------------------------------------------------------
+
+SCHEMA = json.dumps({
+    "format": 1, "kind": "classification", "input_shape": [3], "outputs": ["no", "yes"],
+    "targets": ["bought"],
+    "columns": [{"name": "age"}, {"name": "city", "categories": ["Bern", "Rome"]}],
+})  # fmt: skip
+WITH = {"schema": SCHEMA}
+TEST = {"ignore": ["owner"], "test_path": "test.csv"}
+
+
+@pytest.mark.parametrize(
+    ("text", "keys", "message"),
+    [
+        ("x,y\n1,a\n", {}, r"task.target=bought must be a column of task.path=.* has x, y"),
+        ("x,y\n1,a\n", {"target": None}, r"task.target=null must be a column .* has x, y"),
+        (ROWS, {"client": "user"}, r"task.client=user must be a column .* has age, city"),
+        (ROWS, {"inputs": ["ages"]}, r"task.inputs=ages must be a column"),
+        (ROWS, {"ignore": ["ages"]}, r"task.ignore=ages must be a column"),
+        (ROWS, {"categories": ["ages"]}, r"task.categories=ages must be a column"),
+        (ROWS, {"inputs": ["age", "bought"]}, "without bought: it is the target"),
+        (ROWS, {"ignore": ["age", "city", "owner"]}, "there is nothing to predict from"),
+        (ROWS, {"client": "owner", "num_clients": 3}, "num_clients=3 must be at most 2, the own"),
+        (ROWS, {"num_clients": 5}, "num_clients=5 must be at most 4"),
+        (ROWS, {"target": ["age", "city"]}, "'city' needs finite numbers"),
+        (
+            ROWS, {"target": ["age", "city"], "kind": "classification"},
+            "task.kind=classification must be multi_label or regression with the 2 target columns",
+        ),
+        ("x,bought\n", {}, "has no rows"),
+        ("", {}, "must be a table in UTF-8.* No columns"),
+        ("x,bought\n1,no,2\n", {}, "must be a table in UTF-8.*Length of header"),
+        ("x,bought\n1,no\n2,no\n", {}, "only the class 'no'.*task.schema"),
+        ("x,bought\n1,no\n,yes\n", {}, r"column 'x' has no value .* in row 2 and 1 .*task.ignore"),
+        ("x,bought\n,no\n,yes\n", {"missing": "drop"}, "has no rows without a gap"),
+        ("x,y,bought\n,1,a\n,2,b\n", {"missing": "median"}, "'x' has no value in any training row"),
+        ("x,bought\n1,no\n2,\n", {}, "column 'bought' has no value .* in row 2"),
+        ("x,bought\n1,no\ninf,yes\n", {}, "column 'x' needs finite numbers .* 'inf' in row 2"),
+        (
+            "x,bought\n1,no\n2,yes\n3x,yes\n", {},
+            r"column 'x' needs finite numbers and has '3x' in row 3: .*task.categories=\[x\]",
+        ),
+        ("x,bought\n1,1.5\n2,2\n3,3 m\n", {}, "'bought' needs finite numbers .* '3 m' in row 3"),
+        ("x,bought\n1,a\n2,b\n", {"kind": "regression"}, "needs finite numbers .* 'a' in row 1"),
+        ("x,bought\n1,0\n2,2\n", {"kind": "multi_label"}, "is 2 in row 2, and must be 0 or 1"),
+        ("x,bought\n1,no\n2,yes\n", {"test_share": 0.5}, "2 examples, too few for a test set"),
+        (
+            "x,bought\n" + "".join(f"word{i},{i % 2}\n" for i in range(40)), {},
+            r"'x' has 40 different texts in 40 rows, .* bound of 20: .*task.ignore=\[x\]",
+        ),
+        (
+            "x,bought\n" + "".join(f"{i},word{i}\n" for i in range(40)), {},
+            "'bought' has 40 different values in 40 rows.*task.kind=classification",
+        ),
+        ("age,city,bought\n1,Oslo,no\n", WITH, "'city' has 'Oslo' in row 1.* write a schema"),
+        ("age,city,bought\n1,Bern,maybe\n", WITH, "has 'maybe' in row 1.* write a schema"),
+        ("age,city,bought\nold,Bern,no\n", WITH, "'age' needs finite numbers and has 'old'"),
+        ("age,bought\n1,no\n", WITH, "a column of task.schema=city must be a column of task.path"),
+        (ROWS, {"target": "city", **WITH}, "task.target=city must be bought as in task.schema"),
+        (ROWS, {"kind": "regression", **WITH}, "task.kind=regression must be auto or classific"),
+        (ROWS, TEST | {"age,city,bought\n1,Bern,no\n2,Oslo,no\n": 0}, "'city' has 'Oslo' in row 2"),
+        (ROWS, TEST | {"age,city,bought\n1,Bern,maybe\n": 0}, "has 'maybe' in row 1.* of no, yes"),
+        (ROWS, TEST | {"age,bought\n1,no\n": 0}, "task.test_path=.*, which has age, bought"),
+        (ROWS, TEST | {"age,city,bought\n": 0}, "has no rows"),
+        ("x,x ,bought\n1,1,no\n", {}, "has two columns 'x'"),
+    ],
+)  # fmt: skip
+def test_a_table_that_does_not_fit_is_refused(
+    text: str, keys: dict[str, Any], message: str
+) -> None:
+    for test in [key for key in keys if "\n" in key]:
+        Path("test.csv").write_text(test)
+    with pytest.raises(ValueError, match=message):
+        table(text, **{key: value for key, value in keys.items() if "\n" not in key})
+
+
+ARRAYS = {"x_train": X, "y_train": Y}
+
+
+@pytest.mark.parametrize(
+    ("named", "keys", "message"),
+    [
+        ({"x_train": X}, {}, "has no y_train, only x_train"),
+        ({**ARRAYS, "x_test": X}, {}, "has no y_test"),
+        ({"x_train": X, "y_train": Y[:3]}, {}, r"y_train has the shape \(3,\), and must have"),
+        ({"x_train": X[:, 0], "y_train": Y}, {}, r"shape \(4,\), and must be numbers of shape"),
+        ({"x_train": X.astype(str), "y_train": Y}, {}, "x_train has the type .* must be numbers"),
+        ({"x_train": X[:0], "y_train": Y[:0]}, {}, "of shape \\(n"),
+        ({"x_train": X, "y_train": Y * 0}, {}, "only the class '0'"),
+        ({"x_train": np.where(X == 2, np.nan, X), "y_train": Y}, {}, "NaN .* in row 2"),
+        ({"x_train": X, "y_train": np.array([0, 1, np.nan, 1])}, {}, "y_train has NaN .* in row 3"),
+        ({**ARRAYS, "client": [1, 2]}, {}, r"client has the shape \(2,\)"),
+        ({**ARRAYS, "x_test": X[:, :1], "y_test": Y}, {}, r"of shape \(1,\), and .* state \(2,\)"),
+        ({**ARRAYS, "x_test": X, "y_test": Y + 1}, {}, "has '2' in row 2"),
+        ({**ARRAYS, "x_test": X, "y_test": [[0, 1]] * 4}, {}, "has 2 columns of targets, and the"),
+        (ARRAYS, {"scaling": "unit"}, "task.scaling=unit must be standard"),
+        ({"x_train": X, "y_train": np.array([None, 1, 2, 3])}, {}, "objects are not read"),
+    ],
+)  # fmt: skip
+def test_arrays_that_do_not_fit_are_refused(
+    named: dict[str, Any], keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        stored(named, **keys)
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ([], "must hold a folder for each class"),
+        (["a.png"], "must hold a folder for each class"),
+        (["cat/a.png"], "only the class 'cat'"),
+        (["cat/a.png", "ann/dog/a.png"], r"must hold .*, and .*cat has no folders in it"),
+    ],
+)
+def test_other_layouts_are_refused(names: list[str], message: str) -> None:
+    draw(*names)
+    with pytest.raises(ValueError, match=message):
+        folder()
+
+
+@pytest.mark.parametrize("contents", [b"", b"no image", b"\x89PNG\r\n\x1a\n cut short"])
+def test_an_unreadable_image_is_named(contents: bytes) -> None:
+    draw("cat/a.png", "dog/a.png")
+    Path("images/dog/b.png").write_bytes(contents)
+    with pytest.raises(ValueError, match=r"dog/b\.png must be an image that can be read, but"):
+        folder()
+
+
+ONE = {"label": (KINDS["label"][0], [0, 1])}
+
+
+@pytest.mark.parametrize(
+    ("data", "keys", "message"),
+    [
+        (rows(), {"target": "labl"}, r"task.target=labl must be a column .* has age, city, vector"),
+        (rows(), {"inputs": ["ages"]}, r"task.inputs=ages must be a column"),
+        (rows(), {"client": "who"}, r"task.client=who must be a column"),
+        (rows(), {"inputs": "age", "num_clients": 9}, "num_clients=9 must be at most 4"),
+        (
+            rows({"x": (Value("float64"), [1.0, None]), **ONE}), {},
+            "column 'x' has no value .* in row 2",
+        ),
+        (
+            rows({"x": (List(Value("float64")), [[1.0], [1.0, 2.0]]), **ONE}), {},
+            "lists of numbers of one length",
+        ),
+        (
+            rows({"x": ({"a": Value("int64")}, [{"a": 1}, {"a": 2}]), **ONE}), {},
+            "'x' has the type .*task.ignore",
+        ),
+        (
+            rows({"x": (datasets.Image(), [Image.new("L", (2, 2))] * 2), "age": KINDS["age"], **ONE}
+                 | {"age": (Value("int64"), [1, 2])}),
+            {"inputs": ["x", "age"]}, r"task.inputs=\['x', 'age'\] must be one column",
+        ),
+    ],
+)  # fmt: skip
+def test_columns_that_do_not_fit_are_refused(
+    data: Dataset, keys: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        hub(data, **keys)
+
+
+def test_places_without_data_are_refused_with_a_remedy() -> None:
+    with pytest.raises(ValueError, match=r"task.path=no/such is no folder here") as caught:
+        built(huggingface, "no/such", subset="small")
+    assert "load('no/such', 'small').save_to_disk('DIR')" in str(caught.value)
+    with pytest.raises(ValueError, match=r"task.path=./none must be a folder: it does not exist"):
+        built(huggingface, "./none")
+    Path("empty").mkdir()
+    with pytest.raises(ValueError, match=r"task.path=.*empty must be a folder that save_to_disk"):
+        built(huggingface, "empty")
+    with pytest.raises(ValueError, match=r"task.path=empty must be a file: it is something else"):
+        built(csv, "empty")

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fl_app.tasks.moments import moments
-from fl_app.tasks.scaling import make_scaling
+from fl_app.tasks.scaling import make_scaling, moments
 
 TRAIN = np.array([[[[0]], [[4]]], [[[16]], [[8]]]], np.uint8)  # (2, 2, 1, 1)
 TEST = np.array([[[[8]], [[8]]]], np.uint8)
