@@ -85,7 +85,6 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("server", type=Path, help="the server's folder")
     run.add_argument("--output", type=Path, help="the run's folder (run, in the server's)")
-    run.add_argument("--keep", action="store_true", help="also keep the SuperLink running")
     run.add_argument(
         "--metrics",
         metavar="[HOST:]PORT",
@@ -220,7 +219,6 @@ def _keep(arguments: argparse.Namespace) -> NoReturn:
 def _run(arguments: argparse.Namespace) -> int:
     from fl_app.field.control import SuperLink
     from fl_app.field.runs import Supervisor
-    from fl_app.field.supervise import end_keeper
 
     kit = Kit.read(arguments.server)
     output = (arguments.output or kit.folder / "run").resolve()
@@ -230,19 +228,11 @@ def _run(arguments: argparse.Namespace) -> int:
         from fl_app.field.metrics import RunCollector, serve
 
         serve(RunCollector(output / "events.jsonl", link.statuses), *arguments.metrics)
-    keeper = _keeper(kit) if arguments.keep else None
     try:
         supervisor.complete(arguments.overrides or kit.overrides, output)
     except KeyboardInterrupt:
-        if keeper is None:
-            print(
-                "The run goes on: the same command supervises it again, `flwr stop` ends it.",
-                file=sys.stderr,
-            )
+        print("The run goes on: the same command supervises it again, `flwr stop` ends it.")
         raise
-    finally:
-        if keeper is not None:
-            end_keeper(keeper)
     print(f"Files: {output}")
     return 0
 
@@ -253,17 +243,6 @@ def _status(arguments: argparse.Namespace) -> int:
     kit = Kit.read(arguments.server)
     show(kit, arguments.output and arguments.output.resolve())
     return 0
-
-
-def _keeper(kit: Kit) -> "subprocess.Popen[bytes]":
-    """Start a process that keeps the SuperLink running and writes to a log of its own."""
-    path = kit.folder / "superlink.log"
-    print(f"The SuperLink's log: {path}", flush=True)
-    command = [sys.executable, "-m", "fl_app.field", "keep", str(kit.folder)]
-    with path.open("ab") as log:
-        return subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
 
 
 def _doctor(arguments: argparse.Namespace) -> int:

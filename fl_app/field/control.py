@@ -29,6 +29,7 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
 )
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
@@ -81,24 +82,20 @@ class SuperLink:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the request.
         """
-        with self._client() as client:
-            nodes = client.ListNodes(ListNodesRequest()).nodes_info
-        return {node.public_key: node.status for node in nodes if node.status != "unregistered"}
+        nodes = {node.public_key: node.status for node in self._nodes()}
+        return {key: status for key, status in nodes.items() if status != "unregistered"}
 
     def statuses(self) -> Counter[str]:
-        """How many nodes have each status.
-
-        Raises:
-            Unreachable: the SuperLink does not answer.
-            RunError: the SuperLink refuses the request.
-        """
-        with self._client() as client:
-            nodes = client.ListNodes(ListNodesRequest()).nodes_info
-        return Counter(node.status for node in nodes)
+        """How many nodes have each status; raises as `registered`."""
+        return Counter(node.status for node in self._nodes())
 
     def online(self) -> int:
-        """Return the number of nodes that are online; raises as `statuses`."""
+        """Return the number of nodes that are online; raises as `registered`."""
         return self.statuses()["online"]
+
+    def _nodes(self) -> Sequence[NodeInfo]:
+        with self._client() as client:
+            return list(client.ListNodes(ListNodesRequest()).nodes_info)
 
     def register(self, public_key: Path) -> bool:
         """Allow a node to join; return False if it was allowed already.

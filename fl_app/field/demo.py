@@ -1,6 +1,6 @@
 """Real nodes on one machine: FedBuff on the wall clock, on a SuperLink and SuperNodes.
 
-    python -m fl_app.field.demo [--nodes 3] [--versions 4] [--keep] [overrides]
+    python -m fl_app.field.demo [--nodes 3] [--versions 4] [overrides]
 
 The nodes are warm, unless WARM=0 in the environment (`fl_app.node.warm`).
 
@@ -95,7 +95,6 @@ def main() -> int:
     )
     parser.add_argument("--nodes", type=int, default=3, help="SuperNodes to start (3)")
     parser.add_argument("--versions", type=int, default=4, help="model versions to publish (4)")
-    parser.add_argument("--keep", action="store_true", help="keep Flower's home afterwards")
     parser.add_argument("overrides", nargs="*", help="more keys, as after `python -m fl_app`")
     arguments = parser.parse_args()
     if arguments.nodes < 1 or arguments.versions < 1:
@@ -135,8 +134,7 @@ def main() -> int:
         if not federation.stop():
             print("error: a process did not end", file=sys.stderr)
             status = 1
-        if not arguments.keep:
-            shutil.rmtree(federation.home, ignore_errors=True)
+        shutil.rmtree(federation.home, ignore_errors=True)
         print(f"Files: {folder}", flush=True)
     return status
 

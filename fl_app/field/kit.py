@@ -39,8 +39,8 @@ OFFLINE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-# A value in a node's configuration, in quotes or without.
-CONFIGURED = r"""\b{}=(?:'([^']*)'|"([^"]*)"|(\S+))"""
+# The value of ``data`` in a node's configuration, in quotes or without.
+CONFIGURED = re.compile(r"""\bdata=(?:'([^']*)'|"([^"]*)"|(\S+))""")
 # What a Caddyfile has for certificates.
 OF_TLS = re.compile(r"\n\ttls [^\n]*| \{\n\t*transport http \{.*?\n\t\t\}", re.DOTALL)
 DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, for the run in server.env
@@ -109,19 +109,9 @@ class Kit:
     @property
     def data(self) -> str | None:
         """Path of a device's own data, from DATA or ``data=`` in NODE_CONFIG; None = none."""
-        named = self.settings.get("DATA") or self._configured("data")
-        return named if self.role == "node" else None
-
-    @property
-    def state_dir(self) -> Path | None:
-        """Folder that a device's settings name for its client's state; None = they name none."""
-        named = self._configured("state-dir") or self.settings.get("FL_APP_STATE_DIR")
-        return self.folder / named if named and self.role == "node" else None
-
-    def _configured(self, key: str) -> str | None:
-        """A value of NODE_CONFIG; None = it has none."""
-        found = re.search(CONFIGURED.format(key), self.settings.get("NODE_CONFIG", ""))
-        return next(filter(None, found.groups()), None) if found else None
+        found = CONFIGURED.search(self.settings.get("NODE_CONFIG", ""))
+        configured = next(filter(None, found.groups()), None) if found else None
+        return (self.settings.get("DATA") or configured) if self.role == "node" else None
 
     @property
     def environment(self) -> dict[str, str]:

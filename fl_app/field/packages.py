@@ -191,12 +191,11 @@ def plan_for(torch: str, environment: Environment, *, gpu: bool = False) -> Plan
         return Plan("no torch is installed", excluded=TORCH)
     if sys.platform != "linux" or torch == "cuda":
         return Plan()
-    if torch == "auto" and gpu:
-        own = ("--torch-backend", "auto")
-        return Plan(words=own) if environment.torch(*own) else Plan()
-    own = ("--torch-backend", "cpu")
+    own = ("--torch-backend", "auto" if torch == "auto" and gpu else "cpu")
     if environment.torch(*own):
         return Plan(words=own)
+    if own[1] == "auto":
+        return Plan()
     found = environment.torch("--no-index", pinned=False)
     if found is not None and found.endswith("+cpu"):
         return Plan(

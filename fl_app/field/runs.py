@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from omegaconf import OmegaConf
 
 from fl_app.core.errors import RunError, require
-from fl_app.field.control import Unreachable
+from fl_app.field.control import SuperLink, Unreachable
 from fl_app.field.supervise import delays
 from fl_app.record.history import History
 from fl_app.record.log import Log
@@ -65,22 +65,6 @@ class Watch:
             self._history.emit(event)
 
 
-class Link(Protocol):
-    """A SuperLink. Every method raises ``Unreachable`` if it does not answer."""
-
-    def online(self) -> int:
-        """Return the number of nodes that are online."""
-
-    def under_way(self, output: Path) -> tuple[int, list[str]] | None:
-        """Return id and overrides of the unfinished run that writes to a folder, if any."""
-
-    def submit(self, overrides: Sequence[str], output: Path) -> int:
-        """Submit a run and return its id."""
-
-    def status(self, run_id: int) -> tuple[str, str]:
-        """Return a run's status, such as "running" or "finished:completed", and details."""
-
-
 class Supervisor:
     """Submits a run until it is complete.
 
@@ -93,7 +77,7 @@ class Supervisor:
 
     def __init__(
         self,
-        link: Link,
+        link: SuperLink,
         *,
         pause: Callable[[float], None] = time.sleep,
         tell: Callable[[str], None] = print,

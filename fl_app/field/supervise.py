@@ -72,16 +72,6 @@ def attend(*processes: "subprocess.Popen[bytes]", grace: float = GRACE) -> int:
             end(process, grace)
 
 
-def end_keeper(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:
-    """End a keeper: a process that runs `attend` for a process in another process group.
-
-    Args:
-        process: the keeper; leads its process group.
-        grace: the grace that the keeper gives its process.
-    """
-    end(process, 2 * grace)  # the keeper needs `grace` to end its process
-
-
 def end(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:
     """End a process and its process group, with SIGTERM and then SIGKILL.
 

@@ -27,7 +27,7 @@ from typing import Any
 from fl_app.field.enrol import enrol
 from fl_app.field.kit import Kit, new_kit
 from fl_app.field.loopback import HOST, free_ports
-from fl_app.field.supervise import end, end_keeper
+from fl_app.field.supervise import GRACE, end
 from fl_app.record.history import History, OrderRecord
 from fl_app.record.log import read_events
 
@@ -107,7 +107,7 @@ def started(
     try:
         yield process
     finally:
-        (end_keeper if keeps else end)(process)
+        end(process, 2 * GRACE if keeps else GRACE)  # a keeper ends its processes first
 
 
 def main() -> None:

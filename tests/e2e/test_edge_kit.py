@@ -13,7 +13,7 @@ from kit_processes import ask, give_ports, logged, processes, start, wait_for
 from fl_app.field.control import OFFLINE_AFTER, SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit
 from fl_app.field.loopback import free_ports
-from fl_app.field.supervise import end
+from fl_app.field.supervise import GRACE, end
 
 pytestmark = [
     pytest.mark.slow,
@@ -47,7 +47,8 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
     server, versions = out / "server", f"num_versions={VERSIONS}"
-    run = start(out / "run.log", "run", "--keep", "--output", out / "run", server, *RUN, versions)
+    keeper = start(out / "server.log", "keep", server)
+    run = start(out / "run.log", "run", "--output", out / "run", server, *RUN, versions)
     try:
         wait_for(lambda: logged(out / "run", "arrival") > 0, "an update arrives")
         same = start(out / "same.log", "run", "--output", out / "run", server, *RUN, versions)
@@ -69,6 +70,7 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
         assert run.wait(300) == 0, (out / "run.log").read_text()
     finally:
         end(run)
+        end(keeper, 2 * GRACE)
     summary = json.loads((out / "run" / "summary.json").read_text())
     assert (summary["num_versions"], summary["failures"]) == (VERSIONS, 0)
     wait_for(lambda: not processes(server), "its processes are gone", 30.0)
@@ -82,16 +84,16 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
 
 def test_a_run_outlives_its_superlink(out: Path) -> None:
     server, folder = out / "server", out / "run-killed"
-    run = start(
-        out / "killed.log", "run", "--keep", "--output", folder, server, *RUN, "num_versions=6"
-    )
+    keeper = start(out / "server.log", "keep", server)
+    run = start(out / "killed.log", "run", "--output", folder, server, *RUN, "num_versions=6")
     try:
         wait_for(lambda: logged(folder, "aggregate") > 1, "two versions are published")
         (superlink,) = processes(server, "flower-superlink")
         os.kill(superlink, signal.SIGKILL)
-        assert run.wait(200) == 0, (out / "killed.log").read_text()
+        assert run.wait(300) == 0, (out / "killed.log").read_text()
     finally:
         end(run)
+        end(keeper, 2 * GRACE)
     told = (out / "killed.log").read_text()
     assert told.count("submitted: ") == 2
     assert "num_versions=6 resume=auto" in told
@@ -118,4 +120,4 @@ def test_a_killed_node_comes_back(out: Path) -> None:
         wait_for(lambda: status() == "offline", "the node is missed")
         assert wait_for(lambda: status() == "online", "the node is back") < 2 * OFFLINE_AFTER
     finally:
-        end(keeper)
+        end(keeper, 2 * GRACE)

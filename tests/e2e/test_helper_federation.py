@@ -16,7 +16,7 @@ from kit_processes import give_ports
 
 from fl_app.field.kit import VENV, Kit
 from fl_app.field.loopback import free_ports
-from fl_app.field.supervise import end
+from fl_app.field.supervise import GRACE, end
 from fl_app.strategy.privacy import epsilon
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.federation]
@@ -116,7 +116,8 @@ def test_a_federation_outlives_its_helper(out: Path) -> None:
         *(f"secure_aggregation.address=localhost:{helper.port}", f"num_versions={VERSIONS}"),
         "secure_aggregation.noise_multiplier=0.01",
     ]
-    command = field("run", "--keep", "--output", run, server, *words)
+    keeper = start(out / "server.log", *field("keep", server))
+    command = field("run", "--output", run, server, *words)
     process = start(out / "run.log", *command)
     try:
         wait_for(lambda: len(events(run, "aggregate")) >= 2, "two versions")
@@ -141,6 +142,7 @@ def test_a_federation_outlives_its_helper(out: Path) -> None:
         assert process.wait(200) == 0, (out / "run.log").read_text()
     finally:
         end(process)
+        end(keeper, 2 * GRACE)
         helper.kill()
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["num_versions"], summary["failures"]) == (VERSIONS, 0)

@@ -6,7 +6,7 @@ from itertools import islice
 import pytest
 
 from fl_app.field.control import OFFLINE_AFTER
-from fl_app.field.supervise import attend, delays, end, end_keeper, keep
+from fl_app.field.supervise import attend, delays, end, keep
 
 
 class Over(Exception):
@@ -132,6 +132,6 @@ def test_a_keeper_has_the_time_to_end_what_does_not_want_to_end():
     )
     with keeper.stdout as pipe:
         assert {pipe.readline(), pipe.readline()} == {b"started\n", b"attended\n"}
-        end_keeper(keeper, grace=0.6)
+        end(keeper, grace=1.2)
         assert keeper.returncode == -signal.SIGINT  # by itself, when it was done
         assert pipe.read() == b""  # nobody holds the other end
