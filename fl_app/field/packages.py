@@ -11,6 +11,7 @@ import argparse
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -118,6 +119,8 @@ class Environment:
         except OSError as error:
             return str(error)
         told = done.stderr.strip() or f"exit status {done.returncode}"
+        if done.returncode < 0:  # such as of instructions that this processor lacks
+            told = signal.strsignal(-done.returncode) or told
         return told.splitlines()[-1] if done.returncode else ""
 
     def torch(self, *words: str, pinned: bool = True) -> str | None:
