@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer
-from fl_app.client.batch import BatchTrainer
-from fl_app.client.batchable import obstacle
+from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.events import Event, Sink, to_json
 from fl_app.core.types import (
@@ -300,9 +299,8 @@ def run(
     pauses = False
     if isinstance(trainer, LocalTrainer):
         epochs, pauses = trainer.epochs, trainer.pauses
-    together = None
     if batch > 1 and isinstance(trainer, LocalTrainer) and not obstacle(trainer):
-        together = BatchTrainer(trainer)
+        trainer = BatchTrainer(trainer, batch)
     strategy = strategy or MeanDelta()
     recorder = Recorder()
     mailbox = (
@@ -312,10 +310,9 @@ def run(
             initial.size,
             upload_extra=strategy.upload_extra,
             patience=patience,
-            together=together,
         )
         if workers
-        else Inline(trainer, together)
+        else Inline(trainer)
     )
     engine = Engine(
         strategy=strategy,
@@ -330,7 +327,6 @@ def run(
             epochs=epochs,
             pauses=pauses,
             evaluation_share=evaluation_share,
-            batch=batch if together else 1,
             server=server,
         ),
         initial=initial,

@@ -5,7 +5,6 @@ import signal
 from dataclasses import dataclass, field
 
 from fl_app.core.types import Order, Scores, Upload, Vector
-from fl_app.engine.worker import Equipment
 
 
 @dataclass
@@ -26,37 +25,13 @@ class Named:
         return Scores({"loss": float(order.vector.sum())}, 1)
 
 
-class Telling:
-    """Trains nothing together, and says so with every batch."""
-
-    def train(self, orders: object, outs: object) -> list[None]:
-        assert isinstance(orders, list)
-        return [None] * len(orders)
-
-    def notice(self) -> str:
-        return "nothing is trained together"
-
-
 @dataclass
 class Equips:
     """Of a device, unless it is one of the broken."""
 
     broken: list[str] = field(default_factory=list)
-    telling: bool = False
 
-    def __call__(self, device: str) -> Equipment:
+    def __call__(self, device: str) -> Named:
         if device in self.broken:
             raise OSError(f"no GPU {device}")
-        return Named(device), Telling() if self.telling else None
-
-
-def answer() -> int:
-    return 42
-
-
-def refusal() -> int:
-    raise OSError("no GPU")
-
-
-def death() -> int:
-    os._exit(3)
+        return Named(device)

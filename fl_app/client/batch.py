@@ -1,4 +1,4 @@
-"""Training of several clients in one operation.
+"""Training of several clients in one operation, in place of a trainer of one.
 
 `LocalTrainer` trains one client after the other. On a small model nearly all of a step's time goes
 into calling torch, whatever the number of examples. Here one call serves a step of B clients:
@@ -7,8 +7,7 @@ into calling torch, whatever the number of examples. Here one call serves a step
   own (`fl_app.client.stacked`);
 - the losses of all examples are weighted so that one backward pass gives every client's gradient;
 - clients with more steps come first. One that has done its steps is no longer among the rows that
-  are trained; mini-batches of unequal length are padded with examples of weight 0
-  (`fl_app.client.mini_batches`).
+  are trained; mini-batches of unequal length are padded with examples of weight 0.
 
 Random draws are those of each client alone. Results differ from those of the loop in the last bits,
 because sums are taken in another order.
@@ -17,7 +16,7 @@ because sums are taken in another order.
 import math
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -25,50 +24,53 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.compression import Compressed
 from fl_app.client.flat import FlatModel
-from fl_app.client.mini_batches import MiniBatches, mini_batches
-from fl_app.client.private import PRIVATE, private_of
-from fl_app.client.processor import in_float32
-from fl_app.client.settings import GROUPED
-from fl_app.client.stacked import Forward, stacked_forward
+from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, State, Upload, Vector
+from fl_app.core.types import Order, Scores, Upload, Vector
 
 # Maps stacked parameters, inputs ``(B, m, ...)`` and targets ``(B * m, ...)`` to the loss of every
 # example, ``(B, m)``.
 Losses: TypeAlias = Callable[[Sequence[Tensor], Tensor, Tensor], Tensor]
 
 FETCHED = 2048  # examples that are fetched together, about
+# What has no counterpart in a batch: a subclass with one of these trains its clients one by one.
+ALONE = ("penalty", "should_pause", "merge", "train")
+FEW = 4  # examples of each client on which both ways are compared
+SEARCHED = 100  # clients, for two with several examples
 
 
 class BatchTrainer:
-    """Carries out several training orders at once.
-
-    A batch for which the device has not enough memory is halved, and so are all larger ones from
-    then on. Each half is computed as a batch of its own, so results differ in their last bits.
+    """A trainer that also carries out several training orders at once.
 
     Args:
-        trainer: of one client; `fl_app.client.batchable.obstacle` knows nothing against it.
-        convolution: form of the clients' convolutions, see `fl_app.client.stacked`.
+        trainer: of one client; `obstacle` knows nothing against it.
+        batch: largest number of orders that are to be trained together.
 
     Attributes:
-        losses: of the mini-batches of all clients; it may be replaced by another form of the same.
+        batch: as given.
     """
 
-    def __init__(self, trainer: LocalTrainer, convolution: str = GROUPED) -> None:
+    def __init__(self, trainer: LocalTrainer, batch: int) -> None:
+        self.batch = batch
         self._trainer = trainer
         self._model = trainer.model
-        self.losses = stacked_losses(
-            trainer, stacked_forward(trainer.model.module, trainer.model.trained, convolution)
-        )
-        self._most = math.inf  # orders that the device has had memory for
-        self._notice = ""
+        self._losses = stacked_losses(trainer)
         self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor.device)
         self._models: list[_OfRow] = []
 
-    def train(self, orders: Sequence[Order], outs: Sequence[Vector | None]) -> list[Upload | None]:
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        """See `LocalTrainer.train`."""
+        return self._trainer.train(order, out)
+
+    def score(self, order: Order) -> Scores:
+        """See `LocalTrainer.score`."""
+        return self._trainer.score(order)
+
+    def train_together(
+        self, orders: Sequence[Order], outs: Sequence[Vector | None]
+    ) -> list[Upload | None]:
         """The uploads of training orders of different clients.
 
         Args:
@@ -76,42 +78,9 @@ class BatchTrainer:
             outs: arrays for the uploads' vectors, shape ``(d,)``; None = a new one.
 
         Returns:
-            The uploads; None of an order that its client cannot carry out.
+            The uploads; None of an order that its client cannot carry out, and is to be asked for
+            alone.
         """
-        if len(orders) <= self._most:
-            try:
-                return self._train(orders, outs)
-            except torch.OutOfMemoryError:
-                pass  # the error refers to tensors, which are free behind this block
-            if len(orders) == 1:
-                return [None]
-            self._shrink(len(orders))
-        half = -(-len(orders) // 2)
-        return [
-            *self.train(orders[:half], outs[:half]),
-            *self.train(orders[half:], outs[half:]),
-        ]
-
-    def notice(self) -> str:
-        """What there is to tell since the last call; "" = nothing."""
-        told, self._notice = self._notice, ""
-        return told
-
-    def _shrink(self, count: int) -> None:
-        """Give memory back, after it was not enough for a batch of `count`."""
-        self._most = -(-count // 2)
-        device = self._rows.device
-        self._rows, self._models = self._rows[:0].clone(), []
-        if device.type == "cuda":
-            torch.cuda.empty_cache()
-        self._notice = (
-            f"{device} has not enough memory to train {count} clients in one operation: from now "
-            f"on they are at most {self._most}. Last bits of results depend on it: to repeat this "
-            f"run, give runtime.batch={self._most}"
-        )
-
-    def _train(self, orders: Sequence[Order], outs: Sequence[Vector | None]) -> list[Upload | None]:
-        """See `train`; all orders in one operation."""
         clients: list[_Client] = []
         for place, order in enumerate(orders):
             try:
@@ -127,14 +96,6 @@ class BatchTrainer:
         return uploads
 
     def _client(self, place: int, order: Order) -> "_Client":
-        residuals: dict[str, NDArray[Any]] = {}
-        sender = self._trainer.sender
-        if isinstance(sender, Compressed):
-            order, residuals = sender.split(order)
-        private: State = private_of(order.state) if self._trainer.private else {}
-        if order.state:
-            own = {k: v for k, v in order.state.items() if not k.startswith((PRIVATE, "paused"))}
-            order = replace(order, state=own)
         trainer = self._trainer
         if type(trainer) is not LocalTrainer:  # it may keep something between its steps
             trainer = copy(trainer)
@@ -143,23 +104,12 @@ class BatchTrainer:
         steps = 1
         if trainer.upload != "gradient":
             _, steps = trainer.lengths(indices.size, order.config)
-        return _Client(
-            place=place,
-            given=given,
-            order=order,
-            trainer=trainer,
-            indices=indices,
-            rng=rng,
-            steps=steps,
-            rate=trainer.rate(order.config),
-            proximal=trainer._proximal,
-            residuals=residuals,
-            private=private,
-        )
+        rate, proximal = trainer.rate(order.config), trainer._proximal
+        return _Client(place, given, order, trainer, indices, rng, steps, rate, proximal)
 
     def _trained(self, clients: Sequence["_Client"], outs: Sequence[Vector | None]) -> list[Upload]:
         """The uploads of clients, those with more steps first."""
-        rows, private = self._load(clients)
+        rows = self._load(clients)
         if clients[0].trainer is not self._trainer:
             for client, model in zip(clients, self._models, strict=False):
                 client.trainer.model = model  # type: ignore[assignment]
@@ -168,7 +118,7 @@ class BatchTrainer:
             [(client.indices, client.rng, client.steps) for client in clients],
             self._trainer.batch_size,
         )
-        steps = _Steps(self._trainer, self.losses, clients, rows, private, batches)
+        steps = _Steps(self._trainer, self._losses, clients, rows, batches)
         if self._trainer.upload == "gradient":
             losses, gradient = steps.gradient()
             ends = gradient.cpu().numpy()
@@ -177,14 +127,12 @@ class BatchTrainer:
             ends = rows.cpu().numpy()
         means = (losses.sum(0).cpu().numpy() / [client.steps for client in clients]).tolist()
         return [
-            self._upload(client, end, loss, out, {n: p[row] for n, p in private.items()})
-            for row, (client, end, loss, out) in enumerate(
-                zip(clients, ends, means, outs, strict=True)
-            )
+            self._upload(client, end, loss, out)
+            for client, end, loss, out in zip(clients, ends, means, outs, strict=True)
         ]
 
-    def _load(self, clients: Sequence["_Client"]) -> tuple[Tensor, dict[str, Tensor]]:
-        """The received models, shape ``(B, d)``, and the private parameters by name."""
+    def _load(self, clients: Sequence["_Client"]) -> Tensor:
+        """The received models, shape ``(B, d)``."""
         count, size = len(clients), self._model.layout.size
         if len(self._rows) < count:
             self._rows = torch.empty(count, size, device=self._rows.device)
@@ -195,24 +143,10 @@ class BatchTrainer:
             np.stack(received, out=rows.numpy())
         else:
             rows.copy_(torch.from_numpy(np.stack(received)))
-        private = {}
-        for name, tensor in self._model.private.items():
-            initial = self._model.initial[name]
-            own = [client.private.get(name) for client in clients]
-            private[name] = torch.stack(
-                [initial if p is None else torch.tensor(p) for p in own]
-            ).to(tensor)
-        return rows, private
+        return rows
 
-    def _upload(
-        self,
-        client: "_Client",
-        end: Vector,
-        loss: float,
-        out: Vector | None,
-        private: dict[str, Tensor],
-    ) -> Upload:
-        """One client's upload, as `LocalTrainer` and its sender make it."""
+    def _upload(self, client: "_Client", end: Vector, loss: float, out: Vector | None) -> Upload:
+        """One client's upload, as `LocalTrainer` makes it."""
         order, kind = client.order, self._trainer.upload
         vector = np.empty(end.size, np.float32) if out is None else out
         rate_sum = 1.0
@@ -230,14 +164,7 @@ class BatchTrainer:
         if client.trainer is self._trainer:  # which has had several orders since
             state = dict(order.state)
         upload = Upload(vector, kind, int(client.indices.size), loss, rate_sum, state=state)
-        upload = client.trainer.finish(client.given, upload)
-        if private:
-            kept = {PRIVATE + name: tensor.cpu().numpy().copy() for name, tensor in private.items()}
-            upload = replace(upload, state={**upload.state, **kept})
-        sender = self._trainer.sender
-        if isinstance(sender, Compressed):
-            upload = sender.compressed(upload, client.residuals)
-        return upload
+        return client.trainer.finish(client.given, upload)
 
 
 @dataclass(eq=False, slots=True)
@@ -246,7 +173,7 @@ class _Client:
 
     Attributes:
         place: of its order among all.
-        given: its order, without what compression and private parameters have in its state.
+        given: its order.
         order: that is trained in its place (`LocalTrainer.basis`).
         trainer: a copy for this client, if hooks of its class are called.
         indices: its training examples.
@@ -254,8 +181,6 @@ class _Client:
         steps: number of mini-batches.
         rate: the learning rate.
         proximal: mu.
-        residuals: of compression.
-        private: its private parameters by name.
     """
 
     place: int
@@ -267,8 +192,6 @@ class _Client:
     steps: int
     rate: float
     proximal: float
-    residuals: dict[str, NDArray[Any]]
-    private: State
 
 
 class _OfRow:
@@ -300,7 +223,6 @@ class _Steps:
         losses: of stacked models.
         clients: those with more steps first.
         rows: of the models, shape ``(B, d)``; they are changed.
-        private: stacked private parameters by name; they are changed.
         batches: the mini-batches.
     """
 
@@ -310,14 +232,12 @@ class _Steps:
         losses: Losses,
         clients: Sequence[_Client],
         rows: Tensor,
-        private: dict[str, Tensor],
-        batches: MiniBatches,
+        batches: "MiniBatches",
     ) -> None:
         self._trainer = trainer
         self._losses = losses
         self._clients = clients
         self._rows = rows
-        self._private = [*private.values()]
         self._corrected = type(trainer).correct is not LocalTrainer.correct
         self._batches = batches
         # Copied to the device once, for all steps.
@@ -359,11 +279,9 @@ class _Steps:
 
     def _keep(self, active: int) -> None:
         """Go on with the first clients."""
-        model = self._trainer.model
-        shared = _views(model, self._rows[:active])
-        self._params = [*shared, *(p[:active].detach().requires_grad_() for p in self._private)]
+        self._params = _views(self._trainer.model, self._rows[:active])
         if self._pulls.any and not self._anchor:
-            self._anchor = [p.detach().clone() for p in shared]
+            self._anchor = [p.detach().clone() for p in self._params]
         self._anchor = [part[:active] for part in self._anchor]
         self._velocity = [part[:active] for part in self._velocity]
 
@@ -375,18 +293,17 @@ class _Steps:
         weights = self._weights[step, :active, :width]
         losses = self._losses(params, inputs, target)
         grad = list(torch.autograd.grad(losses, params, weights))
-        shared = len(params) - len(self._private)
         with torch.no_grad():
             loss = (losses * weights).sum(1)
             if self._corrected:
-                grad = [*self._corrections(grad[:shared], step), *grad[shared:]]
+                grad = self._corrections(grad, step)
             if trainer.max_grad_norm is not None:
                 grad = _clipped(grad, trainer.max_grad_norm)
             if trainer.weight_decay:
                 grad = list(torch._foreach_add(grad, params, alpha=trainer.weight_decay))
             if self._pulls.any:
-                pull = list(torch._foreach_sub(params[:shared], self._anchor))
-                grad = [*self._pulls.added(grad[:shared], pull), *grad[shared:]]
+                pull = list(torch._foreach_sub(params, self._anchor))
+                grad = self._pulls.added(grad, pull)
         return loss, grad
 
     def _examples(self, step: int, active: int, width: int) -> tuple[Tensor, Tensor]:
@@ -394,13 +311,14 @@ class _Steps:
 
         Those of several steps are fetched together.
         """
+        trainer = self._trainer
         if self._ahead is None or step not in self._ahead[0]:
             _, clients, most = self._indices.shape
             steps = range(step, step + max(1, FETCHED // (clients * most)))
             chosen = self._indices[step : steps.stop]
             inputs, target = (
                 part.view(*chosen.shape, *part.shape[1:])
-                for part in examples(self._trainer, chosen)
+                for part in trainer.processor.examples(trainer.task, chosen.reshape(-1))
             )
             self._ahead = steps, inputs, target
         steps, inputs, target = self._ahead
@@ -448,12 +366,8 @@ class _PerClient:
         return sums
 
 
-def stacked_losses(trainer: LocalTrainer, forward: Forward) -> Losses:
+def stacked_losses(trainer: LocalTrainer) -> Losses:
     """The losses of stacked models.
-
-    Args:
-        trainer: has the task.
-        forward: through the models.
 
     Raises:
         NotImplementedError: the task knows no loss of each example.
@@ -461,24 +375,13 @@ def stacked_losses(trainer: LocalTrainer, forward: Forward) -> Losses:
     of_task = getattr(trainer.task, "losses", None)
     if of_task is None:
         raise NotImplementedError("the task has no loss of each example")
+    forward = stacked_forward(trainer.model.module, trainer.model.trained)
 
     def losses(params: Sequence[Tensor], inputs: Tensor, target: Tensor) -> Tensor:
-        with trainer.processor.mixed():
-            output = in_float32(forward(params, inputs))
-            each: Tensor = of_task(output.flatten(0, 1), target)
+        each: Tensor = of_task(forward(params, inputs).flatten(0, 1), target)
         return each.view(inputs.shape[:2])
 
     return losses
-
-
-def examples(trainer: LocalTrainer, chosen: NDArray[np.int64] | Tensor) -> tuple[Tensor, Tensor]:
-    """Inputs and targets, a row each for every example.
-
-    Args:
-        trainer: has the data.
-        chosen: training examples of any shape; an array, or a tensor of `Processor.places`.
-    """
-    return trainer.processor.examples(trainer.task, chosen.reshape(-1))
 
 
 def _clipped(grad: Sequence[Tensor], longest: float) -> list[Tensor]:
@@ -504,3 +407,140 @@ def _views(model: FlatModel, rows: Tensor, *, row_dimension: bool = True) -> lis
 def _shaped(values: Tensor, tensor: Tensor) -> Tensor:
     """One value for each row of a tensor, of its number of dimensions."""
     return values.view(-1, *([1] * (tensor.ndim - 1)))
+
+
+@dataclass(frozen=True)
+class MiniBatches:
+    """Which examples each of B clients trains on in each of S steps.
+
+    Clients with more steps come first, so that the clients of a step are the first `active` ones.
+    A mini-batch that is shorter than others repeats its first example, with weight 0.
+
+    Attributes:
+        indices: shape ``(S, B, m)``, int64.
+        weights: of the examples in a client's mean loss, shape ``(S, B, m)``, float32.
+        widths: number of columns that a step needs, ``(S,)``.
+        active: number of clients that still train in a step, ``(S,)``.
+    """
+
+    indices: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    widths: NDArray[np.int64]
+    active: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.active)
+
+
+def mini_batches(
+    clients: Sequence[tuple[NDArray[np.int64], np.random.Generator, int]], batch_size: int
+) -> MiniBatches:
+    """Draw the mini-batches, with the draws that `LocalTrainer` would make of each client alone.
+
+    Args:
+        clients: of each its training examples, its order's generator, which is used, and its number
+            of steps; those with more steps first.
+        batch_size: m >= 1.
+    """
+    num_steps = np.array([steps for _, _, steps in clients])
+    most = int(num_steps[0])
+    width = min(batch_size, max(own.size for own, _, _ in clients))
+    indices = np.zeros((most, len(clients), width), np.int64)
+    sizes = np.zeros((most, len(clients)), np.int64)
+    for place, (own, rng, steps) in enumerate(clients):
+        rows, lengths = _of_client(own, rng, steps, batch_size)
+        own_width = rows.shape[1]
+        indices[:steps, place, :own_width] = rows
+        indices[:steps, place, own_width:] = rows[:, :1]
+        sizes[:steps, place] = lengths
+    present = np.arange(width) < sizes[..., None]
+    weights = np.divide(present, np.maximum(sizes, 1)[..., None], dtype=np.float32)
+    active = (num_steps > np.arange(most)[:, None]).sum(1)
+    return MiniBatches(indices, weights, sizes.max(1), active)
+
+
+def _of_client(
+    own: NDArray[np.int64], rng: np.random.Generator, steps: int, batch_size: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """One client's mini-batches, a row each, and how many of a row's examples count."""
+    per_epoch, width = math.ceil(own.size / batch_size), min(batch_size, own.size)
+    epochs = math.ceil(steps / per_epoch)
+    rows = np.empty((epochs, per_epoch * width), np.int64)
+    last = (per_epoch - 1) * width  # where an epoch's last mini-batch begins
+    for epoch in rows:
+        epoch[: own.size] = rng.permutation(own)
+        epoch[own.size :] = epoch[last]
+    lengths = np.full((epochs, per_epoch), width)
+    lengths[:, -1] = own.size - last
+    return rows.reshape(-1, width)[:steps], lengths.reshape(-1)[:steps]
+
+
+def obstacle(trainer: LocalTrainer) -> str:
+    """Why its orders must be trained one at a time; "" if nothing is against batches.
+
+    Beside what is known of the trainer, a step of two clients is computed both ways and compared.
+    So layers that mix the examples of a mini-batch, random draws, and losses that are no means over
+    examples are found, whatever their class.
+    """
+    name = type(trainer).__name__
+    own = [h for h in ALONE if getattr(type(trainer), h) is not getattr(LocalTrainer, h)]
+    if own:
+        return f"{name} has a {own[0]} of its own"
+    if not trainer.batches:
+        return f"{name} does not say that its clients can be trained together (batches)"
+    if trainer.sender is not trainer:
+        return f"each upload passes through {type(trainer.sender).__name__}"
+    if trainer.model.layout.size > trainer.model.layout.num_trainable:
+        return "the model has buffers, such as the running statistics of BatchNorm"
+    owners = range(min(trainer.task.num_clients, SEARCHED))
+    first, *others = sorted(owners, key=lambda i: -trainer.task.train_indices(i).size)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return _difference(trainer, (first, others[0] if others else first))
+    except Exception as error:  # of a model or a loss that are not ours
+        told = " ".join(str(error).split())[:200]
+        return f"the model or the loss cannot be vectorised ({type(error).__name__}: {told})"
+
+
+class _FewExamples:
+    """A task of which a client has few examples, and every second one has one fewer.
+
+    Args:
+        task: has the examples.
+        clients: whose examples are used.
+    """
+
+    def __init__(self, task: Any, clients: Sequence[int]) -> None:
+        self._task = task
+        self._clients = clients
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def on(self, device: object) -> "_FewExamples":
+        return self
+
+    def train_indices(self, client_id: int) -> NDArray[np.int64]:
+        own: NDArray[np.int64] = self._task.train_indices(self._clients[client_id])
+        return own[: max(1, FEW - client_id)]
+
+
+def _difference(trainer: LocalTrainer, clients: Sequence[int]) -> str:
+    """What differs between a step of single clients and one of both; "" if nothing does."""
+    few: Any = _FewExamples(trainer.task, clients)
+    plain = LocalTrainer(
+        few, upload="delta", local_lr=1.0, local_steps=1, batch_size=FEW, device=trainer.device
+    )
+    start, rng = plain.model.read(), np.random.default_rng(0)
+    orders = []
+    for client_id in range(len(clients)):
+        vector = start + 0.05 * rng.standard_normal(start.size).astype(np.float32)
+        orders.append(Order(client_id, client_id, 0, 0, vector, {}, 0.0))
+    alone = [plain.train(order).vector for order in orders]
+    together = BatchTrainer(plain, len(orders)).train_together(orders, [None, None])
+    for one, both in zip(alone, together, strict=True):
+        scale = float(np.abs(one).max())
+        close = both is not None and np.allclose(both.vector, one, 1e-3, 1e-4 * scale + 1e-7)
+        if not close:
+            return "the model, its data or the loss mix examples of a mini-batch, or draw at random"
+    return ""

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.node_data import own_config, with_any_id
-from fl_app.client.settings import FLOAT32
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
 
@@ -146,16 +145,12 @@ def build_trainer(
         make: in place of the configured class.
         device: in place of ``runtime.device``.
     """
-    precision = str(config.runtime.get("precision", FLOAT32))
-    # Trainers of others need not know the key.
-    more: dict[str, Any] = {} if precision == FLOAT32 else {"precision": precision}
     trainer: LocalTrainer = instantiate(
         config.algorithm.client,
         make=make,
         task=build_task(config) if task is None else task,
         seed=config.seed,
         device=config.runtime.device if device is None else device,
-        **more,
     )
     if asks_for_masks(config):
         masked = locate(config.secure_aggregation._target_)

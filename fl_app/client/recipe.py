@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,10 +10,8 @@ from omegaconf import DictConfig
 
 from fl_app.client.build import build_trainer, prepare_process
 from fl_app.client.gpus import prepare
-from fl_app.client.settings import GROUPED
 
 if TYPE_CHECKING:
-    from fl_app.client.batch import BatchTrainer
     from fl_app.client.compression import Trainer
     from fl_app.client.task import TrainingTask
     from fl_app.client.trainer import LocalTrainer
@@ -23,8 +21,7 @@ if TYPE_CHECKING:
 class Recipe:
     """Makes the trainer of a run in a process that inherits nothing; it can be pickled.
 
-    Called with a device, it prepares the process and returns what a worker trains with: the
-    trainer, and what trains several clients in one operation, or None.
+    Called with a device, it prepares the process and returns what a worker trains with.
 
     Attributes:
         config: of the run.
@@ -40,13 +37,8 @@ class Recipe:
     fixed: "Mapping[str, NDArray[np.uint8]] | None" = None
     batch: int = 1
 
-    def __call__(self, device: str) -> "tuple[Trainer, BatchTrainer | None]":
-        trainer = self.trainer(device)
-        if self.batch == 1:
-            return trainer.sender, None
-        from fl_app.client.batch import BatchTrainer  # which needs torch
-
-        return trainer.sender, BatchTrainer(trainer, convolution(self.config))
+    def __call__(self, device: str) -> "Trainer":
+        return together(self.trainer(device), self.batch)
 
     def trainer(self, device: str) -> "LocalTrainer":
         """The trainer on a device, in a process that is prepared for it."""
@@ -58,6 +50,10 @@ class Recipe:
         return trainer
 
 
-def convolution(config: Any) -> str:
-    """Form of the convolutions of clients that are trained in one operation."""
-    return str(config.runtime.get("convolution", GROUPED))
+def together(trainer: "LocalTrainer", batch: int) -> "Trainer":
+    """What carries out orders, up to `batch` of them in one operation."""
+    if batch == 1:
+        return trainer.sender
+    from fl_app.client.batch import BatchTrainer  # which needs torch
+
+    return BatchTrainer(trainer, batch)

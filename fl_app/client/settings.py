@@ -18,13 +18,6 @@ from fl_app.core.hyper import (
 )
 from fl_app.core.types import KINDS, Config
 
-# Forms of the convolutions of clients that are trained in one operation.
-GROUPED, UNFOLD = "grouped", "unfold"
-CONVOLUTIONS = (GROUPED, UNFOLD)
-# In which a model's products are computed while it trains (`fl_app.client.processor`).
-FLOAT32, BFLOAT16 = "float32", "bfloat16"
-PRECISIONS = (FLOAT32, BFLOAT16)
-
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TrainingSettings:

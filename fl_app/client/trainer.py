@@ -20,7 +20,7 @@ from fl_app.client.numpy_client import NOTHING, TrainerClient
 from fl_app.client.pauses import PAUSED, Paused, Progress, without_pause
 from fl_app.client.private import Private
 from fl_app.client.processor import Processor
-from fl_app.client.settings import FLOAT32, TrainingSettings
+from fl_app.client.settings import TrainingSettings
 from fl_app.client.task import TrainingTask
 from fl_app.client.tensors import to_vector
 from fl_app.core.errors import require
@@ -42,9 +42,7 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         seed: seed of the run; an order's random draws follow from (seed, client, `Order.sequence`),
             and the model's first weights from it alone.
         device: torch device; ``"auto"`` takes a GPU if there is one.
-        precision: of products in forward and backward pass, ``"float32"`` or ``"bfloat16"``
-            (`fl_app.client.processor.Processor`).
-        processor: where and how exactly the model is computed.
+        processor: where the model is computed.
         model: the model in training, with its layout.
         compression: what is done to uploads (`fl_app.client.compression`).
         overlaps: whether it trains while models travel.
@@ -65,7 +63,6 @@ class LocalTrainer(TrainingSettings, TrainerClient):
     _: KW_ONLY
     seed: int = 0
     device: str = "cpu"
-    precision: str = FLOAT32
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +75,7 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         self.client_id = 0
         self.state = {}
         self.extra = NO_EXTRA
-        self.processor = Processor(self.device, self.precision)
+        self.processor = Processor(self.device)
         self.model = build_model(self.task, self.seed, self.processor.device, self.private)
         self.task = self.processor.placed(self.task)
         self.sender = self
@@ -286,8 +283,7 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         params, trained = self.model.params, self.model.trained
         total = loss = self.loss(chosen)
         if self._penalised and anchor is not None:
-            with self.processor.mixed():
-                total = loss + self.penalty([*params], anchor)
+            total = loss + self.penalty([*params], anchor)
         grad = list(torch.autograd.grad(total, trained))
         shared = len(params)
         # Nothing is added in place: two parameters may share one gradient tensor.

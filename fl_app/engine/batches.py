@@ -29,16 +29,15 @@ class Batches(Lookahead):
     ahead. Evaluate orders are computed one by one.
 
     Args:
-        mailbox: has the workers.
-        size: largest number of orders of a batch, >= 2.
+        mailbox: has the workers; its batches have two orders or more.
     """
 
-    def __init__(self, mailbox: BatchMailbox, size: int) -> None:
+    def __init__(self, mailbox: BatchMailbox) -> None:
         super().__init__(mailbox)
         self._together = mailbox
-        self._size = size
+        self._size = mailbox.batch
         # A result of a batch stays in memory until it is due, so few batches run ahead.
-        self._most = max(READY_LIMIT, 2 * size)
+        self._most = max(READY_LIMIT, 2 * mailbox.batch)
         self.ready_limit = self._most + READY_LIMIT
         self._waiting: list[tuple[float, float, int, Order]] = []  # for a batch
         self._numbers: set[int] = set()  # of those

@@ -191,7 +191,13 @@ class RememberingMailbox(Mailbox, Protocol):
 
 @runtime_checkable
 class BatchMailbox(Mailbox, Protocol):
-    """A mailbox whose workers can train several clients in one operation."""
+    """A mailbox whose workers can compute several training orders together.
+
+    Attributes:
+        batch: at most so many.
+    """
+
+    batch: int
 
     def push_together(self, orders: Sequence[Order]) -> None:
         """Accept training orders to be computed together; `capacity` must be above 0."""

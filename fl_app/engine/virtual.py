@@ -36,7 +36,8 @@ class VirtualClock:
     order that is due later waits, and costs a reference to its model version but no copy.
 
     Args:
-        mailbox: does the work; any of its workers serves any client.
+        mailbox: does the work; any of its workers serves any client. Where it computes several
+            orders together (`BatchMailbox`), no client may pause.
         devices: the duration of every order.
         num_clients: clients are 0..num_clients-1.
         deadline: seconds after which an order expires; inf = never.
@@ -50,8 +51,6 @@ class VirtualClock:
             needed by the end of the first epoch, the earliest pause.
         evaluation_share: of a client, seconds of an evaluation over those of an order's training;
             None = evaluations take no time.
-        batch: largest number of orders that are computed together (`Batches`), >= 1; above 1, the
-            mailbox is a `BatchMailbox`, and no client may pause.
         server: what the server's own work takes; None = no time, and every reply is used when it
             arrives. Deadlines and stays concern arrivals, whenever the server gets to them.
     """
@@ -69,7 +68,6 @@ class VirtualClock:
         counts_epochs: bool = False,
         pauses: bool = False,
         evaluation_share: Callable[[int], float] | None = None,
-        batch: int = 1,
         server: Server | None = None,
     ) -> None:
         self._now = 0.0
@@ -80,10 +78,9 @@ class VirtualClock:
         self._ties = np.random.default_rng((seed, 0x71E5))
         self._parts: dict[int, Parts] = {}  # of every client's order
         self._agenda = Agenda(deadline)
-        self._lookahead = Lookahead(mailbox)
-        if batch > 1:
-            assert isinstance(mailbox, BatchMailbox)
-            self._lookahead = Batches(mailbox, batch)
+        self._lookahead, batch = Lookahead(mailbox), 1
+        if isinstance(mailbox, BatchMailbox) and mailbox.batch > 1:
+            self._lookahead, batch = Batches(mailbox), mailbox.batch
         self._computed = {"batch": batch, "batched_orders": 0, "single_orders": 0}
         self._presence: Presence | None = None
         if availability is not None:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, fields
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -33,17 +33,20 @@ class Trainer(Protocol):
     def score(self, order: Order) -> Scores: ...
 
 
-class BatchTrainer(Protocol):
-    """What a worker calls for several orders at once (`fl_app.client.batch.BatchTrainer`)."""
+@runtime_checkable
+class BatchTrainer(Trainer, Protocol):
+    """A trainer of several clients at once (`fl_app.client.batch.BatchTrainer`).
 
-    def train(
+    Attributes:
+        batch: largest number of orders that are to be trained together.
+    """
+
+    batch: int
+
+    def train_together(
         self, orders: Sequence[Order], outs: Sequence[Vector | None]
     ) -> Sequence[Upload | None]:
         """Upload of every order; None = it is to be trained alone."""
-        ...
-
-    def notice(self) -> str:
-        """What there is to tell the user since the last call; "" = nothing."""
         ...
 
 
@@ -56,14 +59,6 @@ class Failure:
 
 
 Answer: TypeAlias = Upload | Scores | Failure  # of a client
-Equipment: TypeAlias = tuple[Trainer, BatchTrainer | None]  # of a worker
-
-
-@dataclass(frozen=True)
-class Told:
-    """Sent by a worker: something that the user should know."""
-
-    text: str
 
 
 @dataclass(frozen=True)
@@ -74,17 +69,14 @@ class Unfit:
 
 
 def carry_out_all(
-    trainer: Trainer,
-    together: BatchTrainer | None,
-    orders: Sequence[Order],
-    outs: Sequence[Vector | None],
+    trainer: Trainer, orders: Sequence[Order], outs: Sequence[Vector | None]
 ) -> list[tuple[Answer, bool]]:
     """The answer to every order, and whether it was computed together with others."""
     uploads: Sequence[Upload | None] = [None] * len(orders)
-    if together is not None and len(orders) > 1:
-        # What one of them raises must not be the end of the others.
+    if len(orders) > 1 and isinstance(trainer, BatchTrainer):
+        # What one of them raises must not be the end of the others. Nor must too little memory.
         with suppress(Exception):
-            uploads = together.train(orders, outs)
+            uploads = trainer.train_together(orders, outs)
     return [
         (_carry_out(trainer, order, out), False) if upload is None else (upload, True)
         for order, out, upload in zip(orders, outs, uploads, strict=True)
@@ -119,7 +111,7 @@ def work(
     pipe: Connection,
     inherited: Sequence[Connection],
     arena: Arena,
-    equip: Callable[[], Equipment],
+    equip: Callable[[], Trainer],
     upload_extra: Sequence[str],
 ) -> None:
     """A worker's life: read orders, train, write the results into their slots, say so.
@@ -128,7 +120,7 @@ def work(
         pipe: to the engine's process.
         inherited: other ends of pipes, which a process that was forked has, too.
         arena: has the vectors.
-        equip: makes what trains.
+        equip: makes the trainer.
         upload_extra: names of the extra vectors of an upload.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -140,7 +132,7 @@ def work(
     messages: SimpleQueue[Any] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, messages), daemon=True).start()
     try:
-        trainer, together = equip()
+        trainer = equip()
     except Exception as error:
         send(pipe, Unfit(f"{type(error).__name__}: {error}"))
         return
@@ -158,9 +150,7 @@ def work(
             orders.append(Order(vector=received, extra=named, **beside))
             outs.append(out)
             further.append(dict(zip(upload_extra, results, strict=True)))
-        answers = carry_out_all(trainer, together, orders, outs)
-        if together is not None and (told := together.notice()):
-            send(pipe, Told(told))
+        answers = carry_out_all(trainer, orders, outs)
         send(
             pipe,
             [

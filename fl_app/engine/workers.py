@@ -1,6 +1,5 @@
 """Mailboxes without Flower: training in this process, or in others that run ahead."""
 
-import logging
 import math
 import multiprocessing
 import os
@@ -29,17 +28,13 @@ from fl_app.engine.worker import (
     NOTHING,
     Answer,
     BatchTrainer,
-    Equipment,
     Failure,
-    Told,
     Trainer,
     Unfit,
     carry_out_all,
     send,
     work,
 )
-
-log = logging.getLogger(__name__)
 
 # One at work, one waiting, so that a worker never waits for the engine; batches count as one.
 ORDERS_PER_WORKER = 2
@@ -49,13 +44,12 @@ class Inline:
     """Trains in this process, when the engine asks: slow, simple, and open to a debugger.
 
     Args:
-        trainer: carries out orders.
-        together: trains several clients in one operation; None = only one at a time is trained.
+        trainer: carries out orders; if it is a `BatchTrainer`, several at once.
     """
 
-    def __init__(self, trainer: Trainer, together: BatchTrainer | None = None) -> None:
+    def __init__(self, trainer: Trainer) -> None:
+        self.batch = batch_of(trainer)
         self._trainer = trainer
-        self._batch_trainer = together
         self._batches: deque[Sequence[Order]] = deque()
 
     def share(self, vector: Vector) -> Vector:
@@ -74,9 +68,7 @@ class Inline:
         if not self._batches or timeout == 0.0:
             return []
         orders = self._batches.popleft()
-        answers = carry_out_all(self._trainer, self._batch_trainer, orders, [None] * len(orders))
-        if self._batch_trainer is not None and (told := self._batch_trainer.notice()):
-            log.warning(told)
+        answers = carry_out_all(self._trainer, orders, [None] * len(orders))
         return [
             _reply(order.number, answer, together)
             for order, (answer, together) in zip(orders, answers, strict=True)
@@ -129,6 +121,7 @@ class Processes:
         upload_extra: names of the extra vectors of an upload.
         patience: seconds of real time that one order may take.
         monotonic: tells real time.
+        batch: largest number of orders that a worker computes together, >= 1.
     """
 
     def __init__(
@@ -139,13 +132,14 @@ class Processes:
         upload_extra: Sequence[str] = (),
         patience: float = 600.0,
         monotonic: Callable[[], float] = time.monotonic,
+        batch: int = 1,
     ) -> None:
+        self.batch = batch
         self._upload_extra = tuple(upload_extra)
         self._patience = patience
         self._monotonic = monotonic
         self._arena = Arena(size)
         self._selector = selectors.DefaultSelector()
-        self._told: set[str] = set()
         self._workers: list[_Worker] = []
         for place in range(num_workers):
             self._workers.append(self._begin(place))
@@ -232,7 +226,7 @@ class Processes:
 
     def _read(self, worker: _Worker) -> list[Reply]:
         try:
-            answers: list[tuple[Answer | tuple[Any, ...], bool]] | Told | Unfit
+            answers: list[tuple[Answer | tuple[Any, ...], bool]] | Unfit
             answers = worker.pipe.recv()
         except (EOFError, OSError):
             worker.process.join(1.0)
@@ -245,11 +239,6 @@ class Processes:
             return self._replace(worker, f"worker process died (exit code {code})")
         if isinstance(answers, Unfit):
             raise RunError(f"a worker process cannot train: {answers.reason}")
-        if isinstance(answers, Told):
-            if answers.text not in self._told:
-                self._told.add(answers.text)
-                log.warning(answers.text)
-            return []
         batch = worker.orders.popleft()
         worker.since = self._monotonic()
         return [
@@ -316,13 +305,12 @@ class Workers(Processes):
     """Worker processes that are forked, and inherit their trainer with its data.
 
     Args:
-        trainer: carries out orders.
+        trainer: carries out orders; if it is a `BatchTrainer`, several at once.
         num_workers: processes, >= 1; one per core is best, each on one torch thread.
         size: d, entries of a model vector.
         upload_extra: names of the extra vectors of an upload.
         patience: seconds of real time that one order may take.
         monotonic: tells real time.
-        together: trains several clients in one operation; None = only one at a time is trained.
     """
 
     def __init__(
@@ -334,20 +322,29 @@ class Workers(Processes):
         upload_extra: Sequence[str] = (),
         patience: float = 600.0,
         monotonic: Callable[[], float] = time.monotonic,
-        together: BatchTrainer | None = None,
     ) -> None:
-        self._equipment: Equipment = trainer, together
+        self._trainer = trainer
         super().__init__(
-            num_workers, size, upload_extra=upload_extra, patience=patience, monotonic=monotonic
+            num_workers,
+            size,
+            upload_extra=upload_extra,
+            patience=patience,
+            monotonic=monotonic,
+            batch=batch_of(trainer),
         )
 
     def _process(self, place: int, theirs: Connection, ours: Connection) -> BaseProcess:
         inherited = [worker.pipe for worker in self._workers] + [ours]
         return multiprocessing.get_context("fork").Process(
             target=work,
-            args=(theirs, inherited, self._arena, lambda: self._equipment, self._upload_extra),
+            args=(theirs, inherited, self._arena, lambda: self._trainer, self._upload_extra),
             daemon=True,
         )
+
+
+def batch_of(trainer: Trainer) -> int:
+    """Largest number of orders that a trainer carries out together."""
+    return trainer.batch if isinstance(trainer, BatchTrainer) else 1
 
 
 def _reply(number: int, answer: Answer, together: bool = False) -> Reply:

@@ -24,7 +24,7 @@ from fl_app.record.score import score_of_task
 from fl_app.record.tensorboard import TensorBoard
 from fl_app.runner import earlier
 from fl_app.runner.checkpoint import Checkpoints
-from fl_app.runner.factory import build_components, build_engine, choose_batch
+from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.signals import interruptible
 from fl_app.tasks.client_examples import ClientExamples
@@ -81,7 +81,6 @@ def run_cell(
         earlier.refuse_other_fixed(fixed, saved.get("fixed", ""), folder)
         earlier.refuse_lower(earlier.limits(config), saved["limits"], saved["reached"], folder)
     token = saved["token"] if saved else secrets.token_hex(8)
-    batch = saved.get("batch", 1) if saved else choose_batch(components)
     devices = components.devices
     history = History(joules=None if devices is None else devices.joules)
     # The log is read before it is locked: a process loses its lock when it closes any handle of
@@ -108,8 +107,6 @@ def run_cell(
                 "limits": earlier.limits(config),
                 "reached": engine.reached,
             }
-            if batch > 1:  # else as in runs of versions without it
-                state["batch"] = batch
             if fixed:  # their values are not in the state
                 state["fixed"] = fixed
             try:
@@ -122,9 +119,7 @@ def run_cell(
 
     with ExitStack() as stack:
         # Before a file is opened, because this may refuse the configuration.
-        engine = build_engine(
-            components, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token, batch=batch
-        )
+        engine = build_engine(components, sinks=sinks, checkpoint=checkpoint, grid=grid, run=token)
         stack.enter_context(closing(engine))
         if saved is not None:
             engine.load_state_dict(saved["engine"])

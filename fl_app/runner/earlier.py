@@ -9,7 +9,6 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.build import asks_for_masks
-from fl_app.client.settings import FLOAT32
 from fl_app.core.files import open_log
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS
@@ -45,9 +44,6 @@ def settings(config: DictConfig) -> dict[str, Any]:
     batch = runtime.batch if runtime.name == "inprocess" else 1  # others do not read the key
     if batch != 1:  # else as in runs of versions without this key
         same["runtime.batch"] = batch
-    precision = runtime.get("precision", FLOAT32)
-    if precision != FLOAT32:  # likewise
-        same["runtime.precision"] = precision
     if not runtime.get("train", True):  # likewise
         same["runtime.train"] = False
     # A cell is the same run whatever other cells there are.

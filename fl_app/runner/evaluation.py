@@ -16,7 +16,6 @@ from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.engine.background import Background
 from fl_app.engine.engine import Evaluate
 from fl_app.engine.spawned import SpawnedWorkers
-from fl_app.engine.worker import Equipment
 from fl_app.engine.workers import Workers
 from fl_app.runner.placement import Placement
 from fl_app.tasks.per_class import ClassTask, PerClass
@@ -67,7 +66,7 @@ class TesterRecipe:
     recipe: Recipe
     metrics: Sequence[str] = ()
 
-    def __call__(self, device: str) -> Equipment:
+    def __call__(self, device: str) -> Tester:
         recipe = self.recipe
         config, task = recipe.config, cast(Any, recipe.task)
         prepare_process()
@@ -81,7 +80,7 @@ class TesterRecipe:
             model.load_fixed(recipe.fixed)
         if hasattr(task, "on"):
             task = task.on(model.flat.device, training=False)
-        return Tester(model, _test(task, self.metrics)), None
+        return Tester(model, _test(task, self.metrics))
 
 
 def build_evaluation(

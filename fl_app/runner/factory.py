@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.client import TrainingTask
 from fl_app.client.build import asks_for_masks, build_task, build_trainer, instantiate
 from fl_app.client.gpus import prepare
-from fl_app.client.recipe import Recipe, convolution
+from fl_app.client.recipe import Recipe, together
 from fl_app.client.untrained import Untrained
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.events import Sink
@@ -215,7 +215,6 @@ def build_engine(
     checkpoint: Callable[[int], None] | None = None,
     grid: "Grid | None" = None,
     run: str = "",
-    batch: int | None = None,
 ) -> Engine:
     """The engine with all that it drives.
 
@@ -226,13 +225,10 @@ def build_engine(
         grid: of the ServerApp, for the runtimes that need one.
         run: letters and digits that identify the run on real nodes, also after it was resumed;
             "" = Flower's run id.
-        batch: largest number of orders that are computed together; None = `choose_batch` it.
 
     Raises:
         ValueError: a value is refused.
     """
-    if batch is None:
-        batch = choose_batch(components)
     config, trainer, strategy = components.config, components.trainer, components.strategy
     layout = trainer.model.layout
     if told := memory_cost(strategy, layout.num_trainable, config.num_clients or 0):
@@ -240,7 +236,7 @@ def build_engine(
     return Engine(
         strategy=strategy,
         schedule=components.schedule,
-        clock=_clock(components, layout, grid, run, batch),
+        clock=_clock(components, layout, grid, run),
         initial=components.initial,
         num_trainable=layout.num_trainable,
         stop=Stop(
@@ -285,29 +281,13 @@ REPLY_MODELS = 8
 REPLY_BESIDE = 4 * 2**20  # bytes of what is beside them
 
 
-def choose_batch(components: Components) -> int:
-    """The largest number of orders that a run computes together, as ``runtime.batch`` says.
-
-    It is the same for the whole run, also after it was resumed, because the last bits of results
-    depend on it.
-    """
-    runtime = components.config.runtime
-    if runtime.name != "inprocess" or runtime.get("batch", 1) == 1 or not runtime.train:
-        return 1
-    from fl_app.runner.batch_size import batch_size  # which needs torch
-
-    return batch_size(components)
-
-
 def _largest_reply(components: Components) -> int:
     """Bytes that a real node may send for one order; an honest one needs less by far."""
     vectors = 1 + len(components.strategy.upload_extra)
     return REPLY_MODELS * vectors * components.trainer.model.read().nbytes + REPLY_BESIDE
 
 
-def _clock(
-    components: Components, layout: Layout, grid: "Grid | None", run: str, batch: int
-) -> Clock:
+def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str) -> Clock:
     config, trainer, schedule = components.config, components.trainer, components.schedule
     deadline = _unlimited(config.deadline)
     runtime = config.runtime
@@ -336,17 +316,10 @@ def _clock(
             f"algorithm/schedule=random_k knows how long an order takes, and not its parts: "
             f"algorithm={config.algorithm.name} needs devices, and another schedule"
         )
-    return virtual_clock(components, _mailbox(components, layout, grid, settings, batch), batch)
+    return _virtual_clock(components, _mailbox(components, layout, grid, settings))
 
 
-def virtual_clock(components: Components, mailbox: Mailbox, batch: int) -> VirtualClock:
-    """The clock of a simulation.
-
-    Args:
-        components: of the run.
-        mailbox: does the work.
-        batch: largest number of orders that are computed together.
-    """
+def _virtual_clock(components: Components, mailbox: Mailbox) -> VirtualClock:
     config, trainer, schedule = components.config, components.trainer, components.schedule
     devices = schedule.devices or components.devices
     assert devices is not None
@@ -363,7 +336,6 @@ def virtual_clock(components: Components, mailbox: Mailbox, batch: int) -> Virtu
         pauses=trainer.pauses,
         # A schedule that decides how long orders take does not know their parts.
         evaluation_share=None if schedule.devices else trainer.evaluation_share,
-        batch=batch,
         server=server and instantiate(server),
     )
 
@@ -373,7 +345,6 @@ def _mailbox(
     layout: Layout,
     grid: "Grid | None",
     settings: dict[str, str],
-    batch: int,
 ) -> Mailbox:
     runtime, trainer = components.config.runtime, components.trainer
     if grid is not None and runtime.name == "flower":
@@ -386,6 +357,13 @@ def _mailbox(
     if not runtime.get("train", True):
         return Inline(Untrained(trainer, components.strategy.upload_extra))
     workers, gpus = components.placement.workers, components.placement.gpus
+    batch: int = runtime.batch
+    if batch > 1:
+        from fl_app.client.batch import obstacle  # which needs torch
+
+        if reason := obstacle(trainer):
+            log.warning("runtime.batch=%s: clients are trained one at a time: %s", batch, reason)
+            batch = 1
     if gpus:
         return SpawnedWorkers(
             components.recipe(batch),
@@ -394,21 +372,17 @@ def _mailbox(
             layout.size,
             upload_extra=components.strategy.upload_extra,
             patience=runtime.patience,
+            batch=batch,
         )
-    together = None
-    if batch > 1:
-        from fl_app.client.batch import BatchTrainer  # which needs torch
-
-        together = BatchTrainer(trainer, convolution(components.config))
+    carries_out = together(trainer, batch)
     if workers == 0:
-        return Inline(trainer.sender, together)
+        return Inline(carries_out)
     return Workers(
-        trainer.sender,
+        carries_out,
         workers,
         layout.size,
         upload_extra=components.strategy.upload_extra,
         patience=runtime.patience,
-        together=together,
     )
 
 

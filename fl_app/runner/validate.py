@@ -23,7 +23,7 @@ from fl_app.client.build import (
     signature_of,
 )
 from fl_app.client.gpus import gpus_of
-from fl_app.client.settings import CONVOLUTIONS, FLOAT32, PRECISIONS, TrainingSettings
+from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import (
     is_number,
     require,
@@ -328,34 +328,16 @@ def _check_runtime(runtime: DictConfig) -> None:
             "0 trains in the main process",
         )
         require_positive("runtime.patience", runtime.patience, "every worker would be replaced")
-        batch = runtime.batch
-        require(
-            batch == "auto" or (isinstance(batch, int) and batch is not True and batch >= 1),
+        require_count(
             "runtime.batch",
-            batch,
-            "auto or an integer >= 1",
+            runtime.batch,
             "it is the number of clients that are trained in one operation",
         )
         require_count(
             "runtime.workers_per_gpu", runtime.workers_per_gpu, "nobody would train on the GPUs"
         )
-        require(
-            runtime.convolution in CONVOLUTIONS,
-            "runtime.convolution",
-            runtime.convolution,
-            f"one of {', '.join(CONVOLUTIONS)}",
-            "it is how the convolutions of clients that are trained together are computed",
-        )
     if runtime.name == "ray":
         _check_cluster(runtime)
-    precision = runtime.get("precision", FLOAT32)  # the other runtimes have no such key
-    require(
-        precision in PRECISIONS,
-        "runtime.precision",
-        precision,
-        f"one of {', '.join(PRECISIONS)}",
-        "torch computes a model's products in one of them",
-    )
     if runtime.device not in ("auto", "cpu"):
         _check_device(runtime.device)
 

@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
     parser.add_argument("--repeats", type=int, default=5, help="paired measurements")
     parser.add_argument("--seconds", type=float, default=6.0, help="of each side in one of them")
-    parser.add_argument("--batch", default="auto", help="runtime.batch of B1 to B4")
+    parser.add_argument("--batch", type=int, default=16, help="runtime.batch of B1 to B4")
     parser.add_argument(
         "--versions", type=int, default=500, help="of M, which runs 3 times as many"
     )

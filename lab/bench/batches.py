@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from fl_app.cli import CONF
 from fl_app.client.build import build_task, prepare_process
 from fl_app.core.events import Arrived, Event
-from fl_app.runner.factory import build_components, build_engine, choose_batch
+from fl_app.runner.factory import build_components, build_engine
 from fl_app.tasks.task import Task
 from lab.bench.limit import Limit
 from lab.bench.processes import pss_mb
@@ -49,13 +49,13 @@ class _Arrivals:
     def close(self) -> None: ...
 
 
-def _simulate(config: DictConfig, task: Task, batch: int, count: Count) -> None:
-    """Run until this process is killed, with `batch` in place of ``runtime.batch``."""
+def _simulate(config: DictConfig, task: Task, count: Count) -> None:
+    """Run until this process is killed."""
     prepare_process()
-    build_engine(build_components(config, task), sinks=[_Arrivals(count)], batch=batch).run()
+    build_engine(build_components(config, task), sinks=[_Arrivals(count)]).run()
 
 
-def _configuration(workload: Workload, algorithm: str, batch: str) -> DictConfig:
+def _configuration(workload: Workload, algorithm: str, batch: int) -> DictConfig:
     shape = ",".join(map(str, workload.shape))
     overrides = [
         f"algorithm={algorithm}",
@@ -79,7 +79,7 @@ def _configuration(workload: Workload, algorithm: str, batch: str) -> DictConfig
 
 
 def measure(
-    workload: Workload, algorithm: str, batch: str, repeats: int, seconds: float
+    workload: Workload, algorithm: str, batch: int, repeats: int, seconds: float
 ) -> dict[str, Any]:
     """One line of the benchmark: the medians over `repeats` measurements of all three sides.
 
@@ -91,15 +91,14 @@ def measure(
         seconds: of each side in one of them.
     """
     cores = len(os.sched_getaffinity(0))
-    config = _configuration(workload, algorithm, batch)
+    config, plain = (_configuration(workload, algorithm, size) for size in (batch, 1))
     task = build_task(config)
     assert isinstance(task, Task)
     prepare_process()
-    size = choose_batch(build_components(config, task))
     sides: list[Side] = []
     try:
-        sides.append(Federation(partial(_simulate, config, task, size)))
-        sides.append(Federation(partial(_simulate, config, task, 1)))
+        sides.append(Federation(partial(_simulate, config, task)))
+        sides.append(Federation(partial(_simulate, plain, task)))
         sides.append(Limit(workload, task, cores))
         results = race(sides, workload.warm_up, repeats, seconds)
         memory = [pss_mb(side.pids)["Pss"] for side in sides]
@@ -110,7 +109,7 @@ def measure(
     gains = [a.speed / b.speed for a, b in zip(ours, alone, strict=True)]
     return {
         "work": f"{workload.work} {algorithm}",
-        "batch": size,
+        "batch": batch,
         "updates_per_second": round(median(each.speed for each in ours), 1),
         "one_at_a_time": round(median(each.speed for each in alone), 1),
         "limit_updates_per_second": round(median(each.speed for each in limit), 1),

@@ -14,8 +14,8 @@ from fl_app.runner.validate import build_schedule, build_strategy
 from fl_app.schedule import RandomK
 
 CLIENTS = 20
-# Whose clients pause, or compare what the model computes.
-ALONE = ("fedasmu", "moon")
+# Whose clients pause, compare what the model computes, or keep a part of it.
+ALONE = ("fedasmu", "fedper", "moon")
 
 every_algorithm = pytest.mark.parametrize("name", NAMES, scope="module")
 

@@ -197,7 +197,7 @@ class Run:
 
             masked._trainer = Spied()
         self.recorder = Recorder()
-        engine = build_engine(components, sinks=[self.recorder], batch=1)
+        engine = build_engine(components, sinks=[self.recorder])
         self.seen: list[tuple[list[Update], Vector]] = []
         secure_half: Any = engine._intake
         if isinstance(secure_half, SecureAggregation):
@@ -298,7 +298,7 @@ def test_the_helpers_noise_is_accounted_for() -> None:
     updates, mean = masked.seen[0]
     plain = [masked.secrets[u.client_id, sequence_of(u)] for u in updates]
     assert np.std(mean - np.mean(plain, axis=0)) == pytest.approx(3.0, rel=0.1)
-    engine = build_engine(build_components(secure("fedbuff", *noise)), sinks=[], batch=1)
+    engine = build_engine(build_components(secure("fedbuff", *noise)), sinks=[])
     engine.load_state_dict(masked.memory)
     assert engine.state_dict()["intake"] == spent
 
@@ -365,7 +365,7 @@ def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on() -> N
     liar = 3
     sender._keys = lambda client: (keys(0)[0], keys(4 if client == liar else client)[1])
     recorder = Recorder()
-    engine = build_engine(components, sinks=[recorder], batch=1)
+    engine = build_engine(components, sinks=[recorder])
     assert engine.run().stopped == "num_versions"
     rejected = [e for e in recorder.events if e["kind"] == "reject"]
     assert rejected

@@ -48,13 +48,3 @@ def test_same_files_as_with_forked_workers(
     for file in ("events.jsonl", "model.npz", "metrics.csv"):
         one, other = ((tmp_path / each / file).read_bytes() for each in ("forked", "spawned"))
         assert one == other
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_auto_measures_where_workers_train(
-    tmp_path: Path, gpus: None, caplog: pytest.LogCaptureFixture
-) -> None:
-    summary = carry_out(tmp_path, "algorithm=fedasync", "runtime.batch=auto")
-    assert summary["batch"] >= 1
-    assert f"runtime.batch=auto: {summary['batch']} (" in caplog.text

@@ -26,7 +26,8 @@ def order(number: int, *, evaluates: bool = False) -> Order:
 class Pile:
     """A mailbox that answers one push a pull, the oldest or any; the vector names the batch."""
 
-    def __init__(self, capacity: int = 4, rng: random.Random | None = None) -> None:
+    def __init__(self, batch: int, capacity: int = 4, rng: random.Random | None = None) -> None:
+        self.batch = batch
         self.given: list[list[int]] = []
         self._capacity = capacity
         self._rng = rng
@@ -70,8 +71,8 @@ class Pile:
 
 
 def test_a_batch_is_formed_of_those_that_are_due_first() -> None:
-    pile = Pile()
-    batches = Batches(pile, 3)
+    pile = Pile(3)
+    batches = Batches(pile)
     for number, time in enumerate([5.0, 1.0, 4.0, 2.0, 3.0]):
         batches.submit(time, 0.5, order(number))
     assert pile.given == []  # the clock needs none of them
@@ -87,8 +88,8 @@ def test_a_batch_is_formed_of_those_that_are_due_first() -> None:
     ("count", "lengths"), [(4, [4]), (5, [3, 2]), (8, [4, 4]), (9, [3, 3, 3]), (10, [4, 3, 3])]
 )
 def test_batches_that_are_formed_together_have_equal_length(count: int, lengths: list[int]) -> None:
-    pile = Pile()
-    batches = Batches(pile, 4)
+    pile = Pile(4)
+    batches = Batches(pile)
     for number in range(count):
         batches.submit(float(number), 0.5, order(number))
     batches.result(0)
@@ -96,8 +97,8 @@ def test_batches_that_are_formed_together_have_equal_length(count: int, lengths:
 
 
 def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready() -> None:
-    pile = Pile(capacity=100)
-    batches = Batches(pile, 4)
+    pile = Pile(4, capacity=100)
+    batches = Batches(pile)
     for number in range(2 * READY_LIMIT + 3):
         batches.submit(float(number), 0.5, order(number))
     for number in range(4):
@@ -111,14 +112,14 @@ def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready() -> 
 
 
 def test_one_alone_is_no_batch() -> None:
-    batches = Batches(Pile(), 3)
+    batches = Batches(Pile(3))
     batches.submit(1.0, 0.5, order(7))
     assert not batches.result(7).together
 
 
 def test_evaluate_orders_are_in_no_batch() -> None:
-    pile = Pile()
-    batches = Batches(pile, 3)
+    pile = Pile(3)
+    batches = Batches(pile)
     for number in range(4):
         batches.submit(1.0 + number, 0.5, order(number, evaluates=number == 1))
     batches.result(0)
@@ -127,8 +128,8 @@ def test_evaluate_orders_are_in_no_batch() -> None:
 
 
 def test_results_that_lie_ready_are_bounded() -> None:
-    pile = Pile()
-    batches = Batches(pile, 4)
+    pile = Pile(4)
+    batches = Batches(pile)
     for number in range(1000):
         batches.submit(float(number), 0.5, order(number))
     for number in range(900):
@@ -139,8 +140,8 @@ def test_results_that_lie_ready_are_bounded() -> None:
 
 
 def test_dropped_orders_leave_their_batch_as_it_is() -> None:
-    pile = Pile()
-    batches = Batches(pile, 3)
+    pile = Pile(3)
+    batches = Batches(pile)
     for number in range(6):
         batches.submit(float(number), 0.5, order(number))
     batches.result(0)
@@ -152,8 +153,8 @@ def test_dropped_orders_leave_their_batch_as_it_is() -> None:
 
 
 def test_a_dropped_order_that_waits_is_never_computed() -> None:
-    pile = Pile()
-    batches = Batches(pile, 8)
+    pile = Pile(8)
+    batches = Batches(pile)
     for number in range(3):
         batches.submit(float(number), 0.5, order(number))
     batches.cancel([1])
@@ -172,9 +173,9 @@ def engine(
     rng: random.Random | None = None,
     **more: Any,
 ) -> tuple[Engine, Pile, Recorder]:
-    pile, recorder = Pile(1 if rng is None else 4, rng), Recorder()
+    pile, recorder = Pile(batch, 1 if rng is None else 4, rng), Recorder()
     devices = Times(lambda client_id, sequence: 1.0 + (client_id * 7 + sequence * 3) % 11 / 10)
-    clock = VirtualClock(pile, devices, 50, batch=batch)
+    clock = VirtualClock(pile, devices, 50)
     made = Engine(
         strategy=MeanDelta(),
         schedule=schedule,
@@ -236,8 +237,8 @@ def test_a_resumed_run_has_the_same_batches(schedule: Schedule, batch: int, at: 
 
 
 def test_a_recalled_order_is_computed_anew_with_others() -> None:
-    pile = Pile()
-    clock = VirtualClock(pile, Times(lambda *_: 4.0), 10, epochs=4, batch=4)
+    pile = Pile(4)
+    clock = VirtualClock(pile, Times(lambda *_: 4.0), 10, epochs=4)
     given = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]
     for each in given:
         clock.dispatch(each)

@@ -1,6 +1,5 @@
 """Worker processes that inherit nothing, each with a device of its own."""
 
-import logging
 import multiprocessing
 from collections.abc import Iterator
 from contextlib import closing
@@ -8,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 from helpers import vec
-from spawned import Equips, answer, death, refusal
+from spawned import Equips
 
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply
 from fl_app.engine.parcel import Parcel
-from fl_app.engine.spawned import SpawnedWorkers, in_spawned_process
+from fl_app.engine.spawned import SpawnedWorkers
 
 
 def order(number: int, client_id: int = 0) -> Order:
@@ -56,17 +55,6 @@ def test_a_device_that_does_not_work_ends_the_run_with_its_reason() -> None:
             mailbox.pull(None)
 
 
-def test_what_workers_tell_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    with closing(SpawnedWorkers(Equips(telling=True), ["1"], 2, 2)) as mailbox:
-        for first in (0, 2, 4):
-            mailbox.push_together([order(first), order(first + 1)])
-        replies: list[Reply] = []
-        while len(replies) < 6:
-            replies += mailbox.pull(None)
-    assert caplog.messages == ["nothing is trained together"]
-
-
 def test_what_cannot_be_pickled_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match=r"cannot be pickled \(.*define classes and functions in"):
         SpawnedWorkers(lambda device: Equips()(device), ["1"], 1, 2)
@@ -77,11 +65,3 @@ def test_a_parcel_is_unpacked_as_often_as_one_likes() -> None:
     first, second = parcel.open(), parcel.open()
     assert first == second == {"data": [1, 2]}
     assert first is not second
-
-
-def test_a_function_in_a_process_of_its_own() -> None:
-    assert in_spawned_process(answer) == 42
-    with pytest.raises(RunError, match="could not: OSError: no GPU"):
-        in_spawned_process(refusal)
-    with pytest.raises(RunError, match="could not: it ended"):
-        in_spawned_process(death)

@@ -87,8 +87,3 @@ def test_a_gpu_that_is_not_there_is_refused_before_anything_is_built(
     visible(monkeypatch, 0)
     with pytest.raises(ValueError, match=r"^runtime\.device=cuda must be cpu, a device that torch"):
         validate_config(composed("runtime.device=cuda"))
-
-
-def test_bad_forms_of_convolutions_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"runtime\.convolution=fft must be one of grouped, unfo"):
-        validate_config(composed("runtime.convolution=fft"))
