@@ -151,14 +151,20 @@ def _options_with(key: str) -> str:
     found: dict[str, list[str]] = {}
     for path in sorted(CONF.glob("*/**/*.yaml")):
         group = path.parent.relative_to(CONF).as_posix()
-        node: Any = OmegaConf.to_container(OmegaConf.load(path))
-        names = _dotted(node, group.replace("/", "."))
-        for place, target in targets.named(node.get("defaults") or ()):
-            names += [f"{group.replace('/', '.')}.{place}{each}" for each in targets.keys(target)]
-        for full in dict.fromkeys(names):
+        for name in _keys_in(path):
+            full = f"{group.replace('/', '.')}.{name}"
             if f".{full}".endswith(f".{key}") and not full.startswith("experiment."):
                 found.setdefault(f"{full} is a key of {group}=", []).append(path.stem)
     return "; ".join(start + ", ".join(names) for start, names in found.items())
+
+
+def _keys_in(path: Path) -> list[str]:
+    """The dotted keys of a file of options, and of the classes that it names."""
+    node: Any = OmegaConf.to_container(OmegaConf.load(path))
+    names = _dotted(node)
+    for place, word in targets.named(node.get("defaults") or ()):
+        names += [f"{place}{key}" for key in targets.keys(word)]
+    return list(dict.fromkeys(names))
 
 
 def _cell_with(key: str, overrides: Sequence[str]) -> str | None:
@@ -182,7 +188,8 @@ def refuse_surplus(config: DictConfig) -> None:
     Raises:
         ValueError: naming the keys.
     """
-    known = {*OmegaConf.load(CONF / "config.yaml"), *(p.name for p in CONF.iterdir())}
+    known = {key.partition(".")[0] for key in _keys_in(CONF / "config.yaml")}
+    known |= {path.name for path in CONF.iterdir()}
     if surplus := {str(key) for key in config} - known:
         raise ValueError(f"unknown keys: {', '.join(sorted(surplus))}")
 

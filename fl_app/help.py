@@ -58,9 +58,8 @@ def _overview() -> str:
     for group in sorted(groups()):
         text = f"{group}= {', '.join(options(group))}"
         lines += textwrap.wrap(text, _width(), subsequent_indent="    ", break_long_words=False)
-    text = (CONF / "config.yaml").read_text()
-    keys = text[text.index("\nseed:") : text.index("\nhydra:")].strip()
-    return f"{USAGE}\nGroups\n\n{_indented(lines)}\n\nKeys\n\n{_indented(keys.splitlines())}"
+    keys = _listing(rows((CONF / "config.yaml").read_text()))
+    return f"{USAGE}\nGroups\n\n{_indented(lines)}\n\nKeys\n\n{_indented(keys)}"
 
 
 def _on(word: str) -> str:
@@ -79,11 +78,8 @@ def _on(word: str) -> str:
     if group == "experiment":  # its keys are those of every run
         return f"{word}\n\n{_indented(text.splitlines())}"
     lines = [heading(text), *(f"Builds on {each}" for each in chosen(group, text))]
-    table = {
-        f"{package(group)}.{key}={value}": told.replace("`", "")
-        for key, (value, told) in rows(text).items()
-    }
-    return f"{word}\n\n{_indented([*lines, *(['', *_table(table)] if table else [])])}"
+    lines += ["", *_listing(rows(text), f"{package(group)}.")]
+    return f"{word}\n\n{_indented(lines)}".rstrip()
 
 
 def package(group: str) -> str:
@@ -122,7 +118,7 @@ def chosen(group: str, text: str) -> Iterator[str]:
                 yield f"{group}={entry}"
             continue
         ((word, option),) = entry.items()
-        if option is not None and not word.startswith(("override ", "/target@")):
+        if option is not None and not word.startswith(("override ", "/target@", "/keys@")):
             yield f"{prefix}{word.partition('@')[0]}={option}"
 
 
@@ -142,6 +138,16 @@ def rows(text: str) -> dict[str, tuple[str, str]]:
     for key, shown, comment in _own_rows(node, text) if node else ():
         found[key] = (shown, comment or told.get(key, ""))
     return found
+
+
+def _listing(rows: Mapping[str, tuple[str, str]], prefix: str = "") -> list[str]:
+    lines = []
+    for key, (value, told) in rows.items():
+        lines.append(f"{prefix}{key}={value}" if value else f"{prefix}{key}")
+        lines += textwrap.wrap(
+            told.replace("`", ""), _width() - 4, initial_indent="    ", subsequent_indent="    "
+        )
+    return lines
 
 
 def _own_rows(

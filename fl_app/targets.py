@@ -1,5 +1,7 @@
 """The keys of a class or function: what ``/target@KEY: package.module.Class`` means in conf/.
 
+``/keys@KEY: package.module.Class`` stands for the same keys without ``_target_``.
+
 In the ``defaults`` of a file of options, such a line stands for ``_target_`` and all parameters of
 the class that have a default, so the file itself holds only what differs. To add a hyper-parameter,
 add a field to its class. The class is imported when an option is chosen that names it.
@@ -19,32 +21,35 @@ from omegaconf import OmegaConf
 
 from fl_app.client.build import locate, signature_of
 
-GROUP = "target/"
-# Arguments that a run passes: no keys, but where a file names them.
+GROUPS = ("target", "keys")
+# Arguments that a run passes to targets: no keys, but where a file names them.
 FACTS = {
     *("num_clients", "num_versions", "seed", "noise_seed", "partition"),
     *("num_bytes", "download_share", "upload_share", "num_examples", "mean_seconds"),
 }
 
 
-def keys(target: str) -> dict[str, Any]:
-    """``_target_``, and the parameters with their defaults.
+def keys(word: str) -> dict[str, Any]:
+    """The parameters with their defaults.
 
     Args:
-        target: dotted path of a class or function.
+        word: ``target/`` or ``keys/``, and the dotted path of a class or function.
 
     Raises:
         ValueError: there is none.
     """
-    parameters = signature_of(locate(target)).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.name not in FACTS}
-    return {"_target_": target} | {k: v for k, v in defaults.items() if v is not Parameter.empty}
+    group, _, target = word.partition("/")
+    found: dict[str, Any] = {"_target_": target} if group == "target" else {}
+    for name, parameter in signature_of(locate(target)).parameters.items():
+        if parameter.default is not Parameter.empty and (group == "keys" or name not in FACTS):
+            found[name] = parameter.default
+    return found
 
 
-def explained(target: str) -> dict[str, str]:
-    """What the docstrings of a target and of its bases say of each parameter."""
+def explained(word: str) -> dict[str, str]:
+    """What the docstrings of a class and of its bases, or of a function, say of each parameter."""
     found: dict[str, str] = {}
-    function = locate(target)
+    function = locate(word.partition("/")[2])
     for each in reversed(getattr(function, "__mro__", (function,))):
         text = cleandoc(each.__doc__ or "") + "\n"
         for section in re.findall(r"^(?:Args|Attributes):\n((?:    .*\n|\n)+)", text, re.MULTILINE):
@@ -56,12 +61,12 @@ def explained(target: str) -> dict[str, str]:
 
 
 def named(defaults: Iterable[Any]) -> Iterator[tuple[str, str]]:
-    """The targets of a file's ``defaults``, each behind its place: ``strategy.``, or nothing."""
+    """The `keys` that a file's ``defaults`` name, each behind its place, such as ``strategy.``."""
     for entry in defaults:
         for word, target in entry.items() if isinstance(entry, Mapping) else ():
-            if word.startswith(f"/{GROUP[:-1]}@"):
-                place = word.partition("@")[2]
-                yield "" if place == "_here_" else f"{place}.", target
+            group, _, place = word.removeprefix("/").partition("@")
+            if group in GROUPS:
+                yield "" if place in ("_here_", "_global_") else f"{place}.", f"{group}/{target}"
 
 
 class Targets(ConfigSource):
@@ -72,17 +77,17 @@ class Targets(ConfigSource):
         return "target"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        node = OmegaConf.create(keys(config_path.removeprefix(GROUP)))
+        node = OmegaConf.create(keys(config_path))
         return ConfigResult(self.provider, self.full_path(), node, header={"package": None})
 
     def available(self) -> bool:
         return True
 
     def is_group(self, config_path: str) -> bool:
-        return config_path == GROUP.rstrip("/")
+        return config_path in GROUPS
 
     def is_config(self, config_path: str) -> bool:
-        return config_path.startswith(GROUP)
+        return config_path.partition("/")[0] in GROUPS
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         return []

@@ -17,6 +17,7 @@ class Bound:
     holds: Callable[[Any], bool]
 
 
+SWITCH = Bound("true or false", lambda value: isinstance(value, bool))
 POSITIVE = Bound("a finite number above 0", lambda value: is_number(value) and value > 0)
 
 
@@ -47,12 +48,18 @@ def within(interval: str) -> Bound:
 
 def one_of(*names: str) -> Bound:
     """One of some words."""
-    return Bound(f"{', '.join(names[:-1])} or {names[-1]}", lambda value: value in names)
+    text = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    return Bound(text, lambda value: value in names)
 
 
 def or_none(bound: Bound) -> Bound:
     """`bound`, or no value at all."""
     return Bound(f"{bound.text} or null", lambda value: value is None or bound.holds(value))
+
+
+def or_auto(bound: Bound) -> Bound:
+    """`bound`, or the word auto."""
+    return Bound(f"auto or {bound.text}", lambda value: value == "auto" or bound.holds(value))
 
 
 def bounded(default: Any, bound: Bound, consequence: str) -> Any:
@@ -75,5 +82,8 @@ def check_bounds(group: str, owner: object) -> None:
     for declared in fields(owner):  # type: ignore[arg-type]  # any dataclass
         if "bound" in declared.metadata:
             value, bound = getattr(owner, declared.name), declared.metadata["bound"]
-            key, consequence = f"{group}.{declared.name}", declared.metadata["consequence"]
+            key, consequence = (
+                f"{group}.{declared.name}".lstrip("."),
+                declared.metadata["consequence"],
+            )
             require(bound.holds(value), key, value, bound.text, consequence)

@@ -4,7 +4,6 @@ A bad value is refused before torch is imported, which takes seconds.
 """
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from inspect import Parameter
@@ -27,19 +26,15 @@ from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import (
     is_number,
     require,
-    require_at_least,
     require_count,
     require_patterns,
-    require_positive,
 )
-from fl_app.core.extras import require_installed
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
-from fl_app.record.measures import PER_CLASS
-from fl_app.record.trackers import TRACKERS
 from fl_app.report import require_target
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.given import NOTHING, Given
+from fl_app.runner.settings import RUNTIMES, RunSettings
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks import options
@@ -85,92 +80,16 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     Raises:
         ValueError: naming key, value, bound and consequence.
     """
-    require(
-        isinstance(config.seed, int) and not isinstance(config.seed, bool) and config.seed >= 0,
-        "seed",
-        config.seed,
-        "an integer >= 0",
-        "every random stream starts from it",
-    )
     real = config.runtime.name == "deployment"
-    require_count("eval_every", config.eval_every, "it counts versions")
     if config.num_clients is not None or not real:
         require_count("num_clients", config.num_clients, "there would be nothing to run")
-    for key in ("num_versions", "max_updates"):
-        if config[key] is not None:
-            require_count(key, config[key], "there would be nothing to run")
-    require(
-        not (config.num_versions is config.max_updates is config.max_seconds is None),
-        "num_versions",
-        "null",
-        "an integer >= 1 without max_updates and max_seconds",
-        "the run would never end",
-    )
-    if config.max_seconds is not None:
-        require_positive("max_seconds", config.max_seconds, "the run would end before it began")
-    if config.deadline is not None:
-        require_positive("deadline", config.deadline, "every order would be late")
-    if config.target_accuracy is not None:
-        require_at_least("target_accuracy", config.target_accuracy, 0, "it is a share of 1")
-        require(
-            config.target_accuracy <= 1,
-            "target_accuracy",
-            config.target_accuracy,
-            "at most 1",
-            "it is a share of 1, not a percentage",
-        )
+    _check(RunSettings, config)
     if config.experiment.report_accuracy is not None:
         require_target(config.experiment.report_accuracy, "experiment.report_accuracy")
-    if config.checkpoint_every is not None:
-        require_count("checkpoint_every", config.checkpoint_every, "it counts versions")
-    for key in ("checkpoint_final", "overwrite"):
-        require(isinstance(config[key], bool), key, config[key], "true or false", "it is a switch")
-    require(
-        config.failures in ("raise", "tolerate"),
-        "failures",
-        config.failures,
-        "raise or tolerate",
-        "it decides whether an error in a client's code ends the run",
-    )
-    require(
-        config.resume in (None, "auto"),
-        "resume",
-        config.resume,
-        "auto or null",
-        "a run either resumes in its own folder or starts anew",
-    )
-    require(
-        not (config.overwrite and config.resume == "auto"),
-        "overwrite",
-        "true",
-        "left out with resume=auto",
-        "a run is either replaced or resumed",
-    )
-    require(
-        isinstance(config.tensorboard, bool) or config.tensorboard == "auto",
-        "tensorboard",
-        config.tensorboard,
-        "true, false or auto",
-        "it decides whether TensorBoard files are written",
-    )
-    require(
-        config.tracker is None or config.tracker in TRACKERS,
-        "tracker",
-        config.tracker,
-        f"null or one of {', '.join(TRACKERS)}",
-        "no other tracker is known",
-    )
-    if config.tracker is not None:
-        require_installed(config.tracker)
-    require(
-        OmegaConf.is_list(config.metrics) and {*config.metrics} <= {*PER_CLASS},
-        "metrics",
-        config.metrics,
-        f"a list of some of {', '.join(PER_CLASS)}, or []",
-        "no other further metric is known",
-    )
     build_client_evaluation(config)
-    _check_runtime(config.runtime)
+    _check(RUNTIMES[config.runtime.name], config.runtime)
+    if config.runtime.device not in ("auto", "cpu"):
+        _check_device(config.runtime.device)
     measures = ("target_accuracy", "client_eval_every", "metrics")
     asked = [key for key in measures if config[key]]
     require(
@@ -185,7 +104,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         _require_data(config)
     else:
         _check_common(config.task)
-    _check_client(config.algorithm.client)
+    _check(TrainingSettings, config.algorithm.client)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     # Every version takes at least one update, so there are at most as many versions as updates.
     limits = (config.num_versions, config.max_updates)
@@ -302,68 +221,10 @@ def _check_devices(config: DictConfig) -> None:
             instantiate(part, facts)
 
 
-def _check_client(client: DictConfig) -> None:
-    known = signature_of(TrainingSettings).parameters
-    values = {str(key): value for key, value in client.items() if key in known}
-    for key, value in values.items():
-        check_type(f"algorithm.client.{key}", value, known[key].annotation)
-    TrainingSettings(**values)
-
-
-def _check_runtime(runtime: DictConfig) -> None:
-    if runtime.name == "inprocess":
-        require(
-            isinstance(runtime.train, bool),
-            "runtime.train",
-            runtime.train,
-            "true or false",
-            "it is a switch",
-        )
-        workers = runtime.workers
-        require(
-            workers == "auto" or (isinstance(workers, int) and workers >= 0),
-            "runtime.workers",
-            workers,
-            "auto or an integer >= 0",
-            "0 trains in the main process",
-        )
-        require_positive("runtime.patience", runtime.patience, "every worker would be replaced")
-        require_count(
-            "runtime.batch",
-            runtime.batch,
-            "it is the number of clients that are trained in one operation",
-        )
-        require_count(
-            "runtime.workers_per_gpu", runtime.workers_per_gpu, "nobody would train on the GPUs"
-        )
-    if runtime.name == "ray":
-        _check_cluster(runtime)
-    if runtime.device not in ("auto", "cpu"):
-        _check_device(runtime.device)
-
-
-def _check_cluster(runtime: DictConfig) -> None:
-    address, workers, gpus = runtime.address, runtime.workers, runtime.gpus_per_worker
-    require(
-        address in (None, "auto") or re.fullmatch(r"[^/\s]+:\d+", str(address)) is not None,
-        "runtime.address",
-        address,
-        "HOST:PORT, auto or null",
-        "it is the address that `ray start --head` prints (a Ray Client, ray://, copies every "
-        "model through one more process)",
-    )
-    if workers != "auto":
-        require_count("runtime.workers", workers, "nobody would train; auto = as many as fit")
-    require_positive("runtime.cpus_per_worker", runtime.cpus_per_worker, "nothing would train")
-    require_at_least("runtime.gpus_per_worker", gpus, 0, "it is a number of GPUs")
-    require(
-        not gpus or runtime.device != "cpu",
-        "runtime.device",
-        runtime.device,
-        f"cuda or auto with runtime.gpus_per_worker={gpus}",
-        "the workers would reserve GPUs and not use them",
-    )
-    require_positive("runtime.patience", runtime.patience, "every worker would be replaced")
+def _check(settings: type[Any], node: DictConfig) -> None:
+    """Construct (and so check) settings from the keys that they know."""
+    known = signature_of(settings).parameters
+    settings(**{key: node[key] for key in known if key in node})
 
 
 def _check_device(device: Any) -> None:

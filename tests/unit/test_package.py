@@ -64,7 +64,7 @@ def test_flower_bundle_holds_what_a_run_of_the_app_imports(bundle):
     } <= names
     graph = grimp.build_graph("fl_app", exclude_type_checking_imports=True, cache_dir=None)
     bundled = {n[:-3].removesuffix("/__init__").replace("/", ".") for n in names if n[-3:] == ".py"}
-    named = re.findall(r"(?:\b_target_|/target@\w+): (fl_app[.\w]+)", options)
+    named = re.findall(r"(?:\b_target_|/(?:target|keys)@\w+): (fl_app[.\w]+)", options)
     new = {"fl_app.server_app", "fl_app.client_app"}
     new |= {next(p for p in parents(name) if p in graph.modules) for name in named}
     found = set()

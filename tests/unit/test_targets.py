@@ -58,15 +58,16 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_defaults_are_the_keys_of_a_users_own_class(own: Path) -> None:
-    assert keys("mine_of_test.Mine") == {
+    assert keys("target/mine_of_test.Mine") == {
         "_target_": "mine_of_test.Mine",
         "rate": 0.5,
         "names": ("a",),
     }
-    assert explained("mine_of_test.Mine") == {
+    assert explained("target/mine_of_test.Mine") == {
         "rate": "of the steps, above 0.",
         "names": "what it is called.",
     }
+    assert keys("keys/mine_of_test.Mine") == {"rate": 0.5, "names": ("a",), "seed": 0}
     strategy = compose([search_path([str(own)]), "algorithm=mine"]).algorithm.strategy
     assert strategy == {"_target_": "mine_of_test.Mine", "rate": 0.25, "names": ["a"]}
     with pytest.raises(ValueError, match=r"'algorithm.strategy.ratio'; did you mean .*rate"):
@@ -75,14 +76,14 @@ def test_defaults_are_the_keys_of_a_users_own_class(own: Path) -> None:
 
 def test_a_class_that_does_not_exist_is_told() -> None:
     with pytest.raises(ValueError, match=r"_target_=fl_app\.none\.None cannot be imported"):
-        keys("fl_app.none.None")
+        keys("target/fl_app.none.None")
 
 
 def test_every_key_of_a_class_is_explained() -> None:
     silent = [
         (path.stem, key)
         for path in CONF.rglob("*.yaml")
-        if "/target@" in path.read_text()
+        if "/target@" in path.read_text() or "/keys@" in path.read_text()
         for key, (_, told) in rows(path.read_text()).items()
         if not told and not key.endswith("_target_") and not key.startswith("client.")
     ]

@@ -219,7 +219,7 @@ def test_no_tracker_is_imported_unless_it_is_asked_for() -> None:
 
 
 def test_other_trackers_are_refused() -> None:
-    with pytest.raises(ValueError, match="tracker=neptune must be null or one of mlflow, wandb"):
+    with pytest.raises(ValueError, match="tracker=neptune must be mlflow or wandb or null"):
         validate_config(composed("tracker=neptune"))
 
 

@@ -1,0 +1,225 @@
+"""Keys of every run and of the runtimes, with defaults and bounds; torch is not needed."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fl_app.core.errors import require
+from fl_app.core.extras import require_installed
+from fl_app.core.hyper import (
+    POSITIVE,
+    SWITCH,
+    Bound,
+    at_least,
+    bounded,
+    check_bounds,
+    count,
+    one_of,
+    or_auto,
+    or_none,
+    within,
+)
+from fl_app.record.measures import PER_CLASS
+from fl_app.record.trackers import TRACKERS
+
+METRICS = Bound(
+    f"a list of some of {', '.join(PER_CLASS)}, or []",
+    lambda value: isinstance(value, Sequence) and not {*value} - {*PER_CLASS},
+)
+CLUSTER = Bound(
+    "HOST:PORT, auto or null",
+    lambda value: value in (None, "auto") or re.fullmatch(r"[^/\s]+:\d+", str(value)) is not None,
+)
+NOTHING = "there would be nothing to run"
+REPLACED = "every worker would be replaced"
+
+
+@dataclass(kw_only=True)
+class RunSettings:
+    """Keys of every run that belong to no group.
+
+    Attributes:
+        seed: from which every random draw of the run follows.
+        num_versions: published model versions after which a run ends; None where another key ends
+            it.
+        max_updates: client updates (accepted uploads) after which a run ends; None = no limit.
+        max_seconds: seconds on the run's clock after which a run ends; None = no limit.
+        target_accuracy: accuracy of an evaluation, in [0, 1], at which a run ends; None = no limit.
+        eval_every: versions between evaluations.
+        client_eval_every: versions between evaluations on clients, which measure on their own data;
+            None = there are none.
+        client_eval_fraction: share of the online clients that evaluate a version, in (0, 1].
+        metrics: further metrics of every evaluation: recall (of each class), clients (mean and
+            worst decile).
+        tensorboard: whether TensorBoard files are written; auto = on the wall clock only.
+        tracker: mlflow (local files) or wandb (offline): finished runs are tracked there, too.
+        checkpoint_every: versions between checkpoints; None = one when the run is interrupted.
+        checkpoint_final: whether there is one more at the end, so that resume=auto can extend the
+            run.
+        resume: auto = resume the run in the run's folder, if there is one (name it:
+            hydra.run.dir=...).
+        overwrite: whether the run in the run's folder is replaced.
+        failures: raise = an error in a client's code ends a run in virtual time; tolerate = its
+            order has failed, as always on real nodes.
+        deadline: seconds after which an order expires and its place is refilled; None = never.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    seed: int = bounded(0, count(0), "every random stream starts from it")
+    num_versions: int | None = bounded(100, or_none(count()), NOTHING)
+    max_updates: int | None = bounded(None, or_none(count()), NOTHING)
+    max_seconds: float | None = bounded(
+        None, or_none(POSITIVE), "the run would end before it began"
+    )
+    target_accuracy: float | None = bounded(
+        None, or_none(within("[0, 1]")), "it is a share of 1, not a percentage"
+    )
+    eval_every: int = bounded(5, count(), "it counts versions")
+    client_eval_every: int | None = None  # `ClientEvaluation` has the bounds of these two
+    client_eval_fraction: float = 1.0
+    metrics: Sequence[str] = bounded((), METRICS, "no other further metric is known")
+    tensorboard: bool | str = bounded("auto", or_auto(SWITCH), "it is a switch")
+    tracker: str | None = bounded(None, or_none(one_of(*TRACKERS)), "no other tracker is known")
+    checkpoint_every: int | None = bounded(None, or_none(count()), "it counts versions")
+    checkpoint_final: bool = bounded(True, SWITCH, "it is a switch")
+    resume: str | None = bounded(
+        None, or_none(one_of("auto")), "a run either resumes in its own folder or starts anew"
+    )
+    overwrite: bool = bounded(False, SWITCH, "it is a switch")
+    failures: str = bounded(
+        "raise",
+        one_of("raise", "tolerate"),
+        "it decides whether an error in a client's code ends the run",
+    )
+    deadline: float | None = bounded(None, or_none(POSITIVE), "every order would be late")
+
+    def __post_init__(self) -> None:
+        check_bounds("", self)
+        require(
+            not (self.num_versions is self.max_updates is self.max_seconds is None),
+            "num_versions",
+            "null",
+            "an integer >= 1 without max_updates and max_seconds",
+            "the run would never end",
+        )
+        require(
+            not (self.overwrite and self.resume == "auto"),
+            "overwrite",
+            "true",
+            "left out with resume=auto",
+            "a run is either replaced or resumed",
+        )
+        if self.tracker is not None:
+            require_installed(self.tracker)
+
+
+@dataclass(kw_only=True)
+class Runtime:
+    """What all runtimes have.
+
+    Attributes:
+        device: of torch: cpu; cuda = all visible GPUs (CUDA_VISIBLE_DEVICES); cuda:1 = the second
+            of them; auto = the GPUs, if there are any.
+    """
+
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        check_bounds("runtime", self)
+
+
+@dataclass(kw_only=True)
+class InProcess(Runtime):
+    """Training in worker processes over shared memory.
+
+    Attributes:
+        workers: processes; auto = one per core, or workers_per_gpu for each GPU; 0 = inline, in the
+            main process.
+        batch: clients at work that are trained in one operation; see docs/speed.md.
+        train: False = nothing is trained or tested: a run predicts seconds, shares and staleness
+            alone.
+        patience: real seconds one order may take before its worker is replaced.
+        workers_per_gpu: worker processes on each GPU.
+    """
+
+    workers: int | str = bounded("auto", or_auto(count(0)), "0 trains in the main process")
+    batch: int = bounded(
+        1, count(), "it is the number of clients that are trained in one operation"
+    )
+    train: bool = bounded(True, SWITCH, "it is a switch")
+    patience: float = bounded(600, POSITIVE, REPLACED)
+    workers_per_gpu: int = bounded(1, count(), "nobody would train on the GPUs")
+
+
+@dataclass(kw_only=True)
+class InFlower(Runtime):
+    """Training in Flower's simulation engine.
+
+    Attributes:
+        num_nodes: simulated SuperNodes; each does one order at a time for whichever client is next.
+        cpus_per_node: processors of each.
+    """
+
+    num_nodes: int = bounded(10, count(), "nobody would train")
+    cpus_per_node: float = bounded(1, POSITIVE, "nothing would train")
+
+
+@dataclass(kw_only=True)
+class OnRay(Runtime):
+    """Training on the machines of a Ray cluster.
+
+    Attributes:
+        address: HOST:PORT of a cluster's head; auto = the cluster of this machine; None = one is
+            started here for the run.
+        workers: on all machines together; auto = as many as there is room for, also on machines
+            that join later.
+        cpus_per_worker: processors that a worker reserves; training uses one.
+        gpus_per_worker: GPUs that a worker reserves; 0.25 lets four workers share one.
+        patience: real seconds one order may take before its worker is replaced.
+    """
+
+    address: str | None = bounded(
+        None,
+        CLUSTER,
+        "it is the address that `ray start --head` prints (a Ray Client, ray://, copies every "
+        "model through one more process)",
+    )
+    workers: int | str = bounded(
+        "auto", or_auto(count()), "nobody would train; auto = as many as fit"
+    )
+    cpus_per_worker: float = bounded(1, POSITIVE, "nothing would train")
+    gpus_per_worker: float = bounded(0, at_least(0), "it is a number of GPUs")
+    patience: float = bounded(600, POSITIVE, REPLACED)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            not self.gpus_per_worker or self.device != "cpu",
+            "runtime.device",
+            self.device,
+            f"cuda or auto with runtime.gpus_per_worker={self.gpus_per_worker}",
+            "the workers would reserve GPUs and not use them",
+        )
+
+
+@dataclass(kw_only=True)
+class Deployment(Runtime):
+    """Real nodes.
+
+    Attributes:
+        warm: whether the server asks sooner for replies that are still being uploaded; see
+            docs/edge-operations.md.
+    """
+
+    device: str = "auto"
+    warm: bool = bounded(True, SWITCH, "it is a switch")
+
+
+RUNTIMES: dict[str, type[Runtime]] = {
+    "inprocess": InProcess,
+    "flower": InFlower,
+    "ray": OnRay,
+    "deployment": Deployment,
+}
