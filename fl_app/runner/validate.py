@@ -149,7 +149,7 @@ def _check_task(task: DictConfig) -> None:
         return
     text = module == "fl_app.tasks.text"
     if settings["model"] is not None:  # null follows the data
-        options.check_model(settings["model"], text=text, quirk=settings.get("model_quirk", False))
+        options.check_model(settings["model"], text=text)
     for check in (
         options.check_options,
         options.check_synthetic,

@@ -24,7 +24,6 @@ def image_task(
     scaling: str,
     split: str | None = None,
     augment: str | None = None,
-    model_quirk: bool = False,
     sources: Sequence[str] = ("local", "hub"),
     root: str | None = None,
     seed: int = 0,
@@ -39,8 +38,6 @@ def image_task(
         scaling: ``"raw255"``, ``"unit"`` or ``"standardised"``, see `fl_app.tasks.scaling`.
         split: split of a data set that has several (EMNIST).
         augment: random change of training batches, ``"crop_flip"`` or None.
-        model_quirk: whether the model follows its authors' code where that differs from the paper,
-            see `fl_app.tasks.models`.
         sources: places to look for the data, in this order, see `fl_app.tasks.sources.load`.
         root: folder with local data; None = the environment variable FL_APP_DATA.
         seed: seed of the partition.
@@ -51,7 +48,7 @@ def image_task(
     """
     images = image_set(data, split)
     check_options(augment=augment)
-    make_model = architecture(model, images.shape, images.num_classes, quirk=model_quirk)
+    make_model = architecture(model, images.shape, images.num_classes)
     arrays, source = load(images.data, sources, root)
     targets = arrays["train_targets"]
     return Task(

@@ -15,7 +15,17 @@ DECIDING = ("natural_id", "grouped_natural_id", "size", "inner_dirichlet")
 USUAL_CLIENTS = 50  # of a run that does not say, and whose data do not either
 IMAGE_MODELS = (
     *("logistic", "mlp", "cnn", "lenet", "cnn_emnist", "cnn_celeba", "cnn_asmu", "mlp_overlap"),
-    *("mnistnet", "cnn_cifar", "alexnet", "vgg11", "vgg_r", "resnet18", "resnet20", "resnet_r"),
+    *(
+        "mnistnet",
+        "cnn_cifar",
+        "cnn_cifar_quirk",
+        "alexnet",
+        "vgg11",
+        "vgg_r",
+        "resnet18",
+        "resnet20",
+        "resnet_r",
+    ),
     "cnn_bn",
 )
 TEXT_MODELS = ("textcnn", "transformer")
@@ -39,44 +49,32 @@ TORCHVISION_MODELS = (
     *("vgg19", "vgg19_bn", "vit_b_16", "vit_b_32", "vit_h_14", "vit_l_16", "vit_l_32"),
     *("wide_resnet101_2", "wide_resnet50_2"),
 )
-OWN = re.compile(r"[\w.]+:[\w.]+")  # package.module:callable
-QUIRKS = ("cnn_cifar",)  # models with a second form, that of their authors' code
+FORM = "package.module:callable"
+OWN = re.compile(r"[\w.]+:[\w.]+")  # of `FORM`
 SCALINGS = ("raw255", "unit", "standardised")
 AUGMENTATIONS = (None, "crop_flip")
 TRAIN_SPLITS = ("train", "validation")  # of WikiText-2
 SOURCES = ("local", "hub", "synthetic")
 
 
-def check_model(model: str, *, text: bool, quirk: bool = False) -> None:
+def check_model(model: str, *, text: bool) -> None:
     """Refuse a model that does not exist or does not accept a task's inputs.
 
     Args:
         model: its name.
         text: whether inputs are sequences of tokens instead of images.
-        quirk: whether its second form is asked for.
 
     Raises:
-        ValueError: no model has this name, it accepts other inputs, or it has no second form.
+        ValueError: no model has this name, or it accepts other inputs.
     """
-    own = OWN.fullmatch(model) is not None
-    require(
-        own or model in MODELS or model in TORCHVISION_MODELS,
-        "task.model",
-        model,
-        f"one of {', '.join(MODELS)}, a classification model of torchvision, or "
-        "package.module:callable",
-        "unknown model",
-    )
+    if OWN.fullmatch(model):
+        return
+    known = model in MODELS or model in TORCHVISION_MODELS
+    bound = f"one of {', '.join(MODELS)}, a classification model of torchvision, or {FORM}"
+    require(known, "task.model", model, bound, "unknown model")
     kind = "sequences" if model in TEXT_MODELS else "images"
-    fits = own or (kind == "sequences") == text
+    fits = (kind == "sequences") == text
     require(fits, "task.model", model, "one that fits the task's inputs", f"it takes {kind}")
-    require(
-        model in QUIRKS or not quirk,
-        "task.model_quirk",
-        quirk,
-        f"false with task.model={model}",
-        f"only {', '.join(QUIRKS)} has one",
-    )
 
 
 def check_options(
@@ -97,13 +95,9 @@ def check_options(
     ):
         require(value in known, key, value, f"one of {', '.join(known)}", "unknown")
     require(augment in AUGMENTATIONS, "task.augment", augment, "null or crop_flip", "unknown")
-    require(
-        len(sources) > 0 and not isinstance(sources, str) and set(sources) <= set(SOURCES),
-        "task.sources",
-        sources,
-        f"a list of {', '.join(SOURCES)}",
-        "the data would come from nowhere",
-    )
+    fits = len(sources) > 0 and not isinstance(sources, str) and set(sources) <= set(SOURCES)
+    bound = f"a list of {', '.join(SOURCES)}"
+    require(fits, "task.sources", sources, bound, "the data would come from nowhere")
 
 
 def check_synthetic(
@@ -114,13 +108,9 @@ def check_synthetic(
     Raises:
         ValueError: a value is out of its bounds (`fl_app.tasks.synthetic.synthetic`).
     """
-    require(
-        len(shape) == 3 and min(shape) >= 1,
-        "task.shape",
-        shape,
-        "three numbers >= 1: channels, height, width",
-        "there would be no image",
-    )
+    bound = "three numbers >= 1: channels, height, width"
+    fits = len(shape) == 3 and min(shape) >= 1
+    require(fits, "task.shape", shape, bound, "there would be no image")
     require_at_least("task.num_classes", num_classes, 2, "there would be nothing to tell apart")
     require_at_least("task.num_examples", num_examples, num_classes, "a class would be missing")
     require_at_least("task.num_test", num_test, num_classes, "a class would not be tested")
@@ -140,45 +130,21 @@ def check_own_data(
     Raises:
         ValueError: a value is out of its bounds, or there are neither data nor a schema.
     """
-    require(
-        path is not None or schema is not None,
-        "task.path",
-        "null",
-        "the place of the data; null needs task.schema",
-        "nothing would say what the model's inputs and outputs are",
-    )
+    bound = "the place of the data; null needs task.schema"
+    told = "nothing would say what the model's inputs and outputs are"
+    require(path is not None or schema is not None, "task.path", "null", bound, told)
     known = read_schema(schema)
-    require(
-        kind in ("auto", *KINDS),
-        "task.kind",
-        kind,
-        f"one of auto, {', '.join(KINDS)}",
-        "unknown",
-    )
-    require(
-        known is None or kind in ("auto", known.kind),
-        "task.kind",
-        kind,
-        f"auto or {known.kind if known else ''}, as task.schema says",
-        "the model of the schema has other outputs",
-    )
-    require(
-        missing in (None, *(MISSING if known is None else (known.missing,))),
-        "task.missing",
-        missing,
-        f"one of {', '.join(MISSING)}"
-        if known is None
-        else f"null or {known.missing}, as task.schema says",
-        "nodes and server would treat missing values differently",
-    )
+    kinds: Sequence[str | None] = ("auto", *KINDS)
+    rules: Sequence[str | None] = (None, *MISSING)
+    if known is not None:
+        kinds, rules = ("auto", known.kind), (None, known.missing)
+    for key, value, values in (("task.kind", kind, kinds), ("task.missing", missing, rules)):
+        bound = ", ".join(each or "null" for each in values) + (
+            "" if known is None else " as in task.schema"
+        )
+        require(value in values, key, value, bound, "nodes and server would differ")
     require_at_least("task.test_share", test_share, 0, "it is a share of the examples")
-    require(
-        test_share < 1,
-        "task.test_share",
-        test_share,
-        "below 1",
-        "no example would be left for training",
-    )
+    require(test_share < 1, "task.test_share", test_share, "below 1", "none would be trained on")
 
 
 def check_images(*, size: int | Sequence[int], channels: int) -> None:
@@ -188,13 +154,9 @@ def check_images(*, size: int | Sequence[int], channels: int) -> None:
         ValueError: a value is out of its bounds.
     """
     sides = [size] if isinstance(size, int) else list(size)
-    require(
-        len(sides) in (1, 2) and all(isinstance(side, int) and side >= 1 for side in sides),
-        "task.size",
-        size,
-        "a number of pixels >= 1, or [height, width]",
-        "there would be no image",
-    )
+    fits = len(sides) in (1, 2) and all(isinstance(side, int) and side >= 1 for side in sides)
+    bound = "a number of pixels >= 1, or [height, width]"
+    require(fits, "task.size", size, bound, "there would be no image")
     require(channels in (1, 3), "task.channels", channels, "1 (grey) or 3 (colours)", "unknown")
 
 

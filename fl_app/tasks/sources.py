@@ -1,4 +1,4 @@
-"""Sources of a task's data: files below a local root, the Hugging Face hub, or a stand-in.
+"""Sources of a public data set: files below a local root, the Hugging Face hub, or a stand-in.
 
 They are tried in the order of ``task.sources``. The data are unpacked once into plain arrays in a
 cache folder. Every process maps these arrays into memory, so that processes and runs share them.
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fl_app.core.errors import require
-from fl_app.tasks.cache import Arrays, cached
+from fl_app.tasks.cache import Arrays, cached, file_facts
 from fl_app.tasks.options import check_options
 
 STAND_IN = "stand-in"  # `Task.source` of made-up data instead of the real ones
@@ -21,44 +21,37 @@ STAND_IN = "stand-in"  # `Task.source` of made-up data instead of the real ones
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Hub:
-    """A data set of the Hugging Face hub, and how its rows become arrays.
-
-    Attributes:
-        repository: such as ``"ylecun/mnist"``, or a folder of that form.
-        convert: computes the arrays from the splits by name.
-        subset: name of its configuration, if it has several.
-    """
-
-    repository: str
-    convert: Callable[[Any], Arrays]
-    subset: str | None = None
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DataSet:
     """A public data set and its sources.
 
     Attributes:
         name: for messages and the cache.
         folder: below the root; the source ``local`` needs it.
-        read: reads the arrays from a root that has the folder.
-        hub: None if the hub is not known to have the data set in a readable form.
+        hub: its repository on the hub; "" = the hub has none in a readable form.
+        subset: name of the repository's configuration, if it has several.
+        convert: computes the arrays from the splits by name, as `datasets` has them.
+        read: reads the arrays from a root that has the folder; None = `datasets` loads the folder.
+        fetch: a command that downloads the files, ``DIR`` stands for the root; "" = `datasets`
+            saves the hub's data there.
         stand_in: makes up arrays of the same shapes.
-        command: a command that downloads the files; ``DIR`` stands for the root.
-        optional: a further folder below the root that `read` uses if it exists.
-        hint: further advice for users without the data, a sentence with a space after it.
     """
 
     name: str
     folder: str
-    read: Callable[[Path], Arrays]
-    hub: Hub | None
+    hub: str
+    subset: str | None = None
+    convert: Callable[[Any], Arrays]
+    read: Callable[[Path], Arrays] | None = None
+    fetch: str = ""
     stand_in: Callable[[], Arrays]
-    command: str
-    optional: str | None = None
-    hint: str = ""
+
+    @property
+    def command(self) -> str:
+        """A command that downloads the files."""
+        words = f"'{self.hub}'" + (f", '{self.subset}'" if self.subset else "")
+        saved = f"load({words}).save_to_disk('DIR/{self.folder}')"
+        return self.fetch or f'python -c "from datasets import load_dataset as load; {saved}"'
 
 
 @contextmanager
@@ -113,7 +106,7 @@ def load(data: DataSet, sources: Sequence[str], root: str | None) -> tuple[Array
     raise ValueError(
         f"no data for {data.name}. Looked in\n" + "\n".join(tries) + "\nWith network, "
         f"this puts it into a folder DIR:\n  {data.command}\nthen export FL_APP_DATA=DIR. "
-        f"{data.hint}task.sources=[synthetic] runs on a made-up stand-in instead"
+        "task.sources=[synthetic] runs on a made-up stand-in instead"
     )
 
 
@@ -129,23 +122,21 @@ def _local(data: DataSet, root: str | None) -> Arrays:
         raise LookupError("neither task.root nor the environment variable FL_APP_DATA is set")
     base = Path(where).expanduser()
     require(base.is_dir(), key, base, "a folder", "there is nothing to read")
-    if not (base / data.folder).is_dir():
+    folder = base / data.folder
+    if not folder.is_dir():
         raise LookupError(f"{base} has no folder {data.folder}")
-    folders = [base / name for name in (data.folder, data.optional) if name]
-    files = [file for folder in folders if folder.is_dir() for file in sorted(folder.iterdir())]
-    state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
 
     def read() -> Arrays:
         try:
-            return data.read(base)
+            return data.read(base) if data.read else _loaded(data, str(folder))
         except Exception as error:  # libraries raise errors of any type
             raise ValueError(
                 f"{data.name} in {key}={base} cannot be read: {said(error)}: a file is missing, "
-                f"damaged or not what its name says; fetch it again with\n  {data.command}\n"
-                f"{data.hint}".rstrip()
+                f"damaged or not what its name says; fetch it again with\n  {data.command}"
             ) from error
 
-    return cached(f"{data.name}-local", (str(base.resolve()), state), read)
+    # Files of the folder alone: CelebA's has 200,000 images below it.
+    return cached(f"{data.name}-local", file_facts(folder.iterdir()), read)
 
 
 def _hub(data: DataSet) -> Arrays:
@@ -154,18 +145,26 @@ def _hub(data: DataSet) -> Arrays:
     Raises:
         LookupError: there is none, or it cannot be reached.
     """
-    if data.hub is None:
+    if not data.hub:
         raise LookupError("the hub is not known to have this set in a form that can be read")
-    hub = data.hub
 
     def read() -> Arrays:
-        from fl_app.tasks.huggingface import loaded
-
         try:
-            with loaded(hub.repository, hub.subset, "hub") as splits:
-                return hub.convert(splits)
+            return _loaded(data, data.hub)
         except ValueError as error:
-            cause = error.__cause__ or error
-            raise LookupError(f"{hub.repository}: {said(cause)}") from error
+            raise LookupError(f"{data.hub}: {said(error.__cause__ or error)}") from error
 
-    return cached(f"{data.name}-hub", (hub.repository, hub.subset), read)
+    return cached(f"{data.name}-hub", (data.hub, data.subset), read)
+
+
+def _loaded(data: DataSet, path: str) -> Arrays:
+    """The arrays of a folder or repository that `datasets` reads.
+
+    Raises:
+        ValueError: it cannot.
+    """
+    from fl_app.tasks.huggingface import loaded
+
+    subset = data.subset if path == data.hub else None
+    with loaded(path, subset, data.name) as splits:
+        return data.convert(splits)

@@ -2,10 +2,9 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_options
 from fl_app.tasks.partition import Partitioner, make_partition
-from fl_app.tasks.sources import DataSet, Hub, load, reading
+from fl_app.tasks.sources import DataSet, load
 from fl_app.tasks.task import Task
 
 PADDING, UNKNOWN = 0, 1
@@ -25,7 +24,6 @@ IMDB_VOCABULARY, IMDB_LENGTH = 30_000, 400
 WIKITEXT_VOCABULARY = 33_278  # of the training text
 WIKITEXT_LENGTH = 35  # tokens per example; "bptt" in PyTorch's example
 END = "<eos>"
-TRAIN_FILES = {"train": "train", "validation": "valid"}  # of WikiText-2, by split
 
 
 def imdb(
@@ -135,41 +133,23 @@ def _words(review: str) -> list[str]:
     return re.findall(r"[a-z0-9']+", review.lower().replace("<br />", " "))
 
 
-def _reviews(train: tuple[Any, Any], test: tuple[Any, Any]) -> Arrays:
-    """Arrays from (texts, labels) of both sets."""
-    counts = Counter(chain.from_iterable(_words(text) for text in train[0]))
+def _imdb(splits: Any) -> Arrays:
+    """Arrays from the texts and labels of both sets."""
+    counts = Counter(chain.from_iterable(_words(text) for text in splits["train"]["text"]))
     # Ties are sorted by name, so that the order of the reviews does not matter.
     frequent = sorted(counts, key=lambda word: (-counts[word], word))[: IMDB_VOCABULARY - 2]
     number = {word: place for place, word in enumerate(frequent, UNKNOWN + 1)}
     arrays: Arrays = {}
-    for part, (texts, labels) in (("train", train), ("test", test)):
+    for part in ("train", "test"):
+        texts = splits[part]["text"]
         # 32-bit integers are enough for an embedding and halve the memory.
         inputs = np.full((len(texts), IMDB_LENGTH), PADDING, np.int32)
         for row, text in zip(inputs, texts, strict=True):
             tokens = [number.get(word, UNKNOWN) for word in _words(text)[:IMDB_LENGTH]]
             row[: len(tokens)] = tokens
-        targets = np.asarray(labels, np.int64)
-        if len(targets) != len(inputs) or set(targets.tolist()) != {0, 1}:
-            raise ValueError(f"{len(inputs)} {part} reviews, {len(targets)} labels of 0 and 1")
+        targets = np.asarray(splits[part]["label"], np.int64)
         arrays |= {f"{part}_inputs": inputs, f"{part}_targets": targets}
     return arrays
-
-
-def _read_imdb(root: Path) -> Arrays:
-    import pandas as pd
-
-    def pair(split: str) -> tuple[Any, Any]:
-        path = root / "imdb" / f"{split}.jsonl"
-        with reading(path, 'a line {"text": ..., "label": 0 or 1} for each review'):
-            rows = pd.read_json(path, lines=True)
-            return rows["text"].astype(str), rows["label"]
-
-    return _reviews(pair("train"), pair("test"))
-
-
-def _imdb_from_hub(splits: Any) -> Arrays:
-    train, test = ((splits[s]["text"], splits[s]["label"]) for s in ("train", "test"))
-    return _reviews(train, test)
 
 
 def _imdb_stand_in() -> Arrays:
@@ -186,26 +166,18 @@ def _imdb_stand_in() -> Arrays:
 
 
 IMDB = DataSet(
-    name="imdb",
-    folder="imdb",
-    read=_read_imdb,
-    hub=Hub("stanfordnlp/imdb", _imdb_from_hub),
-    stand_in=_imdb_stand_in,
-    command=(
-        'python -c "from datasets import load_dataset as load; '
-        "[load('stanfordnlp/imdb', split=s).to_json(f'DIR/imdb/{s}.jsonl') "
-        "for s in ('train', 'test')]\""
-    ),
+    name="imdb", folder="imdb", hub="stanfordnlp/imdb", convert=_imdb, stand_in=_imdb_stand_in
 )
 
 
 # -- WikiText-2 ------------------------------------------------------------------------------------
 
 
-def _streams(train: Iterable[str], test: Iterable[str]) -> Arrays:
+def _streams(train_split: str, splits: Any) -> Arrays:
     """Arrays from the lines of both texts."""
     words = [
-        list(chain.from_iterable((*line.split(), END) for line in lines)) for lines in (train, test)
+        list(chain.from_iterable((*line.split(), END) for line in splits[split]["text"]))
+        for split in (train_split, "test")
     ]
     number = {word: place for place, word in enumerate(dict.fromkeys(("<unk>", *words[0])))}
     streams = [np.array([number.get(word, 0) for word in text], np.int64) for text in words]
@@ -216,19 +188,6 @@ def _streams(train: Iterable[str], test: Iterable[str]) -> Arrays:
         "test_stream": streams[1],
         "vocabulary": np.array([len(number)]),
     }
-
-
-def _read_wikitext2(train_file: str, root: Path) -> Arrays:
-    def lines(name: str) -> list[str]:
-        path = root / "wikitext-2" / f"{name}.txt"
-        with reading(path, "a text in UTF-8"):
-            return path.read_text(encoding="utf-8").splitlines()
-
-    return _streams(lines(train_file), lines("test"))
-
-
-def _wikitext2_from_hub(train_split: str, splits: Any) -> Arrays:
-    return _streams(splits[train_split]["text"], splits["test"]["text"])
 
 
 def _wikitext2_stand_in() -> Arrays:
@@ -246,23 +205,11 @@ def _wikitext2_stand_in() -> Arrays:
 
 
 def _wikitext2(train_split: str) -> DataSet:
-    file = TRAIN_FILES[train_split]
     return DataSet(
         name=f"wikitext2-{train_split}",
         folder="wikitext-2",
-        read=partial(_read_wikitext2, file),
-        hub=Hub("Salesforce/wikitext", partial(_wikitext2_from_hub, train_split), "wikitext-2-v1"),
+        hub="Salesforce/wikitext",
+        subset="wikitext-2-v1",
+        convert=partial(_streams, train_split),
         stand_in=_wikitext2_stand_in,
-        command=(
-            'mkdir -p DIR/wikitext-2 && python -c "from datasets import load_dataset as load; '
-            "[open(f'DIR/wikitext-2/{name}.txt', 'w').writelines(load('Salesforce/wikitext', "
-            "'wikitext-2-v1', split=split)['text']) for split, name in "
-            "(('train', 'train'), ('validation', 'valid'), ('test', 'test'))]\""
-        ),
-        hint=(
-            "If you have only valid.txt and test.txt, task.train_split=validation trains on "
-            "valid.txt. "
-            if train_split == "train"
-            else ""
-        ),
     )

@@ -33,7 +33,6 @@ REFUSED = [
     "task.scaling=foo",
     "task=imdb task.sources=[foo]",
     "task=cifar10 task.augment=foo",
-    "task=cifar10 task.model_quirk=true",
     "task=emnist task.split=foo",
     "task=wikitext2 task.train_split=foo",
     "task=synthetic task.noise=-1",

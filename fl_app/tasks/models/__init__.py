@@ -27,6 +27,7 @@ MODELS: dict[str, Model] = {
     "mlp_overlap": plain.mlp_overlap,
     "mnistnet": plain.mnistnet,
     "cnn_cifar": plain.cnn_cifar,
+    "cnn_cifar_quirk": plain.cnn_cifar_quirk,
     "cnn_bn": cnn_bn,
     "alexnet": alexnet,
     "vgg11": vgg11,
@@ -37,8 +38,6 @@ MODELS: dict[str, Model] = {
     "textcnn": textcnn,
     "transformer": transformer,
 }
-# Second forms: those of the authors' code where it differs from the paper.
-QUIRKS: dict[str, Model] = {"cnn_cifar": plain.cnn_cifar_quirk}
 
 
 def architecture(
@@ -46,7 +45,6 @@ def architecture(
     shape: Shape,
     num_outputs: int,
     *,
-    quirk: bool = False,
     tokens: bool | None = None,
 ) -> Callable[[], nn.Module]:
     """A callable that makes new models, with weights from torch's global random state.
@@ -58,20 +56,19 @@ def architecture(
             of a sequence of tokens, (d,) of a row of a table.
         num_outputs: of the model for one input, such as logits; for a language model, the
             vocabulary size.
-        quirk: whether to use the form in `QUIRKS`.
         tokens: whether inputs are sequences of tokens; None = if the shape has two dimensions.
 
     Raises:
-        ValueError: no model has this name, it does not accept such inputs, it has no second form,
-            or it cannot be imported. The callable raises it if the model does not accept inputs of
+        ValueError: no model has this name, it does not accept such inputs, or it cannot be
+            imported. The callable raises it if the model does not accept inputs of
             this size.
     """
     tokens = len(shape) == 2 if tokens is None else tokens
-    check_model(name, text=tokens, quirk=quirk)
+    check_model(name, text=tokens)
     if name in MODELS:
         if not tokens:
             require_images(name, shape)
-        return partial((QUIRKS if quirk else MODELS)[name], shape, num_outputs)
+        return partial(MODELS[name], shape, num_outputs)
     if ":" in name:
         return maker_of(imported("task.model", name), shape, num_outputs)
     return partial(torchvision_model, name, num_outputs)

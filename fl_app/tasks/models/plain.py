@@ -1,5 +1,7 @@
 """Plain networks: linear models, perceptrons, and the papers' small convolutional networks."""
 
+from collections.abc import Sequence
+from itertools import pairwise
 from math import prod
 
 from torch import nn
@@ -8,31 +10,36 @@ from fl_app.tasks.models.pooling import MaxPool2d
 from fl_app.tasks.models.shape import Shape, require_shape
 
 
+def dense(sizes: Sequence[int]) -> list[nn.Module]:
+    """Linear layers of these sizes behind each other, with ReLU between them."""
+    layers: list[nn.Module] = []
+    for inner, outer in pairwise(sizes):
+        layers += [nn.Linear(inner, outer), nn.ReLU()]
+    return [nn.Flatten(), *layers[:-1]]
+
+
+def pooled(channels: int, wide: int, kernel: int, padding: int = 0) -> list[nn.Module]:
+    """A convolution with ReLU, and 2x2 max pooling."""
+    return [nn.Conv2d(channels, wide, kernel, padding=padding), nn.ReLU(), MaxPool2d(2)]
+
+
 def logistic(shape: Shape, num_classes: int) -> nn.Sequential:
     """Multinomial logistic regression; 650 parameters on 8x8 digits."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), num_classes))
+    return nn.Sequential(*dense([prod(shape), num_classes]))
 
 
 def mlp(shape: Shape, num_classes: int) -> nn.Sequential:
     """One hidden layer of 32 ReLU units; 2,410 parameters on 8x8 digits."""
-    return nn.Sequential(
-        nn.Flatten(), nn.Linear(prod(shape), 32), nn.ReLU(), nn.Linear(32, num_classes)
-    )
+    return nn.Sequential(*dense([prod(shape), 32, num_classes]))
 
 
 def cnn(shape: Shape, num_classes: int) -> nn.Sequential:
     """Two 3x3 convolutions with pooling, for small images; 1,898 parameters on 8x8 digits."""
     channels, height, width = shape
     require_shape("cnn", shape, height >= 4 and width >= 4, "at least 4x4")
+    size = 16 * (height // 4) * (width // 4)
     return nn.Sequential(
-        nn.Conv2d(channels, 8, 3, padding=1),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Conv2d(8, 16, 3, padding=1),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16 * (height // 4) * (width // 4), num_classes),
+        *pooled(channels, 8, 3, 1), *pooled(8, 16, 3, 1), *dense([size, num_classes])
     )
 
 
@@ -44,51 +51,20 @@ def lenet(shape: Shape, num_classes: int) -> nn.Sequential:
     """
     channels, height, width = shape
     require_shape("lenet", shape, (height, width) in ((28, 28), (32, 32)), "28x28 or 32x32")
-    return nn.Sequential(
-        nn.Conv2d(channels, 6, 5, padding=2 if height == 28 else 0),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(400, 120),
-        nn.ReLU(),
-        nn.Linear(120, 84),
-        nn.ReLU(),
-        nn.Linear(84, num_classes),
-    )
+    first = pooled(channels, 6, 5, 2 if height == 28 else 0)
+    return nn.Sequential(*first, *pooled(6, 16, 5), *dense([400, 120, 84, num_classes]))
 
 
 def cnn_emnist(shape: Shape, num_classes: int) -> nn.Sequential:
     """WKAFL's and EAFL's network for MNIST and EMNIST; 582,026 parameters, 10 classes."""
     require_shape("cnn_emnist", shape, shape == (1, 28, 28), "1x28x28")
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 5),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Conv2d(32, 64, 5),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(1024, 512),
-        nn.ReLU(),
-        nn.Linear(512, num_classes),
-    )
+    return nn.Sequential(*pooled(1, 32, 5), *pooled(32, 64, 5), *dense([1024, 512, num_classes]))
 
 
 def cnn_celeba(shape: Shape, num_classes: int) -> nn.Sequential:
     """WKAFL's network for CelebA; 1,600,792 parameters, 2 classes."""
     require_shape("cnn_celeba", shape, shape == (3, 84, 84), "3x84x84")
-    return nn.Sequential(
-        nn.Conv2d(3, 10, 4),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(16_000, 100),
-        nn.ReLU(),
-        nn.Linear(100, num_classes),
-    )
+    return nn.Sequential(*pooled(3, 10, 4), *dense([16_000, 100, num_classes]))
 
 
 def cnn_asmu(shape: Shape, num_classes: int) -> nn.Sequential:
@@ -98,26 +74,13 @@ def cnn_asmu(shape: Shape, num_classes: int) -> nn.Sequential:
     """
     channels, height, width = shape
     require_shape("cnn_asmu", shape, height >= 3 and width >= 3, "at least 3x3")
-    return nn.Sequential(
-        nn.Conv2d(channels, 64, 2),
-        nn.ReLU(),
-        nn.Conv2d(64, 32, 2),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(32 * (height - 2) * (width - 2), num_classes),
-    )
+    layers = [nn.Conv2d(channels, 64, 2), nn.ReLU(), nn.Conv2d(64, 32, 2), nn.ReLU()]
+    return nn.Sequential(*layers, *dense([32 * (height - 2) * (width - 2), num_classes]))
 
 
 def mlp_overlap(shape: Shape, num_classes: int) -> nn.Sequential:
     """Overlap-FedAvg's perceptron, two hidden layers of 200; 199,210 parameters on 1x28x28."""
-    return nn.Sequential(
-        nn.Flatten(),
-        nn.Linear(prod(shape), 200),
-        nn.ReLU(),
-        nn.Linear(200, 200),
-        nn.ReLU(),
-        nn.Linear(200, num_classes),
-    )
+    return nn.Sequential(*dense([prod(shape), 200, 200, num_classes]))
 
 
 def mnistnet(shape: Shape, num_classes: int) -> nn.Sequential:
@@ -126,33 +89,14 @@ def mnistnet(shape: Shape, num_classes: int) -> nn.Sequential:
     NOTE: its code ends in a log-softmax. It is left out, as cross-entropy after it is the same.
     """
     require_shape("mnistnet", shape, shape == (1, 28, 28), "1x28x28")
-    return nn.Sequential(
-        nn.Conv2d(1, 32, 3),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
-        MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(9216, 128),
-        nn.ReLU(),
-        nn.Linear(128, num_classes),
-    )
+    layers = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), MaxPool2d(2)]
+    return nn.Sequential(*layers, *dense([9216, 128, num_classes]))
 
 
 def cnn_cifar(shape: Shape, num_classes: int) -> nn.Sequential:
     """Overlap-FedAvg's CNNCifar; 878,538 parameters, 10 classes."""
     require_shape("cnn_cifar", shape, shape == (3, 32, 32), "3x32x32")
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 5),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Conv2d(32, 64, 5),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(1600, 512),
-        nn.ReLU(),
-        nn.Linear(512, num_classes),
-    )
+    return nn.Sequential(*pooled(3, 32, 5), *pooled(32, 64, 5), *dense([1600, 512, num_classes]))
 
 
 def cnn_cifar_quirk(shape: Shape, num_classes: int) -> nn.Sequential:

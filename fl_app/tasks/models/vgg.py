@@ -4,6 +4,7 @@ import math
 
 from torch import nn
 
+from fl_app.tasks.models.plain import dense
 from fl_app.tasks.models.pooling import MaxPool2d
 from fl_app.tasks.models.shape import Shape, require_shape
 
@@ -15,23 +16,11 @@ def alexnet(shape: Shape, num_classes: int) -> nn.Module:
     """
     channels, height, width = shape
     require_shape("alexnet", shape, height >= 32 and width >= 32, "at least 32x32")
-    return nn.Sequential(
-        nn.Conv2d(channels, 64, 11, 4, 5),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Conv2d(64, 192, 5, 1, 2),
-        nn.ReLU(),
-        MaxPool2d(2),
-        nn.Conv2d(192, 384, 3, 1, 1),
-        nn.ReLU(),
-        nn.Conv2d(384, 256, 3, 1, 1),
-        nn.ReLU(),
-        nn.Conv2d(256, 256, 3, 1, 1),
-        nn.ReLU(),
-        nn.AdaptiveMaxPool2d(1),
-        nn.Flatten(),
-        nn.Linear(256, num_classes),
-    )
+    layers: list[nn.Module] = [nn.Conv2d(channels, 64, 11, 4, 5), nn.ReLU(), MaxPool2d(2)]
+    layers += [nn.Conv2d(64, 192, 5, 1, 2), nn.ReLU(), MaxPool2d(2)]
+    for inner, outer in ((192, 384), (384, 256), (256, 256)):
+        layers += [nn.Conv2d(inner, outer, 3, 1, 1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveMaxPool2d(1), *dense([256, num_classes]))
 
 
 def vgg11(shape: Shape, num_classes: int) -> nn.Module:
@@ -62,12 +51,7 @@ def vgg_r(shape: Shape, num_classes: int) -> nn.Module:
             nn.init.normal_(layer.weight, 0.0, math.sqrt(2.0 / (9 * layer.out_channels)))
     return nn.Sequential(
         *layers,
-        nn.Flatten(),
-        nn.Linear(256, 256),
-        nn.ReLU(),
-        nn.Linear(256, 256),
-        nn.ReLU(),
-        nn.Linear(256, num_classes),
+        *dense([256, 256, 256, num_classes]),
     )
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fl_app.client.flat import FlatModel
-from fl_app.tasks.models import MODELS, QUIRKS, Shape, architecture
+from fl_app.tasks.models import MODELS, Shape, architecture
 
 DIGIT, GREY, COLOUR, FACE, TINY = (1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 84, 84), (3, 64, 64)
 REVIEW, TEXT = (400, 30_000), (35, 33_278)
@@ -162,7 +162,7 @@ def test_textcnn_takes_the_maximum_over_time_wherever_it_is() -> None:
 
 def test_cnn_cifars_quirk_gives_shares_in_place_of_logits() -> None:
     torch.manual_seed(0)
-    quirk = architecture("cnn_cifar", COLOUR, 10, quirk=True)()
+    quirk = architecture("cnn_cifar_quirk", COLOUR, 10)()
     plain = architecture("cnn_cifar", COLOUR, 10)()
     plain.load_state_dict(quirk.state_dict())
     inputs = inputs_of(COLOUR, 3)
@@ -184,14 +184,6 @@ def test_cnn_bns_channels_lie_last_and_its_numbers_are_those_of_other_layouts() 
     inputs = inputs_of(COLOUR, 3)
     assert torch.allclose(model(inputs), nn.Sequential(*model)(inputs), atol=1e-5)
     assert laid == 3 * [True] + 3 * [False]
-
-
-@pytest.mark.parametrize("name", sorted(MODELS.keys() - QUIRKS.keys()))
-def test_other_models_have_no_quirk(name: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"task\.model_quirk=True must be false with task\.model={name}"
-    ):
-        architecture(name, *SHAPES[name], quirk=True)
 
 
 def test_unknown_name_is_refused() -> None:

@@ -469,7 +469,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         ("age,city,bought\nold,Bern,no\n", WITH, "'age' needs finite numbers and has 'old'"),
         ("age,bought\n1,no\n", WITH, "a column of task.schema=city must be a column of task.path"),
         (ROWS, {"target": "city", **WITH}, "task.target=city must be bought as in task.schema"),
-        (ROWS, {"kind": "regression", **WITH}, "task.kind=regression must be auto or classific"),
+        (ROWS, {"kind": "regression", **WITH}, "task.kind=regression must be auto, classific"),
         (ROWS, TEST | {"age,city,bought\n1,Bern,no\n2,Oslo,no\n": 0}, "'city' has 'Oslo' in row 2"),
         (ROWS, TEST | {"age,city,bought\n1,Bern,maybe\n": 0}, "has 'maybe' in row 1.* of no, yes"),
         (ROWS, TEST | {"age,bought\n1,no\n": 0}, "task.test_path=.*, which has age, bought"),

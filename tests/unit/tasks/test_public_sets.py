@@ -1,0 +1,399 @@
+"""Public data sets from small files of the real formats: read, unpacked once, told when damaged."""
+
+import json
+import logging
+import math
+import pickle
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from helpers import order_for
+from PIL import Image
+
+from fl_app.client import LocalTrainer
+from fl_app.tasks.cache import Arrays, cache_folder, cached
+from fl_app.tasks.image_sets import IMAGE_SETS
+from fl_app.tasks.images import image_task
+from fl_app.tasks.partition import Iid, LabelQuantity, Natural, Shards
+from fl_app.tasks.sources import DataSet, load
+from fl_app.tasks.task import Task
+from fl_app.tasks.text import IMDB_LENGTH, IMDB_VOCABULARY, imdb, wikitext2
+from fl_app.tasks.vision import torchvision
+
+RNG = np.random.default_rng(0)
+
+
+def make(data: str, **more: Any) -> Task:
+    settings = {"partition": Iid(), "num_clients": 2, "model": "logistic", "scaling": "unit"}
+    return image_task(data=data, **{**settings, "sources": ["local"], **more})
+
+
+# -- images ----------------------------------------------------------------------------------------
+
+
+def write_grey(folder: Path, train: str = "train", test: str = "t10k") -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for prefix, count in ((train, 20), (test, 10)):
+        images = np.arange(count * 784).reshape(count, 28, 28) % 256
+        for name, array in (("images-idx3", images), ("labels-idx1", np.arange(count) % 10)):
+            header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
+            path = folder / f"{prefix}-{name}-ubyte"
+            path.write_bytes(header + array.astype(np.uint8).tobytes())
+
+
+@pytest.mark.parametrize(
+    ("data", "split", "folder", "num_classes"),
+    [
+        ("mnist", None, "MNIST", 10),
+        ("fashion_mnist", None, "FashionMNIST", 10),
+        ("emnist", "byclass", "EMNIST", 62),
+        ("emnist", "balanced", "EMNIST", 47),
+    ],
+)
+def test_grey_images(
+    data: str, split: str | None, folder: str, num_classes: int, tmp_path: Path
+) -> None:
+    prefixes = (
+        ("train", "t10k") if split is None else (f"emnist-{split}-train", f"emnist-{split}-test")
+    )
+    write_grey(tmp_path / folder / "raw", *prefixes)
+    task = make(data, split=split, root=str(tmp_path), scaling="raw255")
+    assert (task.objective.num_outputs, task.source) == (num_classes, "local")
+    assert task.test_inputs.shape == (10, 1, 28, 28)
+    inputs, targets = task.batch(np.array([3, 12]))
+    assert inputs[1].flatten().tolist() == [(12 * 784 + i) % 256 for i in range(784)]
+    assert targets.tolist() == [3, 2]
+
+
+@pytest.mark.parametrize(("kind", "label"), [("CIFAR10", "labels"), ("CIFAR100", "fine_labels")])
+def test_cifar(kind: str, label: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = getattr(torchvision().datasets, kind)
+    # The checksums are of the real files.
+    for name in ("train_list", "test_list"):
+        monkeypatch.setattr(cls, name, [[file, None] for file, _ in getattr(cls, name)])
+    monkeypatch.setattr(cls, "meta", {**cls.meta, "md5": None})
+    folder = tmp_path / cls.base_folder
+    folder.mkdir()
+    rows = RNG.integers(0, 256, (4, 3072), np.uint8)
+    for file, _ in (*cls.train_list, *cls.test_list):
+        (folder / file).write_bytes(pickle.dumps({"data": rows, label: [3, 1, 2, 0]}))
+    (folder / cls.meta["filename"]).write_bytes(pickle.dumps({cls.meta["key"]: ["a"]}))
+    task = make(kind.lower(), root=str(tmp_path))
+    assert len(task.inputs) == 4 * len(cls.train_list)
+    assert task.test_inputs.numpy().reshape(4, 3072).tolist() == rows.tolist()
+    assert task.test_targets.tolist() == [3, 1, 2, 0]
+
+
+def test_celeba(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    CelebA = torchvision().datasets.CelebA
+    monkeypatch.setattr(CelebA, "file_list", [(i, None, name) for i, _, name in CelebA.file_list])
+    base = tmp_path / "celeba"
+    (base / "img_align_celeba").mkdir(parents=True)
+    names = [f"{i}.jpg" for i in range(6)]
+    for shade, name in enumerate(names):
+        colour = (50 * shade, 100, 200)
+        Image.new("RGB", (178, 218), colour).save(base / "img_align_celeba" / name, quality=100)
+    attributes = ["1 -1", "1 1", "1 1", "1 1", "1 -1", "1 -1"]
+    tables: dict[str, tuple[str, list[str]]] = {
+        "list_eval_partition.txt": ("", [*"001202"]),
+        "identity_CelebA.txt": ("", [*"844889"]),
+        "list_bbox_celeba.txt": ("6\nid x\n", ["0"] * 6),
+        "list_landmarks_align_celeba.txt": ("6\nx\n", ["0"] * 6),
+        "list_attr_celeba.txt": ("6\nMale Smiling\n", attributes),
+    }
+    for file, (head, values) in tables.items():
+        lines = [f"{n} {v}\n" for n, v in zip(names, values, strict=True)]
+        (base / file).write_text(head + "".join(lines))
+    task = make("celeba", root=str(tmp_path), partition=Natural())
+    assert task.inputs.shape == (3, 3, 84, 84)
+    assert task.inputs[:, 0, 40, 40].tolist() == pytest.approx([0, 50, 200], abs=2)
+    assert (task.targets.tolist(), task.test_targets.tolist()) == ([0, 1, 0], [1, 0])
+    assert [own.tolist() for own in task.partition] == [[1], [0, 2]]  # persons 4 and 8
+
+
+@pytest.mark.parametrize(("data", "local"), [("tiny_imagenet", True), ("mnist", False)])
+def test_a_copy_of_the_hub(
+    data: str, local: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`datasets` reads it: in the set's folder, or in place of the repository."""
+    found = IMAGE_SETS[data]
+    size = found.shape[1]
+    pixels = RNG.integers(0, 256, (4, size, size, 3), np.uint8)
+    pictures = [Image.fromarray(image) for image in pixels]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    rows = datasets.Dataset.from_dict({"image": pictures, "label": [1, 0, 3, 2]}, features=features)
+    parts = datasets.DatasetDict({"train": rows, found.test: rows})
+    parts.save_to_disk(tmp_path / found.folder)
+    if not local:
+        copy = replace(found, hub=str(tmp_path / found.folder))
+        monkeypatch.setitem(IMAGE_SETS, data, copy)
+    task = make(data, sources=["local", "hub"], root=str(tmp_path) if local else None)
+    assert (task.source, task.targets.tolist()) == ("local" if local else "hub", [1, 0, 3, 2])
+    first = np.asarray(pictures[0].convert("L" if data == "mnist" else "RGB"))
+    assert task.inputs[0].tolist() == first.reshape(size, size, -1).transpose(2, 0, 1).tolist()
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10"])
+def test_a_stand_in_has_the_shape_and_can_be_learnt(name: str) -> None:
+    task = make(name, sources=["synthetic"], scaling="standardised")
+    assert (task.source, task.inputs.shape[1:]) == ("stand-in", IMAGE_SETS[name].shape)
+    assert set(task.test_targets.tolist()) == set(range(10))
+    torch.manual_seed(0)
+    model = task.model()
+    params = list(model.parameters())
+    for step in range(8):
+        inputs, targets = task.batch(np.arange(100 * step, 100 * step + 100))
+        gradient = torch.autograd.grad(task.loss(model(inputs), targets), params)
+        with torch.no_grad():
+            for p, g in zip(params, gradient, strict=True):
+                p.sub_(g, alpha=0.01)
+    correct = model(task.prepare(task.test_inputs[:200])).argmax(1) == task.test_targets[:200]
+    assert correct.float().mean() > 0.9
+
+
+def test_damaged_files_are_told_with_the_command_that_fetches_them(tmp_path: Path) -> None:
+    """torchvision finds the damage: a cut file, a checksum; a label that no class has is ours."""
+    write_grey(tmp_path / "MNIST/raw")
+    path = tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte"
+    whole = path.read_bytes()
+    for contents in (whole[:-3], b"", whole[:8] + b"\x0c" * 10):
+        path.write_bytes(contents)
+        with pytest.raises(ValueError, match=r"mnist in task\.root=.* cannot be read: .*\n.*MNIST"):
+            make("mnist", root=str(tmp_path), sources=["local", "synthetic"])
+    (tmp_path / "cifar-10-batches-py").mkdir()
+    with pytest.raises(ValueError, match=r"cifar10 in .* cannot be read: .*Dataset not found or c"):
+        make("cifar10", root=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"data": "mnits"}, r"task\.data=mnits must be .*one of mnist, fashion_mnist"),
+        ({"data": "emnist", "split": "letters"}, r"task\.split=letters must be"),
+        ({"augment": "flip"}, r"task\.augment=flip must be null or crop_flip"),
+        ({"scaling": "raw"}, r"task\.scaling=raw must be"),
+        ({"model": "lennet"}, r"task\.model=lennet must be"),
+        ({"num_clients": 10_001}, r"num_clients=10001 must be at most 10000"),
+        ({"partition": LabelQuantity(11)}, r"partition\.num_labels=11 must be at most 10"),
+    ],
+)
+def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make(**{"data": "mnist", "sources": ["synthetic"], **values})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "file", "means"),
+    [
+        ("mnist", "MNIST/raw/train-images-idx3-ubyte", [0.1307]),
+        ("fashion_mnist", "FashionMNIST/raw/train-images-idx3-ubyte", [0.2860]),
+        ("cifar10", "cifar-10-batches-py/data_batch_1", [0.4914, 0.4822, 0.4465]),
+    ],
+)
+def test_real_data_have_the_means_that_everybody_normalises_with(
+    data: str, file: str, means: list[float], real_data: Callable[..., None]
+) -> None:
+    real_data(file)
+    task = make(data)
+    assert (len(task.inputs), len(task.test_inputs)) == (
+        60_000 - 10_000 * (data == "cifar10"),
+        10_000,
+    )
+    assert task.inputs.numpy().mean((0, 2, 3)) / 255 == pytest.approx(means, abs=1e-4)
+
+
+# -- texts -----------------------------------------------------------------------------------------
+
+
+def reviews(root: Path, train: list[tuple[str, int]], test: list[tuple[str, int]]) -> Task:
+    """In files that `datasets` reads."""
+    (root / "imdb").mkdir()
+    for split, rows in (("train", train), ("test", test)):
+        lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in rows]
+        (root / "imdb" / f"{split}.jsonl").write_text("".join(lines))
+    return imdb(partition=Iid(), num_clients=2, root=str(root))
+
+
+def test_words_are_numbered_by_frequency_in_the_training_set(tmp_path: Path) -> None:
+    """film 3, good 2, then by name: a, bad, it's; 0 is padding, 1 what the training set has not."""
+    train = [("Good, GOOD film.<br />It's a film!", 1), ("bad film", 0)]
+    task = reviews(tmp_path, train, [("a bad surprise", 0), ("good", 1)])
+    assert task.inputs[:, :7].tolist() == [[3, 3, 2, 6, 4, 2, 0], [5, 2, 0, 0, 0, 0, 0]]
+    assert task.test_inputs[0, :4].tolist() == [4, 5, 1, 0]
+    assert (task.inputs.shape, task.targets.tolist()) == ((2, IMDB_LENGTH), [1, 0])
+
+
+def test_long_reviews_are_cut_and_rare_words_forgotten(tmp_path: Path) -> None:
+    many = " ".join(f"w{i:05d}" for i in range(IMDB_VOCABULARY))
+    task = reviews(tmp_path, [(many, 1), ("w00000 " * 500, 0)], [("w29997 w29998", 1), ("x", 0)])
+    assert task.inputs[1].tolist() == [2] * IMDB_LENGTH
+    assert task.test_inputs[0, :2].tolist() == [29_999, 1]  # 29,998 words have a number
+
+
+SENTENCE = " the cat sat on the <unk> mat . \n\n"  # 8 words, and two ends of lines
+
+
+def words(root: Path, **more: Any) -> Task:
+    folder = root / "wikitext-2"
+    folder.mkdir()
+    texts = {"train": SENTENCE * 8, "valid": " a b \n" * 20, "test": " a cat \n" * 20}
+    for name, text in texts.items():
+        (folder / f"{name}.txt").write_text(text)
+    return wikitext2(**{"partition": Iid(), "num_clients": 1, "root": str(root), **more})
+
+
+def test_pieces_of_the_text_and_what_follows(tmp_path: Path) -> None:
+    """<unk> 0, the 1, cat 2, sat 3, on 4, mat 5, . 6, end of line 7."""
+    task = words(tmp_path, partition=Shards(1, contiguous=True), num_clients=2)
+    stream = [1, 2, 3, 4, 1, 0, 5, 6, 7, 7] * 8
+    assert task.objective.num_outputs == 8
+    assert task.inputs.flatten().tolist() == stream[:70]  # 79 // 35 pieces
+    assert task.targets.flatten().tolist() == stream[1:71]
+    assert task.test_inputs.tolist() == [([0, 2, 7] * 12)[:35]]  # "a" is only in the test text
+    assert [own.tolist() for own in task.partition] == [[0], [1]]
+    model = task.model()
+    for parameter in model.parameters():
+        torch.nn.init.zeros_(parameter)
+    assert task.test(model)["perplexity"] == pytest.approx(8, rel=1e-5)  # it knows nothing
+
+
+def test_the_validation_text_can_be_trained_on(tmp_path: Path) -> None:
+    assert words(tmp_path, train_split="validation").objective.num_outputs == 4
+    with pytest.raises(
+        ValueError, match=r"task\.train_split=test must be one of train, validation"
+    ):
+        wikitext2(partition=Iid(), num_clients=1, train_split="test")
+
+
+def test_texts_that_are_made_up_can_be_learnt() -> None:
+    task = imdb(partition=Iid(), num_clients=100, sources=["synthetic"])
+    found = [set(task.inputs[task.targets == label].unique().tolist()) for label in (0, 1)]
+    assert len(found[0] - found[1]) >= 1000  # that only one class uses
+    inputs, targets = task.batch(np.arange(4))
+    assert task.loss(task.model()(inputs), targets).item() == pytest.approx(math.log(2), abs=0.5)
+    task = wikitext2(partition=Iid(), num_clients=50, sources=["synthetic"])
+    trainer = LocalTrainer(task, local_lr=1.0, batch_size=8, local_steps=1, upload="model")
+    assert math.isfinite(trainer.train(order_for(0, 0, trainer.model.read(), {})).loss)
+
+
+# -- sources ---------------------------------------------------------------------------------------
+
+
+def read(root: Path) -> Arrays:
+    return {"x": np.frombuffer((root / "letters" / "a.bin").read_bytes(), np.uint8).copy()}
+
+
+DATA = DataSet(
+    name="letters",
+    folder="letters",
+    hub="",
+    convert=dict,
+    read=read,
+    fetch="fetch it DIR",
+    stand_in=lambda: {"x": np.array([9])},
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "root/letters").mkdir(parents=True)
+    (tmp_path / "root/letters/a.bin").write_bytes(b"\x01\x02")
+    return tmp_path / "root"
+
+
+def test_files_are_unpacked_once_until_they_change(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FL_APP_DATA", str(tmp_path))  # the root of the configuration wins
+    reads = []
+    data = replace(DATA, read=lambda folder: reads.append(folder) or read(folder))
+    first, again = (load(data, ["local", "synthetic"], str(root)) for _ in range(2))
+    assert (first[0]["x"].tolist(), first[1]) == ([1, 2], "local")
+    again[0]["x"][0] = 5  # a private copy: neither file nor other users see it
+    monkeypatch.setenv("FL_APP_DATA", str(root))
+    assert load(data, ["local"], None)[0]["x"].tolist() == [1, 2]
+    assert len(reads) == 1
+    (root / "letters/a.bin").write_bytes(b"\x01\x02\x03")
+    assert load(data, ["local"], str(root))[0]["x"].tolist() == [1, 2, 3]
+
+
+def test_where_it_looked_and_what_would_help_is_told(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert load(DATA, ["hub", "synthetic", "local"], str(root))[1] == "stand-in"
+    assert "letters: NOT THE REAL DATA but a synthetic stand-in" in caplog.text
+    for given, told in (
+        (None, "local: neither task.root nor the environment variable FL_APP_DATA"),
+        (str(root / "letters"), "has no folder letters"),
+    ):
+        with pytest.raises(ValueError, match="no data for letters") as error:
+            load(DATA, ["local", "hub"], given)
+        assert told in str(error.value)
+        assert "hub: the hub is not known to have this set" in str(error.value)
+        assert "fetch it DIR\nthen export FL_APP_DATA=DIR. task.sources=" in str(error.value)
+    with pytest.raises(ValueError, match=r"task\.root=.*/nowhere must be a folder"):
+        load(DATA, ["local", "synthetic"], str(root / "nowhere"))
+    for wrong in ([], ["lokal"], "local"):
+        with pytest.raises(ValueError, match=r"task\.sources=.* must be a list of local, hub"):
+            load(DATA, wrong, None)
+    with pytest.raises(ValueError, match=r"hub: no/letters: \w*Error: .*Offline") as error:
+        load(replace(DATA, hub="no/letters", fetch=""), ["hub"], None)
+    assert "load('no/letters').save_to_disk('DIR/letters')" in str(error.value)
+    assert not [path for path in cache_folder().iterdir() if "hub" in path.name]
+
+
+# -- the cache -------------------------------------------------------------------------------------
+
+
+class Source:
+    """Makes arrays, and counts how often."""
+
+    made = 0
+
+    def __call__(self) -> Arrays:
+        self.made += 1
+        return {"targets": np.arange(5), "inputs": np.arange(1000, dtype=np.uint8)}
+
+
+@pytest.mark.parametrize("size", [None, 0, 100, 500])
+def test_what_a_power_failure_cut_short_is_made_again(size: int | None) -> None:
+    source = Source()
+    arrays = cached("letters", "as it is", source)
+    assert isinstance(arrays["inputs"], np.memmap)
+    (entry,) = cache_folder().iterdir()  # nothing else stays behind
+    assert stat.S_IMODE(entry.stat().st_mode) == 0o700  # only the user can read it
+    if size is not None:
+        with (entry / "inputs.npy").open("r+b") as file:
+            file.truncate(size)
+    again = cached("letters", "as it is", source)
+    assert again["inputs"].tobytes() == np.arange(1000, dtype=np.uint8).tobytes()
+    assert source.made == 1 + (size is not None)
+
+
+def test_another_state_is_another_entry_but_of_private_data_one_is_kept(tmp_path: Path) -> None:
+    for state in (1, 2, 1):
+        cached("public", state, Source())
+        cached("own", state, Source(), private=tmp_path / "[a]*")
+        cached("own", state, Source(), private=tmp_path / "b")
+    names = sorted(path.name.rpartition("-")[0] for path in cache_folder().iterdir())
+    assert (len(names), names[2:]) == (4, ["public", "public"])
+
+
+def test_a_cache_that_cannot_be_written_to_only_costs_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "file" / "cache"))
+    source = Source()
+    with caplog.at_level(logging.WARNING):
+        assert cached("letters", 1, source).keys() == cached("letters", 1, source).keys()
+    assert source.made == 2
+    assert "unpacked data cannot be kept in" in caplog.text
