@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -107,3 +108,17 @@ def likely_cause(learning_rates: Mapping[str, float]) -> str:
     """The end of a message about divergence: its most likely cause and what to try."""
     rates = " or ".join(f"{key}={rate:g}" for key, rate in learning_rates.items())
     return f", most likely since a learning rate is too large: try a tenth of {rates or 'it'}"
+
+
+def require_weights(report: Mapping[str, Any], count: int, version: int) -> None:
+    """Refuse a strategy's report of an aggregation.
+
+    Raises:
+        RunError: it has not one weight for each of `count` updates.
+    """
+    weights = report.get("weight")
+    if weights is not None and len(weights) != count:
+        raise RunError(
+            f"aggregation of version {version}: report['weight'] has {len(weights)} "
+            f"entries, expected one for each of {count} updates"
+        )

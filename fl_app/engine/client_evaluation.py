@@ -1,5 +1,8 @@
 """Evaluation on clients: who measures which version, and what their scores add up to.
 
+The engine says which version is due, which clients are free, and what they answered; all else about
+evaluations on clients is here.
+
 There is no barrier. A version is measured by a share of the clients, each between two of its
 training orders, while all others train:
 
@@ -12,15 +15,18 @@ training orders, while all others train:
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from numbers import Real
 from typing import Any
 
 import numpy as np
 
 from fl_app.core.errors import is_number, require, require_count
-from fl_app.core.types import Order, Scores, Vector
+from fl_app.core.events import ClientEvaluated, ClientsEvaluated, EvaluationOrdered, Event
+from fl_app.core.types import Order, Reply, Scores, Vector
 from fl_app.core.vector import worst_decile
+from fl_app.engine.clock import Clock
+from fl_app.engine.orders import Orders, shared
 
 # Parts of the names of metrics of which a lower value is better.
 LOWER_IS_BETTER = (
@@ -30,7 +36,7 @@ LOWER_IS_BETTER = (
 
 
 class ClientEvaluation:
-    """The evaluations of a run on its clients; the engine drives it.
+    """The evaluations of a run on its clients; the engine has it `join` before anything else.
 
     Args:
         every: versions between evaluations, >= 1; inf = never.
@@ -68,6 +74,24 @@ class ClientEvaluation:
         self.ready: set[int] = set()
         self.orders: dict[int, Order] = {}
 
+    def join(
+        self,
+        orders: Orders,
+        clock: Clock,
+        emit: Callable[[Event], None],
+        most_examples: float = math.inf,
+    ) -> None:
+        """Take part in a run.
+
+        Args:
+            orders: of the run, of which evaluate orders are a part.
+            clock: carries them out.
+            emit: is told what happens.
+            most_examples: that a client may claim.
+        """
+        self._book, self._clock, self._emit = orders, clock, emit
+        self._most_examples = most_examples
+
     @property
     def enabled(self) -> bool:
         """Whether any version is ever due."""
@@ -77,38 +101,59 @@ class ClientEvaluation:
         """Whether this version, which was just published, is to be measured."""
         return version % self._every == 0
 
-    def plan(
-        self,
-        version: int,
-        vector: Vector,
-        idle: Collection[int],
-        others: Collection[int],
-        since: tuple[float, int],
-    ) -> None:
+    def plan(self, version: int, vector: Vector, client_updates: int) -> None:
         """Draw the clients that measure a version; those that wait for an earlier one no longer do.
 
         Args:
             version: of the model, above those before.
             vector: what is measured, shape ``(d,)``.
-            idle: online clients that are free.
-            others: all other online clients.
-            since: now, seconds, and the client updates that have arrived.
+            client_updates: that have arrived.
         """
-        online = sorted({*idle, *others})
+        idle = self._book.idle
+        online = sorted({*idle, *self._book.busy, *self.orders})
         count = min(len(online), max(1, round(self._fraction * len(online))))
         drawn = [online[place] for place in self._rng.permutation(len(online))[:count]]
         self.version = version
         self.waiting = set(drawn)
         self.ready = {client_id for client_id in drawn if client_id in idle}
-        self._vector = vector
-        self._since[version], self._scores[version] = since, []
+        self._since[version], self._scores[version] = (self._clock.now, client_updates), []
+        self._vector = self._clock.share(vector)
+        self.tell()
 
-    def start(self, client_id: int) -> Vector:
-        """The model of a client's order, which the caller makes; the client waits no longer."""
-        assert self._vector is not None
-        vector = self._vector
-        self.leave(client_id)
-        return vector
+    def start(self) -> None:
+        """Give the free ones of the chosen clients their orders."""
+        for client_id in sorted(self.ready):
+            assert self._vector is not None
+            self._clock.work("dispatch")
+            now, version = self._clock.now, self.version
+            order = self._book.give(client_id, version, self._vector, {}, now, evaluates=True)
+            self.leave(client_id)
+            self.orders[client_id] = order
+            sent = order.vector.nbytes
+            self._emit(EvaluationOrdered(now, client_id, order.number, version, sent))
+            self._clock.dispatch(order)
+
+    def take(self, order: Order, reply: Reply) -> str:
+        """Take the scores of a reply; why they cannot be counted, "" if they were."""
+        scores = reply.scores
+        problem = reply.error or unusable(scores, self._most_examples)
+        if problem or scores is None:
+            return problem
+        metrics = dict(sorted(scores.metrics.items()))  # a message does not keep their order
+        self.end(order, Scores(metrics, scores.num_examples))
+        self._emit(
+            ClientEvaluated(
+                self._clock.now,
+                order.client_id,
+                order.number,
+                order.base_version,
+                num_examples=scores.num_examples,
+                metrics=metrics,
+                bytes=8 * (1 + len(metrics)),
+            )
+        )
+        self.tell()
+        return ""
 
     def free(self, client_id: int) -> None:
         """A client has become idle."""
@@ -128,17 +173,25 @@ class ClientEvaluation:
         if scores is not None:
             self._scores[order.base_version].append(scores)
 
-    def ended(self) -> list[tuple[int, tuple[float, int], Sequence[Scores]]]:
-        """The versions for which no more scores will come: version, since when, scores.
-
-        Each is returned once. Versions without any scores are left out.
-        """
+    def tell(self) -> None:
+        """Tell the results of the versions for which no more scores will come, once."""
         under_way = {order.base_version for order in self.orders.values()}
         if self.waiting:
             under_way.add(self.version)
-        over = [version for version in self._scores if version not in under_way]
-        found = [(v, self._since.pop(v), self._scores.pop(v)) for v in over]
-        return [(version, since, scores) for version, since, scores in found if scores]
+        for version in [version for version in self._scores if version not in under_way]:
+            (since, client_updates), scores = self._since.pop(version), self._scores.pop(version)
+            if scores:
+                self._emit(
+                    ClientsEvaluated(
+                        self._clock.now,
+                        version,
+                        since,
+                        client_updates,
+                        clients=len(scores),
+                        num_examples=sum(each.num_examples for each in scores),
+                        metrics=figures(scores),
+                    )
+                )
 
     def state_dict(self) -> dict[str, Any]:
         """The state between two events, as plain data and arrays."""
@@ -155,25 +208,18 @@ class ClientEvaluation:
             },
         }
 
-    def load_state_dict(
-        self,
-        state: Mapping[str, Any],
-        idle: Collection[int],
-        vector: Vector | None,
-        orders: Mapping[int, Order],
-    ) -> None:
-        """Restore a state.
+    def load_state_dict(self, state: Mapping[str, Any], share: Callable[[Vector], Vector]) -> None:
+        """Restore a state, after that of the orders.
 
         Args:
             state: a result of `state_dict`.
-            idle: clients that are free.
-            vector: the state's ``"vector"``, as clients can receive it.
-            orders: the state's ``"orders"``, with such vectors.
+            share: gives a vector the form in which clients can receive it.
         """
         self._rng, self.version = state["rng"], state["version"]
-        self._vector, self.orders = vector, dict(orders)
+        self._vector = None if state["vector"] is None else share(state["vector"])
+        self.orders = shared(state["orders"].values(), share)
         self.waiting = set(state["waiting"])
-        self.ready = {client_id for client_id in self.waiting if client_id in idle}
+        self.ready = {client_id for client_id in self.waiting if client_id in self._book.idle}
         self._since = {version: (t, updates) for version, (t, updates) in state["since"].items()}
         self._scores = {
             version: [Scores(metrics, number) for metrics, number in scores]

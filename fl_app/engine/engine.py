@@ -6,38 +6,27 @@
 Nothing here knows whether time is virtual, how orders travel or what the equations are.
 """
 
-import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.bugs import place_of
-from fl_app.core.errors import (
-    ClientError,
-    Diverged,
-    RunError,
-    Stalled,
-    require,
-    require_at_least,
-)
+from fl_app.core.errors import Diverged, RunError, Stalled, require, require_at_least
 from fl_app.core.events import (
     Aggregated,
     Arrived,
     Benched,
     Checkpointed,
-    ClientEvaluated,
     ClientsEvaluated,
     Clustered,
     Dispatched,
     Evaluated,
-    EvaluationOrdered,
     Event,
     Failed,
     Paused,
@@ -48,21 +37,18 @@ from fl_app.core.events import (
     Supplied,
 )
 from fl_app.core.layout import check_vector
-from fl_app.core.pool import ClientPool
-from fl_app.core.types import (
-    NO_EXTRA,
-    Order,
-    Reply,
-    Scores,
-    State,
-    Update,
-    Upload,
-    Vector,
-)
+from fl_app.core.types import NO_EXTRA, Order, Reply, Update, Upload, Vector
 from fl_app.core.vector import all_finite
 from fl_app.engine.background import Background
-from fl_app.engine.checks import diverged, likely_cause, malformed, order_extra, require_vector
-from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
+from fl_app.engine.checks import (
+    diverged,
+    likely_cause,
+    malformed,
+    order_extra,
+    require_vector,
+    require_weights,
+)
+from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
@@ -77,71 +63,37 @@ from fl_app.engine.clock import (
 )
 from fl_app.engine.guard import MALFORMED, Guard
 from fl_app.engine.intake import Intake
+from fl_app.engine.limits import Outcome, Stop
+from fl_app.engine.mistakes import Mistakes
+from fl_app.engine.orders import Orders
 from fl_app.engine.outbox import Measurement, Outbox
 from fl_app.engine.unkept import UnkeptAttributes
 from fl_app.engine.versions import Versions
 from fl_app.schedule import Schedule
 
-log = logging.getLogger(__name__)
+__all__ = ["Engine", "Evaluate", "Outcome", "Stop", "check_complete"]
 
-NO_STATE: State = {}
-MOST_BUGS = 20  # whose tracebacks are logged
 LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
 Evaluate = Callable[[int, Vector], Mapping[str, float] | Measurement]
 
 
-@dataclass(frozen=True)
-class Stop:
-    """When a run ends: at the first of these limits.
-
-    Attributes:
-        num_versions: published model versions, >= 1.
-        seconds: time on the run's clock.
-        target_accuracy: accuracy of an evaluation, in [0, 1]: on the server, or the mean of one on
-            clients if the server evaluates nothing.
-        updates: client updates, that is accepted uploads, >= 1.
-    """
-
-    num_versions: float = math.inf
-    seconds: float = math.inf
-    target_accuracy: float = math.inf
-    updates: float = math.inf
-
-    def __post_init__(self) -> None:
-        bounds = {"num_versions": 1, "seconds": 0, "target_accuracy": 0, "updates": 1}
-        for key, bound in bounds.items():
-            value = getattr(self, key)
-            if value != math.inf:
-                require_at_least(key, value, bound, "there would be nothing to run")
-        if self.num_versions == self.seconds == self.updates == math.inf:
-            raise ValueError(
-                "num_versions, seconds and updates are all unlimited: the run would never end"
-            )
-
-
 @dataclass
-class Outcome:
-    """How a run ended; the run's events tell what happened before.
+class _Progress:
+    """What the engine itself remembers between two events."""
 
-    Attributes:
-        params: the model that the strategy wants tested and saved, shape ``(d,)``.
-        version: version of the global model.
-        seconds: time on the run's clock; the last evaluation on clients is not part of it.
-        stopped: "num_versions", "seconds", "updates", "target_accuracy", "interrupted", or what
-            went wrong.
-        error: what went wrong, if the run could not go on.
-        asked_to_stop: whether `Engine.stop` or Ctrl-C asked the run to end, perhaps too late.
-        totals: numbers of strategy and clock about the whole run.
-    """
-
-    params: Vector
-    version: int = 0
-    seconds: float = 0.0
-    stopped: str = ""
-    error: RunError | None = None
-    asked_to_stop: bool = False
-    totals: Mapping[str, float] = field(default_factory=dict)
+    buffer: list[Update] = field(default_factory=list)
+    latest: dict[int, Update] = field(default_factory=dict)
+    """By client, until the schedule has its clusters."""
+    failures_in_a_row: int = 0
+    checkpointed: int = 0
+    """Version."""
+    updates: int = 0
+    """Uploads that arrived and were accepted."""
+    ended: str = ""
+    """Why the run ended, for its last checkpoint."""
+    evaluated: int | None = None
+    """Version."""
 
 
 class Engine:
@@ -229,8 +181,7 @@ class Engine:
         self._upload_bytes = upload_bytes
         self._fixed_bytes = fixed_bytes
         self._guard = Guard() if guard is None else guard
-        self._tolerates = tolerates
-        self._bugs: set[tuple[str, ...]] = set()  # places in the code whose errors were logged
+        self._mistakes = Mistakes(tolerates)
         self._intake = intake or Intake()
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
@@ -243,25 +194,17 @@ class Engine:
         if num_trainable is None:
             num_trainable = initial.size
         self._versions = Versions(clock.share(initial), num_trainable)
-        self._idle = ClientPool(clock.clients())
-        self._busy: dict[int, Order] = {}  # client -> its order, unless that expired
-        self._buffer: list[Update] = []
-        self._latest: dict[int, Update] = {}  # by client, until the schedule has its clusters
-        self._sequences: Counter[int] = Counter()  # client -> orders given so far
-        self._client_states: dict[int, State] = {}  # what clients keep between orders
-        self._orders = 0
-        self._failures_in_a_row = 0
-        self._checkpointed = 0  # version
-        self._updates = 0  # uploads that arrived and were accepted
-        self._ended = ""  # why the run ended, for its last checkpoint
-        self._evaluated: int | None = None  # version
+        self._orders = Orders(clock.clients())
+        self._at = _Progress()
         self._lost_orders: list[Order] = []  # in flight when the previous server ended
+        most_examples = self._guard.max_examples or math.inf
+        self._on_clients.join(self._orders, clock, self._emit, most_examples)
         self.outcome = Outcome(params=initial)
 
     @property
     def clients(self) -> tuple[Collection[int], Collection[int]]:
         """Idle clients, and busy ones. A client still at work on an expired order is neither."""
-        return self._idle, self._busy.keys() | self._on_clients.orders.keys()
+        return self._orders.idle, self._orders.busy.keys() | self._on_clients.orders.keys()
 
     def run(self) -> Outcome:
         """Run until a limit of `Stop` is reached; returns the outcome.
@@ -273,7 +216,7 @@ class Engine:
         ended: float | None = None
         try:
             already_started = self._resume()
-            if self._evaluated is None:
+            if self._at.evaluated is None:
                 self._evaluate()
             while not outcome.stopped:
                 if not already_started:
@@ -291,13 +234,8 @@ class Engine:
                 elif self._clock.now >= self._stop.seconds:
                     outcome.stopped = "seconds"
                 else:
-                    benched = len(self._guard.benched)
-                    raise Stalled(
-                        "nothing is under way and the schedule starts no client: "
-                        f"{len(self._idle)} idle, {len(self._buffer)} updates waiting"
-                        f"{f', {benched} clients benched' if benched else ''}"
-                    )
-            self._ended = outcome.stopped
+                    raise self._stalled()
+            self._at.ended = outcome.stopped
             if self._checkpoint is not None and self._checkpoint_final:
                 self._save(self._checkpoint)
             self._evaluate(final=True)
@@ -334,7 +272,7 @@ class Engine:
         return {
             "num_versions": self.version,
             "max_seconds": self._clock.now,
-            "max_updates": self._updates,
+            "max_updates": self._at.updates,
         }
 
     def stop(self) -> None:
@@ -355,26 +293,22 @@ class Engine:
             "unkept": self._unkept.notice(),
             "rng": self._rng,
             **self._versions.state_dict(),
-            "idle": list(self._idle),
-            "busy": self._busy,
-            "buffer": self._buffer,
-            "latest": self._latest,
-            "sequences": self._sequences,
-            "client_states": self._client_states,
-            "orders": self._orders,
-            "failures_in_a_row": self._failures_in_a_row,
-            "checkpointed": self._checkpointed,
-            "updates": self._updates,
-            "ended": self._ended,
-            "evaluated": self._evaluated,
+            **self._orders.state_dict(),
+            **vars(self._at),
             "client_evaluation": self._on_clients.state_dict()
             if self._on_clients.enabled
             else None,
-            "guard": self._guard.state_dict(),
-            "schedule": self._schedule.state_dict(),
-            "strategy": self._strategy.state_dict(),
+            **{name: part.state_dict() for name, part in self._parts().items()},
             "clock": self._clock.state_dict(),
-            "intake": self._intake.state_dict(),
+        }
+
+    def _parts(self) -> dict[str, Any]:
+        """What restores its own state without help, by its name in a checkpoint."""
+        return {
+            "guard": self._guard,
+            "schedule": self._schedule,
+            "strategy": self._strategy,
+            "intake": self._intake,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -385,7 +319,6 @@ class Engine:
         """
         check_complete(state)
         shared: dict[int, Vector] = {}
-        on_clients = state.get("client_evaluation") or {}
 
         def share(vector: Vector) -> Vector:
             if vector.size and id(vector) not in shared:
@@ -394,40 +327,20 @@ class Engine:
 
         self._rng = state["rng"]
         self._versions.load_state_dict(state, share)
-        self._idle = ClientPool(state["idle"])
-        self._busy, evaluating = (
-            {
-                client_id: replace(
-                    order,
-                    vector=share(order.vector),
-                    extra={name: share(vector) for name, vector in order.extra.items()},
-                )
-                for client_id, order in orders.items()
-            }
-            for orders in (state["busy"], on_clients.get("orders", {}))
-        )
-        self._buffer = list(state["buffer"])
-        self._latest = dict(state["latest"])
-        self._sequences = Counter(state["sequences"])
-        self._client_states = dict(state["client_states"])
-        self._orders = state["orders"]
-        self._failures_in_a_row = state["failures_in_a_row"]
-        self._checkpointed = state["checkpointed"]
-        self._updates = state["updates"]
-        self._ended = state["ended"]
-        self._evaluated = state["evaluated"]
-        self._guard.load_state_dict(state["guard"])
-        self._schedule.load_state_dict(state["schedule"])
-        self._strategy.load_state_dict(state["strategy"])
-        self._intake.load_state_dict(state.get("intake", {}))
-        if on_clients:
-            waited_for = on_clients["vector"]
-            vector = None if waited_for is None else share(waited_for)
-            self._on_clients.load_state_dict(on_clients, self._idle, vector, evaluating)
-        orders = {o.number: o for o in (*self._busy.values(), *evaluating.values())}
+        self._orders.load_state_dict(state, share)
+        self._at = _Progress(**{each.name: copy(state[each.name]) for each in fields(_Progress)})
+        for name, part in self._parts().items():
+            part.load_state_dict(state.get(name, {}))
+        evaluating: dict[int, Order] = {}
+        if state.get("client_evaluation"):
+            self._on_clients.load_state_dict(state["client_evaluation"], share)
+            evaluating = self._on_clients.orders
+        orders = {o.number: o for o in (*self._orders.busy.values(), *evaluating.values())}
         if not self._clock.load_state_dict(state["clock"], orders):
-            self._idle, self._busy = ClientPool(self._clock.clients()), {}
-            self._lost_orders = list(orders.values())
+            self._lost_orders = [
+                *self._orders.lose_all(self._clock.clients()),
+                *evaluating.values(),
+            ]
             for client_id in list(self._on_clients.waiting):
                 self._on_clients.leave(client_id)
 
@@ -439,11 +352,11 @@ class Engine:
         schedule has started clients already, and asking it again could draw other clients.
         """
         outcome = self.outcome
-        ended, self._ended = self._ended, ""
+        ended, self._at.ended = self._at.ended, ""
         lost, self._lost_orders = self._lost_orders, []
         for order in lost:
-            self._fail(order, "the server was started anew")
-        self._end_evaluations()
+            self._lose(order, "the server was started anew")
+        self._on_clients.tell()
         if ended == "target_accuracy":
             outcome.stopped = ended
         elif self.version >= self._stop.num_versions:
@@ -456,9 +369,9 @@ class Engine:
     def _checkpoint_if_due(self) -> None:
         """Save a checkpoint if one is due or the run is to stop."""
         every = self._checkpoint_every
-        due = every is not None and self.version // every > self._checkpointed // every
+        due = every is not None and self.version // every > self._at.checkpointed // every
         if due:
-            self._checkpointed = self.version
+            self._at.checkpointed = self.version
             self._emit(Checkpointed(self._clock.now, self.version))
         if self._checkpoint is not None and (due or self.outcome.asked_to_stop):
             self._save(self._checkpoint)
@@ -470,39 +383,23 @@ class Engine:
     # -- orders -----------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._on_clients.ready:
-            self._start_evaluations()
+        self._on_clients.start()
         if self._on_clients.enabled:
             self._schedule.evaluating(self._on_clients.orders.keys())
         self._clock.alarm(self._schedule.wake(self._clock.now))
-        for client_id in self._schedule.start(self._idle, self._busy, self._buffer, self._rng):
-            model = self._versions.model
+        orders, model = self._orders, self._versions.model
+        for client_id in self._schedule.start(orders.idle, orders.busy, self._at.buffer, self._rng):
             vector, config = self._strategy.dispatch(model, client_id)
             require_vector(self._strategy, "dispatch", vector, model.params.size)
             extra = order_extra(self._strategy, model, client_id)
             self._clock.work("dispatch")
-            order = Order(
-                number=self._orders,
-                client_id=client_id,
-                sequence=self._sequences[client_id],
-                base_version=self.version,
-                vector=vector,
-                config={**config, "version": self.version},
-                sent_at=self._clock.now,
-                state=self._client_states.get(client_id, NO_STATE),
-                extra=extra,
-            )
-            self._orders += 1
-            self._sequences[client_id] += 1
+            now = self._clock.now
+            order = orders.give(client_id, self.version, vector, config, now, extra)
             self._versions.cite(self.version)
-            self._idle.discard(client_id)
-            self._busy[client_id] = order
             sent = vector.nbytes * (1 + len(extra))
             parts = self._clock.dispatch(order)
             logged = (None, None) if parts is None else parts.logged
-            self._emit(
-                Dispatched(order.sent_at, client_id, order.number, self.version, sent, *logged)
-            )
+            self._emit(Dispatched(now, client_id, order.number, self.version, sent, *logged))
             if order.sequence == 0:
                 self._supply(order, self._fixed_bytes)
 
@@ -511,56 +408,60 @@ class Engine:
             self._emit(Supplied(self._clock.now, order.client_id, order.number, num_bytes))
 
     def _handle(self, event: ClockEvent) -> None:
+        orders = self._orders
         match event:
-            case Replied(order, reply) if order.evaluates:
-                self._supply(order, reply.supplied)
-                self._becomes_idle(order.client_id)
-                self._take_scores(order, reply)
             case Replied(order, reply):
-                upload = reply.upload
                 self._supply(order, reply.supplied)
-                # A client that diverged keeps its earlier state, or it would diverge for ever.
-                if upload is not None and all_finite(upload.state.values()):
-                    self._client_states.pop(order.client_id, None)
-                    if upload.state:
-                        self._client_states[order.client_id] = upload.state
-                if upload is not None and not upload.done and 0 < upload.progress < 1:
-                    self._refresh(order, upload)
-                    return
-                del self._busy[order.client_id]
-                self._becomes_idle(order.client_id)
-                if upload is None:
-                    self._fail(order, reply.error, reply.traceback)
-                else:
-                    self._arrive(order, upload)
+                self._take(order, reply)
             case Expired(order):
                 if not order.evaluates:
-                    del self._busy[order.client_id]
-                self._fail(order, "deadline passed")
+                    del orders.busy[order.client_id]
+                self._lose(order, "deadline passed")
             case Returned(order, supplied):
                 self._supply(order, supplied)
                 self._becomes_idle(order.client_id)
-                self._reject(order, "late: its deadline had passed")
+                self._emit(self._rejected(order, "late: its deadline had passed"))
             case Stray():
-                self._reject(None, "duplicate: this order was answered before")
+                reason = "duplicate: this order was answered before"
+                self._emit(Rejected(self._clock.now, reason=reason))
             case Alarm():
                 pass  # the schedule is asked next
             case Joined(client_id):
                 if client_id not in self._guard.benched:
-                    self._idle.add(client_id)
-            case Left(client_id, orders, reason, traceback):
-                self._idle.discard(client_id)
+                    orders.idle.add(client_id)
+            case Left(client_id, lost, reason, traceback):
+                orders.idle.discard(client_id)
                 self._on_clients.leave(client_id)
-                for order in orders:
+                for order in lost:
                     if not order.evaluates:
-                        self._busy.pop(order.client_id, None)
-                    self._fail(order, reason, traceback)
-                self._end_evaluations()
+                        orders.busy.pop(order.client_id, None)
+                    self._lose(order, reason, traceback)
+                self._on_clients.tell()
+
+    def _take(self, order: Order, reply: Reply) -> None:
+        """Handle a reply that came in time."""
+        client_id, upload = order.client_id, reply.upload
+        if order.evaluates:
+            self._becomes_idle(client_id)
+            if problem := self._on_clients.take(order, reply):
+                self._lose(order, problem, reply.traceback)
+            return
+        if upload is not None:
+            self._orders.keep(client_id, upload.state)
+            if not upload.done and 0 < upload.progress < 1:
+                self._refresh(order, upload)
+                return
+        del self._orders.busy[client_id]
+        self._becomes_idle(client_id)
+        if upload is None:
+            self._lose(order, reply.error, reply.traceback)
+        else:
+            self._arrive(order, upload)
 
     def _becomes_idle(self, client_id: int) -> None:
         if client_id in self._guard.benched:
             return
-        self._idle.add(client_id)
+        self._orders.idle.add(client_id)
         self._on_clients.free(client_id)
 
     def _refresh(self, order: Order, upload: Upload) -> None:
@@ -580,7 +481,7 @@ class Engine:
             sent = vector.nbytes * (1 + len(extra))
             self._emit(Refreshed(self._clock.now, client_id, order.number, self.version, sent))
         order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
-        self._busy[client_id] = order
+        self._orders.busy[client_id] = order
         self._clock.continue_order(order, upload.progress)
 
     def _arrive(self, order: Order, upload: Upload) -> None:
@@ -597,18 +498,14 @@ class Engine:
             or self._strategy.admit(model, update)
         )
         if reason:
-            self._versions.release(order.base_version)
-            self._failures_in_a_row += 1
-            self._reject(order, reason)
-            self._bench(order.client_id, reason)
-            cause = likely_cause(self._learning_rates) if diverged(reason) else ""
-            self._check_alive(reason + cause)
+            self._lose(order, reason, refused=True)
             return
-        self._failures_in_a_row = 0
+        at = self._at
+        at.failures_in_a_row = 0
         self._guard.count_accepted(order.client_id)
         self._versions.cite(base_version)
         self._versions.release(order.base_version)
-        self._updates += 1
+        at.updates += 1
         self._emit(
             Arrived(
                 self._clock.now,
@@ -620,73 +517,78 @@ class Engine:
                 bytes=self._upload_bytes,
             )
         )
-        self._buffer.append(update)
+        at.buffer.append(update)
         if self._schedule.surveys:
             # Stored as a gradient: its base version may be forgotten before the survey.
             gradient = model.gradient(update)
-            self._latest[update.client_id] = replace(update, vector=gradient, kind="gradient")
+            at.latest[update.client_id] = replace(update, vector=gradient, kind="gradient")
         self._settle()
         self._count_updates()
 
     def _count_updates(self) -> None:
         """End the run if enough updates arrived; called after the aggregations they allowed."""
-        if self._updates >= self._stop.updates:
+        if self._at.updates >= self._stop.updates:
             self.outcome.stopped = self.outcome.stopped or "updates"
 
-    def _fail(self, order: Order, reason: str, traceback: str = "") -> None:
+    def _lose(self, order: Order, why: str, traceback: str = "", *, refused: bool = False) -> None:
+        """An order ends without an update, or without scores.
+
+        Args:
+            order: the order.
+            why: the reason.
+            traceback: of an error in the client's code, if that is the reason.
+            refused: whether there was an upload, which is not let in; else the client failed.
+        """
         if order.evaluates:
             self._on_clients.end(order)
-            reason = f"evaluation: {reason}"
+            why = f"evaluation: {why}"
         else:
             self._versions.release(order.base_version)
-            self._failures_in_a_row += 1
-        now, raised = self._clock.now, bool(traceback)
-        self._emit(Failed(now, order.client_id, order.number, order.base_version, reason, raised))
-        if raised:
-            self._tell_bug(order, reason, traceback)
+            self._at.failures_in_a_row += 1
+        self._emit(
+            self._rejected(order, why)
+            if refused
+            else Failed(
+                self._clock.now,
+                order.client_id,
+                order.number,
+                order.base_version,
+                why,
+                bool(traceback),
+            )
+        )
+        if traceback:
+            self._mistakes.tell(order, why, traceback)
         if order.evaluates:
-            self._end_evaluations()
+            self._on_clients.tell()
             return
-        if reason.startswith(MALFORMED):
-            self._bench(order.client_id, reason)
-        self._check_alive(reason)
-
-    def _tell_bug(self, order: Order, reason: str, traceback: str) -> None:
-        """Log an error in a client's code, once for each place in the code; end the run with it."""
-        where = f"client {order.client_id}, order {order.number}"
-        place = place_of(traceback)
-        if place not in self._bugs and len(self._bugs) < MOST_BUGS:
-            self._bugs.add(place)
-            log.error("%s, raised an error:\n%s", where, traceback)
-        if not self._tolerates:
-            raise ClientError(
-                f"{where}: {reason}. With failures=tolerate such an order has failed, and the run "
-                "goes on"
-            )
-
-    def _bench(self, client_id: int, reason: str) -> None:
-        """Give a client no order any more, if its uploads were refused often enough."""
-        if uploads := self._guard.count_refused(client_id, reason):
-            self._idle.discard(client_id)
-            self._on_clients.leave(client_id)
-            self._emit(Benched(self._clock.now, client_id, uploads, reason))
-
-    def _reject(self, order: Order | None, reason: str) -> None:
-        now = self._clock.now
-        if order is None:
-            self._emit(Rejected(now, reason=reason))
-        else:
-            self._emit(Rejected(now, order.client_id, order.number, order.base_version, reason))
-
-    def _check_alive(self, reason: str) -> None:
-        # Clients that left are counted, too: their orders failed, and they may come back.
-        known = max(len(self._busy) + len(self._idle), len(self._sequences))
-        limit = 100 + 10 * known
-        if self._failures_in_a_row > limit:
+        if refused or why.startswith(MALFORMED):
+            self._bench(order.client_id, why)
+        if self._at.failures_in_a_row > 100 + 10 * self._orders.known:
+            cause = likely_cause(self._learning_rates) if refused and diverged(why) else ""
             raise Stalled(
-                f"{self._failures_in_a_row} orders in a row brought nothing usable, "
-                f"the last one: {reason}"
+                f"{self._at.failures_in_a_row} orders in a row brought nothing usable, "
+                f"the last one: {why}{cause}"
             )
+
+    def _bench(self, client_id: int, why: str) -> None:
+        """Give a client no order any more, if its uploads were refused often enough."""
+        if uploads := self._guard.count_refused(client_id, why):
+            self._orders.idle.discard(client_id)
+            self._on_clients.leave(client_id)
+            self._emit(Benched(self._clock.now, client_id, uploads, why))
+
+    def _rejected(self, order: Order, reason: str) -> Rejected:
+        now = self._clock.now
+        return Rejected(now, order.client_id, order.number, order.base_version, reason)
+
+    def _stalled(self) -> Stalled:
+        idle, benched = len(self._orders.idle), len(self._guard.benched)
+        return Stalled(
+            "nothing is under way and the schedule starts no client: "
+            f"{idle} idle, {len(self._at.buffer)} updates waiting"
+            f"{f', {benched} clients benched' if benched else ''}"
+        )
 
     # -- versions ---------------------------------------------------------------------------------
 
@@ -694,9 +596,9 @@ class Engine:
         """Aggregate what the schedule takes, or form clusters; returns whether it did anything."""
         acted = False
         while not self.outcome.stopped:
-            if self._schedule.survey(self.version, self._buffer):
+            if self._schedule.survey(self.version, self._at.buffer):
                 self._cluster()
-            elif taken := self._schedule.take(self._intake.eligible(self._buffer)):
+            elif taken := self._schedule.take(self._intake.eligible(self._at.buffer)):
                 self._aggregate(taken)
             else:
                 break
@@ -705,21 +607,20 @@ class Engine:
 
     def _cluster(self) -> None:
         """Let the strategy put the present clients into clusters; this makes no version."""
-        online = {*self._idle, *self._busy, *self._on_clients.orders}
-        present = sorted(self._latest.keys() & online)
-        self._latest = {client_id: self._latest[client_id] for client_id in present}
-        clusters = self._strategy.cluster(self._versions.model, list(self._latest.values()))
-        if clusters.keys() != self._latest.keys():
+        at, orders = self._at, self._orders
+        online = {*orders.idle, *orders.busy, *self._on_clients.orders}
+        present = sorted(at.latest.keys() & online)
+        at.latest = {client_id: at.latest[client_id] for client_id in present}
+        clusters = self._strategy.cluster(self._versions.model, list(at.latest.values()))
+        if clusters.keys() != at.latest.keys():
             raise ValueError(
                 f"cluster() must put each of the {len(present)} clients that it is shown into one "
-                f"cluster, and no others: {sorted(clusters.keys() ^ self._latest.keys())}"
+                f"cluster, and no others: {sorted(clusters.keys() ^ at.latest.keys())}"
             )
-        dropped = self._schedule.regroup(clusters, self._buffer)
+        dropped = self._schedule.regroup(clusters, at.buffer)
         if not self._schedule.surveys:
-            self._latest = {}
-        self._discard(dropped)
-        for update in dropped:
-            self._versions.release(update.base_version)
+            at.latest = {}
+        self._take_out(dropped)
         self._emit(
             Clustered(
                 self._clock.now,
@@ -735,7 +636,11 @@ class Engine:
         model = self._versions.model
         opened = self._intake.open(model, updates)
         if opened.faults:
-            self._drop({id(updates[place]): why for place, why in opened.faults.items()})
+            self._take_out([updates[place] for place in opened.faults])
+            for place, why in sorted(opened.faults.items()):
+                lost = updates[place]
+                client_id, version = lost.client_id, lost.base_version
+                self._emit(Rejected(self._clock.now, client_id, lost.order, version, why))
             return
         self._strategy.report = {}
         params = self._strategy.aggregate(model, opened.updates)
@@ -744,18 +649,11 @@ class Engine:
         if not all_finite([params]):
             cause = likely_cause(self._learning_rates)
             raise Diverged(f"version {self.version + 1} is not finite{cause}")
-        weights = self._strategy.report.get("weight")
-        if weights is not None and len(weights) != len(updates):
-            raise RunError(
-                f"aggregation of version {self.version + 1}: report['weight'] has {len(weights)} "
-                f"entries, expected one for each of {len(updates)} updates"
-            )
+        require_weights(self._strategy.report, len(updates), self.version + 1)
         ages = [model.age(update) for update in updates]
-        self._discard(updates)
         # The order of these steps matters: Ctrl-C between any two must leave an existing version.
+        self._take_out(updates)
         self._versions.publish(self._clock.share(params))
-        for update in updates:
-            self._versions.release(update.base_version)
         self._clock.work("aggregation")
         now = self._clock.now
         self._emit(
@@ -769,8 +667,8 @@ class Engine:
                 report=self._strategy.report,
             )
         )
-        for client_id in self._schedule.recall(self._busy, self.version):
-            order = self._busy[client_id]
+        for client_id in self._schedule.recall(self._orders.busy, self.version):
+            order = self._orders.busy[client_id]
             if self._clock.recall(order):
                 self._emit(Recalled(now, client_id, order.number, self.version))
         if self.version % self._eval_every == 0:
@@ -780,31 +678,18 @@ class Engine:
         if self.version >= self._stop.num_versions:
             self.outcome.stopped = self.outcome.stopped or "num_versions"
 
-    def _drop(self, reasons: Mapping[int, str]) -> None:
-        """Take updates out of the buffer that cannot be opened, by their identities."""
-        gone = [update for update in self._buffer if id(update) in reasons]
-        self._discard(gone)
-        for update in gone:
-            self._versions.release(update.base_version)
-            self._emit(
-                Rejected(
-                    self._clock.now,
-                    update.client_id,
-                    update.order,
-                    update.base_version,
-                    reasons[id(update)],
-                )
-            )
-
-    def _discard(self, updates: Sequence[Update]) -> None:
+    def _take_out(self, updates: Sequence[Update]) -> None:
+        """Take updates out of the buffer."""
         gone = {id(update) for update in updates}
-        self._buffer = [update for update in self._buffer if id(update) not in gone]
+        self._at.buffer = [update for update in self._at.buffer if id(update) not in gone]
+        for update in updates:
+            self._versions.release(update.base_version)
 
     def _evaluate(self, *, final: bool = False) -> None:
-        if self._evaluate_fn is None or (final and self._evaluated == self.version):
+        if self._evaluate_fn is None or (final and self._at.evaluated == self.version):
             return
         metrics = self._evaluate_fn(self.version, self._strategy.to_evaluate(self._versions.model))
-        self._evaluated = self.version
+        self._at.evaluated = self.version
         if not final:  # the last one comes after the run's end
             self._clock.work("evaluation")
         if not isinstance(metrics, Mapping):
@@ -813,8 +698,12 @@ class Engine:
                 return
             metrics = metrics.result()  # which may end the run
         self._emit(Evaluated(self._clock.now, self.version, metrics))
-        if metrics.get("accuracy", -math.inf) >= self._stop.target_accuracy:
-            # Another limit may have ended the run before this last evaluation.
+        self._look_at(metrics.get("accuracy"))
+
+    def _look_at(self, accuracy: float | None) -> None:
+        """End the run if the accuracy is what it is to reach."""
+        if accuracy is not None and accuracy >= self._stop.target_accuracy:
+            # Another limit may have ended the run before this evaluation.
             self.outcome.stopped = self.outcome.stopped or "target_accuracy"
 
     # -- evaluation on clients --------------------------------------------------------------------
@@ -824,76 +713,7 @@ class Engine:
         model = self._versions.model
         vector = self._strategy.to_evaluate(model)
         require_vector(self._strategy, "to_evaluate", vector, model.params.size)
-        others = [*self._busy, *self._on_clients.orders]
-        since = self._clock.now, self._updates
-        shared = self._clock.share(vector)
-        self._on_clients.plan(self.version, shared, self._idle, others, since)
-        self._end_evaluations()
-
-    def _start_evaluations(self) -> None:
-        """Give the free ones of the chosen clients their evaluate orders."""
-        version = self._on_clients.version
-        for client_id in sorted(self._on_clients.ready):
-            self._clock.work("dispatch")
-            now = self._clock.now
-            order = Order(
-                number=self._orders,
-                client_id=client_id,
-                sequence=self._sequences[client_id],
-                base_version=version,
-                vector=self._on_clients.start(client_id),
-                config={"version": version},
-                sent_at=now,
-                state=self._client_states.get(client_id, NO_STATE),
-                evaluates=True,
-            )
-            self._orders += 1
-            self._idle.discard(client_id)
-            self._on_clients.orders[client_id] = order
-            sent = order.vector.nbytes
-            self._emit(EvaluationOrdered(now, client_id, order.number, version, sent))
-            self._clock.dispatch(order)
-
-    def _take_scores(self, order: Order, reply: Reply) -> None:
-        scores = reply.scores
-        problem = reply.error or unusable(scores, self._guard.max_examples or math.inf)
-        if problem or scores is None:
-            self._fail(order, problem, reply.traceback)
-            return
-        metrics = dict(sorted(scores.metrics.items()))  # a message does not keep their order
-        self._on_clients.end(order, Scores(metrics, scores.num_examples))
-        self._emit(
-            ClientEvaluated(
-                self._clock.now,
-                order.client_id,
-                order.number,
-                order.base_version,
-                num_examples=scores.num_examples,
-                metrics=metrics,
-                bytes=8 * (1 + len(metrics)),
-            )
-        )
-        self._end_evaluations()
-
-    def _end_evaluations(self) -> None:
-        """Tell the results of evaluations for which no more scores will come."""
-        for version, (since, client_updates), scores in self._on_clients.ended():
-            metrics = figures(scores)
-            num_examples = sum(each.num_examples for each in scores)
-            self._emit(
-                ClientsEvaluated(
-                    self._clock.now,
-                    version,
-                    since,
-                    client_updates,
-                    clients=len(scores),
-                    num_examples=num_examples,
-                    metrics=metrics,
-                )
-            )
-            accuracy = metrics.get("accuracy_mean", -math.inf)
-            if self._evaluate_fn is None and accuracy >= self._stop.target_accuracy:
-                self.outcome.stopped = self.outcome.stopped or "target_accuracy"
+        self._on_clients.plan(self.version, vector, self._at.updates)
 
     def _evaluate_last_on_clients(self) -> None:
         """Evaluate the last version on clients, now that training has ended.
@@ -906,15 +726,15 @@ class Engine:
         if not on_clients.enabled:
             return
         clock.call_off_training()
-        for client_id in list(self._busy):
-            del self._busy[client_id]
+        for client_id in list(self._orders.busy):
+            del self._orders.busy[client_id]
             self._becomes_idle(client_id)
         if on_clients.version < self.version:
             self._evaluate_on_clients()
         until = clock.now + max(clock.now, LEAST_PATIENCE)
         with suppress(KeyboardInterrupt):
             while not self.outcome.asked_to_stop:
-                self._start_evaluations()
+                on_clients.start()
                 event = clock.next(until) if on_clients.orders else None
                 if event is None:
                     break
@@ -923,11 +743,13 @@ class Engine:
         for client_id in list(on_clients.waiting):  # late with something else
             on_clients.leave(client_id)
         for order in list(on_clients.orders.values()):
-            self._fail(order, "the run ended")
-        self._end_evaluations()
+            self._lose(order, "the run ended")
+        on_clients.tell()
 
     def _emit(self, event: Event) -> None:
         self._outbox.emit(event)
+        if isinstance(event, ClientsEvaluated) and self._evaluate_fn is None:
+            self._look_at(event.metrics.get("accuracy_mean"))
 
 
 def check_complete(state: Mapping[str, Any]) -> None:
