@@ -19,11 +19,10 @@ from omegaconf import DictConfig
 
 from fl_app.cli import CONF, explain, refuse_dots, refuse_surplus
 from fl_app.core.errors import Interrupted, RunError
-from fl_app.core.files import SWEEP_ENDED, unwritable
+from fl_app.core.files import unwritable
 from fl_app.help import help_on, version
 from fl_app.runner import signals
 
-SWEEP_FILES = {"multirun.yaml", SWEEP_ENDED}  # in the folder of every sweep
 BASIC = "hydra._internal.core_plugins.basic"  # Hydra's own sweeper and launcher
 PIPE_CLOSED = 141  # a shell's exit status for a command that writes to a closed pipe
 PRINTS = {"--help", "-h", "--hydra-help", "--cfg", "-c", "--info", "-i"}  # these run nothing
@@ -64,16 +63,8 @@ class Hooks(Callback):
         """Note the sweep's folder in the main process, whichever process runs the jobs."""
         global _hydra
         _hydra = config.hydra
-        folder = Path(_hydra.sweep.dir)
-        _note_missing(folder)
+        _note_missing(Path(_hydra.sweep.dir))
         _sweep[:] = [_hydra.sweep.dir]
-        with suppress(OSError):  # of an earlier sweep; a job tells what is wrong with the folder
-            (folder / SWEEP_ENDED).unlink()
-
-    def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Leave a file by which a report that watches the sweep knows that no job follows."""
-        folder = Path(config.hydra.sweep.dir)
-        (folder / SWEEP_ENDED).touch()
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Keep Hydra from printing a line of its own for a job that failed."""
@@ -135,7 +126,7 @@ def _remove_made() -> None:
     """Remove the folders that the command has made, if it ran nothing."""
     with suppress(OSError):  # they hold files of runs
         for folder in _made:
-            if {path.name for path in folder.iterdir()} <= SWEEP_FILES:
+            if {path.name for path in folder.iterdir()} <= {"multirun.yaml"}:
                 for path in folder.iterdir():
                     path.unlink()
             folder.rmdir()
@@ -155,16 +146,14 @@ def _run(config: DictConfig) -> float | None:
     folder = Path(job.runtime.output_dir)
     overrides = list(job.overrides.task)
     cells = checked_cells(config, overrides)
-    # The pages of a sweep's jobs share one plotting library: 24 of them would take 124 MB.
-    shared = Path(job.sweep.dir) if job.mode == RunMode.MULTIRUN else None
     if config.runtime.name == "flower":
         from fl_app.simulation import run_in_flower
 
-        summaries = run_in_flower(config, overrides, folder, shared, cells)
+        summaries = run_in_flower(config, overrides, folder, cells)
     else:
         from fl_app.runner.run import run
 
-        summaries = run(config, overrides, folder, shared=shared, cells=cells)
+        summaries = run(config, overrides, folder, cells=cells)
     last: float | None = summaries[-1][f"final_{summaries[-1]['score'] or 'accuracy'}"]
     return last
 

@@ -21,7 +21,6 @@ def run_in_flower(
     config: DictConfig,
     overrides: Sequence[str],
     folder: Path,
-    shared: Path | None = None,
     cells: Mapping[str, DictConfig] | None = None,
 ) -> list[dict[str, Any]]:
     """Do what `fl_app.runner.run` does, with clients on Flower's simulated nodes.
@@ -44,7 +43,7 @@ def run_in_flower(
     def main(grid: Grid, context: Context) -> None:
         del context
         try:
-            summaries.extend(run(config, overrides, folder, grid, shared, cells))
+            summaries.extend(run(config, overrides, folder, grid, cells=cells))
         except (ValueError, RunError) as problem:  # Flower would wrap it in its own error
             problems.append(problem)
 

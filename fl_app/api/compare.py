@@ -160,9 +160,9 @@ class Comparison:
         return frame.astype(dict.fromkeys(numbers, float))  # None is NaN
 
     def plot(self) -> "Plot":
-        """The score of each run over time, the seeds as a band, as a figure of matplotlib."""
+        """The score of each run over time, the seeds as a band, as a figure of Altair."""
         with told_if_missing():
-            from fl_app.api.plot import plot  # matplotlib takes a second to import
+            from fl_app.api.plot import plot  # altair takes a second to import
 
         return plot(self._cells, self._target)
 

@@ -1,36 +1,29 @@
 """Curves of runs, as a figure that a notebook shows."""
 
-import io
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-import matplotlib
-import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from PIL import Image
+import altair as alt
 
 from fl_app.report.cells import Cell, scores_of
-from fl_app.report.figures import MAX_LINES, draw_score
-from fl_app.report.series import group, time_label
-from fl_app.report.style import RC, looks
-
-DPI = 110
-COLOURS = 64
+from fl_app.report.figures import FORMATS, Chart, apart, learning, specification, titled
+from fl_app.report.series import group
+from fl_app.report.style import looks
 
 
-class Plot(Figure):
-    """A figure of matplotlib that notebooks show, also where pyplot was never imported."""
+@dataclass(frozen=True)
+class Plot:
+    """A figure that notebooks show as a picture, without a network.
+
+    Attributes:
+        chart: of Altair, for those who change or save it.
+    """
+
+    chart: Chart
 
     def _repr_png_(self) -> bytes:
-        canvas = FigureCanvasAgg(self)
-        canvas.draw()  # type: ignore[no-untyped-call]
-        pixels = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
-        # With a palette the picture has a third of the bytes, which a notebook stores.
-        picture = Image.fromarray(pixels).convert("RGB").quantize(COLOURS)
-        file = io.BytesIO()
-        picture.save(file, format="png", optimize=True)
-        return file.getvalue()
+        return FORMATS["png"](specification(self.chart))
 
     def html(self) -> str:
         """The picture as an element of a page."""
@@ -44,15 +37,10 @@ def plot(cells: Sequence[Cell], target: float) -> Plot:
         cells: of runs.
         target: accuracy to mark, in (0, 1].
     """
-    scores = scores_of(cells)
     series = group(cells)
-    with matplotlib.rc_context(RC):
-        figure = Plot(figsize=(7, 3.6 * max(len(scores), 1)), dpi=DPI, layout="constrained")
-        FigureCanvasAgg(figure)
-        drawn, unit = looks([each.algorithm for each in series]), time_label(cells)
-        for number, score in enumerate(scores, 1):
-            axes = figure.add_subplot(len(scores), 1, number)
-            draw_score(axes, series, drawn, score, target, unit, None, MAX_LINES)
-        if not scores:
-            figure.suptitle("Nothing was evaluated")
-    return figure
+    drawn = looks([each.algorithm for each in series])
+    panels = [
+        learning(series, drawn, [score.name], target, width=500) for score in scores_of(cells)
+    ]
+    chart = apart(alt.vconcat(*panels))
+    return Plot(chart if panels else titled(chart, "Nothing was evaluated"))

@@ -19,7 +19,6 @@ from fl_app.report import TARGET_ACCURACY
 from fl_app.report.cells import Cell
 from fl_app.report.reading import is_cell, read_cell
 from fl_app.report.table import make_table
-from fl_app.report.tiles import Tile, tiles_of
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot
@@ -70,20 +69,18 @@ class Result:
             return dict(arrays)
 
     def plot(self) -> "Plot":
-        """The main score over time, as a figure of matplotlib."""
+        """The main score over time, as a figure of Altair."""
         with told_if_missing():
-            from fl_app.api.plot import plot  # matplotlib takes a second to import
+            from fl_app.api.plot import plot  # altair takes a second to import
 
         return plot([self._cell], self._target)
 
     def __repr__(self) -> str:
-        numbers = ", ".join(f"{tile.label} {tile.value}" for tile in self._tiles)
+        numbers = ", ".join(f"{title} {text}" for title, text in self._numbers.items())
         return f"<{self._cell.algorithm} on {self._cell.task}: {numbers}; {self._folder}>"
 
     def _repr_html_(self) -> str:
-        rows = {tile.label: (tile.value, tile.remark) for tile in self._tiles}
-        rows["ended by"] = (self.summary.get("stopped", "-"), "")
-        table = pd.DataFrame(rows.values(), index=[*rows], columns=[self._cell.name, ""])
+        table = pd.DataFrame({self._cell.name: self._numbers})
         return f"{table.to_html()}<p>{self._folder}</p>{self.plot().html()}"
 
     @property
@@ -95,8 +92,10 @@ class Result:
         return read_cell(self._folder, name="")
 
     @property
-    def _tiles(self) -> list[Tile]:
-        return tiles_of(self._cell, make_table([self._cell], self._target))
+    def _numbers(self) -> dict[str, str]:
+        """Titles and texts of the table's columns."""
+        columns = make_table([self._cell], self._target).columns()
+        return {f"{each.group} {each.title}".strip(): each.texts[0] for each in columns}
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

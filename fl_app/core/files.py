@@ -13,7 +13,6 @@ from fl_app.core.errors import RunError
 # Errors of a full disk or an exhausted quota, and of a disk that is read-only or fails.
 FULL = (errno.ENOSPC, errno.EDQUOT)
 FAILING = (errno.EROFS, errno.EIO)
-SWEEP_ENDED = "sweep-ended"  # an empty file in a sweep's folder, written when all jobs have ended
 TAKEN = (errno.EACCES, errno.EAGAIN)
 
 

@@ -9,7 +9,6 @@ from fl_app.report import (
     no_pictures,
     print_table,
     require_target,
-    watch,
     write_report,
 )
 from fl_app.report.comparison import FIELDS, between, last, print_comparison
@@ -62,21 +61,21 @@ def main(arguments: list[str] | None = None) -> None:
         help="what FROM and TO of --mean count (default: t, seconds)",
     )
     alone.add_argument(
-        "--watch",
-        type=float,
-        metavar="SECONDS",
-        help=f"write only {PAGE}, at this interval until the run ends; a browser reloads it",
-    )
-    alone.add_argument(
         "--grid",
         nargs=2,
         metavar=("KEY", "KEY"),
         help="draw only figures/grid.png, the accuracy of every cell over two keys; local_lr "
         "stands for algorithm.client.local_lr",
     )
-    parser.add_argument(
-        "--pdf", action="store_true", help="write every figure also as PDF, for print"
-    )
+    for suffix in ("pdf", "svg"):
+        parser.add_argument(
+            f"--{suffix}",
+            dest="formats",
+            action="append_const",
+            const=suffix,
+            default=[],
+            help=f"write every figure also as {suffix.upper()}",
+        )
     options = parser.parse_args(arguments)
     if options.over and not options.mean:
         parser.error(f"--over={options.over} needs --mean: nothing else has a FROM and a TO")
@@ -87,16 +86,13 @@ def main(arguments: list[str] | None = None) -> None:
     if not numbers_only and (told := no_pictures()):
         parser.exit(2, f"error: {told}\n")
     try:
-        if options.watch is not None:
-            print(f"page: {page}", flush=True)
-            watch(folder, target, every=options.watch, span=span)
-            return
         if options.grid is not None:
-            from fl_app.report.grid import write_grid  # matplotlib takes a second to import
+            from fl_app.report.figures import save  # altair takes a second to import
+            from fl_app.report.grid import grid
 
             path = folder / "figures" / "grid.png"
             cells = read_run(folder, options.only)
-            write_grid(cells, (options.grid[0], options.grid[1]), path, pdf=options.pdf)
+            save(grid(cells, (options.grid[0], options.grid[1])), path, options.formats)
             print(f"figure: {path}")
             return
         if numbers_only:
@@ -106,7 +102,7 @@ def main(arguments: list[str] | None = None) -> None:
             print_comparison(read_run(folder, options.only), choice, target)
             return
         write_report(
-            folder, target, span=span, only=options.only, pdf=options.pdf, tell=print_table
+            folder, target, span=span, only=options.only, formats=options.formats, tell=print_table
         )
     except ValueError as error:
         parser.error(str(error))

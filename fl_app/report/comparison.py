@@ -15,7 +15,7 @@ from fl_app.record.history import Evaluation
 from fl_app.record.score import ACCURACY, Score
 from fl_app.record.targets import first_at, stays_at
 from fl_app.report.cells import ENDS, Cell, common_score
-from fl_app.report.printing import print_stand_ins
+from fl_app.report.printing import print_warnings
 from fl_app.report.series import Series, group
 from fl_app.report.table import megabytes
 from fl_app.report.work import work_of
@@ -74,10 +74,11 @@ def print_comparison(
         console.print("\nDeviations over seeds are sample deviations (n - 1).", highlight=False)
     if work := work_of(cells):
         console.print(f"\n{work}", highlight=False)
-    print_stand_ins([c.name for c in cells if c.summary.get("data") == "stand-in"], console)
-    early = [f"{c.name} ({c.stopped or 'no summary'})" for c in cells if c.stopped not in ENDS]
-    if early:
-        console.print(f"NOT RUN TO THEIR END: {escape(', '.join(early))}", style="bold")
+    print_warnings(
+        [cell.name for cell in cells if cell.summary.get("data") == "stand-in"],
+        [f"{c.name} ({c.stopped or 'no summary'})" for c in cells if c.stopped not in ENDS],
+        console,
+    )
 
 
 def compare(cells: Sequence[Cell], choice: Choice, target: float) -> Table:

@@ -2,32 +2,25 @@
 
 import difflib
 import json
-import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import matplotlib
-import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+import altair as alt
 
 from fl_app.core.errors import is_number, require
 from fl_app.record.score import ACCURACY
 from fl_app.report.cells import Cell, common_score, scores_of
+from fl_app.report.figures import Chart, table
 from fl_app.report.naming import matches, settings_of, shortest, texts_of, varied
-from fl_app.report.style import RC, save
 
 LIGHT = 0.6  # share of the score's range above which the background is light
-LETTER = 0.075  # width of a tick label's letter, inches
+STEP = 40  # pixels of a place
 
 
-def write_grid(
-    cells: Sequence[Cell], keys: tuple[str, str], path: Path, *, pdf: bool = False
-) -> Figure:
-    """Draw the score of cells over two keys of their configuration.
+def grid(cells: Sequence[Cell], keys: tuple[str, str]) -> Chart:
+    """The score of cells over two keys of their configuration.
 
     The score is the mean of the last ten evaluations. Cells with the same values of both keys
     are averaged; the title names the other keys over which this mean is taken.
@@ -36,11 +29,9 @@ def write_grid(
         cells: of the run.
         keys: of the horizontal and the vertical axis: ``algorithm.client.local_lr``, or an
             unambiguous end such as ``local_lr``.
-        path: of the PNG.
-        pdf: whether to write a PDF beside it.
 
     Returns:
-        The figure.
+        A figure with `STEP` pixels for each value of a key.
 
     Raises:
         ValueError: no cell has a summary with a score, cells have different ones, or a key is
@@ -61,35 +52,34 @@ def write_grid(
         raise ValueError("--grid: no cell has a summary with a score, nothing could be drawn")
     score = common_score(cells) if scores_of(cells) else ACCURACY
     across, up = (_ticks([place[axis] for place, _ in found]) for axis in (0, 1))
-    cells_at: dict[tuple[int, int], list[float]] = defaultdict(list)
-    for (x, y), value in found:
-        cells_at[across.index(x), up.index(y)].append(value)
-    mean = {place: fmean(values) for place, values in cells_at.items()}
-    rows = [[mean.get((x, y), math.nan) for x in range(len(across))] for y in range(len(up))]
-    light = min(mean.values()) + LIGHT * (max(mean.values()) - min(mean.values()))
     below, beside = texts_of(across), texts_of(up)
-    crowded = max(map(len, below)) > 9
-    width = 1.6 + 0.8 * len(across) + LETTER * max(map(len, beside))
-    height = 1.2 + 0.45 * len(up) + crowded * LETTER * max(map(len, below))
+    seeds: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for (x, y), value in found:
+        seeds[below[across.index(x)], beside[up.index(y)]].append(value)
+    mean = {place: fmean(scores) for place, scores in seeds.items()}
+    light = min(mean.values()) + LIGHT * (max(mean.values()) - min(mean.values()))
+    form = ".0%" if score.is_share else ".3~g"
     averaged = [shortest(key, known) for key in changed if key not in keys]
-    with matplotlib.rc_context({**RC, "axes.grid": False}):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.add_subplot()
-        edges = (np.arange(len(places) + 1) - 0.5 for places in (across, up))
-        axes.pcolormesh(*edges, rows, cmap="cividis")  # in a PDF an image would be blurred
-        axes.set_xticks(range(len(across)), below, rotation=90 if crowded else 0)
-        axes.set_yticks(range(len(up)), beside)
-        axes.set_xlabel(shortest(keys[0], known))
-        axes.set_ylabel(shortest(keys[1], known))
-        form = "{:.0%}" if score.is_share else "{:.3g}"
-        for (x, y), value in mean.items():  # a place without a cell stays empty
-            colour = "black" if value > light else "white"
-            axes.text(x, y, form.format(value), ha="center", va="center", color=colour)
-        title = f"{score.name}, mean of the\nlast ten evaluations"
-        axes.set_title(f"{title}, over {', '.join(averaged)}" if averaged else title)
-        save(figure, path, pdf=pdf, tight=True)  # a title may be wider than few columns
-    return figure
+    over = f", over {', '.join(averaged)}" if averaged else ""
+    title = [f"{score.name}, mean of the", f"last ten evaluations{over}"]
+    data = table("x y score", [(*place, value) for place, value in mean.items()])
+    places = alt.Chart(data).encode(
+        x=alt.X("x:O").sort(below).title(shortest(keys[0], known)).scale(domain=below),
+        y=alt.Y("y:O")
+        .sort(beside[::-1])
+        .title(shortest(keys[1], known))
+        .scale(domain=beside[::-1]),
+    )
+    rectangles = places.mark_rect().encode(
+        color=alt.Color("score:Q").scale(scheme="cividis").legend(None),
+        tooltip=["x:N", "y:N", "score:Q"],
+    )
+    colour = (
+        alt.when(f"datum.score > {light}").then(alt.value("black")).otherwise(alt.value("white"))
+    )
+    texts = places.mark_text().encode(text=alt.Text("score:Q", format=form), color=colour)
+    size = {"width": STEP * len(below), "height": STEP * len(beside)}
+    return alt.layer(rectangles, texts).properties(title=title, **size)
 
 
 def _whole(key: str, known: Collection[str], changed: Sequence[str]) -> str:

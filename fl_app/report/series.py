@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fl_app.record.history import OrderRecord
 from fl_app.report.cells import Cell
 
+MAX_POINTS = 400  # of a curve
 Floats = NDArray[np.floating[Any]]
 Span: TypeAlias = tuple[float, float]  # start and end, seconds
 
@@ -33,6 +34,11 @@ class Series:
     def ages(self) -> Counter[int]:
         """Age -> number of aggregated updates, over all seeds."""
         return sum((cell.history.ages for cell in self.cells), Counter())
+
+    @property
+    def on_clients(self) -> bool:
+        """Whether its clients evaluated."""
+        return any(cell.on_clients for cell in self.cells)
 
 
 class Curve(NamedTuple):
@@ -95,35 +101,26 @@ def curve(series: Series, x: str = "t", y: str = "accuracy") -> Curve:
     return Curve(t, values.mean(axis=0), values.min(axis=0), values.max(axis=0), tails)
 
 
-class ClientCurve(NamedTuple):
-    """What clients measured of versions, over the time `t` of the versions; of shape ``(n,)``.
+def client_curve(series: Series, x: str, metric: str) -> Curve:
+    """A metric of the evaluations on clients: the mean, and a band to the worst tenth of them.
 
-    Attributes:
-        t: when a version was published, seconds.
-        mean: over the clients, weighted by their examples; over the seeds.
-        worst: mean over the worst tenth of the clients; over the seeds.
+    The mean over the clients is weighted by their examples; both are means over the seeds, joined
+    as in `curve`.
     """
-
-    t: Floats
-    mean: Floats
-    worst: Floats
-
-
-def client_curve(series: Series, metric: str) -> ClientCurve:
-    """A metric of the evaluations on clients; seeds are joined as in `curve`."""
     runs = []
     for cell in series.cells:
-        points = [(e.t, *e.of(metric)) for e in cell.history.client_evaluations]
+        points = [(getattr(e, x), *e.of(metric)) for e in cell.history.client_evaluations]
         if found := [(t, mean, worst) for t, mean, _, worst in points if math.isfinite(mean)]:
             runs.append(np.array(found).T)
     empty = np.empty(0)
     if not runs:
-        return ClientCurve(empty, empty, empty)
+        return Curve(empty, empty, empty, empty)
     t = np.unique(np.concatenate([times for times, _, _ in runs]))
     t = t[(t >= max(run[0][0] for run in runs)) & (t <= min(run[0][-1] for run in runs))]
-    return ClientCurve(
-        t, *(np.mean([np.interp(t, run[0], run[row]) for run in runs], axis=0) for row in (1, 2))
+    mean, worst = (
+        np.mean([np.interp(t, run[0], run[row]) for run in runs], axis=0) for row in (1, 2)
     )
+    return Curve(t, mean, np.minimum(mean, worst), np.maximum(mean, worst))
 
 
 def client_metrics(cells: Sequence[Cell]) -> list[str]:
@@ -138,6 +135,11 @@ def whose(cells: Sequence[Cell]) -> str:
     """Whose score the evaluations have: that of the test set, or the clients' own."""
     tested = any(cell.history.server_evaluations for cell in cells)
     return "clients'" if not tested and any(cell.on_clients for cell in cells) else "test"
+
+
+def spread_out(size: int, most: int = MAX_POINTS) -> Any:
+    """At most so many evenly spread indices of an array, with the first and the last."""
+    return np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int))
 
 
 def _beyond(last: float, t: Floats, values: Floats) -> tuple[Floats, Floats]:
@@ -171,6 +173,8 @@ def learning_phase(series: Sequence[Series], accuracy: float) -> float | None:
 
 def histogram(ages: Counter[int], width: int) -> tuple[Floats, Floats]:
     """Share of updates in bins of `width` ages: the first age of each bin, and the shares."""
+    if not ages:
+        return np.empty(0), np.empty(0)
     counts = np.zeros(max(ages) // width + 1)
     for age, count in ages.items():
         counts[age // width] += count

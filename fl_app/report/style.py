@@ -2,12 +2,8 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette without yellow (too pale for lines) and with grey for black, and two dark
 # colours of Paul Tol's. Any two are at least 16 apart (CIE Lab) under protanopia, deuteranopia and
@@ -59,67 +55,17 @@ _COLOURS = {
 }
 ALGORITHMS = tuple(_COLOURS)
 _PALETTE = tuple(dict.fromkeys(_COLOURS.values()))
-_LINES = ("-", "--", ":", "-.", "long")
-_LONG = (
-    0,
-    (9, 2),
-)  # points that are drawn and left out, of the style that Matplotlib has no word for
+# Pixels that are drawn and left out.
+_LINES = ((1, 0), (6, 3), (2, 2), (7, 2, 2, 2), (12, 3))
 
 INK, MUTED, GRID, WAITING = "#222222", "#888888", "#e6e6e6", "#d4d4d4"
 
-# Colours of a page in dark mode. They differ as much as the light ones, and each has a contrast of
-# at least 3 with the background.
-PAPER = "#1d2125"
-IN_THE_DARK = {
-    _GREY: "#fcf0e6",
-    _ORANGE: "#f69a00",
-    _BLUE: "#4282c2",
-    _GREEN: "#33c972",
-    _VERMILION: "#ec4f31",
-    _PINK: "#cfa2b8",
-    _SKY: "#9fc2ff",
-    _BROWN: "#b03a4a",
-    _INDIGO: "#845aef",
-    INK: "#e6e8ea",
-    MUTED: "#9aa0a6",
-    GRID: "#353a40",
-    WAITING: "#4d535a",
-    "white": PAPER,
-}
-
-RC: dict[Any, Any] = {
-    "figure.dpi": 160,
-    "savefig.dpi": 160,
-    "font.size": 9,
-    "axes.titlesize": 9.5,
-    "axes.titlelocation": "left",
-    "axes.labelsize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": MUTED,
-    "axes.linewidth": 0.8,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-    "legend.edgecolor": "none",
-    "lines.linewidth": 1.4,
-    "pdf.fonttype": 42,  # TrueType, which journals ask for: text stays text
-}
-
 
 class Look(NamedTuple):
-    """Colour and line style of one series."""
+    """Colour and dashes of one series."""
 
     colour: str
-    line: str
-
-    @property
-    def dashes(self) -> "str | tuple[int, tuple[int, int]]":
-        """The line style as Matplotlib takes it."""
-        return _LONG if self.line == "long" else self.line
+    dashes: tuple[int, ...]
 
 
 def looks(algorithms: Sequence[str]) -> list[Look]:
@@ -143,21 +89,3 @@ def looks(algorithms: Sequence[str]) -> list[Look]:
         result.append(Look(colour, _LINES[taken[colour] % len(_LINES)]))
         taken[colour] += 1
     return result
-
-
-def save(figure: "Figure", path: Path, *, pdf: bool = False, tight: bool = False) -> None:
-    """Write a figure; equal figures give equal bytes.
-
-    Args:
-        figure: drawn with `RC`.
-        path: of the PNG.
-        pdf: whether to write a PDF beside it, for print, which takes three times as long. One that
-            is there is written anew in any case.
-        tight: whether to crop the empty border.
-    """
-    path.parent.mkdir(exist_ok=True)
-    box = "tight" if tight else None
-    figure.savefig(path, bbox_inches=box)
-    document = path.with_suffix(".pdf")
-    if pdf or document.exists():
-        figure.savefig(document, bbox_inches=box, metadata={"CreationDate": None})

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from fl_app.record.measures import mean_age
 from fl_app.record.score import ACCURACY, Score
@@ -23,6 +23,43 @@ OF_TARGET = (
     "seconds_to_stay_at_target",
     "updates_to_stay_at_target",
 )
+# What is shown of a row, the most important first: its field, two lines of a title, its format, and
+# which of several values is the best. The scores' title, format and best value are their own.
+_COLUMNS: tuple[tuple[str, str, str, str, Callable[[list[float]], float] | None], ...] = (
+    ("final_score", "{score}", "final", "", None),
+    ("best_score", "{score}", "best", "", None),
+    ("seconds_to_target", "at {target}", "first s", "{:,.1f}", min),
+    ("updates_to_target", "at {target}", "first upd.", "{:,.0f}", min),
+    ("seconds_to_stay_at_target", "at {target}", "stays s", "{:,.1f}", min),
+    ("updates_to_stay_at_target", "at {target}", "stays upd.", "{:,.0f}", min),
+    ("client_updates", "client", "updates", "{:,.0f}", None),
+    ("at_work", "at", "work", "{:,.0f}", None),
+    ("work_per_update", "work per", "update", "{}", None),
+    ("mean_staleness", "stale", "mean", "{:.1f}", None),
+    ("max_staleness", "stale", "max", "{:.0f}", None),
+    ("failures", "", "fail", "{:,.0f}", None),
+    ("rejected", "", "rej", "{:,.0f}", None),
+    ("mb_down", "MB", "down", "{:,.1f}", None),
+    ("mb_up", "MB", "up", "{:,.1f}", None),
+    ("updates_per_second", "wall", "upd/s", "{:,.0f}", None),
+    ("stopped", "", "stopped", "{}", None),
+)
+
+
+class Column(NamedTuple):
+    """A field of the rows as texts, without those of standard deviations.
+
+    Attributes:
+        group: title that adjacent columns share; may be empty.
+        title: of the column.
+        texts: of the rows; a mean has its standard deviation.
+        best: numbers of the rows with the best value, if cells compete.
+    """
+
+    group: str
+    title: str
+    texts: list[str]
+    best: list[int]
 
 
 @dataclass(frozen=True)
@@ -131,6 +168,37 @@ class Table:
         if field in OF_TARGET:
             return ACCURACY in self.scores
         return field not in OF_SCORE or bool(self.scores)
+
+    @property
+    def shown(self) -> list[Row]:
+        """The rows that `columns` shows."""
+        return [row for row in self.rows if row.statistic != "std"]
+
+    def columns(self) -> list[Column]:
+        """What is shown of the rows beside their names, the most important first."""
+        target = f"{self.target_accuracy:.0%}"
+        scores = "acc." if self.scores == [ACCURACY] else self.score_name
+        series = self.of_series()
+        spreads = {row.label: spread for row, spread in series if spread is not None}
+        columns = []
+        for key, over, title, form, best in filter(lambda column: self.has(column[0]), _COLUMNS):
+            if key in OF_SCORE and len(self.scores) == 1:
+                best = max if self.scores[0].higher_is_better else min
+            known = [value for row, _ in series if (value := getattr(row, key)) is not None]
+            winner = best(known) if best and len(known) > 1 else None
+            texts, winners = [], []
+            for number, row in enumerate(self.shown):
+                value, written = getattr(row, key), row.form(key, form)
+                text = "-" if value is None else written.format(value)
+                if row.statistic == "mean" and isinstance(value, int | float):
+                    spread = written.format(getattr(spreads[row.label], key))
+                    text += f" \u00b1{spread.rstrip('%')}"
+                competes = row.statistic == "mean" or row.label not in spreads
+                winners += [number] * (competes and value is not None and value == winner)
+                texts.append(text)
+            over = over.format(score=scores, target=target)
+            columns.append(Column(over, title, texts, winners))
+        return columns
 
     def of_series(self) -> list[tuple[Row, Row | None]]:
         """For each cell its row, or the mean over its seeds with the standard deviation."""

@@ -66,7 +66,6 @@ def run(
     overrides: Sequence[str],
     folder: Path,
     grid: "Grid | None" = None,
-    shared: Path | None = None,
     cells: Mapping[str, DictConfig] | None = None,
 ) -> list[dict[str, Any]]:
     """Run what the configuration says, print the table, and name the files.
@@ -76,7 +75,6 @@ def run(
         overrides: the user's own; they win over those of an experiment's cells.
         folder: for the files; every cell has its own folder in it.
         grid: of the ServerApp, for the runtimes that need one.
-        shared: as of `fl_app.report.write_report`.
         cells: the result of `fl_app.runner.validate.checked_cells`; None = call it.
 
     Returns:
@@ -98,7 +96,6 @@ def run(
         config.experiment.report_accuracy,
         parallel=config.experiment.parallel,
         grid=grid,
-        shared=shared,
         tell=report.print_table,
     )
     print(f"Files{', table and figures' if ran.figures else ' and table'}: {folder}")
@@ -122,7 +119,6 @@ def run_cells(
     *,
     parallel: int = 1,
     grid: "Grid | None" = None,
-    shared: Path | None = None,
     show: bool = True,
     figures: bool = True,
     tell: Callable[[report.Table], object] | None = None,
@@ -138,7 +134,6 @@ def run_cells(
         parallel: processes, >= 1, that run a cell each; 1 = one cell after the other, in this
             process.
         grid: of the ServerApp, for the runtimes that need one.
-        shared: as of `fl_app.report.write_report`.
         show: whether to show progress.
         figures: whether the report has figures; it has none after Ctrl-C.
         tell: as of `fl_app.report.write_report`.
@@ -164,7 +159,7 @@ def run_cells(
     with disk_errors_as_run_errors(folder):
         for path in outdated:
             earlier.remove_run(path)
-        return _run(plans, done, folder, target, parallel, grid, shared, show, figures, tell)
+        return _run(plans, done, folder, target, parallel, grid, show, figures, tell)
 
 
 def _run(
@@ -174,7 +169,6 @@ def _run(
     target: float | None,
     parallel: int,
     grid: "Grid | None",
-    shared: Path | None,
     show: bool,
     figures: bool,
     tell: Callable[[report.Table], object] | None,
@@ -213,7 +207,7 @@ def _run(
         earlier.remove_run(folder)  # the first cell did, unless it was refused
     # After Ctrl-C, the user does not wait for them.
     figures = figures and not interrupted and not report.no_pictures()
-    table = report.write_report(folder, target, figures=figures, shared=shared, tell=tell)
+    table = report.write_report(folder, target, figures=figures, tell=tell)
     summaries = {name: summaries[name] for name in plans if name in summaries}
     problems = {name: problems[name] for name in plans if name in problems}
     return Ran(table, figures, summaries, problems, interrupted)

@@ -112,20 +112,28 @@ def draw(folder: Path, found: dict[float, float]) -> Path:
 
     A rate whose contraction lies outside of [0, 1] has no line.
     """
-    from fl_app.report.grid import write_grid
+    import altair as alt
+
+    from fl_app.report.figures import save, table
+    from fl_app.report.grid import STEP, grid
+    from fl_app.report.naming import settings_of
     from fl_app.report.reading import read_run
-    from fl_app.report.style import save
 
     path = folder / "stability.png"
-    figure = write_grid(read_run(folder), (RATE, MOMENTUM), path)
-    axes = figure.axes[0]
-    momenta = [float(text.get_text()) for text in axes.get_yticklabels()]
-    for column, contracts in enumerate(found.values()):
-        if not 0 <= contracts <= 1:
-            continue
-        place = np.interp(1 - contracts, momenta, range(len(momenta)))
-        axes.plot([column - 0.5, column + 0.5], [place, place], color="red", linewidth=2)
-    save(figure, path, tight=True)
+    cells = read_run(folder)
+    momenta = sorted({settings_of(cell)[MOMENTUM] for cell in cells})
+    bounds = [
+        (column * STEP, (column + 1) * STEP, (len(momenta) - 0.5 - place) * STEP)
+        for column, contracts in enumerate(found.values())
+        if 0 <= contracts <= 1
+        for place in [np.interp(1 - contracts, momenta, range(len(momenta)))]
+    ]
+    lines = alt.Chart(table("left right height", bounds)).mark_rule(color="red", strokeWidth=2)
+    lines = lines.encode(
+        x=alt.X("left:Q").scale(None), x2="right:Q", y=alt.Y("height:Q").scale(None)
+    )
+    chart = alt.layer(grid(cells, (RATE, MOMENTUM)), lines)
+    save(chart.resolve_scale(x="independent", y="independent"), path)
     return path
 
 

@@ -127,17 +127,11 @@ def test_quickstart_compares_its_cells_at_equal_updates(monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_jobs_of_a_sweep_share_the_plotting_library_and_are_reported_together(
-    monkeypatch, tmp_path, capsys
-):
+def test_jobs_of_a_sweep_are_reported_together(monkeypatch, tmp_path, capsys):
     sweep = (f"hydra.sweep.dir={tmp_path}", "algorithm=fedbuff,fedasync", "num_versions=1", "-m")
     assert run(monkeypatch, tmp_path, *sweep) == 0
     told = capsys.readouterr().out.splitlines()[-1]
     assert told == f"All jobs in one report: python -m fl_app.report {tmp_path}"
-    report.watch(tmp_path, every=1.0, sleep=pytest.fail)  # ends, for the sweep has ended
-    assert (tmp_path / "plotly.min.js").is_file()
-    for job in ("0", "1"):
-        assert (tmp_path / job / "report.html").stat().st_size < 1e6
     table = report.write_report(tmp_path, figures=False)
     assert [(row.cell, row.folder) for row in table.rows] == [("fedbuff", "0"), ("fedasync", "1")]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "torchvision", "sklearn", "scipy", "pandas", "matplotlib", "plotly", "ray")
+HEAVY = ("torch", "torchvision", "sklearn", "scipy", "pandas", "altair", "vl_convert", "ray")
 REFUSED = [
     "algorith=fedbuff",
     "algorithm=fedbuf",

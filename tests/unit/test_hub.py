@@ -35,7 +35,7 @@ def test_what_is_published_stays_within_flowers_bounds_and_requires_what_a_run_u
     assert "uv" not in settings["tool"]
     wanted = {r.name: r.extras for r in map(Requirement, settings["project"]["dependencies"])}
     assert wanted["flwr"] == {"dp", "simulation"}
-    assert wanted.keys() >= {"torch", "hydra-core", "scikit-learn", "plotly"}
+    assert wanted.keys() >= {"torch", "hydra-core", "scikit-learn", "altair"}
     # What the Hub makes of it, and what `flwr new` unpacks.
     assert build_fab_from_files(files)[0] == build_fab_from_disk(folder)
     assert "@somebody/fl-app" in (folder / "README.md").read_text()

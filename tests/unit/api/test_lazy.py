@@ -15,7 +15,7 @@ import fl_app
 assert {"run", "compare", "Result", "Comparison", "Task"} <= {*dir(fl_app)}
 print(*{*sys.modules} - before)
 """
-HEAVY = {"flwr", "hydra", "matplotlib", "numpy", "omegaconf", "pandas", "torch"}
+HEAVY = {"altair", "flwr", "hydra", "numpy", "omegaconf", "pandas", "torch"}
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -105,13 +105,12 @@ def test_a_result_has_everything_of_the_run(result: fl_app.Result) -> None:
 
 def test_a_notebook_shows_a_table_and_the_curve(result: fl_app.Result) -> None:
     html = result._repr_html_()
-    assert "<td>best " in html
+    assert "<th>acc. best</th>" in html
     assert "<th>client updates</th>" in html
     assert '<img src="data:image/png;base64,' in html
     assert len(html) < 100_000
-    assert repr(result).startswith("<fedbuff on digits: accuracy ")
-    (axes,) = result.plot().axes
-    assert axes.get_ylabel() == "test accuracy"
+    assert repr(result).startswith("<fedbuff on digits: acc. final ")
+    assert "test accuracy" in str(result.plot().chart.to_dict())
     assert result.plot()._repr_png_().startswith(b"\x89PNG")
 
 

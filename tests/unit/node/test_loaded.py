@@ -23,7 +23,7 @@ from fl_app.flower import names, wire
 
 SERVER = {"fl_app.engine", "fl_app.flower.grid", "fl_app.record", "fl_app.report", "fl_app.runner"}
 ALGORITHM = {"fl_app.schedule", "fl_app.strategy"}
-PLOTS = {"matplotlib", "pandas", "plotly"}
+PLOTS = {"altair", "pandas", "vl_convert"}
 ABSENT = EXTRAS.keys() - {"jinja2", "markupsafe"}  # torch requires these two
 
 NODE = """

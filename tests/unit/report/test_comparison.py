@@ -116,7 +116,7 @@ def test_what_would_choose_nothing_is_refused(choose, text):
     [
         (["--last", "1", "--target-accuracy", "70"], "target_accuracy=70.0 must be above 0 and at"),
         (["--last", "1", "--over", "version"], "--over=version needs --mean: nothing else has"),
-        (["--last", "1", "--watch", "5"], "argument --watch: not allowed with argument --last"),
+        (["--last", "1", "--mean", "0", "5"], "argument --mean: not allowed with argument --last"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_is_read(

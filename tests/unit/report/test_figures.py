@@ -1,39 +1,32 @@
-import re
-from itertools import combinations
+"""The numbers in the figures of a report, as their specifications have them."""
 
-import matplotlib
-import numpy as np
+import csv
+import io
+
 import pytest
-from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
-from matplotlib.text import Text
-from PIL import Image
 from run_folders import (
     ASYNCHRONOUS,
+    EVENTFUL,
     ROUNDS,
-    arrival,
     clients_evaluate,
     dispatch,
     failure,
     write_cell,
 )
 
-from fl_app.record.score import ACCURACY
-from fl_app.report.figures import (
-    MAX_LINES,
-    SLIM,
-    WAITING,
-    draw_multiples,
-    draw_on_clients,
-    draw_score,
-    draw_staleness,
-    draw_timeline,
-    write_figures,
-)
+from fl_app.report import figures
 from fl_app.report.reading import read_run
 from fl_app.report.series import group
-from fl_app.report.style import RC, looks, save
+from fl_app.report.style import WAITING, looks
+
+
+def tables(chart):
+    """The tables of a figure by their columns; later ones with equal columns are appended."""
+    found = {}
+    for text in figures.specification(chart)["datasets"].values():
+        rows = list(csv.DictReader(io.StringIO(text)))
+        found.setdefault(" ".join(rows[0]), []).extend(rows)
+    return found
 
 
 @pytest.fixture
@@ -45,230 +38,146 @@ def series(tmp_path):
     return group(read_run(tmp_path))
 
 
-def bars(axes, colour):
-    """Row and time span of the bars of one colour, sorted."""
-    spans = []
-    for drawn in axes.findobj(PolyCollection):
-        if np.allclose(drawn.get_facecolor()[0], to_rgba(colour)):
-            for path in drawn.get_paths():
-                low, high = path.vertices.min(axis=0), path.vertices.max(axis=0)
-                spans.append((round((low[1] + high[1]) / 2), round(low[0], 1), round(high[0], 1)))
-    return sorted(spans)
+DRAWN = looks(["fedavg", "fedasync"])
 
 
-def test_accuracy_marks_when_each_series_reaches_the_target(series):
-    axes = Figure().subplots()
-    draw_score(axes, series, looks(["fedavg", "fedasync"]), ACCURACY, 0.9, "virtual time (s)", None)
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == [
-        "fedavg: 90% first at 6.0 s",
-        "fedasync (2 seeds): mean 90% first at 2.0 s",
-        "lowest to highest seed",
+def test_curves_have_bands_tails_and_the_moment_at_which_they_are_at_the_target(series):
+    found = tables(figures.learning(series, DRAWN, ["accuracy", "loss"], 0.9))
+    names = {"fedavg: 90% first at 6.0 s", "fedasync (2 seeds): mean 90% first at 2.0 s"}
+    accuracy = [row for row in found["cell over x mean low high"] if row["mean"] != "1"]
+    assert {row["cell"] for row in accuracy} == names
+    rounds = {
+        over: [(r["x"], r["mean"]) for r in accuracy if r["over"] == over and "avg" in r["cell"]]
+        for over in ("t", "version", "client_updates")
+    }
+    assert rounds == {
+        "t": [("0", "0.1"), ("3", "0.5"), ("6", "0.95")],
+        "version": [("0", "0.1"), ("1", "0.5"), ("2", "0.95")],
+        "client_updates": [("0", "0.1"), ("2", "0.5"), ("4", "0.95")],
+    }
+    tail = [row for row in found["cell over seed x mean"] if row["over"] == "t"]
+    assert [(row["x"], row["mean"]) for row in tail if row["mean"] != "1"] == [
+        ("2", "0.92"), ("3", "0.85"),
+    ]  # fmt: skip
+    moments = [(row["over"], row["x"]) for row in found["cell over x mean"]]
+    assert moments[:3] == [("t", "6"), ("version", "2"), ("client_updates", "4")]
+
+
+def test_a_curve_that_never_is_at_the_target_says_so(series):
+    (row, *_) = tables(figures.learning(series[:1], DRAWN, ["accuracy"], 1.0))[
+        "cell over x mean low high"
     ]
-    marks = [line.get_xydata().tolist() for line in axes.lines if line.get_marker() == "o"]
-    assert marks == [[[6.0, 0.9]], [[2.0, 0.9]]]
-    np.testing.assert_array_equal(axes.lines[0].get_xydata(), [[0, 0.1], [3, 0.5], [6, 0.95]])
-    band, sign = axes.findobj(PolyCollection)  # of the series with seeds, and of the legend
-    assert band.get_paths()[0].vertices.max() == 2.0  # where the first seed ends
-    assert not sign.get_paths()
-    (tail,) = [line for line in axes.lines if line.get_linewidth() == 0.5]
-    np.testing.assert_allclose(tail.get_xydata(), [[2, 0.92], [3, 0.85]])
+    assert row["cell"] == "fedavg: never 100%"
 
 
-def test_accuracy_far_below_the_target_is_not_pressed_down(series):
-    axes = Figure().subplots()
-    draw_score(axes, series[:1], looks(["fedavg"]), ACCURACY, 1.0, "virtual time (s)", None)
-    assert axes.get_legend().get_texts()[0].get_text() == "fedavg: never 100%"
-    assert axes.get_ylim()[1] == pytest.approx(1.05)
-    axes = Figure().subplots()
-    del series[0].cells[0].history.evaluations[1:]
-    draw_score(axes, series[:1], looks(["fedavg"]), ACCURACY, 1.0, "virtual time (s)", None)
-    assert axes.get_ylim()[1] == pytest.approx(0.105)
-
-
-def test_staleness_histograms_share_their_ages(series):
-    figure = Figure()
-    draw_staleness(figure, series, looks(["fedavg", "fedasync"]), columns=2)
-    fedavg, fedasync = figure.axes
-    assert [patch.get_height() for patch in fedavg.patches] == [1.0]
-    assert [patch.get_height() for patch in fedasync.patches] == [4 / 6, 0.0, 2 / 6]
-    assert fedavg.get_xlim() == fedasync.get_xlim()
-    assert fedasync.texts[0].get_text() == "mean 0.7, max 2"
+def test_staleness_is_a_share_of_each_age(series):
+    rows = tables(figures.staleness(series, DRAWN))["left right age share"]
+    assert [(row["age"], row["share"]) for row in rows] == [
+        ("0", "1"), ("0", "0.666667"), ("1", "0"), ("2", "0.333333"),
+    ]  # fmt: skip
 
 
 def test_timeline_shows_training_waiting_losses_and_versions(series):
-    figure = Figure()
-    drawn = looks(["fedavg", "fedasync"])
-    draw_timeline(figure, series, drawn, "virtual time (s)")
-    fedavg, fedasync = figure.axes
-    # Row 0 is client 0, the fast one.
-    assert bars(fedavg, drawn[0].colour) == [(0, 0, 1), (0, 3, 4), (1, 0, 3), (1, 3, 6)]
-    assert bars(fedavg, WAITING) == [(0, 1, 3), (0, 4, 6)]
-    assert bars(fedasync, drawn[1].colour)[:3] == [(0, 0, 1), (0, 1, 2), (0, 2, 3)]
-    assert bars(fedasync, WAITING) == []
-    assert [line.get_xydata().tolist() for line in fedasync.lines] == [[[3.0, 0.0]]]
-    (ticks,) = fedavg.findobj(LineCollection)
-    assert [segment[0][0] for segment in ticks.get_segments()] == [3.0, 6.0]
-    assert fedavg.get_title("right") == "67% training, 4 updates, 2 versions"
-    assert [label.get_text() for label in fedavg.get_yticklabels()] == ["0", "1"]
-
-
-def test_timeline_shows_clusters_fresh_models_and_training_beside_transfers(tmp_path):
-    beside = {"parts": [1, 3, 1], "beside": True}
-    events = [{**dispatch(0.0, client), **beside} for client in range(3)]
-    events += [arrival(4.0, client) for client in range(3)]
-    formed = {"kind": "cluster", "t": 4.0, "version": 0, "dropped": [], "order": []}
-    events += [{**formed, "client": [0, 1, 2], "cluster": [1, 0, 1]}, dispatch(4.0, 0)]
-    refresh = {"kind": "refresh", "t": 5.0, "client": 0, "version": 0}
-    write_cell(tmp_path, events=[*events, refresh, arrival(6.0, 0)])
-    figure = Figure()
-    draw_timeline(figure, group(read_run(tmp_path)), looks(["eafl"]), "virtual time (s)")
-    (axes,) = figure.axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["cluster 2", "cluster 1"]
-    # Lanes 0 and 1 are of the second cluster, which is pale: clients 0 and 2.
-    (own,) = looks(["eafl"])
-    assert bars(axes, own.colour) == [(2, 0, 3)]
-    assert bars(axes, SLIM) == [(0, 0, 2), (1, 0, 2), (2, 0, 2)]
-    (fresh,) = axes.lines
-    assert fresh.get_xydata().tolist() == [[5.0, 0.0]]
-    told = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert {"transfers", "gets a fresh model", "clusters formed"} <= {*told}
-
-
-def test_timeline_of_many_clients_is_a_sample_that_says_so(tmp_path):
-    write_cell(tmp_path, events=[dispatch(0.0, client) for client in range(40)] + ROUNDS)
-    figure = Figure()
-    draw_timeline(figure, group(read_run(tmp_path)), looks(["x"]), "virtual time (s)", 20)
-    assert figure.get_supylabel() == "20 of 40 clients"
-    labels = [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    assert labels == ["fast", "slow"]
-
-
-def test_run_that_was_interrupted_at_once_has_crisp_pictures_of_what_there_is(tmp_path):
-    write_cell(tmp_path, events=[], algorithm="fedavg")
-    before = dict(matplotlib.rcParams)
-    write_figures(read_run(tmp_path), 0.9, tmp_path / "figures")
-    assert not (tmp_path / "figures" / "accuracy.png").exists()
-    for name in ("staleness", "timeline", "overview"):
-        assert not (tmp_path / "figures" / f"{name}.pdf").exists()
-        picture = (tmp_path / "figures" / f"{name}.png").read_bytes()
-        assert picture.startswith(b"\x89PNG")
-        assert int.from_bytes(picture[16:20]) >= 500  # pixels across
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_picture_for_print_is_the_same_bytes_again_and_embeds_true_type(tmp_path, series):
-    for name in ("one", "two"):
-        with matplotlib.rc_context(RC):
-            figure = Figure(layout="constrained")
-            draw_score(
-                figure.subplots(), series, looks(["x", "y"]), ACCURACY, 0.9, "time (s)", None
-            )
-            save(figure, tmp_path / name / "accuracy.png", pdf=True)
-    for name in ("accuracy.png", "accuracy.pdf"):
-        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
-    document = (tmp_path / "one" / "accuracy.pdf").read_bytes()
-    assert b"/FontFile2" in document  # TrueType
-    assert b"/Type3" not in document
-    assert b"CreationDate" not in document
-
-
-def test_cells_of_a_sweep_are_small_multiples_each_before_all_others(tmp_path):
-    for number in range(MAX_LINES + 1):
-        write_cell(tmp_path / f"cell{number}", events=ROUNDS, algorithm="fedbuff")
-    series = group(read_run(tmp_path))
-    figure = Figure()
-    draw_multiples(
-        figure, series, looks(["fedbuff"] * len(series)), ACCURACY, 0.9, "virtual time (s)", 4
-    )
-    assert len(figure.axes) == len(series)
-    for axes, each in zip(figure.axes, series, strict=True):
-        assert axes.get_title() == each.name
-        colours = [line.get_color() for line in axes.lines if len(line.get_xdata()) == 3]
-        assert colours.count(WAITING) == len(series)
-        assert len(colours) == len(series) + 1
-
-
-def test_overview_of_many_cells_names_some_and_greys_the_others(tmp_path):
-    for number in range(4):
-        write_cell(tmp_path / f"cell{number}", events=ROUNDS, algorithm="fedbuff")
-    series = group(read_run(tmp_path))
-    axes = Figure().subplots()
-    draw_score(
-        axes, series, looks(["fedbuff"] * 4), ACCURACY, 0.9, "virtual time (s)", None, told=1
-    )
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == [f"{series[0].name}: 90% first at 6.0 s", "the other 3"]
-
-
-LONG = "fedasync local_lr=0.001 staleness_function=polynomial labels_per_client_of_a_federation="
-
-
-def overlapping(figure):
-    """Texts of a figure, but for numbers, that lie on each other or beyond its edges."""
-    figure.draw_without_rendering()
-    texts = [t for t in figure.findobj(Text) if re.search("[a-z]", t.get_text())]
-    boxes = {text: text.get_window_extent() for text in texts}
-    width, height = figure.get_size_inches() * figure.dpi
-    pairs = [
-        (a.get_text(), b.get_text())
-        for a, b in combinations(texts, 2)
-        if boxes[a].overlaps(boxes[b])
+    chart = figures.timeline(series, DRAWN)
+    titles = [panel["title"]["text"] for panel in figures.specification(chart)["vconcat"]]
+    assert titles == [
+        "fedavg: 67% training, 4 updates, 2 versions",
+        "fedasync: 100% training, 3 updates, 3 versions",
     ]
-    cut = [
-        t.get_text()
-        for t, box in boxes.items()
-        if box.x0 < 0 or box.y0 < 0 or box.x1 > width or box.y1 > height
+    found = tables(chart)
+    bars = [
+        (row["colour"], row["client"], float(row["start"]), float(row["end"]))
+        for row in found["kind client low high start end colour opacity told"]
     ]
-    return pairs + cut
+    of = DRAWN[0].colour
+    assert sorted(bar[1:] for bar in bars if bar[0] == of) == [
+        ("0", 0, 1), ("0", 3, 4), ("1", 0, 3), ("1", 3, 6),
+    ]  # fmt: skip
+    assert [bar[1:] for bar in bars if bar[0] == WAITING] == [("0", 1, 3), ("0", 4, 6)]
+    marks = [(row["kind"], row["start"]) for row in found["kind client low start told"]]
+    assert marks == [
+        *(("new version", t) for t in ("3", "6")),
+        ("update lost", "3"),
+        *(("new version", t) for t in ("1", "2", "3")),
+    ]
 
 
-@pytest.mark.parametrize(
-    ("draw", "width"), [("staleness", 10.6), ("timeline", 9), ("multiples", 10.6), ("accuracy", 7)]
-)
-def test_long_names_lie_on_nothing_else(tmp_path, draw, width):
-    for number in range(4):
-        write_cell(tmp_path / f"{LONG}{number}", events=ROUNDS, algorithm="fedasync")
+def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
+    events = [
+        {**event, "parts": [0.1, 0.5, 0.2]} for event in EVENTFUL if event["kind"] == "dispatch"
+    ]
+    others = [event for event in EVENTFUL if event["kind"] != "dispatch"]
+    events = sorted([*events, *others], key=lambda event: event["t"])
+    write_cell(tmp_path, events=events, algorithm="fedbuff")
     series = group(read_run(tmp_path))
-    drawn = looks(["fedasync"] * 4)
-    with matplotlib.rc_context(RC):
-        figure = Figure(figsize=(width, 8), layout="constrained")
-        if draw == "staleness":
-            draw_staleness(figure, series, drawn, columns=4)
-        elif draw == "timeline":
-            draw_timeline(figure, series, drawn, "virtual time (s)")
-        elif draw == "multiples":
-            draw_multiples(figure, series, drawn, ACCURACY, 0.9, "virtual time (s)", columns=4)
-        else:
-            draw_score(figure.subplots(), series, drawn, ACCURACY, 0.9, "virtual time (s)", None)
-        assert overlapping(figure) == []
+    found = tables(figures.timeline(series, looks(["fedbuff"]), span=(0.0, 11.0)))
+    carries = [
+        row for row in found["kind client low high start end colour opacity told"]
+        if row["kind"] == "transfers"
+    ]  # fmt: skip
+    assert (carries[0]["start"], carries[0]["end"]) == ("0", "0.1")
+    assert all(float(row["high"]) % 1 == pytest.approx(0.8) for row in carries)
+    kinds = {row["kind"] for row in found["kind client low start told"]}
+    assert kinds == {
+        "update lost", "gets a fresh model", "checkpoint", "clusters formed", "new version",
+        "late or duplicate reply", "recalled",
+    }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-def test_pictures_cut_no_long_name(tmp_path):
-    """Nothing is drawn on their edges, and the plots have room left beside the names."""
-    for number in range(3):
-        write_cell(tmp_path / f"{LONG}{number}", events=ROUNDS, algorithm="fedasync")
-    write_figures(read_run(tmp_path), 0.9, tmp_path / "figures")
-    for path in sorted((tmp_path / "figures").glob("*.png")):
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("L"))
-        for edge in (pixels[0], pixels[-1], pixels[:, 0], pixels[:, -1]):
-            assert (edge == 255).all(), path.name
+def test_timeline_of_many_clients_shows_some_from_fast_to_slow_and_its_first_orders(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(figures, "MAX_ORDERS", 30)
+    events = []
+    for client in range(100):
+        events += [dispatch(0.0, client), {**failure(1.0 + client, client), "reason": "gone"}]
+    write_cell(tmp_path, events=sorted(events, key=lambda event: event["t"]))
+    found = tables(figures.timeline(group(read_run(tmp_path)), DRAWN[:1], max_clients=5))
+    rows = found["kind client low high start end colour opacity told"]
+    assert [row["client"] for row in rows] == ["0", "25", "50", "74", "99"]
+    assert {row["opacity"] for row in rows} == {"0.35"}  # trained in vain
 
 
-def test_what_clients_measured_has_a_picture(tmp_path):
+def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
     events = [*ROUNDS, clients_evaluate(4, 3, 1, 0.4, 0.1), clients_evaluate(7, 6, 2, 0.8, 0.5)]
     write_cell(tmp_path / "fedavg", events=events, algorithm="fedavg")
     write_cell(tmp_path / "fedasync", events=ASYNCHRONOUS, algorithm="fedasync")
-    cells = read_run(tmp_path)
-    write_figures(cells[:1], 0.9, tmp_path / "figures")
-    assert (tmp_path / "figures" / "clients.png").is_file()
-    axes = Figure().subplots()
-    series = group(cells)
-    draw_on_clients(axes, series, looks([e.algorithm for e in series]), "accuracy", "seconds")
-    (line,) = axes.lines
-    np.testing.assert_allclose(line.get_xydata(), [[3, 0.4], [6, 0.8]])
-    (label,) = axes.get_legend().get_texts()
-    assert label.get_text() == "fedavg: 80.0%, worst decile 50.0%"
+    chart = figures.on_clients(group(read_run(tmp_path)), DRAWN, ["accuracy"])
+    rows = [row for row in tables(chart)["cell over x mean low high"] if row["over"] == "t"]
+    assert [(row["x"], row["mean"], row["low"]) for row in rows] == [
+        ("3", "0.4", "0.1"), ("6", "0.8", "0.5"),
+    ]  # fmt: skip
+    assert {row["cell"] for row in rows} == {"fedavg: 80.0%, worst decile 50.0%"}
+
+
+def test_partition_of_many_clients_shows_some(tmp_path):
+    write_cell(tmp_path, events=EVENTFUL, algorithm="fedbuff")
+    text = "".join(f"{client},{client % 3},2\n" for client in range(3000))
+    (tmp_path / "partition.csv").write_text(f"client,<cat>,dog\n{text}")
+    (cell,) = read_run(tmp_path)
+    rows = tables(figures.partition(cell))["class client end examples"]
+    cats = [row for row in rows if row["class"] == "<cat>"]
+    assert (len(rows), cats[0]["client"], cats[-1]["client"]) == (2000, "0", "2999")
+    assert all(int(row["client"]) % 3 == float(row["examples"]) for row in cats)
+
+
+def test_participation_and_reports_are_of_clients_and_versions(tmp_path):
+    write_cell(tmp_path, events=EVENTFUL, algorithm="fedbuff")
+    (cell,) = read_run(tmp_path)
+    rows = tables(figures.participation(cell, DRAWN[0]))["place end client kind orders"]
+    count = {(row["client"], row["kind"]): row["orders"] for row in rows}
+    assert (count["0", "aggregated"], count["1", "lost"]) == ("1", "1")
+    rows = tables(figures.reports(cell, DRAWN[0]))["name version value"]
+    assert [row["value"] for row in rows if row["name"] == "weight"] == ["0.5", "0.25"]
+
+
+def test_a_picture_is_written_again_in_the_formats_that_are_there(tmp_path, series):
+    chart = figures.staleness(series, DRAWN)
+    path = tmp_path / "figures" / "staleness.png"
+    figures.save(chart, path, ["pdf"])
+    first = path.read_bytes()
+    path.with_suffix(".pdf").write_bytes(b"old")
+    figures.save(chart, path)
+    assert path.read_bytes() == first  # equal figures give equal bytes
+    assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+    assert {each.name for each in path.parent.iterdir()} == {"staleness.png", "staleness.pdf"}

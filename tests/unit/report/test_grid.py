@@ -1,14 +1,15 @@
 """The accuracy of a sweep's cells over two of its keys."""
 
+import csv
+import io
 import re
 
-import numpy as np
 import pytest
 from omegaconf import OmegaConf
-from PIL import Image
 
 from fl_app.report.cells import Cell
-from fl_app.report.grid import write_grid
+from fl_app.report.figures import specification
+from fl_app.report.grid import STEP, grid
 
 KEYS = ("algorithm.client.local_lr", "algorithm.strategy.momentum")
 
@@ -20,7 +21,7 @@ def cell(name, rate, momentum, accuracy):
     return Cell(name, "overlap_fedavg", False, summary, config=text)
 
 
-def test_every_cell_is_at_its_place_and_seeds_are_averaged(tmp_path):
+def test_every_cell_is_at_its_place_and_seeds_are_averaged():
     cells = [
         cell("a", 0.1, 0, 0.5),
         cell("b-seed0", 0.01, 0.9, 0.8),
@@ -28,69 +29,53 @@ def test_every_cell_is_at_its_place_and_seeds_are_averaged(tmp_path):
         cell("c", 0.1, 0.9, 0.1),
         cell("still-going-on", 0.01, 0, None),
     ]
-    (axes,) = write_grid(cells, KEYS, tmp_path / "figures" / "grid.png").axes
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["0.01", "0.1"]
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "0.9"]
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("local_lr", "momentum")
-    texts = {text.get_position(): text.get_text() for text in axes.texts}
-    assert texts == {(1, 0): "50%", (0, 1): "85%", (1, 1): "10%"}
-    assert (tmp_path / "figures" / "grid.png").stat().st_size > 1000
+    chart = specification(grid(cells, KEYS))
+    texts, x, y = drawn(cells, *KEYS)
+    assert texts == {("0.1", "0"): "0.5", ("0.01", "0.9"): "0.85", ("0.1", "0.9"): "0.1"}
+    assert (x["scale"]["domain"], y["scale"]["domain"]) == (["0.01", "0.1"], ["0.9", "0"])
+    assert (x["title"], y["title"]) == ("local_lr", "momentum")
+    assert (chart["width"], chart["height"]) == (2 * STEP, 2 * STEP)
 
 
-def drawn(cells, *keys, path):
-    figure = write_grid(cells, keys, path / "figures" / "grid.png")
-    (axes,) = figure.axes
-    return axes
+def drawn(cells, *keys):
+    """The scores by their places, and the two axes."""
+    chart = specification(grid(cells, keys))
+    (text,) = chart["datasets"].values()
+    scores = {(row["x"], row["y"]): row["score"] for row in csv.DictReader(io.StringIO(text))}
+    axes = chart["layer"][0]["encoding"]
+    return scores, axes["x"], axes["y"]
 
 
-def test_short_names_of_keys_do_where_no_other_key_ends_so(tmp_path):
+def test_short_names_of_keys_do_where_no_other_key_ends_so():
     cells = [cell("a", 0.1, 0, 0.5), cell("b", 0.01, 0.9, 0.8)]
-    axes = drawn(cells, "local_lr", "strategy.momentum", path=tmp_path)
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("local_lr", "momentum")
+    _, x, y = drawn(cells, "local_lr", "strategy.momentum")
+    assert (x["title"], y["title"]) == ("local_lr", "momentum")
 
 
-def test_the_title_says_over_what_else_the_mean_is(tmp_path):
+def test_the_title_says_over_what_else_the_mean_is():
     cells = [cell(str(n), 0.1, n % 2, 0.5) for n in range(4)]
     for n, each in enumerate(cells):
         each.overrides = {"algorithm.strategy.momentum": n % 2, "seed": n // 2, "num_versions": 9}
-    title = drawn(cells, "local_lr", "momentum", path=tmp_path).get_title("left")
-    assert title == "accuracy, mean of the\nlast ten evaluations, over seed"
+    title = specification(grid(cells, ("local_lr", "momentum")))["title"]
+    assert title == ["accuracy, mean of the", "last ten evaluations, over seed"]
 
 
-def test_words_lists_and_null_have_places_too(tmp_path):
+def test_words_lists_and_null_have_places_too():
     """Numbers by size, then the others as they come."""
     values = ["shards", 10, None, 9, [1, 2]]
     cells = [cell(str(n), n % 2, 0, 0.5) for n in range(5)]
     for each, value in zip(cells, values, strict=True):
         each.overrides = {"partition": value}
-    axes = drawn(cells, "partition", "local_lr", path=tmp_path)
-    texts = [label.get_text() for label in axes.get_xticklabels()]
-    assert texts == ["9", "10", "shards", "null", "[1, 2]"]
+    _, x, _ = drawn(cells, "partition", "local_lr")
+    assert x["scale"]["domain"] == ["9", "10", "shards", "null", "[1, 2]"]
 
 
-@pytest.mark.parametrize("columns", [1, 2, 9])
-def test_no_label_is_cut(tmp_path, columns):
-    """With its margins, everything that is drawn lies within the picture."""
-    long = "dirichlet_with_a_long_name"
-    cells = [cell(str(n), f"{long}{n}", f"{long}{n % 2}", 0.5) for n in range(columns)]
-    figure = write_grid(cells, KEYS, tmp_path / "grid.png")
-    (axes,) = figure.axes
-    figure.draw_without_rendering()
-    box = axes.get_window_extent()
-    assert box.width >= 60 * columns  # at 160 dots an inch, room for the accuracies
-    assert box.height >= 40
-    with Image.open(tmp_path / "grid.png") as picture:
-        border = np.asarray(picture.convert("L"))
-    for edge in (border[0], border[-1], border[:, 0], border[:, -1]):
-        assert (edge == 255).all()
-
-
-def test_a_key_that_a_cell_lacks_is_refused(tmp_path):
+def test_a_key_that_a_cell_lacks_is_refused():
     lacking = cell("b", 0.1, 0, 0.5)
     lacking.config = "{}"
     text = "--grid=algorithm.client.local_lr must be a key of b: it has no place"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
-        write_grid([cell("a", 0.1, 0, 0.5), lacking], KEYS, tmp_path / "grid.png")
+        grid([cell("a", 0.1, 0, 0.5), lacking], KEYS)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +98,7 @@ def test_a_key_that_a_cell_lacks_is_refused(tmp_path):
         ),
     ],
 )
-def test_ambiguous_and_unknown_keys_are_refused_with_what_there_is(tmp_path, key, text):
+def test_ambiguous_and_unknown_keys_are_refused_with_what_there_is(key, text):
     cells = [cell(str(n), 0.1, n, 0.5) for n in range(2)]
     for n, each in enumerate(cells):
         each.overrides = {
@@ -123,10 +108,10 @@ def test_ambiguous_and_unknown_keys_are_refused_with_what_there_is(tmp_path, key
             "algorithm.strategy.rate": 1,
         }
     with pytest.raises(ValueError, match=f"^{re.escape(text)}$"):
-        write_grid(cells, ("seed", key), tmp_path / "grid.png")
+        grid(cells, ("seed", key))
 
 
-def test_cells_without_a_summary_are_refused(tmp_path):
+def test_cells_without_a_summary_are_refused():
     text = "--grid: no cell has a summary with a score"
     with pytest.raises(ValueError, match=f"^{re.escape(text)}"):
-        write_grid([cell("a", 0.1, 0, None)], KEYS, tmp_path / "grid.png")
+        grid([cell("a", 0.1, 0, None)], KEYS)

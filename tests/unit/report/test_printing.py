@@ -31,8 +31,8 @@ def printed(table, **options):
 def test_printed_table_breaks_no_line_in_a_file(tmp_path):
     lines = [" ".join(line.split()) for line in printed(table_of(tmp_path)).splitlines()]
     assert lines[-2:] == [
-        "fedavg 95.0% 95.0% 6.0 4 - - 0.0 0 2.5 1.0 4 2 10 steps 812 0 0 num_versions",
-        "fedasync 85.0% 92.0% 2.0 2 - - 0.7 2 - - 3 2 - - 0 0 -",
+        "fedavg 95.0% 95.0% 6.0 4 - - 4 2 10 steps 0.0 0 0 0 2.5 1.0 812 num_versions",
+        "fedasync 85.0% 92.0% 2.0 2 - - 3 2 - 0.7 2 0 0 - - - -",
     ]
 
 
@@ -91,41 +91,30 @@ def lines_of(table, width):
     return [Text.from_ansi(line).plain.rstrip() for line in lines]
 
 
-@pytest.mark.parametrize("name", ["fedavg", "an_experiments_cell_with_a_name_of_40_letters"])
-def test_a_narrow_terminal_gets_whole_names_and_the_columns_that_matter_most(tmp_path, name):
-    table = wide(tmp_path, name, "fedbuff")
+def test_a_narrow_terminal_gets_the_columns_that_matter_most(tmp_path):
+    table = wide(tmp_path, "fedavg", "fedbuff")
     at_100, at_80, at_60 = (lines_of(table, width) for width in (100, 80, 60))
     for lines in (at_100, at_80, at_60):
-        assert any(line.startswith(f"{name}  ") and "95.0%" in line for line in lines)
-        assert "final" in lines[1]
+        assert lines[1].split()[:3] == ["cell", "final", "best"]
+        assert lines[2].split()[:3] == ["fedavg", "95.0%", "95.0%"]
         assert lines[4].startswith("Left out for lack of room: ")
-    assert len(at_60[1].split()) < len(at_100[1].split())
-    assert "stopped" not in at_80[1]
-    assert "wall upd/s" in " ".join(at_80[4:])
+    assert len(at_60[1].split()) < len(at_80[1].split()) < len(at_100[1].split())
+    assert "wall upd/s, stopped" in " ".join(at_80[4:])
 
 
-def test_long_names_take_two_lines_at_spaces(tmp_path):
+def test_long_names_take_some_lines_broken_at_spaces(tmp_path):
     lines = lines_of(wide(tmp_path, LONG, "fedbuff"), 80)
-    assert [" ".join(line.split()) for line in lines[2:5]] == [
-        "fedasync local_lr=0.1 staleness_function=polynomial 95.0% 6.0 4",
+    assert [" ".join(line.split()) for line in lines[2:6]] == [
+        "fedasync local_lr=0.1 95.0% 95.0% 6.0 4",
+        "staleness_function=polynomial",
         "partition=dirichlet",
-        "fedbuff 95.0% 6.0 4",
+        "fedbuff 95.0% 95.0% 6.0 4",
     ]
 
 
-def test_what_ended_a_run_unusually_is_told_as_long_as_there_is_room(tmp_path):
-    table = wide(tmp_path, "fedavg", stopped="Diverged: the model of version 7 is not finite")
-    lines = lines_of(table, 80)
-    assert "stopped" in lines[1]
-    assert "Diverged" in lines[2]
-    assert "finite" in lines[4]
-
-
-def test_failures_are_counted_also_where_there_is_little_room(tmp_path):
-    failure = {"kind": "failure", "t": 6.0, "client": 0, "base_version": 0, "reason": "broken"}
-    lines = lines_of(wide(tmp_path, "fedavg", events=[*ROUNDS, failure]), 60)
-    assert lines[1].split()[-1] == "fail"
-    assert lines[2].split()[-1] == "1"
+def test_what_ended_a_run_unusually_is_told_below_the_table(tmp_path):
+    table = wide(tmp_path, "fedavg", stopped="Diverged: not finite")
+    assert lines_of(table, 80)[-1] == "NOT RUN TO THEIR END: fedavg (Diverged: not finite)"
 
 
 def test_a_file_gets_all_columns_and_no_broken_line(tmp_path):
@@ -140,4 +129,4 @@ def test_columns_limits_a_pipe(tmp_path, monkeypatch):
     lines = printed(wide(tmp_path, LONG, "fedbuff")).splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[2].startswith("fedasync local_lr=0.1 ")
-    assert "Left out for lack of room" in lines[5]
+    assert "Left out for lack of room" in lines[6]

@@ -12,11 +12,10 @@ from fl_app import report
 from fl_app.record.score import ACCURACY, LOSS, Score
 from fl_app.report.cells import common_score
 from fl_app.report.comparison import compare, last
-from fl_app.report.figures import write_figures
-from fl_app.report.grid import write_grid
-from fl_app.report.page import render
+from fl_app.report.figures import specification, write_figures
+from fl_app.report.grid import grid
 from fl_app.report.printing import print_table
-from fl_app.report.reading import read_cell, read_run
+from fl_app.report.reading import read_run
 from fl_app.report.table import make_table, write_csv
 
 RMSE = {"score": "rmse", "higher_is_better": False, "stopped": "num_versions"}
@@ -49,7 +48,7 @@ def printed(table):
 
 def body(page):
     """What a reader of a page sees beside figures and summaries."""
-    return page.partition("</head>")[2].partition("Summaries and resolved")[0]
+    return page.partition("</head>")[2].partition("Summary and configuration")[0]
 
 
 def test_the_lowest_error_is_the_best(folder):
@@ -68,23 +67,23 @@ def test_no_column_is_about_an_accuracy_that_nobody_measured(folder):
     assert (good["final_rmse"], worse["best_rmse"]) == ("5.0", "8.0")
     assert not [title for title in good if "accuracy" in title or "target" in title]
     text = printed(table)
-    assert text.split()[:2] == ["rmse", "stale"]
+    assert text.split()[:2] == ["rmse", "client"]
     assert "9.25" in text
-    page = render(read_run(folder), table, library="plotly.js")
+    report.write_report(folder, figures=False)
+    page = (folder / report.PAGE).read_text()
     for words in OF_ACCURACY:
         assert words not in text
         assert words not in body(page)
     assert "Lower values of rmse are better." in page
     assert "Test rmse and loss of the global models." in page
-    assert "Rmse of the last evaluation" in page
     assert "test accuracy" not in page
 
 
 def test_the_page_of_a_single_run_has_its_score_and_no_target(folder):
-    cells = [read_cell(folder / "good")]
-    page = render(cells, make_table(cells, 0.9), library="plotly.js")
-    assert "<span>rmse</span><b>5</b><small>best 5</small>" in page
-    assert "first at" not in page
+    report.write_report(folder / "good", figures=False)
+    page = (folder / "good" / report.PAGE).read_text()
+    assert "<dt>rmse best</dt><dd>5</dd>" in page
+    assert "first at" not in body(page)
 
 
 def test_pictures_are_of_the_score(folder):
@@ -109,10 +108,9 @@ def test_a_grid_shows_the_score(folder):
         text = f"algorithm:\n  name: x\n  client:\n    local_lr: {rate}\nseed: 0\n"
         (folder / name / "config.yaml").write_text(text)
         (folder / name / "summary.json").write_text(json.dumps({**RMSE, "last10_rmse": error}))
-    figure = write_grid(read_run(folder), ("local_lr", "seed"), folder / "grid.png")
-    (axes,) = figure.axes
-    assert {text.get_text() for text in axes.texts} == {"5", "9.25"}
-    assert axes.get_title(loc="left").startswith("rmse")
+    chart = specification(grid(read_run(folder), ("local_lr", "seed")))
+    assert chart["datasets"].popitem()[1] == "x,y,score\n0.1,0,5\n1,0,9.25\n"
+    assert chart["title"][0].startswith("rmse")
 
 
 def test_runs_judged_by_different_scores_share_a_report(tmp_path):

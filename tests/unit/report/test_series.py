@@ -230,11 +230,11 @@ def test_curve_of_clients_is_their_mean_and_worst_decile_over_the_versions_time(
     write_cell(tmp_path / "x-seed0", events=first, algorithm="fedbuff")
     write_cell(tmp_path / "x-seed1", events=second, algorithm="fedbuff")
     (series,) = group(read_run(tmp_path))
-    line = client_curve(series, "accuracy")
+    line = client_curve(series, "t", "accuracy")
     np.testing.assert_allclose(line.t, [10, 20, 30])
     np.testing.assert_allclose(line.mean, [0.3, 0.45, 0.6])
-    np.testing.assert_allclose(line.worst, [0.0, 0.15, 0.3])
-    assert client_curve(series, "loss").t.size == 0
+    np.testing.assert_allclose(line.low, [0.0, 0.15, 0.3])
+    assert client_curve(series, "t", "loss").t.size == 0
     assert client_metrics(series.cells) == ["accuracy"]
     assert whose(series.cells) == "clients'"
     assert [e.accuracy for e in series.cells[0].evaluations] == [0.4, 0.6, 0.8]
