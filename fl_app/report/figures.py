@@ -307,7 +307,7 @@ def _side_by_side(
                 *(alt.Tooltip(f"{name}:Q", format=form) for name in ("mean", "low", "high")),
             ],
         )
-        lines.append(hover.add_params(picked, over, _zoom("x")))
+        lines.append(hover.add_params(picked, over, _zoom()))
         name = alt.Chart(table("x", [(0,)])).mark_text(
             text=alt.ExprRef(f"{json.dumps(axes)}[over]"), color=INK, clip=False
         )
@@ -357,9 +357,9 @@ def _told(series: Series) -> str:
     return f"{series.name} ({number} seeds)" if number > 1 else series.name
 
 
-def _zoom(*axes: str) -> alt.Parameter:
+def _zoom() -> alt.Parameter:
     return alt.selection_interval(
-        name="zoom", bind="scales", encodings=[*axes], zoom="wheel![event.shiftKey]"
+        name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey]"
     )
 
 
@@ -492,7 +492,7 @@ def timeline(
         versions = sum(t <= shown[1] for t in cell.aggregations)
         share = f"{training_share(cell, shown[1]):.0%} training"
         note = f"{share}, {len(orders)} updates, {versions} versions"
-        chart = alt.layer(rectangles, points.add_params(_zoom("x")))
+        chart = alt.layer(rectangles, points.add_params(_zoom()))
         height = 9 * max(len(clients), 4) + 10
         charts.append(_named(chart, each.name, note, look).properties(width=width, height=height))
     return alt.vconcat(*charts, spacing=8)
@@ -638,6 +638,6 @@ def reports(cell: Cell, look: Look) -> Chart:
         name="told", value=names[0], bind=alt.binding_select(options=names, name="number ")
     )
     chart = alt.Chart(table("name version value", found)).mark_line(color=look.colour)
-    return chart.add_params(told, _zoom("x")).transform_filter("datum.name == told").encode(
+    return chart.add_params(told, _zoom()).transform_filter("datum.name == told").encode(
         x=alt.X("version:Q"), y=alt.Y("value:Q").title(None), tooltip=["version:Q", "value:Q"]
     ).properties(width=440, height=220)  # fmt: skip
