@@ -27,7 +27,7 @@ def test_every_requirement_has_one_exact_version():
     for line in (ROOT / "constraints.txt").read_text().splitlines():
         if not line.startswith("#"):
             # No local part such as +cpu, which only one index has, and no address of an index.
-            pin = re.fullmatch(r"([a-z0-9-]+)==((?:[0-9]+!)?[0-9.]+(?:[.]post[0-9]+)?)( ; .*)?", line)
+            pin = re.fullmatch(r"([a-z0-9-]+)==((?:\d+!)?[0-9.]+(?:\.post\d+)?)( ; .*)?", line)
             name, version = pin.groups()[:2]
             assert pins.setdefault(name, version) == version
     assert {re.match(r"[a-z0-9-]+", requirement)[0] for requirement in wanted} <= pins.keys()
