@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
@@ -37,99 +38,68 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fl_app.field", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    init = commands.add_parser("init", help="write a ready folder for the server and every device")
-    init.add_argument("--nodes", type=int, default=3, help="number of devices (3)")
-    init.add_argument(
-        *("--host", "-H"),
-        action="append",
-        default=[],
-        help="name or address of the server; devices use the first (this machine's name)",
-    )
-    init.add_argument(
-        "--port", type=int, default=PORT, help=f"port to which devices connect ({PORT})"
-    )
-    init.add_argument(
-        "--days", type=int, default=3650, help="days until certificates expire (3650)"
-    )
-    init.add_argument(
-        "--insecure",
-        action="store_true",
-        help="no certificates and keys: anybody who reaches the port can read and join",
-    )
-    init.add_argument("out", type=Path, help="new folder")
-    init.set_defaults(command=_init)
+    def command(carry_out: Callable[..., int], text: str) -> argparse.ArgumentParser:
+        found = commands.add_parser(carry_out.__name__.removeprefix("_"), help=text)
+        found.set_defaults(command=carry_out)
+        return found
 
-    certificate = commands.add_parser(
-        "certificate", help="write a new certificate for the server, with other names or days"
+    init = command(_init, "write a ready folder for the server and every device")
+    init.add_argument("--nodes", type=int, default=3, help="number of devices (3)")
+    text = "name or address of the server; devices use the first (this machine's name)"
+    init.add_argument("--host", "-H", action="append", default=[], help=text)
+    text = f"port to which devices connect ({PORT})"
+    init.add_argument("--port", type=int, default=PORT, help=text)
+    text = "days until certificates expire (3650)"
+    init.add_argument("--days", type=int, default=3650, help=text)
+    text = "no certificates and keys: anybody who reaches the port can read and join"
+    init.add_argument("--insecure", action="store_true", help=text)
+    init.add_argument("out", type=Path, help="new folder")
+
+    certificate = command(
+        _certificate, "write a new certificate for the server, with other names or days"
     )
     certificate.add_argument("--host", "-H", action="append", required=True)
     certificate.add_argument("--days", type=int, default=3650)
     certificate.add_argument("ca", type=Path, help="folder with ca.key and ca.crt")
     certificate.add_argument("out", type=Path, help="new folder for server.crt and server.key")
-    certificate.set_defaults(command=_certificate)
 
-    register = commands.add_parser("register", help="allow nodes to join a running SuperLink")
+    register = command(_register, "allow nodes to join a running SuperLink")
     register.add_argument("server", type=Path, help="the server's folder")
     register.add_argument("keys", type=Path, nargs="*", help="public keys (all in keys/)")
-    register.set_defaults(command=_register)
 
-    keep = commands.add_parser(
-        "keep",
-        help="keep a folder's SuperLink, SuperNode or helper running, without systemd or Docker",
-    )
-    keep.add_argument("folder", type=Path)
-    keep.set_defaults(command=_keep)
+    text = "keep a folder's SuperLink, SuperNode or helper running, without systemd or Docker"
+    command(_keep, text).add_argument("folder", type=Path)
 
-    run = commands.add_parser(
-        "run", help="submit a run, and resume it whenever it died, until it is complete"
-    )
+    run = command(_run, "submit a run, and resume it whenever it died, until it is complete")
     run.add_argument("server", type=Path, help="the server's folder")
     run.add_argument("--output", type=Path, help="the run's folder (run, in the server's)")
-    run.add_argument(
-        "--metrics",
-        metavar="[HOST:]PORT",
-        type=_address,
-        help="serve figures for Prometheus there (HOST: 127.0.0.1)",
-    )
+    text = "serve figures for Prometheus there (HOST: 127.0.0.1)"
+    run.add_argument("--metrics", metavar="[HOST:]PORT", type=_address, help=text)
     run.add_argument("overrides", nargs="*", help="as after `python -m fl_app` (OVERRIDES)")
-    run.set_defaults(command=_run)
 
-    status = commands.add_parser("status", help="show the server's nodes and what they do")
+    status = command(_status, "show the server's nodes and what they do")
     status.add_argument("server", type=Path, help="the server's folder")
     status.add_argument("--output", type=Path, help="the run's folder (that of the newest run)")
-    status.set_defaults(command=_status)
 
-    doctor = commands.add_parser("doctor", help="report what is wrong and how to mend it")
+    doctor = command(_doctor, "report what is wrong and how to mend it")
     doctor.add_argument("folder", type=Path, help="folder of the server, a device or the helper")
-    doctor.add_argument(
-        "overrides",
-        nargs="*",
-        help="as after `python -m fl_app` (OVERRIDES); a device's own data are read as they say",
-    )
-    doctor.set_defaults(command=_doctor)
+    text = "as after `python -m fl_app` (OVERRIDES); a device's own data are read as they say"
+    doctor.add_argument("overrides", nargs="*", help=text)
 
-    helper = commands.add_parser(
-        "helper", help="serve a folder's helper of secure aggregation, or add one to a kit (--new)"
-    )
+    text = "serve a folder's helper of secure aggregation, or add one to a kit (--new)"
+    helper = command(_helper, text)
     helper.add_argument("folder", type=Path, help="the helper's folder; with --new a kit")
     helper.add_argument("--new", action="store_true", help="add the folder helper to a kit")
-    helper.add_argument(
-        "--host", "-H", action="append", help="to listen on; with --new, names of its machine"
-    )
+    text = "to listen on; with --new, names of its machine"
+    helper.add_argument("--host", "-H", action="append", help=text)
     helper.add_argument("--port", type=int, default=8101, help="(8101)")
-    helper.add_argument(
-        "--min-clients", type=int, help="fewest different devices of a sum (half of them)"
-    )
-    helper.add_argument(
-        "--noise-multiplier", type=float, default=0.0, help="smallest one of a sum (0: no noise)"
-    )
-    helper.set_defaults(command=_helper)
+    text = "fewest different devices of a sum (half of them)"
+    helper.add_argument("--min-clients", type=int, help=text)
+    text = "smallest one of a sum (0: no noise)"
+    helper.add_argument("--noise-multiplier", type=float, default=0.0, help=text)
 
-    healthy = commands.add_parser(
-        "healthy", help="exit with 0 if a folder's process answers, else with 1"
-    )
-    healthy.add_argument("folder", type=Path)
-    healthy.set_defaults(command=_healthy)
+    text = "exit with 0 if a folder's process answers, else with 1"
+    command(_healthy, text).add_argument("folder", type=Path)
     return parser
 
 
