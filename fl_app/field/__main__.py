@@ -63,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
     certificate.add_argument("ca", type=Path, help="folder with ca.key and ca.crt")
     certificate.add_argument("out", type=Path, help="new folder for server.crt and server.key")
 
-    register = command(_register, "allow nodes to join a running SuperLink")
+    register = command(_register, "allow nodes to join, once the SuperLink answers")
     register.add_argument("server", type=Path, help="the server's folder")
     register.add_argument("keys", type=Path, nargs="*", help="public keys (all in keys/)")
 
@@ -115,7 +115,6 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _init(arguments: argparse.Namespace) -> int:
-    from fl_app.field.enrol import enrol
     from fl_app.field.project import build_wheel
 
     hosts = arguments.host or [socket.gethostname()]
@@ -128,7 +127,6 @@ def _init(arguments: argparse.Namespace) -> int:
             days=arguments.days,
             insecure=arguments.insecure,
             wheel=build_wheel(Path(folder)),
-            finish=(lambda server: None) if arguments.insecure else enrol,
         )
     print(f"Copy {arguments.out}/server to the server, and each node-<i> to its device.")
     print("Then run there, in the folder: sudo sh install.sh")
@@ -159,6 +157,7 @@ def _register(arguments: argparse.Namespace) -> int:
 
     kit = Kit.read(arguments.server)
     link = SuperLink(kit)
+    link.wait()
     for key in arguments.keys or sorted((kit.folder / "keys").glob("*.pub")):
         print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
     return 0

@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -44,6 +45,7 @@ OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
 AHEAD = float(SYSTEM_TIME_TOLERANCE)  # seconds that a node's clock may be ahead of the server's
 BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # seconds that it may be behind
 LATEST = 100  # newest runs, among which `under_way` looks for a run
+STARTS_WITHIN = 60.0  # seconds
 SUBMISSION = 300.0  # seconds that `flwr run` may take, with a slow memory card
 COMMANDS = Path(sys.executable).parent
 
@@ -92,6 +94,23 @@ class SuperLink:
     def online(self) -> int:
         """Return the number of nodes that are online; raises as `registered`."""
         return self.statuses()["online"]
+
+    def wait(self) -> None:
+        """Wait until the SuperLink answers.
+
+        Raises:
+            Unreachable: it does not within `STARTS_WITHIN` seconds.
+            RunError: the SuperLink refuses the request.
+        """
+        until = time.monotonic() + STARTS_WITHIN
+        while True:
+            try:
+                self._nodes()
+                return
+            except Unreachable:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.5)
 
     def _nodes(self) -> Sequence[NodeInfo]:
         with self._client() as client:

@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,7 +133,6 @@ def new_kit(
     days: int = 3650,
     insecure: bool = False,
     wheel: Path | None = None,
-    finish: Callable[[Path], None] = lambda server: None,
 ) -> None:
     """Write the folders ``server``, ``node-0``, ..., and ``ca``, the authority.
 
@@ -146,7 +145,6 @@ def new_kit(
         insecure: write neither certificates nor keys. Anybody who reaches the port can then read
             all messages and join.
         wheel: of this project, which the devices install; None leaves it out.
-        finish: completes the server's folder before the kit appears under its name.
 
     Raises:
         ValueError: an argument is out of its bounds; nothing was written.
@@ -171,7 +169,6 @@ def new_kit(
             )
         if not insecure:
             _certify(draft, nodes, hosts, days)
-        finish(draft / "server")
         draft.chmod(0o755)
         draft.rename(out)
     except BaseException:

@@ -24,7 +24,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fl_app.field.enrol import enrol
 from fl_app.field.kit import Kit, new_kit
 from fl_app.field.loopback import HOST, free_ports
 from fl_app.field.supervise import GRACE, end
@@ -46,7 +45,7 @@ def measure(name: str, nodes: int, versions: int) -> dict[str, Any]:
         superlink = {"SUPERLINK": f"{HOST}:{link}"}
         reached = {"SUPERLINK": f"{HOST}:{port if shutil.which('caddy') else link}"}
         kit = folder / "kit"
-        new_kit(kit, nodes=nodes, hosts=[HOST], port=port, finish=enrol)
+        new_kit(kit, nodes=nodes, hosts=[HOST], port=port)
         words = [*Kit.read(kit / "server").overrides, f"num_versions={versions}", *overrides]
         output = folder / "run"
         with contextlib.ExitStack() as stack:

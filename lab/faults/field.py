@@ -17,7 +17,6 @@ import psutil
 from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
 from fl_app.field.control import SuperLink, Unreachable
-from fl_app.field.enrol import enrol
 from fl_app.field.kit import Kit, new_kit
 from fl_app.field.loopback import free_ports
 from fl_app.field.runs import Supervisor
@@ -69,7 +68,6 @@ class Field:
             hosts=[HOST],
             port=port,
             insecure=not keys,
-            finish=enrol if keys else lambda server: None,
         )
         self.give(range(self._nodes), seconds=0.0)
         self._keep("server", superlink)

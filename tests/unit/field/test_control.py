@@ -6,6 +6,7 @@ from flwr.proto.run_pb2 import Run, RunStatus
 from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.errors import RunError
+from fl_app.field import control
 from fl_app.field.control import SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit, new_kit
 
@@ -34,6 +35,14 @@ def test_a_superlink_that_is_down_or_fails_is_unreachable(server):
         link(server, port).registered()
     with pytest.raises(Unreachable, match="does not answer"):
         link(server, port).status(1)
+
+
+def test_a_superlink_that_starts_is_waited_for(server, monkeypatch):
+    monkeypatch.setattr(control, "STARTS_WITHIN", 0.0)
+    with superlink(server) as port:
+        link(server, port).wait()
+    with pytest.raises(Unreachable, match="does not answer"):
+        link(server, port).wait()
 
 
 def test_a_superlink_that_refuses_is_an_error_of_the_run(server, tmp_path):

@@ -21,6 +21,7 @@ if [ "${INSECURE-}" = 1 ]; then
 else
     set -- --ssl-ca-certfile ca.crt --ssl-certfile server.crt --ssl-keyfile server.key \
         --enable-supernode-auth
+    python -m fl_app.field register . & # all keys in keys/, once the SuperLink answers
     trust="root-certificates = \"$PWD/ca.crt\""
 fi
 # With this file, `FLWR_HOME=<this folder>/flower flwr ls` asks this SuperLink.
