@@ -4,7 +4,6 @@ from copy import deepcopy
 from functools import lru_cache
 
 import hydra
-import pytest
 from omegaconf import DictConfig
 
 from fl_app.cli import CONF
@@ -20,21 +19,9 @@ NAMES = sorted(
     if "/target@strategy: fl_app.algorithms." in path.read_text()
 )
 
-# Their clients do what the clients of others do: only their servers are new. So what is shown of
-# clients (workers, batches) is shown of them by slow tests.
-SERVERS_ALONE = (
-    "ace",
-    "asyncfeded",
-    "ca2fl",
-    "cana",
-    "fadas",
-    "fedstaleasync",
-    "fedstaleweight",
-    "ringmaster",
-)
-BY_CLIENTS = [
-    pytest.param(name, marks=pytest.mark.slow) if name in SERVERS_ALONE else name for name in NAMES
-]
+# A client as most have it, a server that learns, clients that pause, work ahead, look at their last
+# model or correct gradients, and uploads of another kind.
+REPRESENTATIVES = ("fedbuff", "wkafl", "fedasmu", "overlap_fedavg", "moon", "scaffold", "area")
 
 # Of those that add noise, so little that the rest can be seen.
 QUIET = {

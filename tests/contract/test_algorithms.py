@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import ALGORITHMS, BY_CLIENTS, NAMES, QUIET, composed
+from configs import ALGORITHMS, NAMES, QUIET, REPRESENTATIVES, composed
 from helpers import Flat, HeadedQuadratic, Recorder, Run, run
 from hydra.utils import get_class
 from omegaconf import DictConfig
 from torch import nn
 
-from fl_app.client import LocalTrainer, initial_vector
 from fl_app.client.build import build_trainer
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.record.history import History
 from fl_app.record.log import events_of
 from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
-from fl_app.schedule import RandomK, synchronous
+from fl_app.schedule import RandomK
 from fl_app.strategy import AsyncStrategy
 
 CLIENTS = 20
@@ -31,7 +30,7 @@ CLIENTS = 20
 TASK = HeadedQuadratic.scattered(CLIENTS)
 
 every_algorithm = pytest.mark.parametrize("name", NAMES, scope="module")  # one after the other
-by_clients = pytest.mark.parametrize("name", BY_CLIENTS, scope="module")
+representatives = pytest.mark.parametrize("name", REPRESENTATIVES, scope="module")
 
 
 @cache
@@ -162,15 +161,11 @@ def test_nothing_is_learned_that_a_checkpoint_does_not_hold(
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-# FADAS' steps are as long as its rate, and momentum of 0.9 takes more than 30 versions to settle.
 # AREA moves by K / N of what the clients' models do.
-IN_30_VERSIONS = {
-    "area": ["algorithm.client.local_epochs=20"],
-    "fadas": ["algorithm.strategy.server_lr=0.1", "algorithm.strategy.momentum=0.5"],
-}
+IN_30_VERSIONS = {"area": ["algorithm.client.local_epochs=20"]}
 
 
-@every_algorithm
+@representatives
 def test_trains_to_the_optimum_of_a_quadratic(name: str) -> None:
     """From 5 away; clients' own optima lie 0.46 around it, which averaging must beat."""
     buffer_size = getattr(build_schedule(configuration(name)), "buffer_size", 1)
@@ -188,7 +183,7 @@ def trained(name: str, seed: int = 0, workers: int = 0) -> Run:
     return train(name, "algorithm.client.batch_size=3", num_versions=6, seed=seed, workers=workers)
 
 
-@by_clients
+@representatives
 def test_same_seed_same_log_whatever_the_number_of_workers(name: str) -> None:
     """And another seed another log."""
     one, same, other = trained(name), trained(name, workers=2), trained(name, seed=1)
@@ -198,7 +193,7 @@ def test_same_seed_same_log_whatever_the_number_of_workers(name: str) -> None:
     assert np.abs(one.outcome.params - other.outcome.params).max() > 1e-4
 
 
-@by_clients
+@representatives
 def test_the_log_tells_as_much_as_the_run_itself(name: str) -> None:
     """Also a log as it was written before orders had numbers, but for bytes."""
     result = trained(name)
@@ -308,28 +303,3 @@ def test_fedasync_with_mixing_1_takes_over_a_fresh_model(kind: str, function: st
     )
     taken = strategy.aggregate(model, updates[:1])
     np.testing.assert_allclose(taken, model.local(updates[0]), atol=1e-6)
-
-
-@pytest.mark.parametrize("name", AVERAGING)
-def test_in_rounds_of_everybody_all_make_the_same_models(name: str) -> None:
-    """K = concurrency = cohort: the algorithms differ in nothing but rounding."""
-    kinds = {"fedavg_k": "pseudo", "fedbuff": "delta"}
-
-    def rounds(name: str) -> Vector:
-        result = run(
-            synchronous(CLIENTS),
-            # 5 steps of rate 0.05: the rates sum to RATE_SUM.
-            LocalTrainer(
-                TASK, upload=kinds.get(name, "model"), local_lr=0.05, batch_size=3, local_steps=5
-            ),
-            num_clients=CLIENTS,
-            num_versions=5,
-            strategy=build_strategy(configuration(name, *AVERAGING[name])),
-            initial=initial_vector(TASK, 0)[0],
-        )
-        assert set(result.history.ages) == {0}
-        return result.outcome.params
-
-    expected = rounds("fedavg")
-    assert np.linalg.norm(expected) > 1
-    np.testing.assert_allclose(rounds(name), expected, atol=1e-5)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import BY_CLIENTS, NAMES, QUIET, composed
+from configs import NAMES, QUIET, REPRESENTATIVES, composed
 from helpers import Flat, HeadedQuadratic, Run, run
 from numpy.typing import NDArray
 
@@ -56,7 +56,7 @@ def without_floats(events: list[Flat]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("name", BY_CLIENTS, scope="module")
+@pytest.mark.parametrize("name", REPRESENTATIVES, scope="module")
 def test_together_or_one_by_one_comes_to_the_same(name: str) -> None:
     one, together = trained(name, 1), trained(name, 5)
     assert one.outcome.totals["batched_orders"] == 0

@@ -17,20 +17,7 @@ from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.task import Task
 
-ALGORITHMS = (
-    "fedavg",
-    "fedasync",
-    "fedbuff",
-    "fedprox",
-    "moon",
-    "feddyn",
-    "scaffold",
-    "fedasmu",
-    "overlap_fedavg",
-    "port",
-    "aso_fed",
-    "fedsa",
-)
+ALGORITHMS = ("fedavg", "fedasync", "fedbuff", "scaffold", "fedasmu", "overlap_fedavg")
 CLIENTS, EACH, CLASSES = 10, 6, 3
 
 

@@ -14,7 +14,6 @@ from fl_app.algorithms.afl import AFL
 from fl_app.algorithms.ca2fl import CA2FL
 from fl_app.algorithms.cana import CANA
 from fl_app.algorithms.dynsgd import DynSGD
-from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.fedhist import FedHist
@@ -111,21 +110,6 @@ def test_fresh_gradients_are_averaged_by_examples_in_a_run(strategy: AsyncStrate
     assert not np.allclose(result.outcome.params, uniform.outcome.params, rtol=1e-3)
 
 
-OTHERS = {
-    "egs": FedHist(server_lr=RATE, ina=False, haa=False),
-    "haa": FedHist(server_lr=RATE, egs=False, ina=False, buffer_length=2, utility_weight=10),
-    "ina": FedHist(server_lr=RATE, egs=False, haa=False),
-    "wkafl-selects": WKAFL(server_lr=RATE, **(PLAIN_WKAFL | {"similarity_sharpness": 10})),
-    "gsgm-momentum": GSGM(server_lr=RATE, momentum=0.5),
-}
-
-
-@pytest.mark.parametrize("strategy", OTHERS.values(), ids=OTHERS)
-def test_what_does_more_than_average_differs(strategy: AsyncStrategy) -> None:
-    plain, result = equal_speeds(FedAvgK(server_lr=RATE)), equal_speeds(strategy)
-    assert not np.allclose(result.outcome.params, plain.outcome.params, rtol=1e-4)
-
-
 # -- with hand-made updates -----------------------------------------------------------------------
 
 VERSION = 9
@@ -143,19 +127,6 @@ def situation(ages: list[int]) -> tuple[GlobalModel, list[Update]]:
         for k, age in enumerate(ages)
     ]
     return GlobalModel(vector(), VERSION, num_trainable=5), updates
-
-
-@pytest.mark.parametrize(
-    "strategy",
-    [AFL(server_lr=RATE), SAFL(server_lr=RATE), EAFL(server_lr=RATE, num_clusters=1)],
-    ids=type,
-)
-def test_fresh_gradients_are_averaged_by_examples(strategy: AsyncStrategy) -> None:
-    model, updates = situation([0, 0, 0, 0])
-    expected = FedAvgK(server_lr=RATE, weighting="examples").aggregate(model, updates)
-    np.testing.assert_allclose(strategy.aggregate(model, updates), expected, rtol=1e-6)
-    uniform = FedAvgK(server_lr=RATE).aggregate(model, updates)
-    assert not np.allclose(expected, uniform, rtol=1e-3)
 
 
 def test_wkafl_with_everything_off_takes_stale_gradients_as_they_are() -> None:

@@ -7,16 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from configs import composed
-from flwr.server.workflow import SecAggPlusWorkflow
-from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from helpers import Quadratic, Run, run
 
-from fl_app.asynchronous import Asynchronous
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_trainer
 from fl_app.core.types import Order, Upload, Vector
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
-from fl_app.schedule import Buffered
 
 CLIENTS = 20
 LIARS = (3, 11)
@@ -75,40 +71,3 @@ def test_same_seed_same_log(name: str) -> None:
     one, same, other = (train(name, liars=True, seed=seed) for seed in (0, 0, 1))
     assert same.events == one.events != other.events
     assert same.final == one.final != other.final
-
-
-@pytest.mark.parametrize(
-    ("inner", "text"),
-    [
-        (SecAggPlusWorkflow(3, 2), "SecAgg\\+ needs rounds"),
-        (
-            DifferentialPrivacyServerSideFixedClipping(FedAvg(), 1.0, 1.0, 3),
-            "use algorithm=dp_fedbuff",
-        ),
-        (object(), "must be based on flwr.serverapp.strategy.FedAvg"),
-    ],
-)
-def test_what_cannot_be_had_asynchronously_is_refused(inner: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=f"^inner={type(inner).__name__} .*{text}"):
-        Asynchronous(inner)
-
-
-@pytest.mark.parametrize("name", ["krum", "multi_krum"])
-def test_krum_is_refused_where_it_promises_nothing(name: str) -> None:
-    """K > 2 f + 2, of Blanchard et al., however it is started."""
-    for size, bad in ((7, 2), (10, 3), (3, 0)):
-        validate_config(composed(*krum(name, size, bad)))
-    too_few = composed(*krum(name, 6, 2))
-    text = r"^algorithm.schedule.buffer_size=6 must be above 2 x num_malicious_nodes \+ 2=6: "
-    with pytest.raises(ValueError, match=text):
-        validate_config(too_few)
-    strategy: Any = build_strategy(too_few)
-    with pytest.raises(ValueError, match=text):
-        strategy.start(None, None, schedule=Buffered(6, 6))
-    with pytest.raises(ValueError, match=r"^algorithm.schedule.buffer_size=1 must be above"):
-        strategy.start(None, None)  # every arrival makes a version, unless told otherwise
-
-
-def krum(name: str, size: int, bad: int) -> list[str]:
-    inner = f"algorithm.strategy.inner.num_malicious_nodes={bad}"
-    return [f"algorithm={name}", f"algorithm.schedule.buffer_size={size}", inner]

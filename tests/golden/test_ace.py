@@ -108,8 +108,3 @@ def test_no_version_is_made_while_nobody_counts():
     assert refused
     assert all("no client has a younger gradient" in event["reason"] for event in refused)
     assert all(event["age"] == [0] for event in result.kind("aggregate"))
-
-
-def test_a_negative_age_is_refused():
-    with pytest.raises(ValueError, match=r"strategy\.max_age=-1 must be a finite number >= 0 or"):
-        ACE(max_age=-1)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import MeanDelta, Quadratic, Recorder, order_for, run, vec
+from helpers import Quadratic, Recorder, order_for, vec
 
 from fl_app.algorithms.area import AREA
 from fl_app.algorithms.area.device import AREATrainer
@@ -23,7 +23,6 @@ from fl_app.engine.guard import Guard
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline
 from fl_app.schedule import Buffered
-from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
 
 def update(client: int, version: int, r: float, after: int = 0, number: int = 1) -> Update:
@@ -95,11 +94,6 @@ def test_norm_bounds_are_refused_before_a_run():
     told = r"^guard\.max_norm=9\.0 must be null with uploads of kind 'residual'"
     with pytest.raises(ValueError, match=told):
         AREA().start(None, None, guard=Guard(max_norm=9.0))  # type: ignore[arg-type]
-
-
-def test_clusters_are_refused():
-    with pytest.raises(ValueError, match=r"^AREA cannot use algorithm/schedule=clustered_quorum"):
-        AREA().validate_run(10, ClusteredQuorum())
 
 
 # -- the device -----------------------------------------------------------------------------------
@@ -262,28 +256,3 @@ def test_a_server_that_resumes_from_the_checkpoint_before_the_last_asks_for_noth
     assert recorder.history.failures == 0
     # Without a later checkpoint they do not keep all of their models from then on.
     assert max(len(memory["numbers"]) for memory in DEVICE.memory.values()) <= 4
-
-
-def test_other_strategies_and_norm_bounds_refuse_its_uploads_by_name():
-    for more, told in (
-        ({"strategy": MeanDelta()}, "kind 'residual' is of AREA's clients, and MeanDelta has no"),
-        (
-            {"strategy": AREA(num_clients=4), "guard": Guard(max_norm=9.0)},
-            "guard.max_norm and guard",
-        ),
-    ):
-        result = run(Buffered(2, 1), trainer(), num_clients=4, num_versions=3, **more)
-        assert "orders in a row brought nothing usable" in result.outcome.stopped
-        assert all(told in event["reason"] for event in result.kind("reject"))
-
-
-def test_nothing_else_can_be_made_of_them():
-    model = GlobalModel(vec(0), 0)
-    for convert in (model.delta, model.gradient, model.local):
-        with pytest.raises(ValueError, match=r"kind 'residual', of which neither a displacement"):
-            convert(UPDATES[0])
-
-
-def test_flowers_own_loop_is_refused():
-    with pytest.raises(ValueError, match=r"^AREA tells its clients which of their uploads arrived"):
-        AREA().configure_train(1, None, None, None)  # type: ignore[arg-type]

@@ -74,22 +74,6 @@ def test_the_slow_take_longer_steps() -> None:
     assert factor(1) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        (
-            {"regularisation": -1.0},
-            "algorithm.strategy.regularisation=-1.0 must be a finite number >= 0",
-        ),
-        ({"decay": 1.0}, r"algorithm.strategy.decay=1.0 must be in \[0, 1\)"),
-        ({"num_clients": 0}, "algorithm.strategy.num_clients=0 must be an integer >= 1"),
-    ],
-)
-def test_values_out_of_bounds_are_refused(settings: dict[str, float], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        ASOFed(**settings)  # type: ignore[arg-type]
-
-
 def test_features_are_weighed_by_their_size_if_asked() -> None:
     """W = [[2, 0], [1, 1]], no displacement: softmax [0.8807971, 0.1192029] and [1/2, 1/2]."""
     model = GlobalModel(vec(2, 0, 1, 1, 5), 0)

@@ -85,14 +85,6 @@ def test_an_upload_of_no_length_leaves_one_epoch():
     assert strategy.dispatch(MODEL, 0)[1] == {"local_epochs": 1}
 
 
-@pytest.mark.parametrize("key", ["server_lr", "offset", "epoch_rate"])
-def test_refused(key):
-    with pytest.raises(
-        ValueError, match=rf"^algorithm\.strategy\.{key}=0 must be a finite number above 0"
-    ):
-        AsyncFedED(**{key: 0})
-
-
 def test_a_first_order_has_no_more_epochs_than_later_ones_may():
     with pytest.raises(ValueError, match=r"max_epochs=20 must be at least .*local_epochs=30"):
         AsyncFedED(adapt_epochs=True, local_epochs=30)

@@ -14,22 +14,16 @@ w_t = [1, 1] at version 5. Three updates started from w_3 = [0, 0] and moved by 
               = [1.084, 1.084]
 """
 
-import logging
 from copy import deepcopy
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
 from flwr.serverapp import strategy as flower
+from helpers import vec
 
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.types import GlobalModel, Update
-
-
-def vec(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
-
 
 MODEL = GlobalModel(vec(1, 1), version=5, history={3: vec(0, 0)})
 UPDATES = [
@@ -51,22 +45,6 @@ UPDATES = [
 )
 def test_inner_strategy_aggregates_displacements_on_the_current_model(inner, expected):
     np.testing.assert_allclose(Asynchronous(inner).aggregate(MODEL, UPDATES), expected, rtol=1e-5)
-
-
-def test_flower_does_not_report_every_aggregation(caplog):
-    """It would between the lines of the progress bar, once a version."""
-    with caplog.at_level(logging.INFO, "flwr"):
-        Asynchronous(flower.FedAvg()).aggregate(MODEL, UPDATES)
-        assert caplog.messages == []
-        logging.getLogger("flwr").info("heard again")
-    assert caplog.messages == ["heard again"]
-
-
-def test_adam_remembers_from_one_aggregation_to_the_next():
-    """v = beta_2 v + (1 - beta_2) Delta^2 grows, so the second step differs from the first."""
-    strategy = Asynchronous(flower.FedAdam(eta=0.1, beta_1=0.9, beta_2=0.9, tau=1.0))
-    first = strategy.aggregate(MODEL, UPDATES)
-    assert not np.allclose(strategy.aggregate(MODEL, UPDATES), first)
 
 
 @pytest.mark.parametrize(
@@ -128,22 +106,6 @@ def test_a_version_is_one_round_however_many_clients_start_from_it():
     strategy.aggregate(MODEL, UPDATES)
     assert strategy.dispatch(replace(MODEL, version=6), 0)[1] == {"lr": 0.25, "node": 0}
     assert inner.told == [6, 7]
-
-
-def test_a_version_is_serialised_once():
-    seen = []
-
-    class Records(flower.FedAvg):
-        def configure_train(self, server_round, arrays, config, grid):
-            assert isinstance(arrays, ArrayRecord)
-            seen.append(arrays["model"].data)
-            return super().configure_train(server_round, arrays, config, grid)
-
-    strategy = Asynchronous(Records())
-    for client_id in range(10):
-        strategy.dispatch(MODEL, client_id)
-    assert len(seen) == 10
-    assert len({id(data) for data in seen}) == 1
 
 
 def test_who_goes_on_amid_a_version_is_told_what_the_others_were():

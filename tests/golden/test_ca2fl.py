@@ -78,17 +78,3 @@ def test_small_gradients_do_not_vanish_in_float16():
     for g in (1e-9, 3e-9):
         moved = strategy.aggregate(GlobalModel(vec(0), 0), [Update(0, 0, vec(g), "pseudo", 1, 0.1)])
     np.testing.assert_allclose(moved, [-2.5e-9], rtol=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("calibration", 1.5, r"calibration=1.5 must be in \[0, 1\]"),
-        ("over", "some", "over=some must be all or heard"),
-        ("memory_dtype", "int8", "memory_dtype=int8 must be float32 or float16"),
-        ("num_clients", 0, "num_clients=0 must be an integer >= 1 or null"),
-    ],
-)
-def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
-        CA2FL(**{key: value})

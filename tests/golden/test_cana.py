@@ -90,16 +90,6 @@ def test_a_fixed_coefficient_is_not_measured():
     assert strategy.state["measured"] is None
 
 
-def test_equal_memories_measure_nothing():
-    strategy = cana()
-    model = GlobalModel(vec(0, 0), 0)
-    for g, h in (([1, 1], [1, 1]), ([2, 0], [0, 2])):
-        updates = [Update(c, 0, vec(*v), "pseudo", 10, 0.1) for c, v in enumerate((g, h))]
-        strategy.aggregate(model, updates)
-        assert strategy.report["calibration"] == 0
-    assert strategy.report["matched"] == 2
-
-
 @pytest.mark.parametrize("same", [1.95, 1.51])
 def test_equal_memories_measure_nothing_where_their_mean_is_rounded(same: float):
     """Three equal rows less their mean are not zero in float32."""
@@ -165,20 +155,6 @@ def test_past_steps_are_fused():
         np.testing.assert_allclose(-moved, v, rtol=1e-6)
 
 
-def test_each_gradient_is_fused_with_its_own_opposite():
-    """L = 2, steps [1, 0], [0, 1]; [-2, 0] opposes the first, [0, -2] the second.
-
-    Ages 0 and 1, p = 1: 2/3 ([-2, 0] + [.5, 0]) + 1/3 ([0, -2] + [0, .5]) = [-1, -.5].
-    """
-    strategy = cana(calibration=0.0, fusion=0.5, fusion_length=2)
-    first, second = GlobalModel(vec(0, 0), 0), GlobalModel(vec(0, 0), 1)
-    for g in ([1, 0], [0, 1]):
-        strategy.aggregate(first, [Update(0, 0, vec(*g), "pseudo", 10, 0.1)])
-    fresh = Update(0, 1, vec(-2, 0), "pseudo", 10, 0.1)
-    stale = Update(1, 0, vec(0, -2), "pseudo", 10, 0.1)
-    np.testing.assert_allclose(strategy.aggregate(second, [fresh, stale]), [1, 0.5], rtol=1e-6)
-
-
 @pytest.mark.parametrize(("num_clients", "factor"), [(2, 1), (4, 0.5)])
 def test_fusion_falls_with_the_number_of_clients(num_clients, factor):
     """L = 2, K = 1, alpha = 1/2: min(1, 2 / N). Steps [1, 0] and [0, 1], then [-2, 0]."""
@@ -195,20 +171,6 @@ def moved(strategy: CANA, version: int, *gradients: float) -> float:
     """v of one gradient of each client from 0 on."""
     updates = [Update(c, version, vec(g), "pseudo", 10, 0.1) for c, g in enumerate(gradients)]
     return -float(strategy.aggregate(GlobalModel(vec(0), version), updates)[0])
-
-
-def test_fusion_falls_with_the_updates_of_a_version():
-    """L K / N = 2 / 4, so alpha = 0.3, and the past step is 1."""
-    settings = {"fusion": 0.6, "fusion_length": 1, "fusion_falls": True, "num_clients": 4}
-    strategy = cana(calibration=0.0, **settings)
-    assert moved(strategy, 0, 1, 1) == 1
-    assert moved(strategy, 1, 2, 2) == pytest.approx(2.3)
-
-
-def test_nothing_is_fused_before_there_are_enough_steps_and_ties_go_to_the_oldest():
-    """Of the past steps 1 and 2, both with cosine 1."""
-    strategy = cana(calibration=0.0, fusion=0.5, fusion_length=2)
-    assert [moved(strategy, version, g) for version, g in enumerate((1, 2, 4))] == [1, 2, 4.5]
 
 
 def test_what_is_fused_is_calibrated():
@@ -228,31 +190,8 @@ def test_steps_are_as_long_as_gradients():
     assert strategy.state["past"].tolist() == [[1.5, 2]]
 
 
-def test_gradients_that_cancel_move_nothing():
-    strategy = cana(exponent=0.0, normalise=True)
-    updates = [Update(c, 0, vec(sign), "pseudo", 1, 0.1) for c, sign in enumerate((1, -1))]
-    assert strategy.aggregate(GlobalModel(vec(5), 0), updates).tolist() == [5]
-
-
 def test_buffers_take_the_weighted_mean():
     """Ages 0 and 1, p = 1: weights 2/3 and 1/3 of the buffers 3 and 6."""
     model = GlobalModel(vec(0, 0), 1, num_trainable=1)
     updates = [Update(0, 1, vec(0, 3), "pseudo", 1, 0.1), Update(1, 0, vec(0, 6), "pseudo", 1, 0.1)]
     np.testing.assert_allclose(cana().aggregate(model, updates), [0, -4])
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("exponent", -1, r"exponent=-1 must be in \[0, 50\]"),
-        ("memory_span", 0, "memory_span=0 must be a finite number above 0 or null"),
-        ("calibration", 2, r"calibration=2 must be in \[0, 1\] or null"),
-        ("calibration_rate", 0, r"calibration_rate=0 must be in \(0, 1\]"),
-        ("age_from", "sent", "age_from=sent must be computed or arrived"),
-        ("fusion_length", 0, "fusion_length=0 must be an integer >= 1"),
-        ("averaging", -1, "averaging=-1 must be a finite number >= 0 or null"),
-    ],
-)
-def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
-        CANA(**{key: value})

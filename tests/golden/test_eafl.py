@@ -193,31 +193,3 @@ def test_a_cluster_each_is_synchronous_sgd_weighted_by_data():
     assert [sorted(e["client"]) for e in ours.kind("aggregate")] == [[*range(CLIENTS)]] * 30
     assert np.linalg.norm(rounds.outcome.params) > 1
     np.testing.assert_allclose(ours.outcome.params, rounds.outcome.params, rtol=1e-6)
-
-
-def test_clusters_are_a_partition_each_time_they_are_formed():
-    """1 < N < M, by EAFL's own k-means: everybody is in one cluster, and none is empty."""
-
-    def seconds(client_id: int, sequence: int) -> float:
-        return 1.0 + client_id / CLIENTS
-
-    eafl = EAFL(server_lr=0.5, num_clusters=3, recluster_every=5, participation=0.4)
-    ours = trained(eafl, eafl.schedule, seconds)
-    formed = ours.kind("cluster")
-    assert [event["version"] for event in formed] == [0, 5, 10, 15, 20, 25]
-    for event in formed:
-        assert sorted(event["client"]) == [*range(CLIENTS)]
-        sizes = np.bincount(event["cluster"])
-        assert sizes.size == 3
-        assert min(sizes) >= 1
-        assert [*sizes] == sorted(sizes, reverse=True)
-    assert len({tuple(event["cluster"]) for event in formed}) > 1
-    for event in ours.kind("aggregate"):
-        assert event["quorums"] == [max(1, int(0.4 * n + 0.5)) for n in event["cluster_sizes"]]
-        assert sum(event["cluster_sizes"]) == CLIENTS
-
-
-@pytest.mark.parametrize("num_clusters", [0, 2.5])
-def test_clusters_are_counted(num_clusters):
-    with pytest.raises(ValueError, match=r"num_clusters=.* must be an integer >= 1"):
-        EAFL(num_clusters=num_clusters)

@@ -86,17 +86,3 @@ def test_an_entry_that_never_moved_stays():
         GlobalModel(vec(0, 0), 0), [Update(0, 0, vec(0, 2), "delta", 10, 0.1)]
     )
     np.testing.assert_allclose(moved, [0, 0.5])
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("momentum", 1, r"momentum=1 must be in \[0, 1\)"),
-        ("second_momentum", 1, r"second_momentum=1 must be in \[0, 1\)"),
-        ("epsilon", 0, "epsilon=0 must be a finite number >= 1e-38"),
-        ("delay_rule", "none", "delay_rule=none must be printed or ratio"),
-    ],
-)
-def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
-        FADAS(**{key: value})

@@ -1,21 +1,20 @@
 """FedASMU: weights by hand, control gradients against autograd, slots by hand."""
 
 import math
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, Scripted, order_for, run, vec
-from torch import nn
+from helpers import Quadratic, order_for, run, vec
 
 from fl_app.algorithms.fedasmu import FedASMU, FedASMUTrainer
 from fl_app.algorithms.fedasmu.device import merge_weight
 from fl_app.algorithms.fedasmu.server import Control
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
 from fl_app.client.numpy_client import NOTHING
-from fl_app.core.types import Config, GlobalModel, Parts, Update, Upload, Vector
+from fl_app.core.types import GlobalModel, Parts, Update
 from fl_app.schedule import fully_async
 
 DOUBLE = torch.float64
@@ -159,25 +158,6 @@ def test_sigma_learns_nothing_from_a_fresh_upload() -> None:
     assert strategy.control_gradient(control, vec(3))[1] == 0.0
 
 
-def test_weights_are_shares_and_a_tiny_scale_freezes_the_model() -> None:
-    strategy = FedASMU()
-    for version in (0, 1, 50, 5000):
-        for s in (1, 10, 99):
-            assert 0 <= strategy.weight(Control(1.0, 0.5, 0.0), version, s) < 1
-    frozen = FedASMU(mixing_scale=1e-30)
-    assert frozen.aggregate(GlobalModel(vec(3), 4), [upload(0, 4, 9)]).tolist() == [3.0]
-
-
-def test_without_control_rates_the_weight_is_a_function_of_time_and_age() -> None:
-    strategy = FedASMU(lambda_lr=0, sigma_lr=0, iota_lr=0)
-    params, weights = vec(0), []
-    for client_id in (0, 1, 0):  # the third has a record, the first two have none
-        model = GlobalModel(params, 6, {4: vec(0)})
-        strategy.aggregate(model, [upload(client_id, 4, 1)])
-        weights += strategy.report["weight"]
-    assert len(set(weights)) == 1
-
-
 def test_the_too_stale_are_refused_and_change_nothing() -> None:
     strategy = FedASMU(max_staleness=99)
     assert strategy.admit(GlobalModel(vec(0), 98), upload(0, 0, 1)) is None
@@ -212,22 +192,6 @@ def test_ablations() -> None:
 # -- slots ----------------------------------------------------------------------------------------
 
 
-def test_slots_of_the_meta_model_are_a_distribution_that_rewards_shift() -> None:
-    theta = MetaModel.initial(seed=0)
-    before = np.exp(MetaModel.log_probs(theta, 4))
-    assert before.sum() == pytest.approx(1.0)
-    liked = np.exp(MetaModel.log_probs(MetaModel.reinforce(theta, 4, slot=2, step=0.5), 4))
-    disliked = np.exp(MetaModel.log_probs(MetaModel.reinforce(theta, 4, slot=2, step=-0.5), 4))
-    assert disliked[1] < before[1] < liked[1]
-    assert MetaModel.initial(seed=0).tobytes() == theta.tobytes()
-
-
-def test_one_slot_leaves_nothing_to_learn() -> None:
-    theta = MetaModel.initial(seed=0)
-    assert MetaModel.log_probs(theta, 1).tolist() == [0.0]
-    assert MetaModel.reinforce(theta, 1, slot=1, step=1.0).tobytes() == theta.tobytes()
-
-
 def test_the_meta_models_step_is_the_gradient_of_the_log_probability() -> None:
     theta, eps = MetaModel.initial(seed=3), 1e-2
     direction = MetaModel.reinforce(theta, 4, slot=3, step=1.0) - theta
@@ -252,19 +216,6 @@ def test_the_server_chooses_the_first_slot_and_learns_from_its_reward() -> None:
     strategy.aggregate(model, [upload(3, 5, 1, reward=1.2)])
     assert strategy.state["baseline"] == pytest.approx(0.3)
     assert (strategy.state["theta"] == theta).all()
-
-
-@pytest.mark.parametrize(("reward", "likelier"), [(3.0, True), (-1.0, False)])
-def test_a_slot_that_paid_more_than_usual_becomes_likelier(reward: float, likelier: bool) -> None:
-    """The baseline is 1."""
-    strategy = FedASMU(rl_lr=0.1)
-    strategy.state["baseline"] = 1.0
-    model = GlobalModel(vec(0), 5)
-    slot = int(strategy.dispatch(model, 3)[1]["slot"])
-    before = MetaModel.log_probs(strategy.state["theta"], 4)[slot - 1]
-    strategy.aggregate(model, [upload(3, 5, 1, reward=reward)])
-    after = MetaModel.log_probs(strategy.state["theta"], 4)[slot - 1]
-    assert (after > before) == likelier
 
 
 @pytest.mark.parametrize("reward", [math.nan, math.inf, 1e30, -1e30, 1e308])
@@ -392,34 +343,6 @@ def test_a_merge_by_hand() -> None:
     assert not [key for key in done.state if key.startswith("paused")]
 
 
-def test_the_loss_alone_teaches_the_merge() -> None:
-    """As by hand above, whatever is done to the gradients that the device steps along."""
-    device = trainer(merge_scale=2.0, gamma_lr=0.01, weight_decay=0.5, max_grad_norm=0.1)
-    aside = {"paused": vec(1.52), "paused_at": np.array([2, 0.0])}
-    rest = {"version": 1, "slot": 2, "continues": True, "fresh_version": 4}
-    done = device.train(order_for(0, 0, vec(5.02), rest, state=aside))
-    assert done.metrics["reward"] == pytest.approx((6.48**2 - 4.98**2) / 2, rel=1e-5)
-    slope = (3.02 - 8) * 3.5 * 2 / 1.75**2
-    assert float(done.state["gamma"]) == pytest.approx(1 - 0.01 * slope * 3 / 8, rel=1e-5)
-
-
-class Forgetful(Quadratic):
-    """Half of the differences are left out, others in every pass."""
-
-    def model(self) -> nn.Module:
-        return nn.Sequential(super().model(), nn.Dropout(0.5))
-
-
-def test_the_reward_is_of_the_merge_and_not_of_another_dropout() -> None:
-    """Merging the device's own model changes nothing: the reward is exactly 0."""
-    device = FedASMUTrainer(Forgetful.scattered(1), local_lr=0.1, batch_size=4, local_epochs=3)
-    paused = device.train(order_for(0, 0, vec(1, 2, 3), {"version": 1, "slot": 1}))
-    rest = {"version": 1, "slot": 1, "continues": True, "fresh_version": 2}
-    done = device.train(order_for(0, 0, paused.state["paused"], rest, state=paused.state))
-    assert done.metrics["merge_weight"] > 0.5
-    assert done.metrics["reward"] == 0.0
-
-
 @pytest.mark.parametrize("seed", range(10))
 def test_merge_gradients_are_autograds(seed: int) -> None:
     """dF/d(gamma, upsilon) through w = w_b + beta(phi) (w_g - w_b), by a device's step.
@@ -450,18 +373,6 @@ def test_merge_gradients_are_autograds(seed: int) -> None:
     assert first[1] - float(done.state["upsilon"]) == pytest.approx(by_upsilon, rel=1e-5)
 
 
-@pytest.mark.parametrize("upsilon", [-3.0, 0.0, 0.5, 1.5, 40.0])
-@pytest.mark.parametrize("gamma", [-2.0, 0.0, 1.0, 500.0])
-@pytest.mark.parametrize(("origin", "version"), [(0, 1), (1, 2), (3, 4), (0, 5000), (4900, 5000)])
-def test_merge_weights_are_shares(origin: int, version: int, gamma: float, upsilon: float) -> None:
-    """Never away from the fresh model, never past it."""
-    beta, by_gamma, _ = merge_weight(gamma, upsilon, origin, version, 10.0)
-    assert 0 <= beta < 1
-    phi = gamma / math.sqrt(version) * (1 - upsilon / math.sqrt(version - origin + 1))
-    assert (beta > 0) == (phi > 0)
-    assert math.copysign(1, by_gamma) == math.copysign(1, math.sqrt(version - origin + 1) - upsilon)
-
-
 def test_a_device_beyond_the_clamp_keeps_its_model_and_goes_on_learning() -> None:
     """upsilon = 4, o = 1, g = 4: phi = 1 / 2 (1 - 4 / 2) = -1/2, as 0: beta = 0, w = 1.52 stays.
 
@@ -476,18 +387,6 @@ def test_a_device_beyond_the_clamp_keeps_its_model_and_goes_on_learning() -> Non
     assert done.vector.tolist() == pytest.approx([8 - 6.48 * 0.9**3], rel=1e-5)
     slope = (1.52 - 8) * (5.02 - 1.52) * 2
     assert float(done.state["upsilon"]) == pytest.approx(4 - 0.1 * slope * -0.25, rel=1e-5)
-
-
-def test_nothing_newer_goes_on_as_if_nothing_had_been() -> None:
-    device = trainer()
-    order = {"version": 1, "slot": 3}
-    paused = device.train(order_for(0, 0, vec(0), order))
-    rest = {**order, "continues": True}
-    done = device.train(order_for(0, 0, NOTHING, rest, state=paused.state))
-    plain = device.train(order_for(0, 0, vec(0), {"version": 1, "slot": 0}))
-    assert done.vector.tolist() == pytest.approx(plain.vector.tolist())
-    assert done.loss == pytest.approx(plain.loss)
-    assert "reward" not in done.metrics
 
 
 @pytest.mark.parametrize(("slot", "epochs"), [("first", 1), ("middle", 2), ("last", 4)])
@@ -505,13 +404,6 @@ def test_a_pause_with_momentum_and_displacement() -> None:
     plain = device.train(order_for(0, 0, vec(1), {"version": 1, "slot": 0}))
     assert done.vector.tolist() == pytest.approx(plain.vector.tolist())
     assert done.rate_sum == plain.rate_sum
-
-
-def test_a_client_that_never_paused_cannot_continue() -> None:
-    with pytest.raises(
-        ValueError, match="client 0 is to continue an order, but has none that paused"
-    ):
-        trainer().train(order_for(0, 0, NOTHING, {"continues": True}))
 
 
 # -- together -------------------------------------------------------------------------------------
@@ -560,63 +452,3 @@ def test_pauses_are_answered_and_nobody_else_waits(workers: int) -> None:
         )
         assert inline.events == made.events
         assert inline.final == made.final
-
-
-class Watched(FedASMU):
-    """Notes what it is asked, and the model and all that was learned as it is then."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.asked: list[tuple[str, tuple[Any, ...]]] = []
-
-    def admit(self, model: GlobalModel, update: Update) -> str | None:
-        before = self._seen(model)
-        reason = super().admit(model, update)
-        self.asked.append(("admit" if reason is None else f"refuse {update.client_id}", before))
-        return reason
-
-    def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-        self.asked.append(("dispatch", self._seen(model)))
-        return super().dispatch(model, client_id)
-
-    def _seen(self, model: GlobalModel) -> tuple[Any, ...]:
-        controls = {i: repr(astuple(c)) for i, c in self.state["controls"].items()}
-        learned = controls, self.state["theta"].tobytes(), self.state["baseline"]
-        return model.version, model.params.tobytes(), *learned
-
-
-def test_a_refused_upload_leaves_model_and_controls_as_they_were() -> None:
-    """Client 0 is applied once, then takes as long as 25 versions, of which five are allowed."""
-
-    class Slower(Even):
-        def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-            slow = client_id == 0 and sequence > 0
-            return Parts(1.0, 50.0 if slow else 3.0 + client_id / 8, 1.0)
-
-    strategy = Watched(max_staleness=5)
-    made = run(
-        fully_async(4),
-        FedASMUTrainer(Quadratic.scattered(4), local_lr=0.1, batch_size=4, local_epochs=3),
-        num_clients=4,
-        num_versions=60,
-        strategy=strategy,
-        devices=Slower(),
-    )
-    refused = [i for i, (what, _) in enumerate(strategy.asked) if what == "refuse 0"]
-    assert len(refused) == len(made.kind("reject")) == made.history.rejected >= 2
-    for i in refused:
-        before, after = strategy.asked[i][1], strategy.asked[i + 1][1]
-        assert before == after
-        assert 0 in before[2]
-    assert len({params for _, (_, params, *_) in strategy.asked}) == 60  # the others did move it
-
-
-def test_a_pause_that_makes_no_sense_is_refused() -> None:
-    def odd(client_id: int, sequence: int, received: Any) -> Upload:
-        plain = Upload(vec(1, 1), "delta", 10, 0.5)
-        return replace(plain, done=False, progress=1.5) if sequence == 0 else plain
-
-    made = run(fully_async(2), Scripted(odd), num_clients=2, num_versions=4)
-    assert {e["reason"] for e in made.kind("reject")} == {
-        "progress=1.5 of a paused client must be between 0 and 1"
-    }

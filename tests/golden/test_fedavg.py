@@ -7,13 +7,10 @@ Two clients with n = 10 and 30 examples, d = 2, w_t = [1, 1]:
 """
 
 import numpy as np
+from helpers import vec
 
 from fl_app.algorithms.fedavg import FedAvg
 from fl_app.core.types import GlobalModel, Update
-
-
-def vec(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
 
 
 def test_weights_are_numbers_of_examples():

@@ -8,15 +8,11 @@ w_t = [1, 1], eta = 0.5, gradients [2, 0] (n = 10) and [0, 4] (n = 30):
 
 import numpy as np
 import pytest
+from helpers import vec
 
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update
-
-
-def vec(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
-
 
 UPDATES = [
     Update(0, 1, vec(2, 0), "gradient", 10, 0.1),
@@ -44,11 +40,6 @@ def test_buffers_move_by_their_whole_mean_displacement():
     """One trainable entry, one buffer: 1 - 0.5 (2 + 0)/2 = 0.5; buffer 1 - (0 + 4)/2 = -1."""
     model = GlobalModel(vec(1, 1), version=3, num_trainable=1)
     np.testing.assert_allclose(FedAvgK(server_lr=0.5).aggregate(model, UPDATES), [0.5, -1])
-
-
-def test_unknown_weighting():
-    with pytest.raises(ValueError, match=r"strategy\.weighting=size must be uniform or examples"):
-        FedAvgK(weighting="size")
 
 
 def test_uploads_are_clipped_one_by_one():

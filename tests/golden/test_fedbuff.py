@@ -9,15 +9,11 @@ w_t = [1, 1] at version 4, K = 2, eta_g = 2, displacements [2, 0] of age 0 and [
 
 import numpy as np
 import pytest
+from helpers import vec
 
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.core.rates import LinearDecay
 from fl_app.core.types import GlobalModel, Update
-
-
-def vec(*values: float) -> np.ndarray:
-    return np.array(values, np.float32)
-
 
 MODEL = GlobalModel(vec(1, 1), version=4, history={1: vec(7, 7)})
 

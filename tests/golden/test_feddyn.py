@@ -98,15 +98,3 @@ def test_buffers_are_averaged_and_not_remembered() -> None:
     c = strategy.aggregate(GlobalModel(vec(0, 5), 0, num_trainable=1), updates)
     assert c.tolist() == [6.0, 8.0]
     assert strategy.state["memory"].tolist() == [6.0]
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"regularisation": 0.0}, "strategy.regularisation=0.0 must be a finite number above 0"),
-        ({"num_clients": 0}, "strategy.num_clients=0 must be an integer >= 1"),
-    ],
-)
-def test_values_out_of_bounds_are_refused(settings: dict[str, float], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        FedDyn(**settings)  # type: ignore[arg-type]

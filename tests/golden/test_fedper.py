@@ -15,10 +15,9 @@ from torch import Tensor, nn
 
 from fl_app.algorithms.fedasmu import FedASMUTrainer
 from fl_app.algorithms.fedavg import FedAvg
-from fl_app.algorithms.moon import MOONTrainer
 from fl_app.algorithms.overlap_fedavg import OverlapTrainer
 from fl_app.algorithms.scaffold import SCAFFOLD, SCAFFOLDTrainer
-from fl_app.client import LocalTrainer, initial_vector
+from fl_app.client import LocalTrainer
 from fl_app.schedule import synchronous
 
 
@@ -178,11 +177,6 @@ def test_the_client_evaluates_with_its_own_part() -> None:
         assert scores.metrics["loss"] == loss
 
 
-def test_the_initial_vector_is_that_of_the_shared_part() -> None:
-    vector, layout = initial_vector(Two(), 0, private=["head"])
-    assert (vector.tolist(), layout.names) == ([0.0], ["body"])
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -205,27 +199,3 @@ def test_bad_patterns_are_refused(settings: dict[str, Any], message: str) -> Non
 def test_a_trainer_that_works_ahead_cannot_have_private_parts() -> None:
     with pytest.raises(ValueError, match=r"client.private=\['head'\] must be null with Overlap"):
         OverlapTrainer(Two(), private=["head"])
-
-
-def test_moon_compares_features_of_models_with_the_same_private_part() -> None:
-    class Headed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.body, self.head = nn.Linear(1, 2), nn.Linear(2, 1)
-
-        def forward(self, points: Tensor) -> Tensor:
-            outputs: Tensor = self.head(self.body(points))
-            return outputs
-
-    class Task(Two):
-        def model(self) -> nn.Module:
-            return Headed()
-
-    trainer = MOONTrainer(Task(), private=["head.*"], local_lr=0.1, local_steps=2)
-    received = initial_vector(Task(), 0, private=["head.*"])[0]
-    upload = trainer.sender.train(order_for(0, 0, received, {}))
-    assert set(upload.state) == {"previous", "private.head.weight", "private.head.bias"}
-    assert upload.state["previous"].shape == received.shape == (4,)
-    again = trainer.sender.train(order_for(0, 1, received, {}, upload.state))
-    assert np.isfinite(again.vector).all()
-    assert trainer._received._model.module.head.weight is trainer.model.module.head.weight

@@ -1,6 +1,5 @@
 """FedProx by hand: the server averages, the order carries mu, the client is pulled back."""
 
-import pytest
 from helpers import Quadratic, order_for, vec
 
 from fl_app.algorithms.fedavg import FedAvg
@@ -34,8 +33,3 @@ def test_client_takes_mu_from_the_order() -> None:
     held = LocalTrainer(Quadratic([[[3.0]]]), local_lr=0.5, local_steps=2, proximal=0.5)
     assert held.train(order_for(0, 0, vector, {})).vector.tolist() == [2.25]
     assert held.train(order_for(0, 0, vector, {"proximal-mu": 0.0})).vector.tolist() == [2.5]
-
-
-def test_a_negative_mu_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"strategy.proximal=-1 must be a finite number >= 0"):
-        FedProx(proximal=-1)

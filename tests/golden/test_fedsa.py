@@ -51,17 +51,3 @@ def test_losses_that_nobody_knows_end_no_stage() -> None:
     for version in range(5):
         strategy.aggregate(GlobalModel(vec(10), version), [upload(version, 20, math.nan)])
     assert strategy.report["stage"] == 1
-
-
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"mixing": 0.0}, r"strategy.mixing=0.0 must be in \(0, 1\]"),
-        ({"exponent": -1.0}, "strategy.exponent=-1.0 must be a finite number >= 0"),
-        ({"local_epochs": 0}, "strategy.local_epochs=0 must be an integer >= 1"),
-        ({"num_versions": 0}, "strategy.num_versions=0 must be an integer >= 1"),
-    ],
-)
-def test_values_out_of_bounds_are_refused(settings: dict[str, float], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        FedSA(**settings)  # type: ignore[arg-type]

@@ -16,7 +16,6 @@ t   client: gradient, base    alpha   p
 """
 
 import numpy as np
-import pytest
 from helpers import vec
 
 from fl_app.algorithms.fedstaleasync import FedStaleAsync
@@ -69,16 +68,3 @@ def test_buffers_take_the_mean_of_the_uploads():
     model = GlobalModel(vec(0, 0), 0, num_trainable=1)
     updates = [Update(c, 0, vec(0, 4 * c), "pseudo", 10, 0.1) for c in range(2)]
     np.testing.assert_allclose(FedStaleAsync(num_clients=9).aggregate(model, updates), [0, -2])
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("upload_exponent", -1, "upload_exponent=-1 must be a finite number >= 0"),
-        ("memory_exponent", -1, "memory_exponent=-1 must be a finite number >= 0"),
-        ("participation_rate", 2, r"participation_rate=2 must be in \[0, 1\]"),
-    ],
-)
-def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
-        FedStaleAsync(**{key: value})

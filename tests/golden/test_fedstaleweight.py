@@ -33,8 +33,3 @@ def test_clients_that_are_late_on_average_count_more(scaled, expected):
         moved = strategy.aggregate(GlobalModel(vec(0, 0), 9), updates)
         np.testing.assert_allclose(moved, [-6 * share, -6 * (1 - share)], rtol=1e-6)
     assert strategy.state["ages"] == {0: 1.0, 1: 2.5}
-
-
-def test_the_rate_is_a_share():
-    with pytest.raises(ValueError, match=r"strategy\.rate=0 must be in \(0, 1\]"):
-        FedStaleWeight(rate=0)

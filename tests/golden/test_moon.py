@@ -164,20 +164,6 @@ def test_a_model_without_a_linear_layer_is_refused() -> None:
         MOONTrainer(Quadratic.scattered(2))
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({"contrast": -1.0}, "contrast=-1.0 must be a finite number >= 0"),
-        ({"temperature": 0.0}, "temperature=0.0 must be a finite number above 0"),
-    ],
-)
-def test_values_out_of_bounds_are_refused(settings: dict[str, float], text: str) -> None:
-    with pytest.raises(ValueError, match=f"strategy.{text}"):
-        MOON(**settings)
-    with pytest.raises(ValueError, match=f"client.{text}"):
-        MOONTrainer(Nothing(), **settings)
-
-
 def test_server_averages_by_examples() -> None:
     """10/40 (2, 8) + 30/40 (6, 0) = (5, 2)."""
     updates = [Update(0, 3, vec(2, 8), "model", 10, 0.0), Update(1, 3, vec(6, 0), "model", 30, 0.0)]

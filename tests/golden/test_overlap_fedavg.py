@@ -99,16 +99,6 @@ def test_the_compensation_goes_by_the_rate_of_the_current_exchange() -> None:
     assert last.tolist() == [5.0]  # the rate is 0 by then, and nobody moves
 
 
-def test_without_compensation_eta_has_no_effect() -> None:
-    results = set()
-    for eta in (0.001, 1.0):
-        strategy = OverlapFedAvg(server_lr=eta, momentum=0.5)
-        strategy.aggregate(GlobalModel(vec(4, 1), 0), [update(0, 0, (-1, 3))])
-        params = strategy.aggregate(GlobalModel(vec(3, 4), 1), [update(0, 0, (-1, 3))])
-        results.add(params.tobytes())
-    assert len(results) == 1
-
-
 def test_buffers_are_the_uploads() -> None:
     """They follow the clients' statistics: no momentum, no compensation, nothing counted twice."""
     strategy = OverlapFedAvg(momentum=0.9)
@@ -181,13 +171,6 @@ def test_working_ahead_goes_on_from_the_own_model() -> None:
     assert (first.vector.tolist(), second.vector.tolist()) == ([2.0], [3.5])
     assert second.vector is ahead
     assert second.base_version == 0
-
-
-def test_another_bootstrap_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"^algorithm\.client\.bootstrap=w1 must be w0 or continue: "
-    ):
-        OverlapTrainer(Quadratic([[[8.0]] * 4]), bootstrap="w1")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """PORT by hand: two displacements, one fresh and one that turned back."""
 
-import numpy as np
 import pytest
 from helpers import vec
 
@@ -36,15 +35,6 @@ def test_opposition_counts_least() -> None:
     strategy = PORT(staleness_weight=0.0)
     assert strategy.aggregate(model, [back, along]).tolist() == [3.5, 0.0]
     assert strategy.aggregate(model, [back]).tolist() == [2.0, 0.0]  # nobody else: it counts
-
-
-def test_all_fresh_is_the_mean_by_examples() -> None:
-    model = GlobalModel(vec(0, 0), 0)
-    updates = [
-        Update(0, 0, vec(4, 0), "delta", 10, 0.0),
-        Update(1, 0, vec(0, 4), "delta", 30, 0.0),
-    ]
-    assert np.allclose(PORT().aggregate(model, updates), [1, 3])
 
 
 def test_buffers_never_enter_the_cosine() -> None:

@@ -53,18 +53,6 @@ def test_stale_updates_that_agree_with_the_fresh_count_by_age():
     assert strategy.report["weight"] == pytest.approx([8 / 9, 1 / 9])
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("boost", 1.5, "boost=1.5 must be in"),
-        ("scale", 0.5, "scale=0.5 must be a finite number >= 1"),
-    ],
-)
-def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=text):
-        REFL(**{key: value})
-
-
 def test_only_stale_updates_deviate():
     """Fresh [4, 0] and [0, 4] are 8 from ubar = [2, 2]; [2, 1] and [2, 0] 1 and 4: ratios 1/4, 1.
 

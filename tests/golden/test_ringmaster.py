@@ -68,10 +68,3 @@ def test_a_threshold_that_would_have_no_effect_is_refused(settings):
     told = r"^algorithm\.strategy\.delay_threshold=50 must be null with"
     with pytest.raises(ValueError, match=told):
         Ringmaster(**settings)
-
-
-def test_a_threshold_of_0_is_refused():
-    with pytest.raises(
-        ValueError, match=r"algorithm.strategy\.delay_threshold=0 must be an integer >= 1"
-    ):
-        Ringmaster(delay_threshold=0)

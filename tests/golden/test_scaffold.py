@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from helpers import Quadratic, order_for, run, vec
 
-from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.scaffold import SCAFFOLD, SCAFFOLDTrainer
-from fl_app.client import LocalTrainer
 from fl_app.core.types import GlobalModel, Update
 from fl_app.schedule import fully_async, synchronous
 
@@ -110,19 +108,6 @@ SCATTERED = Quadratic.scattered(CLIENTS)
 STEPS: Any = {"local_lr": 0.1, "batch_size": 3, "local_steps": 5}
 
 
-def test_the_first_round_is_fedavgs() -> None:
-    """c and all c_i are 0; all have as many examples."""
-
-    def one(strategy: Any, trainer: LocalTrainer) -> bytes:
-        outcome = run(synchronous(CLIENTS), trainer, strategy=strategy, num_versions=1).outcome
-        return outcome.params
-
-    ours = one(SCAFFOLD(num_clients=CLIENTS), SCAFFOLDTrainer(SCATTERED, upload="delta", **STEPS))
-    theirs = one(FedAvg(), LocalTrainer(SCATTERED, upload="delta", **STEPS))
-    assert np.linalg.norm(theirs) > 1
-    np.testing.assert_allclose(ours, theirs, rtol=1e-6)
-
-
 @pytest.mark.parametrize("schedule", [synchronous(4), fully_async(5)])
 def test_c_is_the_mean_of_what_clients_keep_however_old_updates_are(schedule: Any) -> None:
     kept: dict[int, Any] = {}
@@ -145,9 +130,3 @@ def test_c_is_the_mean_of_what_clients_keep_however_old_updates_are(schedule: An
 def test_a_gradient_teaches_no_control_variate() -> None:
     with pytest.raises(ValueError, match=r"client\.upload=gradient must be model, delta or pseudo"):
         SCAFFOLDTrainer(TASK, upload="gradient")
-
-
-@pytest.mark.parametrize("settings", [{"server_lr": 0}, {"num_clients": 0}])
-def test_settings_out_of_bounds(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=f"strategy.{next(iter(settings))}"):
-        SCAFFOLD(**settings)

@@ -193,22 +193,6 @@ def test_buffers_are_mixed_and_nothing_else():
         np.testing.assert_allclose(params, [0.5, -1])
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "text"),
-    [
-        ("clip_norm", 0, "clip_norm=0 must be above 0 or null"),
-        ("min_similarity", 1.1, r"min_similarity=1.1 must be in \[-1, 1\]"),
-        ("stage_rule", "sum_loss", "stage_rule=sum_loss must be iteration or mean_loss"),
-        ("momentum_source", "both", "momentum_source=both must be estimated or aggregated"),
-        ("stage_two_at", 0, "stage_two_at=0 must be an integer >= 1"),
-        ("lr_decay", -0.1, "lr_decay=-0.1 must be a finite number >= 0"),
-    ],
-)
-def test_refused(key, value, text):
-    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{text}"):
-        strategy(**{key: value})
-
-
 LONG = [update(6, 8), update(0, 1)]
 
 

@@ -16,7 +16,6 @@ from fl_app.core.extras import (
     MissingExtra,
     lacking,
     require_installed,
-    told_beside_flower,
     told_if_missing,
 )
 
@@ -43,13 +42,6 @@ def test_each_extra_installs_what_the_messages_say() -> None:
     assert {*PLUGINS.values()} <= extras.keys()
 
 
-def test_no_extra_repeats_what_every_device_has() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    names = [re.match(r"[\w-]+(\[\w+\])?", line)[0] for line in project["dependencies"]]  # type: ignore[index]
-    for extra in project["optional-dependencies"].values():
-        assert not {*names} & {*extra}
-
-
 def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
     told = r"^tensorboard is not installed: pip install 'fl-app\[server\]'$"
@@ -58,17 +50,6 @@ def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(MissingExtra, match=told):
         require_installed("ray", "tensorboard")
     assert lacking("ray") is None
-
-
-def test_other_failures_of_an_import_pass() -> None:
-    with pytest.raises(ModuleNotFoundError, match="no_such_package"), told_if_missing():
-        import no_such_package  # noqa: F401
-
-
-def test_an_app_in_an_environment_with_flower_alone_says_how_it_is_installed() -> None:
-    told = f"no_such_package is not installed in {sys.prefix}, .* `make setup` or"
-    with pytest.raises(ImportError, match=told), told_beside_flower():
-        import no_such_package  # noqa: F401
 
 
 def test_an_algorithm_that_lacks_a_package_names_the_extra(

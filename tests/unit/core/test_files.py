@@ -38,21 +38,6 @@ def test_what_fails_changes_nothing(tmp_path: Path, error: type[BaseException]) 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_kill_leaves_the_old_one(tmp_path: Path) -> None:
-    path = tmp_path / "summary.json"
-    path.write_bytes(b"old")
-    child = os.fork()
-    if child == 0:
-        with atomic_write(path, aside=".mine") as file:
-            file.write(b"ne")
-            file.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL
-    assert path.read_bytes() == b"old"
-    assert (tmp_path / "summary.json.mine").read_bytes() == b"ne"
-
-
 def test_every_new_folder_is_on_disk_in_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,14 +101,6 @@ def test_a_file_is_written_by_one_process(tmp_path: Path) -> None:
 def test_errors_of_a_disk_end_the_run(error: OSError, text: str) -> None:
     with pytest.raises(RunError, match=text), disk_errors_as_run_errors(Path("/run")):
         raise error
-
-
-def test_the_error_of_a_full_disk_says_what_its_caller_can_do() -> None:
-    with (
-        pytest.raises(RunError, match=r"once there is room, call start again$"),
-        disk_errors_as_run_errors(Path("/run"), "call start again"),
-    ):
-        raise OSError(errno.ENOSPC, "No space left")
 
 
 def test_other_errors_are_left_alone() -> None:

@@ -38,13 +38,6 @@ def test_every_record_is_one_line(
     assert second["traceback"].endswith("ValueError: a 'quoted' reason")
 
 
-@pytest.mark.parametrize("environment", [{}, {"LOG_FORMAT": ""}, {"LOG_FORMAT": "text"}])
-def test_text_is_left_as_it_is(logger: logging.Logger, environment: dict[str, str]) -> None:
-    before = list(logger.handlers)
-    install(environment)
-    assert logger.handlers == before
-
-
 def test_a_format_without_meaning_is_refused() -> None:
     with pytest.raises(ValueError, match="LOG_FORMAT=xml must be json or text: it says what"):
         wanted({"LOG_FORMAT": "xml"})

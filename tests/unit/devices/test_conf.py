@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
+from configs import composed
 from omegaconf import DictConfig
 
 from fl_app.client.build import instantiate
@@ -27,8 +27,7 @@ FOUR = ["devices.boards={rpi5:3,rpi4:1}"]
 
 
 def configuration(*overrides: str) -> DictConfig:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("config", overrides=["num_clients=4", *overrides])
+    return composed("num_clients=4", *overrides)
 
 
 @pytest.mark.parametrize("name", [name for name in PROFILES if name not in ("overlap", "replay")])

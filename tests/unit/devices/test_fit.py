@@ -70,14 +70,6 @@ def test_what_is_fitted_can_be_simulated(tmp_path: Path) -> None:
     assert compute.mean_seconds[0] == pytest.approx(2.0, rel=0.1)
 
 
-def test_a_window_leaves_out_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log = recorded(tmp_path)
-    whole = fitted(capsys, log)["kinds"]["client-0"]
-    half = fitted(capsys, log, "--since", 100, "--until", 200)["kinds"]["client-0"]
-    assert half["orders"] < whole["orders"] / 2
-    assert half["first"] == 0.0
-
-
 def test_recorded_durations_and_tables_of_seconds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -121,54 +113,6 @@ def test_bad_logs_are_refused(
     assert main([str(path), "--output", str(tmp_path / "out.json")]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out.json").exists()
-
-
-def test_a_log_without_a_dispatch_leaves_out_its_order(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = recorded(tmp_path)
-    before = fitted(capsys, log)["kinds"]
-    lines = log.read_text().splitlines()
-    kinds = [json.loads(line)["kind"] for line in lines]
-    lost = json.loads(lines.pop(kinds.index("dispatch", 50)))["client"]
-    log.write_text("\n".join(lines) + "\n")
-    after = fitted(capsys, log)["kinds"]
-    for name in before:
-        assert after[name]["orders"] == before[name]["orders"] - (name == f"client-{lost}")
-
-
-def test_a_file_that_cannot_be_written_is_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = tmp_path / "seconds.csv"
-    path.write_text("kind,seconds\nx,3\n")
-    assert main([str(path), "--output", str(tmp_path / "nowhere" / "out.json")]) == 2
-    assert "out.json cannot be written: No such file" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        (["--since", "3"], "seconds.csv, line 1: it has no times: --since and --until would"),
-        (["seconds.csv"], "seconds.csv is given twice: its orders would count twice"),
-    ],
-)
-def test_what_would_say_something_else_is_refused(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    more: list[str],
-    told: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "seconds.csv").write_text("kind,seconds\nx,3\n")
-    assert main([str(tmp_path / "seconds.csv"), *more]) == 2
-    assert told in capsys.readouterr().err
-
-
-def test_a_missing_log_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["nowhere.jsonl"]) == 2
-    assert "nowhere.jsonl must be a file" in capsys.readouterr().err
 
 
 def test_kinds() -> None:

@@ -1,10 +1,8 @@
-import csv
 import errno
 import io
 import json
 import math
 import re
-import threading
 
 import numpy as np
 import pytest
@@ -143,19 +141,6 @@ def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_pat
     sink.close()
 
 
-def test_event_log_does_not_depend_on_the_wall_clock(tmp_path):
-    logs = []
-    for speed in (0.0, 1.0):
-        wall = Wall()
-        sink = JsonLines(tmp_path / "events.jsonl", wall=wall)
-        for number in range(10):
-            sink.emit(dispatch(float(number), number))
-            wall.now += speed
-        sink.close()
-        logs.append((tmp_path / "events.jsonl").read_bytes())
-    assert logs[0] == logs[1]
-
-
 def test_metrics_are_a_row_per_evaluation_on_disk_at_once(tmp_path):
     path = tmp_path / "metrics.csv"
     sink = Metrics(path)
@@ -222,18 +207,6 @@ def test_evaluations_on_clients_are_rows_of_their_own(tmp_path):
     ]
     assert server == "0,0.0,0.125,2.0,1.0,7,,,,,,,,"
     assert clients == "20,3.0,,,,7,4,40,0.5,0.25,0.0,,0.25,0.0"
-
-
-def test_metrics_of_other_clientapps_add_columns(tmp_path):
-    path = tmp_path / "metrics.csv"
-    sink = Metrics(path, on_clients=True)
-    sink.emit(evaluation(0, 0.0, accuracy=0.125, loss=2.0))
-    sink.emit(on_clients(20, 3.0, eval_acc=0.5))
-    sink.emit(evaluation(30, 4.0, accuracy=0.25, loss=1.0))
-    sink.close()
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    assert [row["accuracy"] for row in rows] == ["0.125", "", "0.25"]
-    assert [row["client_eval_eval_acc_mean"] for row in rows] == ["", "0.5", ""]
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3])
@@ -313,16 +286,6 @@ def test_progress_bar_is_drawn_ten_times_a_second_at_most_and_left_standing():
     sink.close()
     assert "1000/1000 versions" in out.getvalue().splitlines()[-2]
     assert "1,000 updates at 1,000/s" in out.getvalue().splitlines()[-2]
-
-
-def test_progress_starts_no_thread():
-    before = threading.enumerate()
-    console = Console(file=io.StringIO(), force_terminal=True)
-    sink, tell = watched(math.inf, "fedbuff", console=console)
-    tell(aggregate(0.0))
-    assert threading.enumerate() == before
-    sink.close()
-    assert "1 versions" in console.file.getvalue()
 
 
 def test_progress_is_towards_the_end_that_is_nearest():

@@ -45,12 +45,6 @@ def test_gini(counts: list[int], value: float) -> None:
     assert gini(counts) == pytest.approx(value)
 
 
-def test_gini_is_half_the_relative_mean_difference() -> None:
-    counts = np.random.default_rng(0).integers(0, 50, 40)
-    difference = np.abs(counts[:, None] - counts).mean()
-    assert gini(counts) == pytest.approx(difference / (2 * counts.mean()))
-
-
 @pytest.mark.parametrize(
     ("share", "age"), [(0.1, 0), (0.5, 0), (0.51, 2), (0.9, 7), (0.8, 2), (1.0, 7)]
 )

@@ -3,7 +3,7 @@ import subprocess
 import pytest
 
 from fl_app.record import provenance as module
-from fl_app.record.provenance import SOURCE, provenance, source_commit
+from fl_app.record.provenance import provenance, source_commit
 
 
 @pytest.fixture
@@ -34,10 +34,6 @@ def git(folder, *arguments):
     return done.stdout.strip()
 
 
-def test_the_source_tree_is_that_of_the_package():
-    assert (SOURCE / "fl_app" / "record" / "provenance.py").is_file()
-
-
 def test_commit_is_that_of_the_source_tree(repository):
     assert source_commit(repository) == (git(repository, "rev-parse", "HEAD"), False)
 
@@ -48,23 +44,10 @@ def test_source_that_is_not_committed_is_told(repository, file):
     assert source_commit(repository)[1] is True
 
 
-def test_files_of_runs_and_caches_are_no_changes_of_the_source(repository):
-    (repository / "outputs").mkdir()
-    (repository / "outputs" / "summary.json").write_text("{}")
-    (repository / "fl_app" / "__pycache__").mkdir()
-    (repository / "fl_app" / "__pycache__" / "a.pyc").write_text("")
-    assert source_commit(repository)[1] is False
-
-
 def test_repository_around_an_installed_package_is_not_its_own(repository):
     installed = repository / "venv" / "site-packages"
     installed.mkdir(parents=True)
     assert source_commit(installed) == (None, None)
-
-
-def test_repository_of_a_hook_is_not_mistaken_for_it(repository, monkeypatch, tmp_path_factory):
-    monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("other")))
-    assert source_commit(repository)[0] is not None
 
 
 def test_git_that_fails_or_is_not_there_is_harmless(tmp_path, monkeypatch):
@@ -74,27 +57,6 @@ def test_git_that_fails_or_is_not_there_is_harmless(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert source_commit(tmp_path) == (None, None)
     source_commit.cache_clear()
-
-
-def test_repository_without_a_commit_has_none(tmp_path):
-    git(tmp_path, "init", "--quiet")
-    assert source_commit(tmp_path) == (None, None)
-
-
-def test_provenance_names_software_moment_overrides_and_host():
-    found = provenance(["algorithm=fedbuff", "seed=3"])
-    assert list(found) == [
-        "version",
-        "commit",
-        "uncommitted_changes",
-        "date",
-        "overrides",
-        "host",
-    ]
-    assert found["overrides"] == ["algorithm=fedbuff", "seed=3"]
-    assert found["date"].endswith("+00:00")
-    assert list(found["host"]) == ["os", "processor", "cores", "python", "torch", "flwr"]
-    assert all(found["host"].values())
 
 
 def test_resumed_run_keeps_the_date_on_which_it_began():

@@ -124,13 +124,6 @@ def test_what_came_between_two_points_is_one_mean(board, pages, wall):
     assert len(pages.scalars["clients/staleness"]) == 1  # there was none since
 
 
-def test_evaluation_is_a_point_however_soon_it_comes(board, pages):
-    board.emit(evaluate(0.0, 0, accuracy=0.1))
-    board.emit(arrival(1.0, 1, 1.0))
-    board.emit(evaluate(1.0, 1, accuracy=0.2))
-    assert pages.scalars["clients/loss"] == [(1, 1001.0, 1.0)]
-
-
 def test_totals_and_who_is_there_are_written_with_every_point(board, pages, wall):
     board.emit(evaluate(0.0, 0, accuracy=0.1))
     for event in (
@@ -171,25 +164,12 @@ def test_clients_are_told_one_by_one_now_and_then_and_in_the_end(board, pages, w
     ]
 
 
-def test_thousands_of_clients_are_only_counted(tmp_path, pages):
-    board = Board(tmp_path, lambda: (range(5000), ()), writer=lambda folder: pages)
-    board.emit(dispatch(0.0, 1))
-    board.close()
-    assert pages.texts == []
-    assert pages.scalars["clients/online"][0][2] == 5000
-
-
 @pytest.mark.parametrize("value", [math.nan, np.float32("inf"), None, "stage one", True])
 def test_what_is_no_finite_number_is_left_out(board, pages, value):
     board.emit(evaluate(0.0, 0, accuracy=value))
     board.emit(aggregate(1.0, 1, [0], stage=value, weight=[value]))
     board.close()
     assert {"test/accuracy", "strategy/stage", "strategy/weight"}.isdisjoint(pages.scalars)
-
-
-def test_numbers_of_numpy_are_numbers(board, pages):
-    board.emit(evaluate(0.0, 0, accuracy=np.float32(0.5)))
-    assert pages.scalars["test/accuracy"][0][2] == 0.5
 
 
 def test_sink_that_saw_nothing_writes_nothing(tmp_path):

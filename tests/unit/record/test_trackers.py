@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -192,26 +191,6 @@ def test_a_tracker_that_fails_is_told_and_tried_again(
     assert not (run / "tracked.json").exists()
 
 
-@pytest.mark.skipif(find_spec("mlflow") is None, reason="needs the extra mlflow")
-def test_mlflow_reads_what_was_tracked(run: Path, tmp_path: Path) -> None:
-    track("mlflow", run, tmp_path, "a")
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(tracking_uri=(tmp_path / "mlruns").as_uri())
-    experiment = client.get_experiment_by_name("mine")
-    (found,) = client.search_runs([experiment.experiment_id])
-    assert found.data.params["algorithm.client.local_lr"] == "0.1"
-    assert found.data.metrics["accuracy"] == 0.9
-    assert found.data.tags["commit"] == "abc"
-    assert {file.path for file in client.list_artifacts(found.info.run_id)} >= {"summary.json"}
-
-
-@pytest.mark.skipif(find_spec("wandb") is None, reason="needs the extra wandb")
-def test_wandb_writes_a_run_without_a_network(run: Path, tmp_path: Path) -> None:
-    track("wandb", run, tmp_path, "a")
-    assert [*tmp_path.glob("wandb/offline-run-*/run-*.wandb")]
-
-
 def test_no_tracker_is_imported_unless_it_is_asked_for() -> None:
     code = "import sys, fl_app.runner.run, fl_app.record.trackers;"
     code += "sys.exit(bool({'mlflow', 'wandb', 'optuna'} & sys.modules.keys()))"
@@ -221,11 +200,3 @@ def test_no_tracker_is_imported_unless_it_is_asked_for() -> None:
 def test_other_trackers_are_refused() -> None:
     with pytest.raises(ValueError, match="tracker=neptune must be mlflow or wandb or null"):
         validate_config(composed("tracker=neptune"))
-
-
-@pytest.mark.skipif(find_spec("mlflow") is not None, reason="mlflow is installed")
-def test_a_tracker_that_is_not_installed_names_its_extra() -> None:
-    with pytest.raises(
-        ValueError, match=r"mlflow is not installed: pip install 'fl-app\[mlflow\]'"
-    ):
-        validate_config(composed("tracker=mlflow"))

@@ -10,7 +10,7 @@ import pytest
 from helpers import MeanDelta, Run, Scripted, Stays, Times, run, toward_own_number, vec
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.core.types import GlobalModel, Update
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
 
 
@@ -239,15 +239,6 @@ def test_what_was_trained_for_the_clusters_makes_no_version() -> None:
     assert first_version["client"] == [0, 1, 2, 3]
 
 
-def test_without_dsa_a_version_is_of_one_cluster() -> None:
-    result = quorums(participation=0.5, synchronous=False, recluster_every=5)
-    parities = [{client % 2 for client in e["client"]} for e in result.kind("aggregate")]
-    assert {0} in parities
-    assert {1} in parities
-    assert {0, 1} not in parities
-    assert [event["version"] for event in result.kind("cluster")] == [0, 10, 20]
-
-
 def test_a_run_goes_on_when_the_last_who_is_waited_for_leaves() -> None:
     """phi = 1: all wait for client 5, which leaves in its first training, and in a later one."""
     for leaves in (1.45, 4.45):
@@ -258,44 +249,6 @@ def test_a_run_goes_on_when_the_last_who_is_waited_for_leaves() -> None:
         assert leaves in moments  # nothing else happens then
         later = [e for e in result.kind("aggregate") if e["t"] >= leaves]
         assert all(sorted(e["client"]) == [0, 1, 2, 3, 4] for e in later)
-
-
-def test_who_joins_takes_part_and_is_in_the_next_clusters() -> None:
-    availability = Stays({4: [5.05]}, offline=[4])
-    result = quorums(5, participation=1.0, recluster_every=10, availability=availability)
-    used = [e for e in result.kind("aggregate") if 4 in e["client"]]
-    assert used[0]["t"] == pytest.approx(5.05 + 1.4)
-    assert result.strategy.shown == [[0, 1, 2, 3], [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]]
-
-
-def test_who_is_away_is_in_no_cluster_until_it_is_back() -> None:
-    """Client 5 is away from second 6 to second 40, and in training when clusters are formed."""
-    availability = Stays({5: [6.0, 34.0]})
-    result = quorums(participation=1.0, recluster_every=10, availability=availability)
-    assert [5 in shown for shown in result.strategy.shown] == [True, False, False]
-    later = quorums(
-        participation=1.0, recluster_every=10, num_versions=41, availability=availability
-    )
-    assert 5 in later.strategy.shown[-1]
-
-
-def test_a_client_that_always_fails_does_not_stop_the_others() -> None:
-    def broken(client_id: int, sequence: int, received: Vector) -> Upload:
-        if client_id == 5:
-            raise RuntimeError("no power")
-        return toward_own_number(client_id, sequence, received)
-
-    result = quorums(participation=1.0, recluster_every=10, script=broken)
-    assert result.outcome.version == 30
-    assert result.history.failures > 10
-    assert all(5 not in shown for shown in result.strategy.shown)
-
-
-def test_an_order_past_its_deadline_is_not_waited_for() -> None:
-    """Client 5 takes 1.5 s, and orders are given up after 1.45."""
-    result = quorums(participation=1.0, deadline=1.45)
-    assert result.outcome.version == 30
-    assert result.kind("cluster")[0]["client"] == [0, 1, 2, 3, 4]
 
 
 # -- refusals -------------------------------------------------------------------------------------

@@ -1,13 +1,10 @@
 """Clients that start by the clock."""
 
-import math
-
 import helpers
 import numpy as np
 import pytest
 from helpers import Times, run
 
-from fl_app.core.errors import Stalled
 from fl_app.schedule.periodic import Periodic
 
 
@@ -47,13 +44,6 @@ def test_time_goes_on_whatever_rounding_does() -> None:
         assert later > now
         now = later
     assert now == pytest.approx(1000.0)
-
-
-def test_orders_that_never_end_stall_the_run_as_under_other_schedules() -> None:
-    """The second of two places is taken at 5; at 10 nobody can start, nor ever after."""
-    made = run(Periodic(concurrency=2), devices=Times(lambda *_: math.inf))
-    assert isinstance(made.outcome.error, Stalled)
-    assert made.outcome.seconds == 10.0
 
 
 def test_bounds() -> None:

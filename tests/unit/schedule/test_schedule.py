@@ -3,23 +3,20 @@
 import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Flat, Run, Scripted, Stays, Times, run, toward_own_number, vec
+from helpers import Flat, Run, Stays, Times, run, vec
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Update, Upload, Vector
-from fl_app.devices import Fleet, UniformRatio
+from fl_app.core.types import Update
 from fl_app.schedule import (
     Buffered,
     RandomK,
     RoundBlocking,
     Schedule,
-    fully_async,
     k_async,
     synchronous,
 )
@@ -140,10 +137,6 @@ def test_who_failed_and_left_is_not_missed_twice() -> None:
     assert [u.client_id for u in schedule.take([update(0), update(2)])] == [2]
 
 
-def test_round_blocking_restarts_whoever_does_not_wait() -> None:
-    assert start(RoundBlocking(3), [3, 1, 4], busy=[0, 2], buffer=[3]) == [1, 4]
-
-
 # -- whole runs -----------------------------------------------------------------------------------
 
 
@@ -186,23 +179,6 @@ def test_synchronous_waits_for_all() -> None:
         assert aggregate["t"] == max(event["t"] for event in arrivals[number])
 
 
-def test_synchronous_rounds_have_different_cohorts() -> None:
-    cohorts = [frozenset(e["client"]) for e in run(synchronous(4)).kind("aggregate")]
-    assert len(set(cohorts)) > 10
-
-
-def test_k_async_participants_restart_and_nobody_else() -> None:
-    result = run(k_async(3), num_versions=30)
-    dispatches = between_aggregations(result, "dispatch")
-    assert clients(dispatches[0]) == set(range(10))
-    # The run ends with the last aggregation, before its participants restart.
-    for aggregate, restarted in zip(result.kind("aggregate")[:-1], dispatches[1:], strict=False):
-        assert len(aggregate["client"]) == 3
-        assert clients(restarted) == set(aggregate["client"])
-        assert {event["t"] for event in restarted} == {aggregate["t"]}
-        assert {event["version"] for event in restarted} == {aggregate["version"]}
-
-
 @pytest.mark.parametrize("buffer_size", [3, 5, 10])
 def test_round_blocking_uses_every_client_once_a_round(buffer_size: int) -> None:
     """Rounds of 10 clients: of 3, 3, 3 and 1 updates, or 5 and 5, or all 10."""
@@ -217,30 +193,6 @@ def test_round_blocking_uses_every_client_once_a_round(buffer_size: int) -> None
     assert result.history.failures == 0
 
 
-def raising(client_id: int, sequence: int, received: Vector) -> Upload:
-    raise OSError("disk is full")
-
-
-def refused(client_id: int, sequence: int, received: Vector) -> Upload:
-    return replace(toward_own_number(client_id, sequence, received), num_examples=0)
-
-
-@pytest.mark.parametrize("bad", [raising, refused])
-def test_round_blocking_goes_on_without_a_client_that_never_brings_anything(bad: Any) -> None:
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
-        which = bad if client_id == 3 else toward_own_number
-        upload: Upload = which(client_id, sequence, received)
-        return upload
-
-    result = run(RoundBlocking(4), Scripted(script), num_versions=40)
-    assert result.outcome.stopped == "num_versions"
-    used: list[int] = []
-    for aggregate in result.kind("aggregate"):
-        used += aggregate["client"]
-    others = {*range(10)} - {3}
-    assert all(set(used[at : at + 9]) == others for at in range(0, len(used) - 9, 9))
-
-
 def test_buffered_keeps_its_clients_at_work() -> None:
     """At every moment that time passes, 6 are at work; every aggregation has exactly 4."""
     result = run(Buffered(concurrency=6, buffer_size=4), num_versions=30)
@@ -249,14 +201,6 @@ def test_buffered_keeps_its_clients_at_work() -> None:
             assert len(busy) == 6
     assert {len(event["client"]) for event in result.kind("aggregate")} == {4}
     assert max(result.history.ages) > 0
-
-
-def test_fully_async_makes_a_version_of_every_arrival() -> None:
-    result = run(fully_async(6), num_versions=30)
-    assert len(result.kind("arrival")) == len(result.kind("aggregate")) == 30
-    for (event, busy), (after, _) in pairwise(at_work(result.events)):
-        if after["t"] > event["t"]:
-            assert len(busy) == 6
 
 
 def test_exactly_k_although_all_arrive_at_the_same_instant() -> None:
@@ -274,14 +218,6 @@ def test_random_k_is_k_distinct_clients_every_second() -> None:
         assert len(set(aggregate["client"])) == 3
     counts = Counter(event["client"] for event in result.kind("arrival"))
     assert all(abs(count - 60) < 4 * (200 * 0.3 * 0.7) ** 0.5 for count in counts.values())
-
-
-def test_random_k_draws_anew_with_another_seed() -> None:
-    def draws(seed: int) -> list[set[int]]:
-        schedule = RandomK(3, 10, seed)
-        return [set(e["client"]) for e in run(schedule, devices=schedule).kind("aggregate")]
-
-    assert draws(1) == draws(1) != draws(2)
 
 
 def test_random_k_skips_iterations_that_passed() -> None:
@@ -302,27 +238,6 @@ def test_random_k_skips_iterations_that_passed() -> None:
         now += late.parts(0, 0, now).seconds
     after = draws[3][2] + 0.5
     assert after + late.parts(3, 0, after).seconds == draws[3][3]
-
-
-@pytest.mark.parametrize(
-    ("schedule", "devices"),
-    [
-        (RandomK(2, 20, seed=3), None),
-        (k_async(2), Fleet(UniformRatio(ratio=5, num_clients=20))),
-        (k_async(2), Fleet(UniformRatio(ratio=1, num_clients=20, jitter=0))),
-    ],
-    ids=["random_k", "k_async-5x", "k_async-1x"],
-)
-def test_mean_staleness_is_p_over_k_whatever_the_speeds(schedule: Any, devices: Any) -> None:
-    """Counted from 1, the gaps between a client's updates add up to the run: their mean is P/K.
-
-    Every client's last gap is open when a run of J versions ends: they are about P/K long, so the
-    mean comes out P/(K J) of itself lower, here 1 %.
-    """
-    result = run(schedule, devices=devices or schedule, num_clients=20, num_versions=1000)
-    ages = result.history.ages
-    mean = 1 + sum(age * n for age, n in ages.items()) / ages.total()
-    assert mean == pytest.approx(20 / 2, rel=0.03)
 
 
 # -- refusals -------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from helpers import vec
 
 from fl_app.algorithms.ca2fl import CA2FL
 from fl_app.algorithms.cana import CANA
-from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.fedstaleasync import FedStaleAsync
 from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import GlobalModel, Update
@@ -143,28 +142,6 @@ def test_a_checkpoint_of_another_type_is_refused():
     memories.put(0, vec(1), 0)
     with pytest.raises(ValueError, match=r"memory_dtype=float16 must be float32, as in the check"):
         Memories("float16").load_state_dict(memories.state_dict())
-
-
-@pytest.mark.parametrize(("dtype", "megabytes"), [("float32", "4.1"), ("float16", "2.1")])
-def test_the_cost_is_told(dtype, megabytes):
-    """100 clients of 10,000 numbers of 4 or 2 bytes, and their sum of 8."""
-    told = memory_cost(CA2FL(memory_dtype=dtype), 10_000, 100)
-    assert told == f"CA2FL keeps up to {megabytes} MB of 100 clients' gradients"
-    assert memory_cost(FedBuff(), 10_000, 100) == ""
-    assert memory_cost(CA2FL(memory_dtype=dtype, num_clients=100), 10_000, 7) == told
-
-
-def test_the_cost_of_one_client_is_told_where_nobody_knows_how_many_there_are():
-    told = memory_cost(CANA(), 10**6, 0)
-    assert told == "CANA keeps 4.0 MB of each client's gradient, and sums of these"
-
-
-def test_sums_by_version_are_told_and_refuse_nothing(monkeypatch: pytest.MonkeyPatch):
-    """1,000 rows of 4 MB and one sum of 8 MB; with a sum for each client it would be 12.0 GB."""
-    monkeypatch.setattr("fl_app.strategy.memories._physical_memory", lambda: 4_008_000_000)
-    assert memory_cost(CANA(), 10**6, 1000).startswith("CANA keeps up to 12,008.0 MB of 1000")
-    with pytest.raises(ValueError, match="CANA keeps at least 4012000000 bytes"):
-        memory_cost(CANA(), 10**6, 1001)
 
 
 def test_more_than_the_machine_has_is_refused():
