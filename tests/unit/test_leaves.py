@@ -20,7 +20,7 @@ runpy.run_module("fl_app", run_name="__main__")
 """
 
 
-@pytest.mark.parametrize("leaf", ["search", "cluster", "secure", "field"])
+@pytest.mark.parametrize("leaf", ["cluster", "field", "node", "search", "secure"])
 def test_a_run_needs_no_leaf(leaf: str, tmp_path: Path) -> None:
     words = ["num_versions=2", "num_clients=4", "runtime.workers=0"]
     code = [sys.executable, "-c", WITHOUT, f"fl_app.{leaf}", *words]
