@@ -72,16 +72,6 @@ def client(message: Message, context: Context) -> Message:
     return Message(content, reply_to=message)
 
 
-class RateByRound(flower.FedAvg):
-    """A schedule of the clients' rate, keyed on the round."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        config["lr"] = LR / server_round
-        return super().configure_train(server_round, arrays, config, grid)
-
-
 class FallingRate(flower.FedAvg):
     """A rate that falls with every call, and a config that remembers."""
 
@@ -92,16 +82,6 @@ class FallingRate(flower.FedAvg):
     ) -> Iterable[Message]:
         self.rate *= 0.5
         config["lr"] = min(float(config["lr"]) * 0.9, self.rate)
-        return super().configure_train(server_round, arrays, config, grid)
-
-
-class OtherArrays(flower.FedAvg):
-    """Sends something else than the model."""
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        arrays["b"] = Array(arrays["b"].numpy() + 0.5)
         return super().configure_train(server_round, arrays, config, grid)
 
 
@@ -164,9 +144,7 @@ OTHERS: dict[str, Callable[..., Strategy]] = {
     "weights and metrics of one's own": lambda **k: flower.FedAvg(
         weighted_by_key="num-correct", train_metrics_aggr_fn=metrics_of_devices, **k
     ),
-    "rate by round": RateByRound,
     "falling rate": FallingRate,
-    "other arrays": OtherArrays,
     "a rate for each node": OwnRates,
 }
 
