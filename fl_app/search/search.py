@@ -48,8 +48,8 @@ def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool)
     Raises:
         ValueError: a key is refused before anything runs; or a trial's values are, or
             `num_versions` ended a run early, after other runs.
-        RunError: a run on fresh seeds failed, or a trial did for another reason than its setting,
-            such as a killed process; the same search goes on with ``resume=auto``.
+        RunError: a run failed for another reason than its setting, such as a killed process; the
+            same search goes on with ``resume=auto``.
         Interrupted: Ctrl-C; the same search goes on with ``resume=auto``.
     """
     compose(words)  # which explains a mistyped key
