@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require
+from fl_app.core.errors import is_number, require
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.core.vector import all_finite
@@ -48,7 +48,7 @@ class Compression:
         )
         if top_k is not None:
             require(
-                0 < top_k <= 1,
+                is_number(top_k) and 0 < top_k <= 1,
                 "algorithm.client.top_k",
                 top_k,
                 "in (0, 1]",
