@@ -67,6 +67,7 @@ def count_owners(config: DictConfig) -> None:
         ValueError: the task is refused.
     """
     if owners_decide(config):
+        _check_task(config.task)
         config.num_clients = build_task(config).num_clients
 
 

@@ -110,16 +110,12 @@ def _parts(file: Path, *, owned: bool) -> tuple[own.Part, own.Part | None]:
             if needed not in found:
                 raise ValueError(f"{where} has no {needed}, only {', '.join(found)}")
         inputs, targets = found[x], found[y]
+        shapes = f"{where}: {x} has the type {inputs.dtype} and the shape {inputs.shape}, and {y} "
+        shapes += f"the shape {targets.shape}: "
         if inputs.dtype.kind not in "biuf" or inputs.ndim < 2 or len(inputs) == 0:
-            raise ValueError(
-                f"{where}: {x} has the type {inputs.dtype} and the shape {inputs.shape}, and must "
-                "be numbers of shape (n, ...): each text needs a number, and each example one row"
-            )
+            raise ValueError(f"{shapes}{x} must be numbers of shape (n, ...), a row per example")
         if targets.ndim not in (1, 2) or len(targets) != len(inputs):
-            raise ValueError(
-                f"{where}: {y} has the shape {targets.shape}, and must have a row for each of the "
-                f"{len(inputs)} examples: ({len(inputs)},) or ({len(inputs)}, k)"
-            )
+            raise ValueError(f"{shapes}{y} must have the shape (n,) or (n, k), a row per example")
         if inputs.dtype == np.uint8 and inputs.ndim == 3:
             inputs = inputs[:, None]
         elif inputs.dtype == np.uint8 and inputs.ndim == 4:
@@ -135,10 +131,8 @@ def _parts(file: Path, *, owned: bool) -> tuple[own.Part, own.Part | None]:
 
     train = part("train")
     if owned and "client" in found:
-        if found["client"].shape != (len(train.inputs),):
-            raise ValueError(
-                f"{where}: client has the shape {found['client'].shape}, and must name the owner "
-                f"of each of the {len(train.inputs)} training examples"
-            )
+        shape = found["client"].shape
+        if shape != (len(train.inputs),):
+            raise ValueError(f"{where}: client has the shape {shape}, not an owner per example")
         train = replace(train, owners=pd.Series(found["client"]))
     return train, part("test") if "x_test" in found else None

@@ -1,7 +1,8 @@
 """Tries a model on a few examples, before anything is trained."""
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -29,17 +30,40 @@ def require_fit(
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of metrics, on so few examples
         model = _model(make)
-        output = _output(model.train(), inputs)
-        wanted = objective.output_shape(target)
-        given = tuple(output.shape)
+        what = f"inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}"
+        remedy = "" if inputs.is_floating_point() else "; integers are taken for tokens"
+        with _told(f"the model cannot process {what}: give a model for such inputs{remedy}"):
+            output = model.train()(inputs)
+        given, wanted = tuple(getattr(output, "shape", ())), objective.output_shape(target)
         # One number for each example may come without a dimension of its own.
         if given != wanted and not (wanted == (len(target), 1) and given == (len(target),)):
             raise ValueError(
                 f"the model gives outputs of shape {given} for {len(inputs)} examples and must "
                 f"give {wanted}: {objective.kind} needs {objective.num_outputs} outputs for each"
             )
-        _require_loss(objective, output, target)
-        _require_metrics(objective, output.detach(), target)
+        shapes = f"outputs of shape {given} and targets of shape {tuple(target.shape)}"
+        with _told(f"loss cannot process {shapes} and type {target.dtype}"):
+            loss = objective.loss(output, target)
+        if not (isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad):
+            raise ValueError("loss must give one number that depends on the output: the mean loss")
+        for name, metric in objective.metrics.items():
+            kind = f"{objective.kind} with {objective.num_outputs} outputs"
+            with _told(f"metrics[{name!r}] must be a torchmetrics.Metric that fits {kind}"):
+                own = metric.clone()
+                own.update(*objective.for_metrics(output.detach(), target))
+                value = own.compute()
+            if not isinstance(value, Tensor) or value.numel() != 1:
+                raise ValueError(f"metrics[{name!r}] must compute one number, and computes {value}")
+
+
+@contextmanager
+def _told(problem: str) -> Iterator[None]:
+    """Turn an error of any type, in the user's code, into one that says the problem."""
+    try:
+        yield
+    except Exception as error:
+        cause = " ".join(str(error).split())[:300]
+        raise ValueError(f"{problem} ({type(error).__name__}: {cause})") from error
 
 
 def _model(make: Callable[[], nn.Module]) -> nn.Module:
@@ -51,59 +75,9 @@ def _model(make: Callable[[], nn.Module]) -> nn.Module:
             kind = type(layer).__name__
             raise ValueError(
                 f"the layer {name or 'of the model'!r} is a {kind}, whose size is known after a "
-                f"first batch only: give its size (in a {kind.removeprefix('Lazy')}), or pass one "
-                "batch through the model before you return it, since server and clients exchange "
-                "parameters before they train"
+                f"first batch only: give its size (in a {kind.removeprefix('Lazy')}), since server "
+                "and clients exchange parameters before they train"
             )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError("the model has no parameter that can be trained: nothing would be learned")
     return model
-
-
-def _output(model: nn.Module, inputs: Tensor) -> Tensor:
-    what = f"inputs of shape {tuple(inputs.shape)} and type {inputs.dtype}"
-    try:
-        output = model(inputs)
-    except Exception as error:  # of any type, in the user's code
-        remedy = "give a model for such inputs"
-        if not inputs.is_floating_point():
-            remedy += ", or, since integers are taken for tokens, numbers as floating point"
-        raise ValueError(f"the model cannot process {what}: {remedy} ({_said(error)})") from error
-    if not isinstance(output, Tensor):
-        raise ValueError(f"the model gives a {type(output).__name__} for {what}, and no tensor")
-    return output
-
-
-def _require_loss(objective: Objective, output: Tensor, target: Tensor) -> None:
-    try:
-        loss = objective.loss(output, target)
-        scalar = isinstance(loss, Tensor) and loss.numel() == 1 and loss.requires_grad
-    except Exception as error:  # of any type, in the user's code
-        raise ValueError(
-            f"loss cannot process outputs of shape {tuple(output.shape)} and targets of shape "
-            f"{tuple(target.shape)} and type {target.dtype}: {_said(error)}"
-        ) from error
-    if not scalar:
-        raise ValueError("loss must give one number that depends on the output: their mean loss")
-
-
-def _require_metrics(objective: Objective, output: Tensor, target: Tensor) -> None:
-    for name, metric in objective.metrics.items():
-        try:
-            own = metric.clone()
-            own.update(*objective.for_metrics(output, target))
-            value = own.compute()
-        except Exception as error:  # of any type, in code of other packages
-            raise ValueError(
-                f"metrics[{name!r}] must be a torchmetrics.Metric that fits {objective.kind} with "
-                f"{objective.num_outputs} outputs: {_said(error)}"
-            ) from error
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            raise ValueError(
-                f"metrics[{name!r}] must compute one number, such as with average='macro', and "
-                f"computes {value}"
-            )
-
-
-def _said(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

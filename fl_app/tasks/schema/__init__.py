@@ -98,28 +98,30 @@ class Schema:
     missing: str = "refuse"
 
     def __post_init__(self) -> None:
-        _check(self.kind in KINDS, "kind", self.kind, f"one of {', '.join(KINDS)}")
-        _check(self.missing in MISSING, "missing", self.missing, f"one of {', '.join(MISSING)}")
         sizes, names = self.input_shape, self.outputs
-        fits = len(sizes) > 0 and _all(int, sizes) and min(sizes) >= 1
-        _check(fits, "input_shape", sizes, "a list of sizes >= 1")
         least = 2 if self.kind == "classification" else 1
-        fits = len(set(names)) == len(names) >= least and _all(str, names)
-        _check(fits, "outputs", names, f"{least} or more distinct names")
-        fits = isinstance(self.targets, tuple) and _all(str, self.targets)
-        _check(fits, "targets", self.targets, "a list of texts")
         width = sum(column.width for column in self.columns)
-        fits = not self.columns or sizes == (width,)
-        _check(fits, "input_shape", sizes, f"[{width}], its columns")
-        for key, means, values in (
-            ("deviation", self.mean, self.deviation),
-            ("target_deviation", self.target_mean, self.target_deviation),
+        means = {"deviation": self.mean, "target_deviation": self.target_mean}
+        above = "finite numbers above 0, one for each mean"
+        distinct = len(set(names)) == len(names) >= least and _all(str, names)
+        shaped = len(sizes) > 0 and _all(int, sizes) and min(sizes) >= 1
+        for key, fits, expected in (
+            ("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}"),
+            ("missing", self.missing in MISSING, f"one of {', '.join(MISSING)}"),
+            ("input_shape", shaped, "a list of sizes >= 1"),
+            ("outputs", distinct, f"{least} or more distinct names"),
+            ("targets", _all(str, self.targets), "a list of texts"),
+            ("input_shape", not self.columns or sizes == (width,), f"[{width}], its columns"),
+            *((key, self._positive(key, of), above) for key, of in means.items()),
+            ("target_mean", len(self.target_mean) in (0, len(names)), "a number for each output"),
         ):
-            fits = all(map(is_number, (*means, *values))) and all(value > 0 for value in values)
-            fits = fits and len(values) == len(means)
-            _check(fits, key, values, f"{len(means)} finite numbers above 0, one for each mean")
-        fits = not self.target_mean or len(self.target_mean) == len(names)
-        _check(fits, "target_mean", self.target_mean, "one number for each output")
+            _check(fits, key, getattr(self, key), expected)
+
+    def _positive(self, key: str, means: tuple[float, ...]) -> bool:
+        """Whether the deviations of means are sound."""
+        values = getattr(self, key)
+        sound = all(map(is_number, (*means, *values))) and all(value > 0 for value in values)
+        return sound and len(values) == len(means)
 
     @property
     def num_outputs(self) -> int:
@@ -138,8 +140,10 @@ def _check(fits: bool, key: str, value: object, expected: str) -> None:
         raise ValueError(f"{key}={shown} must be {expected}")
 
 
-def _all(kind: type, values: tuple[Any, ...]) -> bool:
-    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+def _all(kind: type, values: Any) -> bool:
+    return isinstance(values, tuple) and all(
+        isinstance(value, kind) and not isinstance(value, bool) for value in values
+    )
 
 
 def _told(part: Column | Schema) -> dict[str, Any]:

@@ -1,29 +1,30 @@
-"""Parameter counts, output shapes, refused shapes; statistics; what a model sees of a sequence."""
+"""Models: sizes, layers, statistics, what they see; and those of torchvision and of a user."""
 
 import math
 import pickle
+import re
+from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
+from configs import composed
+from torch import Tensor, nn
 
+from fl_app.client.build import build_task
 from fl_app.client.flat import FlatModel
+from fl_app.runner.validate import validate_config
 from fl_app.tasks.models import MODELS, Shape, architecture
+from fl_app.tasks.models.pooling import MaxPool2d
+from fl_app.tasks.models.residual import Block
+from fl_app.tasks.options import TORCHVISION_MODELS
+from fl_app.tasks.vision import torchvision
 
 DIGIT, GREY, COLOUR, FACE, TINY = (1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 84, 84), (3, 64, 64)
 REVIEW, TEXT = (400, 30_000), (35, 33_278)
-SHAPES: dict[str, tuple[Shape, int]] = {
-    name: (COLOUR, 10) for name in MODELS
-} | {
-    "cnn_emnist": (GREY, 10),
-    "cnn_celeba": (FACE, 2),
-    "mnistnet": (GREY, 10),
-    "textcnn": (REVIEW, 2),
-    "transformer": ((35, 50), 50),
-}  # fmt: skip
+WITH_STATISTICS = ("vgg11", "resnet18", "resnet20")
 
 
-def inputs_of(shape: Shape, count: int = 2) -> torch.Tensor:
+def inputs_of(shape: Shape, count: int = 2) -> Tensor:
     if len(shape) == 3:
         return torch.randn(count, *shape)
     return torch.randint(shape[1], (count, shape[0]), dtype=torch.int32)
@@ -36,80 +37,62 @@ def inputs_of(shape: Shape, count: int = 2) -> torch.Tensor:
         ("mlp", DIGIT, 10, 2_410),
         ("cnn", DIGIT, 10, 1_898),
         ("lenet", GREY, 10, 61_706),
-        ("lenet", COLOUR, 10, 62_006),
         ("lenet", COLOUR, 100, 69_656),
-        ("cnn_emnist", GREY, 10, 582_026),
         ("cnn_emnist", GREY, 62, 608_702),
         ("cnn_celeba", FACE, 2, 1_600_792),
         ("cnn_asmu", COLOUR, 10, 297_066),
+        ("cnn_bn", COLOUR, 10, 374_282),
         ("mlp_overlap", GREY, 10, 199_210),
         ("mnistnet", GREY, 10, 1_199_882),
-        ("mnistnet", GREY, 47, 1_204_655),
         ("cnn_cifar", COLOUR, 10, 878_538),
-        ("alexnet", COLOUR, 10, 2_472_266),
+        ("cnn_cifar_quirk", COLOUR, 10, 878_538),
         ("alexnet", TINY, 200, 2_521_096),
         ("vgg11", COLOUR, 10, 9_231_114),
         ("vgg_r", COLOUR, 10, 2_440_394),
         ("resnet18", COLOUR, 10, 11_181_642),
-        ("resnet20", COLOUR, 10, 269_722),
         ("resnet20", TINY, 200, 282_072),
-        ("resnet_r", COLOUR, 10, 11_169_162),
         ("resnet_r", COLOUR, 100, 11_215_332),
         ("textcnn", REVIEW, 2, 3_120_902),
         ("transformer", TEXT, 33_278, 13_828_478),
     ],
 )
-def test_parameter_count_and_output(name: str, shape: Shape, num_classes: int, count: int) -> None:
-    model = architecture(name, shape, num_classes)()
-    assert sum(p.numel() for p in model.parameters()) == count
+def test_parameters_outputs_and_the_flat_vector(
+    name: str, shape: Shape, num_classes: int, count: int
+) -> None:
+    made = architecture(name, shape, num_classes)
+    assert pickle.loads(pickle.dumps(made)).args == made.args  # type: ignore[attr-defined]
+    model = made()
     of_each = (35, num_classes) if name == "transformer" else (num_classes,)
     assert model(inputs_of(shape)).shape == (2, *of_each)
+    flat = FlatModel(model)
+    assert sum(p.numel() for p in model.parameters()) == flat.layout.num_trainable == count
+    buffers = [entry.name for entry in flat.layout.entries if not entry.trainable]
+    assert bool(buffers) == (name in WITH_STATISTICS)
+
+
+def test_every_model_is_in_the_table_above() -> None:
+    (marker,) = test_parameters_outputs_and_the_flat_vector.pytestmark  # type: ignore[attr-defined]
+    assert {row[0] for row in marker.args[1]} == MODELS.keys()
 
 
 def test_weights_follow_torchs_random_state() -> None:
     weights = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        weights.append(
-            torch.cat([p.flatten() for p in architecture("cnn", DIGIT, 10)().parameters()])
-        )
-    assert torch.equal(weights[0], weights[1])
-    assert not torch.equal(weights[0], weights[2])
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_an_architecture_can_be_sent_to_another_process(name: str) -> None:
-    made = architecture(name, *SHAPES[name])
-    assert pickle.loads(pickle.dumps(made)).args == made.args  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_as_a_flat_vector_only_statistics_are_not_trained(name: str) -> None:
-    model = architecture(name, *SHAPES[name])()
-    trainable = sum(p.numel() for p in model.parameters())
-    flat = FlatModel(model)
-    assert flat.layout.num_trainable == trainable
-    buffers = [entry.name for entry in flat.layout.entries if not entry.trainable]
-    assert bool(buffers) == (name in ("vgg11", "resnet18", "resnet20"))
-    vector = flat.read()
-    flat.load(vector)
-    assert (flat.read() == vector).all()
+        weights.append(FlatModel(architecture("cnn", DIGIT, 10)()).read().tolist())
+    assert weights[0] == weights[1] != weights[2]
 
 
 @pytest.mark.parametrize("name", ["vgg11", "resnet20"])
 def test_statistics_in_the_vector_are_those_that_testing_uses(name: str) -> None:
     torch.manual_seed(0)
     flat = FlatModel(architecture(name, COLOUR, 10)())
-    inputs = inputs_of(COLOUR, 4)
-    before = flat.read()
-    flat.module.train()
-    flat.module(inputs)
+    inputs, before, split = inputs_of(COLOUR, 4), flat.read(), flat.layout.num_trainable
+    flat.module.train()(inputs)
     after = flat.read()
-    split = flat.layout.num_trainable
     assert (after[:split] == before[:split]).all()
     assert (after[split:] != before[split:]).any()
-    flat.module.eval()
-    fresh = flat.module(inputs)
+    fresh = flat.module.eval()(inputs)
     flat.load(before)
     assert not torch.allclose(flat.module(inputs), fresh)
     flat.load(after)
@@ -117,11 +100,8 @@ def test_statistics_in_the_vector_are_those_that_testing_uses(name: str) -> None
 
 
 def test_a_shortcut_takes_every_second_pixel_and_pads_channels() -> None:
-    from fl_app.tasks.models.residual import Block
-
-    block = Block(2, 4, 2)
+    block, images = Block(2, 4, 2), torch.rand(1, 2, 4, 4)
     nn.init.zeros_(block.norm2.weight)  # nothing is left of the residual
-    images = torch.rand(1, 2, 4, 4)
     out = block(images)
     assert torch.equal(out[:, 1:3], images[:, :, ::2, ::2])
     assert out[:, [0, 3]].abs().max() == 0
@@ -135,7 +115,7 @@ def test_vggs_convolutions_have_their_deviation() -> None:
         assert layer.weight.std().item() == pytest.approx(expected, rel=0.02)
 
 
-def test_a_word_sees_only_those_before_it() -> None:
+def test_a_word_sees_only_those_before_it_and_its_place() -> None:
     torch.manual_seed(0)
     model = architecture("transformer", (35, 50), 50)().eval()
     tokens = inputs_of((35, 50), 1)
@@ -144,7 +124,6 @@ def test_a_word_sees_only_those_before_it() -> None:
     one, other = model(tokens), model(changed)
     assert torch.allclose(one[:, :20], other[:, :20], atol=1e-6)
     assert (one[:, 20:] - other[:, 20:]).abs().amax((0, 2)).min() > 1e-4
-    # Places are told apart: the same word twice has two outputs.
     same = model(torch.zeros(1, 35, dtype=torch.int32))
     assert not torch.allclose(same[0, 1], same[0, 2], atol=1e-4)
 
@@ -152,43 +131,72 @@ def test_a_word_sees_only_those_before_it() -> None:
 def test_textcnn_takes_the_maximum_over_time_wherever_it_is() -> None:
     torch.manual_seed(0)
     model = architecture("textcnn", (20, 100), 2)().eval()
-    early, late = torch.zeros(2, 20, dtype=torch.int32)
-    phrase = torch.tensor([5, 7, 9, 11, 13], dtype=torch.int32)
-    early[5:10], late[11:16] = phrase, phrase
-    both = model(torch.stack([early, late]))
-    assert torch.allclose(both[0], both[1], atol=1e-6)
-    assert not torch.allclose(both[0], model(torch.zeros(1, 20, dtype=torch.int32))[0])
+    texts = torch.zeros(3, 20, dtype=torch.int32)
+    texts[0, 5:10] = texts[1, 11:16] = torch.tensor([5, 7, 9, 11, 13], dtype=torch.int32)
+    early, late, none = model(texts)
+    assert torch.allclose(early, late, atol=1e-6)
+    assert not torch.allclose(early, none)
 
 
 def test_cnn_cifars_quirk_gives_shares_in_place_of_logits() -> None:
-    torch.manual_seed(0)
-    quirk = architecture("cnn_cifar_quirk", COLOUR, 10)()
-    plain = architecture("cnn_cifar", COLOUR, 10)()
+    quirk, plain = (architecture(name, COLOUR, 10)() for name in ("cnn_cifar_quirk", "cnn_cifar"))
     plain.load_state_dict(quirk.state_dict())
     inputs = inputs_of(COLOUR, 3)
     assert torch.allclose(quirk(inputs), plain(inputs).relu().softmax(1))
-    assert sum(p.numel() for p in quirk.parameters()) == 878_538
 
 
 def test_cnn_bns_channels_lie_last_and_its_numbers_are_those_of_other_layouts() -> None:
     torch.manual_seed(0)
-    model = architecture("cnn_bn", COLOUR, 10)()
+    model, inputs = architecture("cnn_bn", COLOUR, 10)(), inputs_of(COLOUR, 4)
     laid: list[bool] = []
-    for layer in model:
+    for layer in model:  # type: ignore[attr-defined]
         if isinstance(layer, nn.Conv2d):
             layer.register_forward_hook(
                 lambda _layer, _inputs, output: laid.append(
                     output.is_contiguous(memory_format=torch.channels_last)
                 )
             )
-    inputs = inputs_of(COLOUR, 3)
-    assert torch.allclose(model(inputs), nn.Sequential(*model)(inputs), atol=1e-5)
-    assert laid == 3 * [True] + 3 * [False]
+    outputs = model(inputs)
+    assert laid == [True] * 3
+    expected = nn.Sequential(*model)(inputs)  # type: ignore[misc]
+    assert torch.allclose(outputs, expected, atol=1e-5)
+    assert torch.allclose(model.eval()(inputs), outputs, atol=1e-5)  # no running statistics
 
 
-def test_unknown_name_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"task\.model=lennet must be one of logistic, mlp, cnn"):
-        architecture("lennet", GREY, 10)
+def drawn(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+IMAGES = {
+    "even": drawn(3, 6, 8, 6),
+    "odd": drawn(2, 5, 7, 9),
+    "one row": drawn(2, 1, 3, 2),
+    "channels last": drawn(3, 6, 8, 8).contiguous(memory_format=torch.channels_last),
+    "ties": drawn(3, 6, 8, 8).round(),
+    "infinite": torch.where(drawn(2, 3, 8, 8) > 1, math.inf, -math.inf),
+    "not a number": torch.where(drawn(2, 3, 8, 8) > 1, math.nan, 1.0),
+}
+WINDOWS = [{"stride": 1}, {"padding": 1}, {"dilation": 2}, {"ceil_mode": True}, {"kernel_size": 3}]
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_max_pooling_is_torchs_in_training_and_in_tests(name: str) -> None:
+    for more in ({}, *WINDOWS):
+        settings = {"kernel_size": 2, **more}
+        own, theirs = MaxPool2d(**settings), nn.MaxPool2d(**settings)
+        if more and name != "odd":
+            continue
+        with torch.inference_mode():
+            found, expected = own(IMAGES[name]), theirs(IMAGES[name])
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+        gradients = []
+        for pool in (own, theirs):
+            images = IMAGES[name].clone().requires_grad_()
+            result = pool(images)
+            gradients += torch.autograd.grad(result, images, drawn(*result.shape))
+        assert torch.equal(*gradients)
+    pools = [m for m in architecture("lenet", GREY, 10)().modules() if isinstance(m, nn.MaxPool2d)]
+    assert {type(pool) for pool in pools} == {MaxPool2d}
 
 
 @pytest.mark.parametrize(
@@ -216,11 +224,105 @@ def test_inputs_that_do_not_fit_are_refused(name: str, shape: Shape, needed: str
         architecture(name, shape, 10)()
 
 
+# -- from elsewhere --------------------------------------------------------------------------------
+
+MODULE = """
+from torch import nn
+
+def needs_both(input_shape, num_outputs):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_outputs))
+
+def complete():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+def too_small():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+
+def too_wide():
+    return nn.Sequential(nn.Flatten(), nn.Linear(65, 10))
+
+def lazy():
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(10))
+
+def smoothed(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, label_smoothing=0.5)
+
+def distance(outputs, targets):
+    return (outputs - targets).abs().mean()
+
+def of_each(outputs, targets):
+    return nn.functional.cross_entropy(outputs, targets, reduction="none")
+
+number = 3
+"""
+
+
+@pytest.fixture
+def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_models.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def test_models_of_torchvision_have_as_many_outputs_as_the_task() -> None:
+    models = torchvision().models
+    names = models.list_models(module=models)
+    assert sorted({*names} - {*MODELS}) == sorted(TORCHVISION_MODELS)
+    for name, size in (("squeezenet1_1", 32), ("resnet34", 32), ("googlenet", 64)):
+        model = architecture(name, (3, size, size), 7)()
+        assert model(torch.zeros(2, 3, size, size)).shape == (2, 7)
+
+
+@pytest.mark.usefixtures("_module")
+def test_models_and_losses_of_ones_own(tmp_path: Path) -> None:
+    for name in ("needs_both", "complete"):
+        words = [f"task.model=my_models:{name}", "task.loss=my_models:smoothed"]
+        config = composed("num_clients=20", *words)
+        validate_config(config)
+        task = build_task(config)
+        assert isinstance(task.model()[1], nn.Linear)  # type: ignore[index]
+        outputs, targets = torch.randn(4, 10), torch.arange(4)
+        expected = nn.functional.cross_entropy(outputs, targets, label_smoothing=0.5)
+        assert task.objective.loss(outputs, targets) == expected
+    (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{i},{i + 0.5}\n" for i in range(40)))
+    words = ["task=csv", f"task.path={tmp_path / 't.csv'}", "task.target=y", "num_clients=2"]
+    config = composed(*words, "partition=iid", "task.loss=my_models:distance")
+    objective = build_task(config).objective  # it gets the numbers as they are
+    assert objective.loss(torch.zeros(2, 1), torch.tensor([[7.0], [9.0]])) == 8
+
+
+@pytest.mark.usefixtures("_module")
 @pytest.mark.parametrize(
-    ("name", "shape", "takes"), [("mlp", REVIEW, "images"), ("textcnn", GREY, "sequences")]
-)
-def test_text_is_no_image(name: str, shape: Shape, takes: str) -> None:
-    with pytest.raises(
-        ValueError, match=rf"task\.model={name} must be one that .* it takes {takes}"
-    ):
-        architecture(name, shape, 10)
+    ("key", "name", "told"),
+    [
+        ("model", "my_models:too_small", ": the model gives outputs of shape (2, 3) for 2"),
+        ("model", "my_models:too_wide", ": the model cannot process inputs of"),
+        ("model", "my_models:number", " is a int, which cannot be called"),
+        ("model", "my_models:absent", " must be package.module:callable, found "),
+        ("model", "absent:model", " must be package.module:callable, found from wh"),
+        ("model", "my_models:lazy", ": the layer '1' is a LazyLinear"),
+        ("model", "squeezenet1_1", ": the model cannot process inputs of shape (2,"),
+        ("loss", "absent:loss", " must be package.module:callable, found from where Python"),
+        ("loss", "my_models:number", " is a int, which cannot be called"),
+        ("loss", "my_models:of_each", ": loss must give one number"),
+        ("loss", "my_models:too_small", ": loss cannot process outputs of shape"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused(key: str, name: str, told: str) -> None:
+    config = composed("num_clients=20", f"task.{key}={name}")
+    validate_config(config)
+    with pytest.raises(ValueError, match=f"^{re.escape(f'task.{key}={name}{told}')}"):
+        build_task(config)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["task.model=lenett"], "task.model=lenett must be one of logistic, .*or package.module:"),
+        (["task=imdb", "task.model=resnet34"], "task.model=resnet34 must be .* it takes images"),
+        (["task.model=textcnn"], "task.model=textcnn must be one that .* it takes sequences"),
+        (["task.loss=smoothed"], "task.loss=smoothed must be package.module:callable"),
+    ],
+)  # fmt: skip
+def test_unknown_names_are_refused_before_the_data_are_read(words: list[str], told: str) -> None:
+    with pytest.raises(ValueError, match=f"^{told}"):
+        validate_config(composed(*words))

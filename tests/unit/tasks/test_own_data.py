@@ -494,8 +494,8 @@ ARRAYS = {"x_train": X, "y_train": Y}
     [
         ({"x_train": X}, {}, "has no y_train, only x_train"),
         ({**ARRAYS, "x_test": X}, {}, "has no y_test"),
-        ({"x_train": X, "y_train": Y[:3]}, {}, r"y_train has the shape \(3,\), and must have"),
-        ({"x_train": X[:, 0], "y_train": Y}, {}, r"shape \(4,\), and must be numbers of shape"),
+        ({"x_train": X, "y_train": Y[:3]}, {}, r"y_train the shape \(3,\): y_train must"),
+        ({"x_train": X[:, 0], "y_train": Y}, {}, r"shape \(4,\), .*x_train must be numbers"),
         ({"x_train": X.astype(str), "y_train": Y}, {}, "x_train has the type .* must be numbers"),
         ({"x_train": X[:0], "y_train": Y[:0]}, {}, "of shape \\(n"),
         ({"x_train": X, "y_train": Y * 0}, {}, "only the class '0'"),

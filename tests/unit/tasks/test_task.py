@@ -1,122 +1,64 @@
-"""Batches, loss and test of a task."""
+"""Batches, losses, metrics and validation examples of a task, for each kind of targets."""
 
 import dataclasses
+import math
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from fl_app.tasks.objective import Classification
+from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
+from fl_app.tasks.partition import PARTITIONS, Iid
 from fl_app.tasks.task import CHUNK, Task
 
 
-class Logits(nn.Module):
-    """Takes inputs as logits, and notes how it was called."""
+class Same(nn.Module):
+    """Takes inputs as outputs, and notes how it was called."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.offset = nn.Parameter(torch.zeros(1))
+        self.shift = nn.Parameter(torch.zeros(1))
         self.drop = nn.Dropout(0.5)
         self.calls: list[tuple[int, bool, bool]] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
         self.calls.append((len(inputs), self.training, torch.is_inference_mode_enabled()))
-        output: Tensor = self.drop(inputs + self.offset)
+        output: Tensor = self.drop(inputs + self.shift)
         return output
 
 
-def task_of(test_inputs: Tensor, test_targets: Tensor) -> Task:
-    return Task(
-        name="logits",
-        objective=Classification(2),
-        architecture=Logits,
-        inputs=torch.arange(10.0).view(5, 2),
-        targets=torch.arange(5),
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        partition=[np.array([0, 3]), np.array([1, 2, 4])],
-    )
+def task_of(objective: Objective, outputs: Tensor, targets: Tensor, **more: Any) -> Task:
+    tests = {"test_inputs": outputs, "test_targets": targets, "test_chunk": 500}
+    given = {"name": "same", "objective": objective, "architecture": Same}
+    return Task(**{**given, "inputs": outputs, "targets": targets, **tests, **more})
 
 
-@pytest.fixture
-def task() -> Task:
-    return task_of(torch.eye(2)[[0, 1, 0, 1]], torch.tensor([0, 1, 1, 1]))
+def logits(classes: list[int], targets: list[int], **more: Any) -> Task:
+    """Whose model gives a class 1 and the other 0: right ones cost log(1 + 1/e), wrong 1 more."""
+    return task_of(Classification(2), torch.eye(2)[classes], torch.tensor(targets), **more)
 
 
-def test_batch_gives_the_named_examples_in_order(task: Task) -> None:
+RIGHT = math.log(1 + math.exp(-1))
+
+
+def test_a_batch_is_a_copy_of_the_named_examples_in_order() -> None:
+    task = task_of(Classification(5), torch.arange(10.0).view(5, 2), torch.arange(5))
     inputs, targets = task.batch(np.array([3, 0]))
     assert inputs.tolist() == [[6.0, 7.0], [0.0, 1.0]]
     assert targets.tolist() == [3, 0]
-
-
-def test_batch_is_a_copy(task: Task) -> None:
-    task.batch(np.array([0]))[0].zero_()
-    assert task.inputs[0].tolist() == [0.0, 1.0]
-
-
-def test_clients_and_their_examples(task: Task) -> None:
-    assert task.num_clients == 2
-    assert task.train_indices(1).tolist() == [1, 2, 4]
-
-
-def test_loss_is_mean_cross_entropy(task: Task) -> None:
-    # Logits (0, 0): -log(1/2); logits (log 3, 0) and target 0: -log(3/4).
-    output = torch.tensor([[0.0, 0.0], [float(np.log(3)), 0.0]])
-    loss = task.loss(output, torch.tensor([1, 0]))
-    assert loss.item() == pytest.approx((np.log(2) + np.log(4 / 3)) / 2)
-
-
-def test_metrics_of_known_logits(task: Task) -> None:
-    # Three of four right; logits differ by 1: a right one costs log(1 + 1/e), a wrong one 1 more.
-    metrics = task.test(Logits())
-    assert metrics["accuracy"] == 0.75
-    assert metrics["loss"] == pytest.approx(np.log(1 + np.exp(-1)) + 0.25)
-
-
-def test_share_of_the_commonest_prediction(task: Task) -> None:
-    assert task.test(Logits())["commonest_prediction"] == 0.5
-    constant = task_of(torch.eye(2)[[0, 0, 0, 0]], torch.tensor([0, 1, 1, 0]))
-    assert constant.test(Logits())["commonest_prediction"] == 1.0
-
-
-def test_pixels_lie_together_and_images_are_the_same() -> None:
-    for channels in (1, 3):
-        images = torch.rand(4, channels, 5, 6)
-        made = replace(task_of(images, torch.zeros(4, dtype=torch.int64)), inputs=images)
-        inputs, _ = made.batch(np.array([2, 0]))
-        assert torch.equal(inputs, images[[2, 0]])
-        assert inputs.stride() == (30 * channels, 1, 6 * channels, channels)
-
-
-def test_metrics_weigh_examples_alike_over_uneven_chunks() -> None:
-    targets = torch.zeros(CHUNK + 500, dtype=torch.int64)
-    targets[CHUNK:] = 1  # the short chunk is all wrong
-    task = task_of(torch.eye(2)[torch.zeros(CHUNK + 500, dtype=torch.int64)], targets)
-    model = Logits()
-    metrics = task.test(model)
-    assert metrics["accuracy"] == pytest.approx(CHUNK / (CHUNK + 500))
-    assert metrics["loss"] == pytest.approx(np.log(1 + np.exp(-1)) + 500 / (CHUNK + 500))
-    assert sorted(model.calls) == [(500, False, True), (CHUNK, False, True)]
-
-
-@pytest.mark.parametrize("prepare", [nn.Module.train, nn.Module.eval])
-def test_modes_are_left_as_found(task: Task, prepare: Callable[[nn.Module], object]) -> None:
-    model = Logits()
-    prepare(model)
-    model.drop.eval()  # frozen on its own
-    before = [module.training for module in model.modules()]
-    task.test(model)
-    assert [module.training for module in model.modules()] == before
-
-
-def test_a_task_can_be_sent_to_another_process(task: Task) -> None:
+    inputs.zero_()
+    assert task.inputs[3].tolist() == [6.0, 7.0]
     sent = pickle.loads(pickle.dumps(task))
     assert torch.equal(sent.inputs, task.inputs)
-    assert isinstance(sent.model(), Logits)
+    for channels in (1, 3):  # pixels of a channel lie apart
+        images = torch.rand(4, channels, 5, 6)
+        inputs, _ = dataclasses.replace(task, inputs=images).batch(np.array([2, 0]))
+        assert torch.equal(inputs, images[[2, 0]])
+        assert inputs.stride() == (30 * channels, 1, 6 * channels, channels)
 
 
 def add_one(inputs: Tensor) -> Tensor:
@@ -127,44 +69,155 @@ def times_ten(inputs: Tensor) -> Tensor:
     return inputs * 10
 
 
-def test_training_batches_are_augmented_then_prepared_and_the_test_set_only_prepared(
-    task: Task,
-) -> None:
-    changed = dataclasses.replace(task, augment=times_ten, prepare=add_one)
-    assert changed.batch(np.array([0]))[0].tolist() == [[1.0, 11.0]]
+def test_training_batches_are_augmented_then_prepared_and_the_test_set_only_prepared() -> None:
+    task = logits([0, 1], [0, 0], augment=times_ten, prepare=add_one)
+    assert task.batch(np.array([0]))[0].tolist() == [[11.0, 1.0]]
     # Logits are what they were plus one each, which changes nothing; times ten it would.
-    assert changed.test(Logits())["loss"] == pytest.approx(task.test(Logits())["loss"])
+    assert task.test(Same())["loss"] == pytest.approx(RIGHT + 0.5)
     scaled = dataclasses.replace(task, prepare=times_ten)
-    assert scaled.test(Logits())["loss"] != pytest.approx(task.test(Logits())["loss"])
+    assert scaled.test(Same())["loss"] != pytest.approx(RIGHT + 0.5)
 
 
-def test_loss_and_metrics_of_sequences_are_means_over_tokens() -> None:
-    # Three tokens of two words: logits (0, 0) cost log 2 whatever the word, (log 3, 0) cost
-    # log 4/3 if it is the first: in all (2 log 2 + log 4/3) / 3, whose exponential is (16/3)^(1/3).
-    logits = torch.zeros(1, 3, 2)
-    logits[0, 2, 0] = float(np.log(3))
-    targets = torch.tensor([[0, 1, 0]])
-    made = dataclasses.replace(
-        task_of(logits, targets), objective=Classification(2, sequences=True)
-    )
-    metrics = made.test(Logits())
-    assert metrics["perplexity"] == pytest.approx((16 / 3) ** (1 / 3), rel=1e-6)
-    assert metrics["loss"] == pytest.approx(np.log(16 / 3) / 3, rel=1e-6)
-    assert metrics["accuracy"] == pytest.approx(2 / 3)
+def test_metrics_of_classes() -> None:
+    metrics = logits([0, 1, 0, 1], [0, 1, 1, 1]).test(Same())
+    expected = {"accuracy": 0.75, "loss": RIGHT + 0.25, "commonest_prediction": 0.5}
+    assert metrics == pytest.approx(expected)
+    assert logits([0] * 4, [0, 1, 1, 0]).test(Same())["commonest_prediction"] == 1.0
+    task = logits([0] * 4, [0, 1, 1, 0])
+    output = torch.tensor([[0.0, 0.0], [math.log(3), 0.0]])
+    loss = (math.log(2) + math.log(4 / 3)) / 2
+    assert task.loss(output, torch.tensor([1, 0])).item() == pytest.approx(loss)
+    assert task.losses(output, torch.tensor([1, 0])).mean().item() == pytest.approx(loss)
+    assert task.test(Same(), recall=True)["recall_1"] == 0
+    assert task.label_counts().tolist() == [2, 2]
 
 
-def test_perplexity_of_a_diverged_model_is_infinite() -> None:
-    logits = torch.tensor([[[0.0, 1e4]]])
-    made = dataclasses.replace(
-        task_of(logits, torch.tensor([[0]])), objective=Classification(2, sequences=True)
-    )
-    assert made.test(Logits())["perplexity"] == np.inf
+def test_metrics_weigh_examples_alike_over_uneven_chunks() -> None:
+    model = Same()
+    task = logits([0] * (CHUNK + 100), [0] * CHUNK + [1] * 100)  # the short chunk is all wrong
+    metrics = task.test(model)
+    assert metrics["accuracy"] == pytest.approx(CHUNK / (CHUNK + 100))
+    assert metrics["loss"] == pytest.approx(RIGHT + 100 / (CHUNK + 100))
+    assert sorted(model.calls) == [(100, False, True), (CHUNK, False, True)]
 
 
-def test_chunks_are_as_large_as_asked() -> None:
-    made = dataclasses.replace(
-        task_of(torch.eye(2)[[0, 1, 0]], torch.tensor([0, 1, 1])), test_chunk=2
-    )
-    model = Logits()
-    assert made.test(model)["accuracy"] == pytest.approx(2 / 3)
-    assert [count for count, *_ in model.calls] == [2, 1]
+@pytest.mark.parametrize("prepare", [nn.Module.train, nn.Module.eval])
+def test_modes_are_left_as_found(prepare: Callable[[nn.Module], object]) -> None:
+    model = Same()
+    prepare(model)
+    model.drop.eval()  # frozen on its own
+    before = [module.training for module in model.modules()]
+    logits([0], [0]).test(model)
+    assert [module.training for module in model.modules()] == before
+
+
+def test_metrics_of_sequences_are_means_over_tokens() -> None:
+    """Logits (0, 0) cost log 2 whatever the word, (log 3, 0) cost log 4/3 if it is the first."""
+    words = torch.zeros(1, 3, 2)
+    words[0, 2, 0] = math.log(3)
+    sequences = Classification(2, sequences=True)
+    task = task_of(sequences, words, torch.tensor([[0, 1, 0]]))
+    expected = {"perplexity": (16 / 3) ** (1 / 3), "loss": math.log(16 / 3) / 3, "accuracy": 2 / 3}
+    assert task.test(Same()) == pytest.approx(expected, rel=1e-6)
+    assert sequences.losses(words, task.targets).tolist() == pytest.approx([math.log(16 / 3) / 3])
+    diverged = task_of(sequences, torch.tensor([[[0.0, 1e4]]]), torch.tensor([[0]]))
+    assert diverged.test(Same())["perplexity"] == math.inf
+
+
+@pytest.mark.parametrize("chunk", [500, 3, 1])
+def test_metrics_of_numbers_and_labels(chunk: int) -> None:
+    """Errors 1, -1, 0, 2 of targets 1, 2, 3, 6 with mean 3: 6 of a variation of 14.
+
+    Two of four labels are positive, three predicted so, two of them rightly.
+    """
+    outputs = torch.tensor([2.0, 1.0, 3.0, 8.0])  # as a model without a second dimension gives
+    numbers = torch.tensor([[1.0], [2.0], [3.0], [6.0]])
+    metrics = task_of(Regression(1), outputs, numbers, test_chunk=chunk).test(Same())
+    expected = {"rmse": math.sqrt(1.5), "mae": 1.0, "loss": 1.5, "r2": 1 - 6 / 14}
+    assert metrics == pytest.approx(expected)
+    outputs = torch.tensor([[1.0, 1.0], [-1.0, 1.0]])
+    labels = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    metrics = task_of(MultiLabel(2), outputs, labels, test_chunk=chunk).test(Same())
+    expected = {"accuracy": 0.75, "loss": RIGHT + 0.25, "exact_match": 0.5, "f1": 0.8}
+    assert metrics == pytest.approx(expected)
+    assert MultiLabel(2).losses(outputs, labels).mean().item() == pytest.approx(RIGHT + 0.25)
+
+
+def test_metrics_that_cannot_be_known_are_no_numbers() -> None:
+    """The first output explains all, the second nothing: (1 + 0) / 2."""
+    targets = torch.tensor([[1e6, 1.0], [1e6 + 2, 3.0]])
+    outputs = torch.tensor([[1e6, 2.0], [1e6 + 2, 2.0]])
+    assert task_of(Regression(2), outputs, targets).test(Same())["r2"] == pytest.approx(0.5)
+    equal = torch.full((3, 1), 0.1)
+    assert math.isnan(task_of(Regression(1), equal, equal).test(Same())["r2"])
+    nothing = task_of(MultiLabel(2), -outputs, torch.zeros(2, 2)).test(Same())
+    assert nothing["accuracy"] == 1.0
+    assert math.isnan(nothing["f1"])
+    task = task_of(Regression(1), equal, equal, test_inputs=None, test_targets=None)
+    with pytest.raises(ValueError, match="task=same has no test set: nothing can be tested"):
+        task.test(Same())
+    with pytest.raises(ValueError, match=r"task=same has no classes \(regression\)"):
+        task.label_counts(0)
+
+
+def absolute(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).abs().mean()
+
+
+def test_own_loss_and_metrics() -> None:
+    from torchmetrics import MeanAbsolutePercentageError  # takes seconds to import
+    from torchmetrics.classification import MulticlassF1Score
+
+    further = {"percentage": MeanAbsolutePercentageError()}
+    outputs, targets = torch.tensor([2.0, 1.0, 3.0]), torch.tensor([[1.0], [2.0], [3.0]])
+    task = task_of(Regression(1, absolute, further), outputs, targets, test_chunk=2)
+    for _ in range(2):  # nothing is left of the first time
+        metrics = task.test(Same())
+        assert metrics["loss"] == pytest.approx(2 / 3)
+        assert metrics["percentage"] == pytest.approx((1 + 0.5 + 0) / 3)
+    with pytest.raises(NotImplementedError, match="a loss of its own"):
+        task.losses(outputs, targets)
+    classes = Classification(2, metrics={"f1": MulticlassF1Score(2, average="macro")})
+    assert task_of(classes, torch.eye(2), torch.tensor([0, 1])).test(Same())["f1"] == 1.0
+
+
+# -- clients --------------------------------------------------------------------------------------
+
+
+def test_partitions_go_by_tenths_of_numbers_and_by_equal_labels() -> None:
+    numbers = torch.arange(40.0)[:, None]
+    assert Regression(1).strata(numbers).tolist() == [i // 4 for i in range(40)]
+    first, second, third = MultiLabel(2).strata(torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 0.0]]))
+    assert first == third != second
+    drawn = torch.randn(2000, 1, generator=torch.Generator().manual_seed(0))
+    for name in PARTITIONS.keys() - {"natural"}:
+        task = task_of(Regression(1), drawn, drawn).with_clients(PARTITIONS[name](), 10, seed=0)
+        assert min(part.size for part in task.partition) >= 1
+
+
+def held_out(share: float, num_examples: int = 40) -> Task:
+    numbers = torch.arange(float(num_examples))[:, None]
+    task = task_of(Regression(1), numbers, numbers)
+    return task.with_clients(Iid(), 4, seed=0).with_holdout(share, seed=3)
+
+
+def test_a_share_of_every_client_is_kept_for_validation() -> None:
+    whole, task = held_out(0.001), held_out(0.3)
+    for client_id in range(4):
+        own = set(task.partition[client_id]), set(task.validation[client_id])
+        assert (len(own[0]), len(own[1])) == (7, 3)
+        assert own[0] | own[1] == {*whole.partition[client_id], *whole.validation[client_id]}
+        assert len(whole.validation[client_id]) == 1  # at least one
+    again = task.with_holdout(0.3, seed=3)  # of all that the client has
+    assert [part.tolist() for part in again.validation] == [p.tolist() for p in task.validation]
+    other = task.with_holdout(0.3, seed=4)
+    assert [part.tolist() for part in other.validation] != [p.tolist() for p in task.validation]
+    model = Same()
+    nn.init.constant_(model.shift, 2.0)
+    metrics, num_examples = task.evaluate(model, 1)
+    assert (num_examples, metrics["rmse"]) == (3, 2.0)
+    plain = task_of(Regression(1), task.inputs, task.targets).with_clients(Iid(), 4, seed=0)
+    assert plain.evaluate(model, 1)[1] == 10
+    single = held_out(0.5, num_examples=4)
+    assert [part.size for part in single.partition] == [1] * 4
+    assert single.evaluate(Same(), 0) == ({}, 0)

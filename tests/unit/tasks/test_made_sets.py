@@ -1,0 +1,143 @@
+"""Digits and synthetic images, and how images are scaled and augmented."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from fl_app.tasks.augmentation import PADDING, crop_flip
+from fl_app.tasks.digits import digits
+from fl_app.tasks.partition import Dirichlet, Iid
+from fl_app.tasks.scaling import make_scaling, moments
+from fl_app.tasks.synthetic import synthetic
+from fl_app.tasks.task import Task
+from fl_app.tasks.vision import torchvision
+
+
+def learnt(task: Task, steps: int, lr: float, batch: int) -> dict[str, float]:
+    """The metrics after a plain loop of torch."""
+    torch.manual_seed(0)
+    net = task.model()
+    params, rng = list(net.parameters()), np.random.default_rng(0)
+    for _ in range(steps):
+        inputs, target = task.batch(rng.integers(len(task.targets), size=batch))
+        gradient = torch.autograd.grad(task.loss(net(inputs), target), params)
+        with torch.no_grad():
+            for p, g in zip(params, gradient, strict=True):
+                p.sub_(g, alpha=lr)
+    return task.test(net)
+
+
+def test_images_and_split_of_the_digits_are_those_of_scikit_learn() -> None:
+    """The task does not import it."""
+    pixels, labels = load_digits(return_X_y=True)
+    places = np.arange(labels.size)
+    split = train_test_split(places, test_size=360, stratify=labels, random_state=0)
+    task = digits(partition=Dirichlet(), num_clients=50, scaling="raw255")
+    tests = (task.test_inputs, task.test_targets)
+    for (inputs, targets), own in zip(((task.inputs, task.targets), tests), split, strict=True):
+        np.testing.assert_array_equal(inputs.flatten(1), pixels[own])
+        np.testing.assert_array_equal(targets, labels[own])
+    other = digits(partition=Dirichlet(), num_clients=50, seed=1)
+    assert torch.equal(other.inputs, task.inputs / 16)
+    assert [p.tolist() for p in task.partition] != [p.tolist() for p in other.partition]
+    with pytest.raises(ValueError, match="num_clients=1438 must be at most 1437"):
+        digits(partition=Iid(), num_clients=1438)
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn"])
+def test_a_plain_loop_learns_the_digits(model: str) -> None:
+    metrics = learnt(digits(partition=Iid(), num_clients=1, model=model), 300, 0.2, 32)
+    assert metrics["accuracy"] > 0.9
+    assert metrics["loss"] < 0.5
+
+
+def made(**values: Any) -> Task:
+    return synthetic(**{"partition": Iid(), "num_clients": 1, **values})
+
+
+def test_synthetic_images_are_as_asked() -> None:
+    sizes = {"num_classes": 4, "num_examples": 42, "num_test": 9}
+    task = made(num_clients=7, model="cnn", shape=(3, 5, 6), **sizes)
+    assert (task.inputs.shape, task.test_inputs.shape) == ((42, 3, 5, 6), (9, 3, 5, 6))
+    assert set(task.test_targets.tolist()) == {0, 1, 2, 3}
+    assert [p.size for p in task.partition] == [6] * 7
+    small = {"shape": (1, 2, 2), "num_examples": 10, "num_test": 10}
+    task = made(noise=0, **small)
+    assert torch.equal(task.inputs, task.test_inputs)  # templates are shared
+    assert len(np.unique(task.inputs.flatten(1), axis=0)) == 10
+    assert torch.equal(task.inputs, made(noise=0, **small).inputs)
+    assert not torch.equal(task.inputs, made(noise=0, seed=1, **small).inputs)
+    noisy = made(num_examples=2000, num_test=20, noise=0.5)
+    deviation = noisy.inputs[noisy.targets == 3].std(0).square().mean().sqrt().item()
+    assert deviation == pytest.approx(0.5, rel=0.02)
+    assert learnt(made(model="logistic", num_examples=500), 20, 0.05, 500)["accuracy"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"shape": (28, 28)}, r"task\.shape="),
+        ({"shape": (1, 0, 28)}, r"task\.shape="),
+        ({"num_classes": 1}, r"task\.num_classes=1"),
+        ({"num_examples": 9}, r"task\.num_examples=9"),
+        ({"num_test": 0}, r"task\.num_test=0"),
+        ({"noise": -0.1}, r"task\.noise=-0\.1"),
+        ({"model": "lenett"}, r"task\.model=lenett"),
+        ({"num_examples": 10, "num_clients": 11}, r"num_clients=11"),
+    ],
+)
+def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        made(**values)
+
+
+TRAIN = np.array([[[[0]], [[4]]], [[[16]], [[8]]]], np.uint8)  # (2, 2, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "train", "test"),
+    [
+        ("raw255", [[0.0, 4.0], [16.0, 8.0]], [[8.0, 8.0]]),
+        ("unit", [[0.0, 0.25], [1.0, 0.5]], [[0.5, 0.5]]),
+        # Channel 0: mean 8, deviation 8; channel 1: mean 6, deviation 2; the test set follows.
+        ("standardised", [[-1.0, -1.0], [1.0, 1.0]], [[0.0, 1.0]]),
+    ],
+)
+def test_scaling(scaling: str, train: list[list[float]], test: list[list[float]]) -> None:
+    scale = make_scaling(scaling, 16.0, moments(TRAIN))
+    for images, expected in ((TRAIN, train), (np.full((1, 2, 1, 1), 8, np.uint8), test)):
+        scaled = scale(torch.from_numpy(images))
+        assert (scaled.dtype, scaled.flatten(1).tolist()) == (torch.float32, expected)
+    images = np.random.default_rng(0).integers(0, 256, (50, 3, 4, 5), np.uint8)
+    expected = np.array([images.mean((0, 2, 3)), images.std((0, 2, 3))])
+    assert moments(images) == pytest.approx(expected, rel=1e-12)
+    constant = np.full((2, 1, 2, 2), 7, np.uint8)
+    standardised = make_scaling("standardised", 255.0, moments(constant))
+    assert standardised(torch.from_numpy(constant)).abs().max() == 0
+    with pytest.raises(ValueError, match=r"task\.scaling=raw must be one of raw255, unit, stand"):
+        make_scaling("raw", 16.0, moments(TRAIN))
+
+
+def test_each_image_is_cropped_and_mirrored_on_its_own_and_uniformly() -> None:
+    """As torchvision does to one image."""
+    torchvision()
+    from torchvision.transforms.v2 import functional as F
+
+    torch.manual_seed(0)
+    image = torch.randint(1, 256, (3, 6, 7), dtype=torch.uint8)
+    padded, shifts = F.pad(image, [PADDING]), range(2 * PADDING + 1)
+    known = {}
+    for top, left in ((top, left) for top in shifts for left in shifts):
+        cropped = F.crop(padded, top, left, 6, 7)
+        known[cropped.contiguous().numpy().tobytes()] = (top, left, 0)
+        known[F.horizontal_flip(cropped).contiguous().numpy().tobytes()] = (top, left, 1)
+    batch = image.repeat(5000, 1, 1, 1)
+    result = crop_flip(batch)
+    assert torch.equal(batch[-1], image)  # it is left alone
+    drawn = np.array([known[one.contiguous().numpy().tobytes()] for one in result])
+    for column, values in zip(drawn.T, (9, 9, 2), strict=True):
+        assert np.abs(np.bincount(column, minlength=values) / 5000 - 1 / values).max() < 0.02
