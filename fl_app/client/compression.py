@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import is_number, require
+from fl_app.core.errors import require
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.core.vector import all_finite
@@ -35,32 +35,17 @@ class Compression:
         kind: kind of the uploads; models are not sparse, so ``"model"`` needs `top_k` = None.
 
     Raises:
-        ValueError: a value is out of its bounds.
+        ValueError: models are to be sparse.
     """
 
     def __init__(self, *, dtype: str, top_k: float | None, kind: str) -> None:
         require(
-            dtype in DTYPES,
-            "algorithm.client.upload_dtype",
-            dtype,
-            f"one of {', '.join(DTYPES)}",
-            "the server could not read it",
+            top_k is None or kind != "model",
+            "algorithm.client.top_k",
+            top_k,
+            "null with algorithm.client.upload=model",
+            "most of a model's entries matter; displacements and gradients can be sparse",
         )
-        if top_k is not None:
-            require(
-                is_number(top_k) and 0 < top_k <= 1,
-                "algorithm.client.top_k",
-                top_k,
-                "in (0, 1]",
-                "it is a share of entries",
-            )
-            require(
-                kind != "model",
-                "algorithm.client.top_k",
-                top_k,
-                "null with algorithm.client.upload=model",
-                "most of a model's entries matter; displacements and gradients can be sparse",
-            )
         self.dtype = np.dtype(dtype)
         self.top_k = top_k
 

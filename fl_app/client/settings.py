@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fl_app.client.compression import Compression
+from fl_app.client.compression import DTYPES, Compression
 from fl_app.core.errors import require, require_patterns
 from fl_app.core.hyper import (
     POSITIVE,
@@ -57,8 +57,8 @@ class TrainingSettings:
     proximal: float = bounded(0.0, at_least(0), "training would flee the received model")
     lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")
     max_grad_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be trained")
-    upload_dtype: str = "float32"
-    top_k: float | None = None
+    upload_dtype: str = bounded("float32", one_of(*DTYPES), "the server could not read it")
+    top_k: float | None = bounded(None, or_none(within("(0, 1]")), "it is a share of entries")
     private: Sequence[str] | None = None
 
     def __post_init__(self) -> None:

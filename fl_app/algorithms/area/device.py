@@ -1,12 +1,12 @@
 """AREA's device: local training; `fl_app.algorithms.area` has the equations."""
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from fl_app.algorithms.area import AFTER, CHECKPOINTS, NUMBER
-from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.client import LocalTrainer
 from fl_app.core.errors import require
 from fl_app.core.types import RESIDUAL, Order, Upload
 
@@ -29,8 +29,8 @@ class AREATrainer(LocalTrainer):
 
     batches: ClassVar = True
 
-    def __init__(self, task: TrainingTask, **settings: Any) -> None:
-        super().__init__(task, **settings)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             self.upload == "delta",
             "algorithm.client.upload",

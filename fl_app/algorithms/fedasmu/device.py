@@ -1,17 +1,17 @@
 """FedASMU's device: when it asks for a fresh model, and how it merges it."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
-from fl_app.algorithms.fedasmu.server import MERGE, RATE, TELL_MERGE, TELL_RATE
 from fl_app.algorithms.fedasmu.slots import STAY, learn_slot, next_slot
-from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.core.errors import require, require_at_least, require_count, require_positive
-from fl_app.core.types import Config, Order, Upload, Vector
+from fl_app.client import LocalTrainer
+from fl_app.core.errors import require, require_count
+from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, within
+from fl_app.core.types import Config, Vector
 
 FIXED = ("first", "middle", "last")
 
@@ -42,6 +42,7 @@ def merge_weight(
     )
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class FedASMUTrainer(LocalTrainer):
     """Local SGD that pauses once for a fresh global model and merges it into its own.
 
@@ -60,55 +61,24 @@ class FedASMUTrainer(LocalTrainer):
         q_lr: Q-learning's phi, in (0, 1].
         q_discount: Q-learning's psi, in [0, 1).
         epsilon: share of random actions, in [0, 1].
-        settings: those of `LocalTrainer`; `local_epochs` is L_max >= 2.
+        local_epochs: L_max >= 2.
 
     Raises:
         ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        task: TrainingTask,
-        *,
-        merge_scale: float = 10.0,
-        gamma0: float = 1.0,
-        upsilon0: float = 0.5,
-        gamma_lr: float = 1e-4,
-        upsilon_lr: float = 1e-4,
-        slot: str = "learned",
-        q_lr: float = 0.1,
-        q_discount: float = 0.9,
-        epsilon: float = 0.1,
-        **settings: Any,
-    ) -> None:
-        super().__init__(task, **settings)
-        require_positive(
-            "algorithm.client.merge_scale", merge_scale, "no model would ever be merged"
-        )
-        for key, value in (("gamma_lr", gamma_lr), ("upsilon_lr", upsilon_lr)):
-            require_at_least(f"algorithm.client.{key}", value, 0, "it would climb the loss")
-        for key, value in (("gamma0", gamma0), ("upsilon0", upsilon0)):
-            require_at_least(
-                f"algorithm.client.{key}", value, 0, "merging weights could be negative"
-            )
-        require(
-            slot == "learned" or slot in FIXED,
-            "algorithm.client.slot",
-            slot,
-            f"learned, {', '.join(FIXED)}",
-            "no other choice exists",
-        )
-        require(0 < q_lr <= 1, "algorithm.client.q_lr", q_lr, "in (0, 1]", "it is a share")
-        require(
-            0 <= q_discount < 1,
-            "algorithm.client.q_discount",
-            q_discount,
-            "in [0, 1)",
-            "values grow",
-        )
-        require(
-            0 <= epsilon <= 1, "algorithm.client.epsilon", epsilon, "in [0, 1]", "it is a share"
-        )
+    merge_scale: float = bounded(10.0, POSITIVE, "no model would ever be merged")
+    gamma0: float = bounded(1.0, at_least(0), "merging weights could be negative")
+    upsilon0: float = bounded(0.5, at_least(0), "merging weights could be negative")
+    gamma_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
+    upsilon_lr: float = bounded(1e-4, at_least(0), "it would climb the loss")
+    slot: str = bounded("learned", one_of("learned", *FIXED), "no other choice exists")
+    q_lr: float = bounded(0.1, within("(0, 1]"), "it is a share")
+    q_discount: float = bounded(0.9, within("[0, 1)"), "values grow")
+    epsilon: float = bounded(0.1, within("[0, 1]"), "it is a share")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             self.local_steps is None,
             "algorithm.client.local_steps",
@@ -119,29 +89,6 @@ class FedASMUTrainer(LocalTrainer):
         require_count(
             "algorithm.client.local_epochs - 1", self.local_epochs - 1, "there would be no slot"
         )
-        self.merge_scale = merge_scale
-        self.gamma0 = gamma0
-        self.upsilon0 = upsilon0
-        self.gamma_lr = gamma_lr
-        self.upsilon_lr = upsilon_lr
-        self.slot = slot
-        self.q_lr = q_lr
-        self.q_discount = q_discount
-        self.epsilon = epsilon
-
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
-        """See `LocalTrainer.train`; adds what the order asks to be told beside the upload."""
-        self._jump: Vector | None = None
-        upload = super().train(order, out)
-        if upload.done and order.config.get(TELL_RATE, False):
-            metrics = {**upload.metrics, RATE: self.rate(order.config)}
-            upload = replace(upload, metrics=metrics)
-        if upload.done and order.config.get(TELL_MERGE, False):
-            jump = np.zeros(self.model.layout.size, np.float32)
-            if self._jump is not None:
-                jump[: self.model.layout.num_trainable] = self._jump
-            upload = replace(upload, extra={MERGE: jump})
-        return upload
 
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Choose the slot of this order."""
@@ -196,8 +143,6 @@ class FedASMUTrainer(LocalTrainer):
         gap = torch.tensor(fresh, device=device) - self.model.flat
         self.model.flat.add_(gap, alpha=beta)
         split = self.model.layout.num_trainable
-        if config.get(TELL_MERGE, False):
-            self._jump = (beta * gap[:split]).cpu().numpy()
         after = self.loss(chosen)
         # Of the loss alone: weight decay and clip belong to local training.
         grad = torch.autograd.grad(after, self.model.params)

@@ -1,19 +1,19 @@
 """MOON's device: local training; `fl_app.algorithms.moon` has the equations."""
 
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.client import LocalTrainer
 from fl_app.client.flat import FlatModel
-from fl_app.core.errors import require_at_least, require_positive
+from fl_app.core.hyper import POSITIVE, at_least, bounded
 from fl_app.core.types import Config, Order, Upload, Vector
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MOONTrainer(LocalTrainer):
     """Local SGD with the contrastive term; keeps each client's last trained model.
 
@@ -21,29 +21,16 @@ class MOONTrainer(LocalTrainer):
         task: data, model and loss of every client; the model has a linear layer.
         contrast: mu >= 0; an order's value has precedence.
         temperature: T > 0; an order's value has precedence.
-        settings: those of `LocalTrainer`.
 
     Raises:
         ValueError: a value is out of its bounds, or the model has no linear layer.
     """
 
-    def __init__(
-        self,
-        task: TrainingTask,
-        *,
-        contrast: float = 5.0,
-        temperature: float = 0.5,
-        **settings: Any,
-    ) -> None:
-        super().__init__(task, **settings)
-        require_at_least(
-            "algorithm.client.contrast", contrast, 0, "features would flee the global model's"
-        )
-        require_positive(
-            "algorithm.client.temperature", temperature, "similarities are divided by it"
-        )
-        self.contrast = contrast
-        self.temperature = temperature
+    contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
+    temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._received, self._previous = (_Frozen(self.model.twin()) for _ in range(2))
         self._features = _Features(self.model.module)
 

@@ -1,16 +1,17 @@
 """Overlap-FedAvg's device: local training; `fl_app.algorithms.overlap_fedavg` has the equations."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
-from fl_app.client import LocalTrainer, TrainingTask
-from fl_app.core.errors import require
+from fl_app.client import LocalTrainer
+from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import Order, Upload, Vector
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class OverlapTrainer(LocalTrainer):
     """Answers an order with the training from the previous order's model.
 
@@ -20,7 +21,7 @@ class OverlapTrainer(LocalTrainer):
         task: see `LocalTrainer`.
         bootstrap: what the second cycle starts from, when no global model but the first has
             arrived: that model (``"w0"``), or the client's own (``"continue"``).
-        settings: see `LocalTrainer`; `local_epochs` counts the epochs of a cycle.
+        local_epochs: epochs of a cycle.
 
     Raises:
         ValueError: a value is out of its bounds.
@@ -29,16 +30,12 @@ class OverlapTrainer(LocalTrainer):
     overlaps: ClassVar[bool] = True
     batches: ClassVar = True
 
-    def __init__(self, task: TrainingTask, *, bootstrap: str = "w0", **settings: Any) -> None:
-        require(
-            bootstrap in ("w0", "continue"),
-            "algorithm.client.bootstrap",
-            bootstrap,
-            "w0 or continue",
-            "the second cycle can start from nothing else",
-        )
-        super().__init__(task, **settings)
-        self.bootstrap = bootstrap
+    bootstrap: str = bounded(
+        "w0", one_of("w0", "continue"), "the second cycle can start from nothing else"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
         self._latest: Order | None = None
         self._ahead: tuple[int, Vector, Upload] | None = None
         self._until: Callable[[], bool] | None = None

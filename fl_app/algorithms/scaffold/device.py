@@ -1,13 +1,13 @@
 """SCAFFOLD's device: local training; `fl_app.algorithms.scaffold` has the equations."""
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from fl_app.algorithms.scaffold import CONTROL
-from fl_app.client import LocalTrainer, TrainingTask
+from fl_app.client import LocalTrainer
 from fl_app.client.tensors import to_tensors
 from fl_app.core.errors import require
 from fl_app.core.types import (
@@ -30,8 +30,8 @@ class SCAFFOLDTrainer(LocalTrainer):
 
     batches: ClassVar = True
 
-    def __init__(self, task: TrainingTask, **settings: Any) -> None:
-        super().__init__(task, **settings)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         require(
             self.upload != "gradient",
             "algorithm.client.upload",

@@ -116,9 +116,9 @@ def test_sizes(dtype: str, top_k: float | None, num_bytes: int) -> None:
     [
         (
             {"upload_dtype": "int8"},
-            "client.upload_dtype=int8 must be one of float32, float16: the server",
+            "client.upload_dtype=int8 must be float32 or float16: the server",
         ),
-        ({"top_k": 0}, "client.top_k=0 must be in (0, 1]: it is a share of entries"),
+        ({"top_k": 0}, "client.top_k=0 must be in (0, 1] or null: it is a share of entries"),
         ({"top_k": 1.5}, "client.top_k=1.5 must be in (0, 1]"),
         (
             {"top_k": 0.5, "upload": "model"},
