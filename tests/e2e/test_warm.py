@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fl_app.field.demo import demo, run_on
+from fl_app.field.demo import run_on
 from fl_app.field.loopback import Federation
 from fl_app.record.log import read_events
 
@@ -51,7 +51,7 @@ def test_one_process_of_a_node_carries_out_all_orders(folder: Path) -> None:
     words = [*COMMON, "algorithm=overlap_fedavg", "num_versions=6"]
     try:
         federation.start(2, supernode=WARM)
-        summary = demo(federation, folder / "run", words, versions=6)
+        summary = run_on(federation, folder / "run", words)
     finally:
         assert federation.stop()
     assert (summary["num_versions"], summary["failures"]) == (6, 0)
