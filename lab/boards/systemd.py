@@ -53,8 +53,6 @@ STEPS: dict[str, Sequence[Stop]] = {
 }
 BY_HAND: Sequence[Stop] = [("2. Install", 0, MAKER), ("Step by step", 0, HAND)]
 OTHER_WORDS: Sequence[Stop] = [("3. Run", 1, SERVER)]
-# What this part does not type.
-ELSEWHERE = {"Docker": "is the part compose"}
 UNIT = "fl-supernode"
 
 
