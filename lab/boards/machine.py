@@ -88,21 +88,6 @@ class Machine:
         """Whether a service runs."""
         return self._state("is-active", unit) == "active"
 
-    def may_write(self, unit: str) -> list[str]:
-        """Where a service may write, of the places that hold its machine's files.
-
-        Raises:
-            Disappointed: it does not run.
-        """
-        pid = self.root("systemctl", "show", "--property=MainPID", "--value", unit).strip()
-        mounts = [line.split() for line in self.root("cat", f"/proc/{pid}/mounts").splitlines()]
-        (system, *_) = [kind for _, place, kind, *_ in mounts if place == "/"]
-        return [
-            place
-            for _, place, kind, options, *_ in mounts
-            if kind == system and options.split(",")[0] == "rw"
-        ]
-
     def switch_off(self) -> None:
         """Cut the power."""
         self.container.kill()

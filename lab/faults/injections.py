@@ -20,8 +20,7 @@ from lab.faults.story import orders
 SECONDS = 8.0  # of an order: long enough that clients' rates do not depend on the processor
 MODEL_BYTES = 4 * 61_706  # LeNet
 
-# Paths of a SuperNode's requests: those that belong to a reply, and the one that follows it.
-PUSH, ANNOUNCE, PULL = "/v1/fleet/push", "/v1/fleet/push-messages", "/v1/fleet/pull-messages"
+ANNOUNCE = "/v1/fleet/push-messages"  # by which a SuperNode announces a reply
 
 ANEW = "the server was started anew"
 
