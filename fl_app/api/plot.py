@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import altair as alt
 
 from fl_app.report.cells import Cell, scores_of
-from fl_app.report.figures import FORMATS, Chart, apart, learning, specification, titled
+from fl_app.report.figures import Chart, apart, learning, specification
+from fl_app.report.pictures import png
 from fl_app.report.series import group
 from fl_app.report.style import looks
 
@@ -23,7 +24,7 @@ class Plot:
     chart: Chart
 
     def _repr_png_(self) -> bytes:
-        return FORMATS["png"](specification(self.chart))
+        return png(specification(self.chart))
 
     def html(self) -> str:
         """The picture as an element of a page."""
@@ -42,5 +43,4 @@ def plot(cells: Sequence[Cell], target: float) -> Plot:
     panels = [
         learning(series, drawn, [score.name], target, width=500) for score in scores_of(cells)
     ]
-    chart = apart(alt.vconcat(*panels))
-    return Plot(chart if panels else titled(chart, "Nothing was evaluated"))
+    return Plot(apart(alt.vconcat(*panels, title="" if panels else "Nothing was evaluated")))

@@ -95,6 +95,13 @@ def atomic_write(path: Path, aside: str = ".tmp") -> Iterator[IO[bytes]]:
     sync_folder(path.parent)
 
 
+def cache_folder() -> Path:
+    """The folder of the cache: FL_APP_CACHE, or ``fl_app`` in the user's cache folder."""
+    if chosen := os.environ.get("FL_APP_CACHE"):
+        return Path(chosen).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fl_app"
+
+
 def make_folder(folder: Path) -> None:
     """Create a folder with its parents, so that they outlive a power failure; it may exist.
 

@@ -66,8 +66,8 @@ def write_report(
     if tell is not None:
         tell(table)
     if no_pictures() is None:
-        from fl_app.report.figures import write_figures  # altair takes a second to import
-        from fl_app.report.page import write_page
+        from fl_app.report.page import write_page  # altair takes a second to import
+        from fl_app.report.pictures import write_figures
 
         write_page(cells, table, run_folder / PAGE, span)
         if figures:

@@ -87,8 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
         parser.exit(2, f"error: {told}\n")
     try:
         if options.grid is not None:
-            from fl_app.report.figures import save  # altair takes a second to import
-            from fl_app.report.grid import grid
+            from fl_app.report.grid import grid  # altair takes a second to import
+            from fl_app.report.pictures import save
 
             path = folder / "figures" / "grid.png"
             cells = read_run(folder, options.only)

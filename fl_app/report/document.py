@@ -5,8 +5,11 @@ app to the server leaves out every file type that could hold it.
 """
 
 import json
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 
@@ -14,7 +17,7 @@ import vl_convert
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
-from fl_app.core.files import atomic_write
+from fl_app.core.files import atomic_write, cache_folder
 from fl_app.report.figures import Chart, specification
 
 _TEMPLATE = """\
@@ -93,7 +96,8 @@ pre { background: #f6f7f8; padding: 10px 12px; overflow: auto; max-height: 460px
 <p>{{ footer }}</p>
 </main>
 <script type="application/json" id="figures">{{ figures }}</script>
-<script>{{ script }}</script>
+<script>{{ library }}</script>
+<script>{{ draw }}</script>
 </body>
 </html>
 """
@@ -162,7 +166,21 @@ def write_document(
         parts=[(part, [next(number) for _ in part.figures]) for part in parts],
         footer=footer,
         figures=Markup(drawn.replace("<", "\\u003c")),  # nothing in it ends the script
-        script=Markup(vl_convert.javascript_bundle(_DRAW)),
+        library=Markup(_vega()),
+        draw=Markup(_DRAW),
     )
     with atomic_write(path) as file:
         file.write(text.encode())
+
+
+def _vega() -> str:
+    """The library that draws in a browser; to put it together takes seconds, so it is kept."""
+    path = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8")
+    library: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    with suppress(OSError):  # a cache that cannot be written to only costs time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path, aside=f".{os.getpid()}") as file:
+            file.write(library.encode())
+    return library

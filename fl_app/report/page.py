@@ -9,6 +9,8 @@ from fl_app.record.targets import WINDOW
 from fl_app.report import figures
 from fl_app.report.cells import Cell
 from fl_app.report.document import Part, write_document
+from fl_app.report.lanes import timeline
+from fl_app.report.pictures import MAX_PANELS
 from fl_app.report.series import Series, Span, client_metrics, group, seconds, whose
 from fl_app.report.setting import setting
 from fl_app.report.style import Look, looks
@@ -132,14 +134,14 @@ def _who_trains(series: Sequence[Series], drawn: Sequence[Look], span: Span | No
         for each, look in zip(series, drawn, strict=True)
         if each.cells[0].history.orders
     ]
-    shown = active[: figures.MAX_PANELS]
+    shown = active[:MAX_PANELS]
     if not shown:
         return []
     text = "Clients from fast (below) to slow; of several seeds, the first. "
     left_out = len(active) - len(shown)
     if left_out:
         text += f"The other {left_out} cells: python -m fl_app.report FOLDER/CELL. "
-    chart = figures.timeline([each for each, _ in shown], [look for _, look in shown], span=span)
+    chart = timeline([each for each, _ in shown], [look for _, look in shown], span=span)
     return [Part("Who trains when", [text + USE], figures=[chart])]
 
 

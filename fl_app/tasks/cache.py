@@ -17,19 +17,14 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.core.files import cache_folder
+
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 FORMAT = 2  # of the cached arrays; a new number makes old entries invalid
 UNFIT = (OSError, ValueError, EOFError)  # there is no entry, or a power failure cut it short
 
 log = logging.getLogger(__name__)
-
-
-def cache_folder() -> Path:
-    """The folder of the cache: FL_APP_CACHE, or ``fl_app`` in the user's cache folder."""
-    if chosen := os.environ.get("FL_APP_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "fl_app"
 
 
 def file_facts(files: Iterable[Path]) -> list[tuple[str, int, int]]:

@@ -114,9 +114,10 @@ def draw(folder: Path, found: dict[float, float]) -> Path:
     """
     import altair as alt
 
-    from fl_app.report.figures import save, table
+    from fl_app.report.figures import table
     from fl_app.report.grid import STEP, grid
     from fl_app.report.naming import settings_of
+    from fl_app.report.pictures import save
     from fl_app.report.reading import read_run
 
     path = folder / "stability.png"

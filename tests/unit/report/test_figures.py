@@ -14,7 +14,9 @@ from run_folders import (
     write_cell,
 )
 
-from fl_app.report import figures
+from fl_app.report import figures, lanes
+from fl_app.report.lanes import timeline
+from fl_app.report.pictures import save
 from fl_app.report.reading import read_run
 from fl_app.report.series import group
 from fl_app.report.style import WAITING, looks
@@ -78,7 +80,7 @@ def test_staleness_is_a_share_of_each_age(series):
 
 
 def test_timeline_shows_training_waiting_losses_and_versions(series):
-    chart = figures.timeline(series, DRAWN)
+    chart = timeline(series, DRAWN)
     titles = [panel["title"]["text"] for panel in figures.specification(chart)["vconcat"]]
     assert titles == [
         "fedavg: 67% training, 4 updates, 2 versions",
@@ -110,7 +112,7 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
     events = sorted([*events, *others], key=lambda event: event["t"])
     write_cell(tmp_path, events=events, algorithm="fedbuff")
     series = group(read_run(tmp_path))
-    found = tables(figures.timeline(series, looks(["fedbuff"]), span=(0.0, 11.0)))
+    found = tables(timeline(series, looks(["fedbuff"]), span=(0.0, 11.0)))
     carries = [
         row for row in found["kind client low high start end colour opacity told"]
         if row["kind"] == "transfers"
@@ -127,12 +129,12 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
 def test_timeline_of_many_clients_shows_some_from_fast_to_slow_and_its_first_orders(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(figures, "MAX_ORDERS", 30)
+    monkeypatch.setattr(lanes, "MAX_ORDERS", 30)
     events = []
     for client in range(100):
         events += [dispatch(0.0, client), {**failure(1.0 + client, client), "reason": "gone"}]
     write_cell(tmp_path, events=sorted(events, key=lambda event: event["t"]))
-    found = tables(figures.timeline(group(read_run(tmp_path)), DRAWN[:1], max_clients=5))
+    found = tables(timeline(group(read_run(tmp_path)), DRAWN[:1], max_clients=5))
     rows = found["kind client low high start end colour opacity told"]
     assert [row["client"] for row in rows] == ["0", "25", "50", "74", "99"]
     assert {row["opacity"] for row in rows} == {"0.35"}  # trained in vain
@@ -174,10 +176,10 @@ def test_participation_and_reports_are_of_clients_and_versions(tmp_path):
 def test_a_picture_is_written_again_in_the_formats_that_are_there(tmp_path, series):
     chart = figures.staleness(series, DRAWN)
     path = tmp_path / "figures" / "staleness.png"
-    figures.save(chart, path, ["pdf"])
+    save(chart, path, ["pdf"])
     first = path.read_bytes()
     path.with_suffix(".pdf").write_bytes(b"old")
-    figures.save(chart, path)
+    save(chart, path)
     assert path.read_bytes() == first  # equal figures give equal bytes
     assert path.with_suffix(".pdf").read_bytes().startswith(b"%PDF")
     assert {each.name for each in path.parent.iterdir()} == {"staleness.png", "staleness.pdf"}

@@ -12,8 +12,9 @@ from fl_app import report
 from fl_app.record.score import ACCURACY, LOSS, Score
 from fl_app.report.cells import common_score
 from fl_app.report.comparison import compare, last
-from fl_app.report.figures import specification, write_figures
+from fl_app.report.figures import specification
 from fl_app.report.grid import grid
+from fl_app.report.pictures import write_figures
 from fl_app.report.printing import print_table
 from fl_app.report.reading import read_run
 from fl_app.report.table import make_table, write_csv
