@@ -167,9 +167,8 @@ def _side_by_side(
         "opacity": alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.1)),
     }
     dash = alt.StrokeDash("cell:N", title=None, scale=dashes, legend=legend)
-    x = alt.X("x:Q", title=None).axis(grid=False)
-    if until is not None:
-        x = x.scale(domain=[0, until], nice=False)
+    view = alt.Scale(zero=True) if until is None else alt.Scale(domain=[0, until], nice=False)
+    x = alt.X("x:Q", title=None, scale=view).axis(grid=False)
     charts = []
     for metric in metrics:
         is_share = Score(metric).is_share
@@ -323,7 +322,7 @@ def partition(cell: Cell) -> Chart:
     ]
     chart = alt.Chart(table("class client end examples", found)).mark_rect()
     return chart.encode(
-        x=alt.X("client:Q").scale(nice=False).axis(grid=False, tickMinStep=1),
+        x=alt.X("client:Q", title="client").scale(nice=False).axis(grid=False, tickMinStep=1),
         x2="end:Q",
         y=alt.Y("class:N").sort(names),
         color=alt.Color("examples:Q").scale(range=["white", INK], domainMin=0),
@@ -338,21 +337,23 @@ def participation(cell: Cell, look: Look) -> Chart:
         history.sequences,
         key=lambda client: (-history.participation[client], -history.lost[client], client),
     )
-    found = [
-        (place, place + 1, client, kind, count[client])
-        for kind, count in (("aggregated", history.participation), ("lost", history.lost))
-        for place, client in enumerate(clients)
-    ]
+    found = []
+    for place, client in enumerate(clients):
+        used, lost = history.participation[client], history.lost[client]
+        found += [
+            (place, place + 1, client, "aggregated", 0, used, used),
+            (place, place + 1, client, "lost", used, used + lost, lost),
+        ]
     scale = alt.Scale(domain=["aggregated", "lost"], range=[look.colour, INK])
-    chart = alt.Chart(table("place end client kind orders", found)).mark_bar()
+    chart = alt.Chart(table("place end client kind low high orders", found)).mark_rect()
     return chart.encode(
-        x=alt.X("place:Q").title("clients, most used first").axis(grid=False, labels=False)
-        .scale(nice=False),
+        x=alt.X("place:Q", title="clients, most used first").axis(grid=False, labels=False),
         x2="end:Q",
-        y=alt.Y("orders:Q"),
-        color=alt.Color("kind:N").title(None).scale(scale).legend(orient="bottom"),
+        y=alt.Y("low:Q", title="orders"),
+        y2="high:Q",
+        color=alt.Color("kind:N", title=None, scale=scale).legend(orient="bottom"),
         tooltip=["client:N", "kind:N", "orders:Q"],
-    ).properties(width=440, height=220)  # fmt: skip
+    ).properties(width=440, height=220)
 
 
 def reports(cell: Cell, look: Look) -> Chart:

@@ -63,8 +63,13 @@ def grid(cells: Sequence[Cell], keys: tuple[str, str]) -> Chart:
     over = f", over {', '.join(averaged)}" if averaged else ""
     title = [f"{score.name}, mean of the", f"last ten evaluations{over}"]
     data = table("x y score", [(*place, value) for place, value in mean.items()])
+    angle = -90 if max(map(len, below)) > 6 else 0
     places = alt.Chart(data).encode(
-        x=alt.X("x:O").sort(below).title(shortest(keys[0], known)).scale(domain=below),
+        x=alt.X("x:O")
+        .sort(below)
+        .title(shortest(keys[0], known))
+        .scale(domain=below)
+        .axis(labelAngle=angle),
         y=alt.Y("y:O")
         .sort(beside[::-1])
         .title(shortest(keys[1], known))

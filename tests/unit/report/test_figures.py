@@ -166,7 +166,7 @@ def test_partition_of_many_clients_shows_some(tmp_path):
 def test_participation_and_reports_are_of_clients_and_versions(tmp_path):
     write_cell(tmp_path, events=EVENTFUL, algorithm="fedbuff")
     (cell,) = read_run(tmp_path)
-    rows = tables(figures.participation(cell, DRAWN[0]))["place end client kind orders"]
+    rows = tables(figures.participation(cell, DRAWN[0]))["place end client kind low high orders"]
     count = {(row["client"], row["kind"]): row["orders"] for row in rows}
     assert (count["0", "aggregated"], count["1", "lost"]) == ("1", "1")
     rows = tables(figures.reports(cell, DRAWN[0]))["name version value"]
