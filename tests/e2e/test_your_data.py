@@ -10,7 +10,7 @@ import datasets
 import numpy as np
 import pytest
 from PIL import Image
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.model_selection import train_test_split
 
 from fl_app.tasks.vision import torchvision
@@ -101,10 +101,13 @@ def test_readme_and_the_first_page_of_the_api(files: Path) -> None:
     (command,) = re.findall(r"^python -m fl_app .*\\\n.*hospital", readme, re.MULTILINE)
     assert re.search(r"All \d+ cells are done", run(command))
     code = blocks((ROOT / "docs/api/index.md").read_text(), "python")[0]
-    x, y = load_breast_cancer(return_X_y=True)
+    x, y = load_digits(return_X_y=True)
     names = ("x_train", "x_test", "y_train", "y_test")
-    given = dict(zip(names, train_test_split(x / x.max(0), y), strict=True))
+    given = dict(zip(names, train_test_split(x / 16, y), strict=True))
     namespace = {"make_model": "mlp", **given}
-    exec(code, namespace)
+    sooner = code.replace("versions=200", "versions=20").replace(
+        "seeds=[0,", '"num_versions=5", seeds=[0,'
+    )
+    exec(sooner, namespace)
     assert namespace["result"].summary["stopped"] == "num_versions"
-    assert [*namespace["table"].table.index] == ["fedasync", "fedbuff"]
+    assert [*namespace["table"].table.index] == ["fedbuff", "fedasync"]
