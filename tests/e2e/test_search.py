@@ -164,12 +164,25 @@ def test_a_search_goes_on_and_judges_what_is_best_now(
     assert judged() == {"fedbuff-seed6": 0.5}
     assert quick(tmp_path, "resume=auto", "eval_every=1") == 2
     assert "must be the folder of a search with the same words" in capsys.readouterr().err
-    # The failure of a machine is no bad trial, and a version too few is no whole run.
-    assert quick(tmp_path / "versions", "num_versions=1") == 2
-    told = (
-        "num_versions=1 must be larger, for fedbuff-seed0: it ended the run before max_updates=10"
-    )
+
+
+def test_a_run_that_versions_end_early_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert quick(tmp_path, "num_versions=1", "search.updates=30") == 2
+    told = "num_versions=1 must be larger, for fedbuff-seed0: it ended the run before max_updates="
     assert told in capsys.readouterr().err
+
+
+def test_a_search_needs_an_experiment_and_a_folder_to_go_on_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["algorithm=fedbuff", "search.updates=10"]) == 2
+    assert "error: experiment=null must be the name of an experiment" in capsys.readouterr().err
+    assert main(["experiment=quickstart", "resume=auto"]) == 2
+    assert "error: resume=auto needs search.folder=" in capsys.readouterr().err
+    assert main(["--help"]) == 0
+    assert "test_seeds: with each of which" in capsys.readouterr().out
 
 
 def test_a_diverged_run_ends_its_trial_and_not_the_search(
