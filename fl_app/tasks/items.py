@@ -1,6 +1,6 @@
 """Data sets of torch and of Hugging Face as arrays."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,23 +20,18 @@ def read_pairs(data: Any, name: str) -> tuple[Array, Array]:
     Raises:
         ValueError: it is no such data set, or its inputs differ in shape.
     """
-    try:
-        count = len(data)
-    except TypeError:
+    if not hasattr(data, "__len__"):
         raise ValueError(
             f"{name} is a {type(data).__name__} without len(), and must be a map-style data set: "
             "read a stream into one first"
-        ) from None
-    inputs: list[Any] = []
-    targets: list[Any] = []
-    for place in range(count):
-        item = data[place]
+        )
+    items = [data[place] for place in range(len(data))]
+    for place, item in enumerate(items):
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError(
                 f"{name}[{place}] is a {type(item).__name__} and must be a pair of input and target"
             )
-        inputs.append(_array(item[0]))
-        targets.append(_array(item[1]))
+    inputs, targets = ([_array(item[place]) for item in items] for place in (0, 1))
     return _stacked(inputs, f"inputs of {name}"), _stacked(targets, f"targets of {name}")
 
 
@@ -54,14 +49,14 @@ def splits_of(data: Any) -> tuple[Any, Any | None]:
     splits = data if isinstance(data, dict) else {"train": data}
     if "train" not in splits:
         raise ValueError(f"data has the splits {', '.join(splits) or 'none'} and must have 'train'")
-    for name in ("train", "test"):
-        split = splits.get(name)
+    found = [splits.get(name) for name in ("train", "test")]
+    for split in found:
         if split is not None and not (hasattr(split, "features") and hasattr(split, "__len__")):
             raise ValueError(
-                f"the split {name!r} is a {type(split).__name__} and must be a datasets.Dataset, "
-                "which datasets.load_dataset gives without streaming"
+                f"a split is a {type(split).__name__} and must be a datasets.Dataset, which "
+                "datasets.load_dataset gives without streaming"
             )
-    return splits["train"], splits.get("test")
+    return found[0], found[1]
 
 
 def dealt(partitioner: Any) -> tuple[Any, NDArray[np.int64]]:
@@ -99,12 +94,6 @@ def read_columns(data: Any, inputs: str | Sequence[str], target: str) -> tuple[A
     columns = [column_of(data, name) for name in names]
     if len(columns) == 1:
         return columns[0], column_of(data, target)
-    for name, column in zip(names, columns, strict=True):
-        if column.ndim > 2:
-            raise ValueError(
-                f"the column {name!r} has values of shape {column.shape[1:]}: columns that are put "
-                "together must have numbers or lists of numbers"
-            )
     if any(column.dtype.kind not in "biuf" for column in columns):
         columns = [column.astype(object) for column in columns]  # else numbers would become texts
     rows = [column.reshape(len(column), -1) for column in columns]
@@ -112,27 +101,30 @@ def read_columns(data: Any, inputs: str | Sequence[str], target: str) -> tuple[A
 
 
 def column_of(data: Any, name: str) -> Array:
-    """A column of a `datasets.Dataset`, shape ``(n, ...)``; classes are given by their names.
+    """A column of a `datasets.Dataset`, shape ``(n, ...)``.
+
+    Classes are given by their names, None where there is none; lists of classes as 0 or 1 for each.
 
     Raises:
         ValueError: there is none of this name, or its values differ in shape.
     """
     if name not in data.column_names:
         raise ValueError(f"there is no column {name!r}: there are {', '.join(data.column_names)}")
-    feature, column = data.features[name], data.select_columns([name])
-    if type(feature).__name__ == "Image":
+    column = data.select_columns([name])
+    if type(data.features[name]).__name__ == "Image":
         return _stacked([_array(row[name]) for row in column], f"images of the column {name!r}")
-    if labels := label_names(data, name):
+    labels, classes = label_names(data, name), class_names(data, name)
+    if labels or classes:
         rows = column.with_format(None)[:][name]
-        return np.array([[place in row for place in range(len(labels))] for row in rows])
-    if classes := class_names(data, name):
-        rows = column.with_format(None)[:][name]
-        return np.array([*classes, None], object)[[-1 if row is None else row for row in rows]]
-    values = column.with_format("numpy")[:][name]
-    array = values if isinstance(values, np.ndarray) else np.asarray(values, object)
-    if array.dtype == object and array.size and np.ndim(array.flat[0]) > 0:
-        array = _stacked([np.asarray(value) for value in array], f"values of the column {name!r}")
-    return array
+        if labels:
+            return np.array([[place in row for place in range(len(labels))] for row in rows])
+        named = np.array([*(classes or ()), None], object)
+        return named[[-1 if row is None else row for row in rows]]
+    found = column.with_format("numpy")[:][name]
+    values = found if isinstance(found, np.ndarray) else np.asarray(found, object)
+    if values.dtype == object and values.size and np.ndim(values.flat[0]) > 0:
+        values = _stacked([np.asarray(v) for v in values], f"values of the column {name!r}")
+    return values
 
 
 def class_names(data: Any, name: str) -> list[str] | None:
@@ -158,12 +150,11 @@ def _array(value: Any) -> Any:
     return np.asarray(value)
 
 
-def _stacked(arrays: Sequence[Any] | Iterable[Any], what: str) -> Array:
-    arrays = list(arrays)
-    shapes = {array.shape for array in arrays}
+def _stacked(arrays: Sequence[Any], what: str) -> Array:
+    shapes = sorted({array.shape for array in arrays})
     if len(shapes) > 1:
-        shown = " and ".join(map(str, sorted(shapes)[:2]))
         raise ValueError(
-            f"the {what} have different shapes, such as {shown}: make them alike first"
+            f"the {what} have different shapes, such as {shapes[0]} and {shapes[1]}: make them "
+            "alike first"
         )
     return np.stack(arrays) if arrays else np.empty(0)

@@ -15,18 +15,8 @@ DECIDING = ("natural_id", "grouped_natural_id", "size", "inner_dirichlet")
 USUAL_CLIENTS = 50  # of a run that does not say, and whose data do not either
 IMAGE_MODELS = (
     *("logistic", "mlp", "cnn", "lenet", "cnn_emnist", "cnn_celeba", "cnn_asmu", "mlp_overlap"),
-    *(
-        "mnistnet",
-        "cnn_cifar",
-        "cnn_cifar_quirk",
-        "alexnet",
-        "vgg11",
-        "vgg_r",
-        "resnet18",
-        "resnet20",
-        "resnet_r",
-    ),
-    "cnn_bn",
+    *("mnistnet", "cnn_cifar", "cnn_cifar_quirk", "alexnet", "vgg11", "vgg_r", "resnet18"),
+    *("resnet20", "resnet_r", "cnn_bn"),
 )
 TEXT_MODELS = ("textcnn", "transformer")
 MODELS = IMAGE_MODELS + TEXT_MODELS

@@ -124,7 +124,7 @@ def test_numbers_are_standardised_and_categories_have_an_input_each() -> None:
 
 def test_mean_and_deviation_are_those_of_the_training_rows() -> None:
     Path("test.csv").write_text("bought,age,city,more\nyes,35,Rome,1\n")
-    task = table(ROWS, ignore=["owner"], test_path="test.csv")
+    task = table(ROWS, ignore=["owner"], test_path="test.csv", test_share=0.25)
     assert len(task.inputs) == 4
     assert task.test_inputs is not None
     assert task.test_inputs.tolist() == [[0, 0, 1]]
