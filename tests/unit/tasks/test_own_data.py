@@ -146,6 +146,9 @@ def test_owners_decide_how_many_clients_there_are(overrides: list[str], expected
     assert (cell.num_clients, cell.algorithm.schedule.concurrency) == (expected, expected)
     assert plan_of(words).config.num_clients == build_task(cell).num_clients == expected
     assert compose([*words[:4], "num_clients=null"]).num_clients is None
+    many = "x,owner,bought\n" + "".join(f"{i},{i // 30},{i % 2}\n" for i in range(100))
+    kept = table(many, client="owner", num_clients=4, test_share=0.1)  # the share holds for each
+    assert [own.size for own in kept.partition] == [27, 27, 27, 9]
     owned = table(ROWS, client="owner", num_clients=2)
     assert [own.tolist() for own in owned.partition] == [[2, 3], [0, 1]]
 
