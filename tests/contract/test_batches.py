@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import NAMES, QUIET, REPRESENTATIVES, composed
+from configs import QUIET, REPRESENTATIVES, composed
 from helpers import Flat, HeadedQuadratic, Run, run
 from numpy.typing import NDArray
 
@@ -17,7 +17,7 @@ CLIENTS = 20
 # Whose clients pause, compare what the model computes, or keep a part of it.
 ALONE = ("fedasmu", "fedper", "moon")
 
-every_algorithm = pytest.mark.parametrize("name", NAMES, scope="module")
+representatives = pytest.mark.parametrize("name", REPRESENTATIVES, scope="module")
 
 
 class Unequal(HeadedQuadratic):
@@ -56,7 +56,7 @@ def without_floats(events: list[Flat]) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("name", REPRESENTATIVES, scope="module")
+@representatives
 def test_together_or_one_by_one_comes_to_the_same(name: str) -> None:
     one, together = trained(name, 1), trained(name, 5)
     assert one.outcome.totals["batched_orders"] == 0
@@ -70,7 +70,7 @@ def test_together_or_one_by_one_comes_to_the_same(name: str) -> None:
 
 
 @pytest.mark.slow
-@every_algorithm
+@representatives
 def test_same_batch_same_bytes_whatever_the_number_of_workers(name: str) -> None:
     one, two = trained(name, 5), trained(name, 5, workers=2)
     assert two.events == one.events
