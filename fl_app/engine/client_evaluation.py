@@ -48,6 +48,7 @@ class ClientEvaluation:
         waiting: clients that are to measure it as soon as they are free.
         ready: those of them that are free.
         orders: client -> its evaluate order under way.
+        told: called with the results of a version that were told.
 
     Raises:
         ValueError: an argument is out of its bounds.
@@ -90,6 +91,7 @@ class ClientEvaluation:
             most_examples: that a client may claim.
         """
         self._book, self._clock, self._emit = orders, clock, emit
+        self.told: Callable[[Mapping[str, float]], None] = lambda metrics: None
         self._most_examples = most_examples
 
     @property
@@ -181,6 +183,7 @@ class ClientEvaluation:
         for version in [version for version in self._scores if version not in under_way]:
             (since, client_updates), scores = self._since.pop(version), self._scores.pop(version)
             if scores:
+                metrics = figures(scores)
                 self._emit(
                     ClientsEvaluated(
                         self._clock.now,
@@ -189,9 +192,10 @@ class ClientEvaluation:
                         client_updates,
                         clients=len(scores),
                         num_examples=sum(each.num_examples for each in scores),
-                        metrics=figures(scores),
+                        metrics=metrics,
                     )
                 )
+                self.told(metrics)
 
     def state_dict(self) -> dict[str, Any]:
         """The state between two events, as plain data and arrays."""

@@ -3,20 +3,32 @@
 import statistics
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fl_app.core.errors import require, require_at_least, require_count, require_positive
+from fl_app.core.errors import is_number, require
+from fl_app.core.hyper import (
+    POSITIVE,
+    Bound,
+    at_least,
+    bounded,
+    check_bounds,
+    count,
+    or_none,
+)
 from fl_app.core.types import RESIDUAL, GlobalModel, Update
 from fl_app.core.vector import norm
 
 WINDOW = 100  # lengths of which the median is taken
 TOO_OLD = "age="  # how the reason begins
 MALFORMED = "malformed reply"  # how failures begin whose reply could not be read
+ABOVE_1 = Bound("a finite number above 1", lambda value: is_number(value) and value > 1)
 FEW = 10  # lengths needed before uploads are compared with their median
 
 
+@dataclass(kw_only=True, eq=False)
 class Guard:
     """Bounds on uploads; None is no bound. That uploads are finite is checked in any case.
 
@@ -44,41 +56,19 @@ class Guard:
         ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        max_norm: float | None = None,
-        max_norm_ratio: float | None = None,
-        max_age: int | None = None,
-        min_interval: float | None = None,
-        max_examples: int | None = None,
-        bench_after: int | None = None,
-    ) -> None:
-        if max_norm is not None:
-            require_positive("guard.max_norm", max_norm, "every upload would be refused")
-        if max_norm_ratio is not None:
-            require_positive("guard.max_norm_ratio", max_norm_ratio, "all would be refused")
-            require(
-                max_norm_ratio > 1,
-                "guard.max_norm_ratio",
-                max_norm_ratio,
-                "above 1",
-                "half of all uploads are longer than the median and would be refused",
-            )
-        if max_age is not None:
-            require_at_least("guard.max_age", max_age, 0, "every upload would be refused")
-        if min_interval is not None:
-            require_positive("guard.min_interval", min_interval, "it would refuse nothing")
-        if max_examples is not None:
-            require_count("guard.max_examples", max_examples, "every upload would be refused")
-        if bench_after is not None:
-            require_count("guard.bench_after", bench_after, "every client would be benched")
-        self.bench_after = bench_after
-        self.max_norm = max_norm
-        self.max_norm_ratio = max_norm_ratio
-        self.max_age = max_age
-        self.min_interval = min_interval
-        self.max_examples = max_examples
+    max_norm: float | None = bounded(None, or_none(POSITIVE), "every upload would be refused")
+    max_norm_ratio: float | None = bounded(
+        None,
+        or_none(ABOVE_1),
+        "half of all uploads are longer than the median and would be refused",
+    )
+    max_age: int | None = bounded(None, or_none(at_least(0)), "every upload would be refused")
+    min_interval: float | None = bounded(None, or_none(POSITIVE), "it would refuse nothing")
+    max_examples: int | None = bounded(None, or_none(count()), "every upload would be refused")
+    bench_after: int | None = bounded(None, or_none(count()), "every client would be benched")
+
+    def __post_init__(self) -> None:
+        check_bounds("guard", self)
         self._lengths: dict[str, deque[float]] = {}  # by name of the vector, "" = the upload's own
         self._let_in: dict[int, float] = {}  # client -> when last
         self._refused: Counter[int] = Counter()  # client -> uploads in a row
