@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fl_app.client.compression import DTYPES, Compression
-from fl_app.core.errors import require, require_patterns
+from fl_app.core.errors import require
 from fl_app.core.hyper import (
+    PATTERNS,
     POSITIVE,
     at_least,
     bounded,
@@ -59,12 +60,11 @@ class TrainingSettings:
     max_grad_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be trained")
     upload_dtype: str = bounded("float32", one_of(*DTYPES), "the server could not read it")
     top_k: float | None = bounded(None, or_none(within("(0, 1]")), "it is a share of entries")
-    private: Sequence[str] | None = None
+    private: Sequence[str] | None = bounded(None, or_none(PATTERNS), "nothing would be private")
 
     def __post_init__(self) -> None:
         check_bounds("algorithm.client", self)
         if self.private is not None:
-            require_patterns("algorithm.client.private", self.private, "nothing would be private")
             require(
                 self.upload != "gradient",
                 "algorithm.client.upload",

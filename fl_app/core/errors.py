@@ -1,7 +1,6 @@
 """Checks of configuration values and the errors of a run."""
 
 import math
-from collections.abc import Sequence
 from numbers import Integral, Real
 
 
@@ -47,22 +46,6 @@ def require_count(key: str, value: float | None, consequence: str) -> None:
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)
     require(whole and value is not None and value >= 1, key, value, "an integer >= 1", consequence)
-
-
-def require_patterns(key: str, value: object, consequence: str) -> None:
-    """Refuse a value that is not a list of at least one text.
-
-    Raises:
-        ValueError: as `require`.
-    """
-    texts = isinstance(value, Sequence) and not isinstance(value, str) and len(value) > 0
-    require(
-        texts and all(isinstance(entry, str) for entry in value),  # type: ignore[attr-defined]
-        key,
-        value,
-        "a list of patterns such as [head.*], or null",
-        consequence,
-    )
 
 
 def is_number(value: object) -> bool:

@@ -1,7 +1,7 @@
 """Hyper-parameters as dataclass fields, with default, bound and consequence of a violation."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import Any
@@ -18,6 +18,15 @@ class Bound:
 
 
 SWITCH = Bound("true or false", lambda value: isinstance(value, bool))
+PATTERNS = Bound(
+    "a list of patterns such as [head.*]",
+    lambda value: (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and len(value) > 0
+        and all(isinstance(each, str) for each in value)
+    ),
+)
 POSITIVE = Bound("a finite number above 0", lambda value: is_number(value) and value > 0)
 
 

@@ -3,10 +3,12 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from fl_app.core.errors import require
 from fl_app.core.extras import require_installed
 from fl_app.core.hyper import (
+    PATTERNS,
     POSITIVE,
     SWITCH,
     Bound,
@@ -21,11 +23,14 @@ from fl_app.core.hyper import (
 )
 from fl_app.record.measures import PER_CLASS
 from fl_app.record.trackers import TRACKERS
+from fl_app.tasks.options import FORM, OWN
 
 METRICS = Bound(
     f"a list of some of {', '.join(PER_CLASS)}, or []",
     lambda value: isinstance(value, Sequence) and not {*value} - {*PER_CLASS},
 )
+FILE = Bound("a file", lambda value: Path(str(value)).expanduser().is_file())
+LOSS = Bound(FORM, lambda value: OWN.fullmatch(str(value)) is not None)
 CLUSTER = Bound(
     "HOST:PORT, auto or null",
     lambda value: value in (None, "auto") or re.fullmatch(r"[^/\s]+:\d+", str(value)) is not None,
@@ -113,6 +118,38 @@ class RunSettings:
         )
         if self.tracker is not None:
             require_installed(self.tracker)
+
+
+@dataclass(kw_only=True)
+class TaskSettings:
+    """Keys of every task; those of each one are in conf/task/.
+
+    Attributes:
+        holdout: share of every client's examples kept for validation, in [0, 1).
+        loss: package.module:callable that maps outputs and targets of a batch to their mean loss;
+            None = the usual one.
+        weights: file of the first model's weights: .safetensors, .npz (a run's model), or of
+            torch.save; None = random.
+        trainable: patterns of the names of the parameters to train; None = those of the model with
+            requires_grad.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    holdout: float = bounded(
+        0.0,
+        within("[0, 1)"),
+        "it is the share of every client's examples that it does not train on",
+    )
+    loss: str | None = bounded(
+        None, or_none(LOSS), "it is called with outputs and targets of a batch"
+    )
+    weights: str | None = bounded(None, or_none(FILE), "there is nothing to start from")
+    trainable: Sequence[str] | None = bounded(None, or_none(PATTERNS), "nothing would be trained")
+
+    def __post_init__(self) -> None:
+        check_bounds("task", self)
 
 
 @dataclass(kw_only=True)

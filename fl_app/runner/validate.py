@@ -7,7 +7,6 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from inspect import Parameter
-from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -24,17 +23,15 @@ from fl_app.client.build import (
 from fl_app.client.gpus import gpus_of
 from fl_app.client.settings import TrainingSettings
 from fl_app.core.errors import (
-    is_number,
     require,
     require_count,
-    require_patterns,
 )
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.guard import Guard
 from fl_app.report import require_target
 from fl_app.runner.cells import compose_cells
 from fl_app.runner.given import NOTHING, Given
-from fl_app.runner.settings import RUNTIMES, RunSettings
+from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
 from fl_app.tasks import options
@@ -100,11 +97,10 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         f"true with {', '.join(asked)}",
         "nothing is trained, and so nothing is measured",
     )
+    _check(TaskSettings, config.task)
     if given.task is None:
         _check_task(config.task)
         _require_data(config)
-    else:
-        _check_common(config.task)
     _check(TrainingSettings, config.algorithm.client)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     # Every version takes at least one update, so there are at most as many versions as updates.
@@ -139,12 +135,11 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
 
 
 def _check_task(task: DictConfig) -> None:
-    """Check the keys of every task, and those of the project's own tasks.
+    """Check the keys of the project's own tasks.
 
     Others check theirs when they are built.
     """
     settings = cast(dict[str, Any], OmegaConf.to_container(task, resolve=True))
-    _check_common(settings)
     module, _, _ = settings["_target_"].rpartition(".")
     if module.rpartition(".")[0] != "fl_app.tasks":
         return
@@ -168,34 +163,6 @@ def _check_task(task: DictConfig) -> None:
 
 def _optional(parameters: Mapping[str, Parameter]) -> set[str]:
     return {key for key, each in parameters.items() if each.default is not Parameter.empty}
-
-
-def _check_common(task: Mapping[str, Any]) -> None:
-    holdout, weights = task.get("holdout", 0.0), task.get("weights")
-    require(
-        is_number(holdout) and 0 <= holdout < 1,
-        "task.holdout",
-        holdout,
-        "a number >= 0 and below 1",
-        "it is the share of every client's examples that it does not train on",
-    )
-    require(
-        weights is None or Path(str(weights)).expanduser().is_file(),
-        "task.weights",
-        weights,
-        "a file, or null for random weights",
-        "there is nothing to start from",
-    )
-    loss = task.get("loss")
-    require(
-        loss is None or options.OWN.fullmatch(str(loss)) is not None,
-        "task.loss",
-        loss,
-        "package.module:callable, or null for the usual loss",
-        "it is called with outputs and targets of a batch",
-    )
-    if task.get("trainable") is not None:
-        require_patterns("task.trainable", task["trainable"], "nothing would be trained")
 
 
 def _require_data(config: DictConfig) -> None:

@@ -182,7 +182,7 @@ def test_the_client_evaluates_with_its_own_part() -> None:
     [
         ({"private": ["tail"]}, "client.private='tail' matches no name in the model, whose names "),
         ({"private": ["*"]}, "client.private=['*'] matches all trainable parameters, so clients"),
-        ({"private": []}, "client.private=[] must be a list of patterns such as [head.*], or null"),
+        ({"private": []}, "client.private=[] must be a list of patterns such as [head.*] or null"),
         ({"private": "head"}, "client.private=head must be a list of patterns such as"),
         ({"private": [1]}, "client.private=[1] must be a list of patterns such as"),
         (

@@ -138,7 +138,7 @@ def test_patterns_make_the_model_of_a_task() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("task.trainable=[]", "task.trainable=[] must be a list of patterns such as [head.*], or "),
+        ("task.trainable=[]", "task.trainable=[] must be a list of patterns such as [head.*] or "),
         ("task.trainable=head", "task.trainable=head must be a list of patterns such as [head.*]"),
         ("task.trainable=[1]", "task.trainable=[1] must be a list of patterns such as [head.*]"),
         ("algorithm.client.private=[]", "client.private=[] must be a list of patterns such as "),

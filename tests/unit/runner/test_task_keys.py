@@ -65,10 +65,10 @@ def kinds(events: list[Any]) -> set[str]:
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("task.holdout=1", "task.holdout=1 must be a number >= 0 and below 1: "),
-        ("task.holdout=-0.1", "task.holdout=-0.1 must be a number"),
-        ("task.holdout=half", "task.holdout=half must be a number"),
-        ("task.weights=absent.pt", "task.weights=absent.pt must be a file, or null"),
+        ("task.holdout=1", "task.holdout=1 must be in [0, 1): "),
+        ("task.holdout=-0.1", "task.holdout=-0.1 must be in [0, 1)"),
+        ("task.holdout=half", "task.holdout=half must be in [0, 1)"),
+        ("task.weights=absent.pt", "task.weights=absent.pt must be a file or null"),
     ],
 )
 def test_bad_values_are_refused_before_the_data_are_read(override: str, told: str) -> None:
