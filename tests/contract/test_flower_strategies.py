@@ -21,10 +21,9 @@ from flwr.app import (
 from flwr.serverapp import Grid
 from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
-from helpers import Quadratic, Recorder, run
+from helpers import Recorder
 
 from fl_app.asynchronous import Asynchronous
-from fl_app.client import LocalTrainer
 from fl_app.core.errors import RunError
 from fl_app.schedule import Buffered, synchronous
 
@@ -228,27 +227,6 @@ def test_aggregated_arrays_of_another_model_end_the_run() -> None:
         Asynchronous(_Renames()).start(
             FakeGrid(client, 1), initial(), train_config=ConfigRecord({"lr": LR})
         )
-
-
-def test_mu_reaches_trainers_that_no_message_does() -> None:
-    """As if the trainers had been configured with it."""
-    task = Quadratic.scattered(5)
-    told, configured, without = (
-        run(
-            Buffered(3, 2),
-            LocalTrainer(task, local_lr=0.1, local_steps=3, upload="model", proximal=proximal),
-            num_clients=5,
-            num_versions=6,
-            strategy=Asynchronous(inner),
-            initial=np.zeros(3, np.float32),
-        ).final
-        for inner, proximal in (
-            (flower.FedProx(proximal_mu=1.0), 0.0),
-            (flower.FedAvg(), 1.0),
-            (flower.FedAvg(), 0.0),
-        )
-    )
-    assert told == configured != without
 
 
 class _Waits(flower.FedAvg):

@@ -31,7 +31,6 @@ from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.schedule import k_async
 from fl_app.strategy import AsyncStrategy
-from fl_app.strategy.memories import RemembersClients
 
 CLIENTS = 10
 TASK = Quadratic.scattered(CLIENTS)
@@ -240,11 +239,3 @@ def test_cana_without_ages_is_ca2fl_once_everybody_was_heard() -> None:
     same_course(CANA(**every, **KNOWN), CA2FL(**KNOWN), warm=True)
     cold = CANA(**every, **KNOWN), CA2FL(**KNOWN)
     assert not np.allclose(*(course(each)[3] for each in cold), atol=1e-3)
-
-
-@pytest.mark.parametrize("kind", [CA2FL, ACE, FedStaleAsync, CANA])
-def test_float16_memories_change_little(kind: type[RemembersClients]) -> None:
-    half = course(kind(memory_dtype="float16", **KNOWN))
-    for one, other in zip(half, course(kind(**KNOWN)), strict=True):
-        np.testing.assert_allclose(one, other, atol=0.02)
-    assert half[-1].tobytes() != other.tobytes()

@@ -92,13 +92,9 @@ def test_bad_boards_are_refused(tmp_path: Path, counts: Any, clients: int, messa
     ("text", "told"),
     [
         ("", "JSONDecodeError"),
-        ("[1, 2]", "TypeError"),
         ("{}", "KeyError: 'kinds'"),
         ('{"kinds": {"a": {}}}', "kinds.a has no 'seconds'"),
-        ('{"kinds": {"a": 3}}', "kinds.a: "),
         ('{"kinds": {"a": {"seconds": 0}}}', "kinds.a: seconds=0 must be a number > 0"),
-        ('{"kinds": {"a": {"seconds": []}}}', "kinds.a: seconds=[] must have a number"),
-        ('{"kinds": {"a": {"seconds": NaN}}}', "kinds.a: seconds=nan must be"),
         ('{"kinds": {"a": {"seconds": 1, "spread": -1}}}', "kinds.a: spread=-1 must be"),
         ('{"kinds": {"a": {"seconds": 1, "network": {"down": 5}}}}', "kinds.a has no 'up'"),
         ('{"kinds": {"a": {"seconds": 1}}, "boards": {"a": 0}}', "boards: 0 must be"),
@@ -111,8 +107,3 @@ def test_bad_files_are_refused_by_name(tmp_path: Path, text: str, told: str) -> 
     with pytest.raises(ValueError, match=r"^devices\.table=.*bad\.json is no device file") as error:
         read_table(str(path))
     assert told in str(error.value)
-
-
-def test_a_file_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^devices\.table=nowhere\.json must be a file"):
-        read_table("nowhere.json")

@@ -257,28 +257,16 @@ def test_a_run_goes_on_when_the_last_who_is_waited_for_leaves() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (
-            lambda: ClusteredQuorum(num_clusters=0),
-            "schedule.num_clusters=0 must be an integer >= 1: clients belong to a cluster",
-        ),
-        (
-            lambda: ClusteredQuorum(participation=0),
-            "schedule.participation=0 must be in (0, 1]: "
-            "it is the share of a cluster that is waited for",
-        ),
-        (lambda: ClusteredQuorum(participation=1.5), "schedule.participation=1.5 must be in"),
-        (lambda: ClusteredQuorum(participation=math.nan), "schedule.participation=nan must be in"),
-        (
-            lambda: ClusteredQuorum(recluster_every=0),
-            "schedule.recluster_every=0 must be an integer >= 1: clusters would be formed for ever",
-        ),
+        (lambda: ClusteredQuorum(num_clusters=0), "num_clusters=0 must be an integer >= 1"),
+        (lambda: ClusteredQuorum(participation=0), "participation=0 must be in (0, 1]"),
+        (lambda: ClusteredQuorum(participation=1.5), "participation=1.5 must be in (0, 1]"),
+        (lambda: ClusteredQuorum(recluster_every=0), "recluster_every=0 must be an integer >= 1"),
         (
             lambda: ClusteredQuorum(num_clusters=5).validate_population(num_clients=4),
-            "schedule.num_clusters=5 must be at most num_clients=4: "
-            "the server would wait for ever for a client in each cluster",
+            "num_clusters=5 must be at most num_clients=4: the server would wait for ever",
         ),
     ],
 )
 def test_impossible_schedules(make: Any, text: str) -> None:
-    with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
+    with pytest.raises(ValueError, match=f"^algorithm.schedule.{re.escape(text)}"):
         make()
