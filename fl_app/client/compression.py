@@ -117,24 +117,11 @@ class Compressed:
 
     def train(self, order: Order, out: Vector | None = None) -> Upload:
         """See `fl_app.client.LocalTrainer.train`; the state also holds the residuals."""
-        order, residuals = self.split(order)
-        return self.compressed(self._trainer.train(order, out), residuals)
-
-    def split(self, order: Order) -> tuple[Order, dict[str, NDArray[Any]]]:
-        """An order without the residuals in its state, and these."""
         residuals: dict[str, NDArray[Any]] = {}
         own: dict[str, NDArray[Any]] = {}
         for key, value in order.state.items():
             (residuals if key.partition(".")[0] == RESIDUAL else own)[key] = value
-        return replace(order, state=own), residuals
-
-    def compressed(self, upload: Upload, residuals: dict[str, NDArray[Any]]) -> Upload:
-        """An upload as it arrives; its vector is changed in place.
-
-        Args:
-            upload: as trained.
-            residuals: of the client's order before; they are replaced.
-        """
+        upload = self._trainer.train(replace(order, state=own), out)
         if upload.done:
             # Copies, because the client may keep the same vectors, uncompressed.
             extra = {name: vector.copy() for name, vector in upload.extra.items()}

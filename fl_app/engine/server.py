@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
-from fl_app.core.errors import require_at_least
+from fl_app.core.hyper import at_least, bounded, check_bounds
 
 Work: TypeAlias = Literal["dispatch", "receipt", "aggregation", "evaluation"]
 WORK: tuple[Work, ...] = get_args(Work)
 
 
+@dataclass(kw_only=True, eq=False)
 class Server:
     """A server whose work takes seconds.
 
@@ -36,25 +38,17 @@ class Server:
         ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        dispatch: float = 0.0,
-        receipt: float = 0.0,
-        aggregation: float = 0.0,
-        evaluation: float = 0.0,
-        poll: float = 0.0,
-        serial: bool = True,
-    ) -> None:
-        seconds = (dispatch, receipt, aggregation, evaluation)
-        for key, value in zip(WORK, seconds, strict=True):
-            require_at_least(
-                f"devices.server.{key}", value, 0, "the server would end before it began"
-            )
-        require_at_least("devices.server.poll", poll, 0, "time would run backwards")
-        self._seconds: dict[Work, float] = dict(zip(WORK, seconds, strict=True))
-        self._poll = poll
-        self._aside: tuple[Work, ...] = () if serial else ("dispatch", "receipt")
+    dispatch: float = bounded(0.0, at_least(0), "the server would end before it began")
+    receipt: float = bounded(0.0, at_least(0), "the server would end before it began")
+    aggregation: float = bounded(0.0, at_least(0), "the server would end before it began")
+    evaluation: float = bounded(0.0, at_least(0), "the server would end before it began")
+    poll: float = bounded(0.0, at_least(0), "time would run backwards")
+    serial: bool = True
+
+    def __post_init__(self) -> None:
+        check_bounds("devices.server", self)
+        self._seconds: dict[Work, float] = {what: getattr(self, what) for what in WORK}
+        self._aside: tuple[Work, ...] = () if self.serial else ("dispatch", "receipt")
         self._free = 0.0  # when the loop has done its work
         self._looked = 0.0  # when it last looked for replies
         self.busy: dict[str, float] = dict.fromkeys(WORK, 0.0)
@@ -74,11 +68,11 @@ class Server:
 
     def begins(self, arrival: float) -> float:
         """When the server begins to receive the reply that arrives next, seconds."""
-        if not self._poll or arrival <= self._looked:  # the last look found it
+        if not self.poll or arrival <= self._looked:  # the last look found it
             return max(self._free, arrival)
         since = max(self._free, self._looked)
-        looks = max(1, math.ceil((arrival - since) / self._poll))
-        return max(since + looks * self._poll, arrival)
+        looks = max(1, math.ceil((arrival - since) / self.poll))
+        return max(since + looks * self.poll, arrival)
 
     def received(self, arrival: float) -> float:
         """When the reply that arrives next can be used, seconds."""

@@ -1,11 +1,13 @@
 """Secure aggregation of a configured run: what it can be used with, and the engine's intake."""
 
 from copy import deepcopy
+from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import require, require_count, require_positive
+from fl_app.core.hyper import POSITIVE, SWITCH, bounded, check_bounds, one_of
 from fl_app.core.layout import Layout
 from fl_app.schedule import Buffered, RandomK, Schedule
 from fl_app.secure.fixed_point import check_overflow, largest_scale
@@ -18,6 +20,22 @@ from fl_app.secure.terms import terms_of
 from fl_app.strategy.privacy import Account
 
 ON = "secure_aggregation=helper"
+
+
+@dataclass
+class _Settings:
+    """Settings whose bounds depend on nothing else."""
+
+    losses: bool = bounded(True, SWITCH, "it is a switch")
+    simulate: str = bounded(
+        "helper",
+        one_of("helper", "cost"),
+        "a simulation masks uploads, or models what that costs",
+    )
+    patience: float = bounded(600, POSITIVE, "the server would not wait for an answer")
+
+    def __post_init__(self) -> None:
+        check_bounds("secure_aggregation", self)
 
 
 def validate_secure(
@@ -50,52 +68,21 @@ def validate_secure(
         f"{' or '.join(kinds)} with algorithm={name} and {ON}",
         "only of these does it use a weighted sum alone",
     )
-    for key in ("max_norm", "max_norm_ratio"):
-        require(
-            config.guard[key] is None,
-            f"guard.{key}",
-            config.guard[key],
-            f"null with {ON}",
-            "the server sees no upload; clients clip theirs to secure_aggregation.clip_norm",
-        )
-    require(
-        client.get("top_k") is None,
-        "algorithm.client.top_k",
-        client.get("top_k"),
-        f"null with {ON}",
-        "which entries are sent would show what the upload is",
-    )
-    require(
-        client.get("upload_dtype", "float32") == "float32",
-        "algorithm.client.upload_dtype",
-        client.get("upload_dtype"),
-        f"float32 with {ON}",
-        "a masked entry has 32 bits",
-    )
-    require(
-        bool(config.runtime.get("train", True)),
-        "runtime.train",
-        "false",
-        f"true with {ON}",
-        "nothing would be masked",
-    )
-    require(
-        isinstance(secure.losses, bool),
-        "secure_aggregation.losses",
-        secure.losses,
-        "true or false",
-        "it is a switch",
-    )
-    require(
-        secure.simulate in ("helper", "cost"),
-        "secure_aggregation.simulate",
-        secure.simulate,
-        "helper or cost",
-        "a simulation masks uploads, or models what that costs",
-    )
-    require_positive(
-        "secure_aggregation.patience", secure.patience, "the server would not wait for an answer"
-    )
+    clipped = "the server sees no upload; clients clip theirs to secure_aggregation.clip_norm"
+    for key, value, only, consequence in (
+        ("guard.max_norm", config.guard.max_norm, None, clipped),
+        ("guard.max_norm_ratio", config.guard.max_norm_ratio, None, clipped),
+        ("algorithm.client.top_k", client.get("top_k"), None, "its places would show the upload"),
+        (
+            "algorithm.client.upload_dtype",
+            client.get("upload_dtype", "float32"),
+            "float32",
+            "a masked entry has 32 bits",
+        ),
+        ("runtime.train", config.runtime.get("train", True), True, "nothing would be masked"),
+    ):
+        require(value == only, key, _shown(value), f"{_shown(only)} with {ON}", consequence)
+    _Settings(secure.losses, secure.simulate, secure.patience)
     real = config.runtime.name == "deployment"
     require(
         (secure.address is not None) == real,
@@ -197,6 +184,12 @@ def linear_kinds(strategy: Algorithm) -> tuple[str, ...]:
         if {"aggregate", "weights", "gradients", "average", "step", "clip"} & own.keys():
             return ()
     return ()
+
+
+def _shown(value: object) -> object:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def fewest(config: DictConfig, schedule: Schedule) -> int:
