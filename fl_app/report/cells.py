@@ -96,7 +96,6 @@ class Cell:
         experiment: that the cell belongs to; empty if it belongs to none.
         config: text of ``config.yaml``.
         overrides: dotted keys that the user gave, and their values.
-        metrics: columns of ``metrics.csv``, all of one length.
         partition: columns of ``partition.csv``: class -> its examples on each client.
         history: what the events add up to, with its orders.
         waits: see `Wait`.
@@ -120,8 +119,7 @@ class Cell:
     experiment: str = ""
     config: str = ""
     overrides: dict[str, Any] = field(default_factory=dict)
-    metrics: dict[str, list[float]] = field(default_factory=dict)
-    partition: dict[str, list[float]] = field(default_factory=dict)
+    partition: dict[str, list[int]] = field(default_factory=dict)
     history: History = field(default_factory=partial(History, keep_orders=True))
     waits: list[Wait] = field(default_factory=list)
     marks: list[Mark] = field(default_factory=list)

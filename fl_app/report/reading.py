@@ -111,8 +111,7 @@ def read_cell(folder: Path, name: str | None = None) -> Cell:
         experiment=OmegaConf.select(config, "experiment.name") or "",
         config=text,
         overrides=_overrides(folder),
-        metrics=_metrics(folder / "metrics.csv"),
-        partition=_metrics(folder / "partition.csv"),
+        partition=_partition(folder / "partition.csv"),
     )
     replay = _Replay(cell)
     for event in read_events(folder / "events.jsonl"):
@@ -190,21 +189,13 @@ def _summary(path: Path) -> dict[str, Any]:
     return summary if isinstance(summary, dict) else {}
 
 
-def _metrics(path: Path) -> dict[str, list[float]]:
+def _partition(path: Path) -> dict[str, list[int]]:
+    """Columns of the file; empty if it is not there."""
     if not path.is_file():
         return {}
-    columns: dict[str, list[float]] = {}
     with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        try:
-            for row in reader:
-                if None in row.values():
-                    break  # an incomplete row
-                for name, text in row.items():
-                    columns.setdefault(name, []).append(float(text) if text else math.nan)
-        except (ValueError, csv.Error) as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
-    return columns
+        names, *counts = csv.reader(file)
+    return {name: [int(row[at]) for row in counts] for at, name in enumerate(names)}
 
 
 class _Replay:

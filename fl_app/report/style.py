@@ -2,59 +2,31 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import cycle
 from typing import NamedTuple
 from zlib import crc32
 
 # Okabe and Ito's palette without yellow (too pale for lines) and with grey for black, and two dark
 # colours of Paul Tol's. Any two are at least 16 apart (CIE Lab) under protanopia, deuteranopia and
 # tritanopia; a tenth colour would not be.
-_GREY, _ORANGE, _BLUE, _GREEN, _VERMILION = "#4d4d4d", "#e69f00", "#0072b2", "#009e73", "#d55e00"
-_PINK, _SKY, _BROWN, _INDIGO = "#cc79a7", "#56b4e9", "#661100", "#332288"
-
-# The order is that of legends, tables and panels. Where two algorithms share a colour, line styles
-# tell them apart (`looks`).
-_COLOURS = {
-    "fedavg": _GREY,
-    "fedavg_k": _ORANGE,
-    "fedasync": _BLUE,
-    "fedbuff": _GREEN,
-    "wkafl": _VERMILION,
-    "fedhist": _PINK,
-    "fedasmu": _SKY,
-    "overlap_fedavg": _INDIGO,
-    "eafl": _BROWN,
-    "fedprox": _GREY,
-    "moon": _BROWN,
-    "feddyn": _INDIGO,
-    "port": _VERMILION,
-    "aso_fed": _SKY,
-    "fedsa (re-interpreted)": _PINK,
-    "twafl": _GREEN,
-    "sasgd": _BLUE,
-    "dynsgd": _ORANGE,
-    "refl": _BROWN,
-    "gsgm": _INDIGO,
-    "afl": _VERMILION,
-    "safl": _SKY,
-    "dp_fedbuff": _GREEN,
-    "fedavgm": _SKY,
-    "krum": _VERMILION,
-    "multi_krum": _ORANGE,
-    "median": _BLUE,
-    "trimmed_mean": _PINK,
-    "scaffold": _GREY,
-    "ca2fl": _BLUE,
-    "cana": _GREEN,
-    "fadas": _VERMILION,
-    "ace": _PINK,
-    "area": _SKY,
-    "fedstaleweight": _ORANGE,
-    "fedstaleasync": _BROWN,
-    "asyncfeded": _INDIGO,
-    "ringmaster": _GREY,
-}
-ALGORITHMS = tuple(_COLOURS)
-_PALETTE = tuple(dict.fromkeys(_COLOURS.values()))
+_PALETTE = (
+    *("#4d4d4d", "#e69f00", "#0072b2", "#009e73", "#d55e00"),
+    *("#cc79a7", "#56b4e9", "#332288", "#661100"),
+)
+# The order is that of legends, tables and panels. Each has the next colour of the palette. Where
+# two algorithms share a colour, line styles tell them apart (`looks`).
+ALGORITHMS = (
+    *("fedavg", "fedavg_k", "fedasync", "fedbuff", "wkafl"),
+    *("fedhist", "fedasmu", "overlap_fedavg", "eafl"),
+    *("fedprox", "moon", "feddyn", "port", "aso_fed"),
+    *("fedsa (re-interpreted)", "twafl", "sasgd", "dynsgd"),
+    *("refl", "gsgm", "afl", "safl", "dp_fedbuff"),
+    *("fedavgm", "krum", "multi_krum", "median"),
+    *("trimmed_mean", "scaffold", "ca2fl", "cana", "fadas"),
+    *("ace", "area", "fedstaleweight", "fedstaleasync"),
+    *("asyncfeded", "ringmaster"),
+)
+_COLOURS = dict(zip(ALGORITHMS, cycle(_PALETTE)))
 # Pixels that are drawn and left out.
 _LINES = ((1, 0), (6, 3), (2, 2), (7, 2, 2, 2), (12, 3))
 

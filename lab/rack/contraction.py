@@ -115,7 +115,7 @@ def draw(folder: Path, found: dict[float, float]) -> Path:
     import altair as alt
 
     from fl_app.report.figures import table
-    from fl_app.report.grid import STEP, grid
+    from fl_app.report.grid import grid
     from fl_app.report.naming import settings_of
     from fl_app.report.pictures import save
     from fl_app.report.reading import read_run
@@ -124,14 +124,16 @@ def draw(folder: Path, found: dict[float, float]) -> Path:
     cells = read_run(folder)
     momenta = sorted({settings_of(cell)[MOMENTUM] for cell in cells})
     bounds = [
-        (column * STEP, (column + 1) * STEP, (len(momenta) - 0.5 - place) * STEP)
+        (column, column + 1, np.interp(1 - contracts, momenta, range(len(momenta))) + 0.5)
         for column, contracts in enumerate(found.values())
         if 0 <= contracts <= 1
-        for place in [np.interp(1 - contracts, momenta, range(len(momenta)))]
     ]
     lines = alt.Chart(table("left right height", bounds)).mark_rule(color="red", strokeWidth=2)
+    across, up = (alt.Scale(domain=[0, n], nice=False) for n in (len(found), len(momenta)))
     lines = lines.encode(
-        x=alt.X("left:Q").scale(None), x2="right:Q", y=alt.Y("height:Q").scale(None)
+        x=alt.X("left:Q", scale=across, axis=None),
+        x2="right:Q",
+        y=alt.Y("height:Q", scale=up, axis=None),
     )
     chart = alt.layer(grid(cells, (RATE, MOMENTUM)), lines)
     save(chart.resolve_scale(x="independent", y="independent"), path)
