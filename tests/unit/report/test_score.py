@@ -68,7 +68,7 @@ def test_no_column_is_about_an_accuracy_that_nobody_measured(folder):
     assert (good["final_rmse"], worse["best_rmse"]) == ("5.0", "8.0")
     assert not [title for title in good if "accuracy" in title or "target" in title]
     text = printed(table)
-    assert text.split()[:2] == ["rmse", "client"]
+    assert text.split()[:2] == ["rmse", "stale"]
     assert "9.25" in text
     report.write_report(folder, figures=False)
     page = (folder / report.PAGE).read_text()
