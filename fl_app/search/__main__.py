@@ -36,7 +36,9 @@ def main(words: Sequence[str]) -> int:
             from fl_app.search.settings import Settings, split
 
         if not words or {"-h", "--help"} & {*words}:
-            print(f"{USAGE}\n{(Settings.__doc__ or '').replace('Attributes:', 'Keys search.*:')}")
+            keys = (Settings.__doc__ or "").partition("Attributes:\n")[2].rstrip()
+            defaults = ", ".join(f"{key}={value}" for key, value in vars(Settings()).items())
+            print(f"{USAGE}\nKeys, after search.\n{keys}\n\nDefaults: {defaults}")
             return 0
         settings, others = split(others)
         resume = "resume=auto" in others
