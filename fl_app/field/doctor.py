@@ -140,7 +140,9 @@ def check_deadline(deadline: float | None, order: float | None) -> Finding:
         text = f"{deadline:g} s, and a dead node counts as online for {OFFLINE_AFTER:g} s"
         mend = f"deadline={OFFLINE_AFTER:g} or more: else the dead node gets the next order, too"
         return wrong("deadline", text, mend)
-    known = "the time of an order is not known" if order is None else f"an order takes {order:.0f}"
+    known = (
+        "the time of an order is not known" if order is None else f"an order takes {order:.0f} s"
+    )
     return good("deadline", f"{deadline:g} s; {known}")
 
 
@@ -239,7 +241,7 @@ def of_network(kit: Kit) -> Iterator[Finding]:
         status = known.get(public_bytes(key))
         mend = f"`python -m fl_app.field register {kit.folder} {key}`"
         yield (
-            good(key.stem, f"registered, and {status}")
+            good(key.stem, f"may join; its status is {status}")
             if status
             else wrong(key.stem, "not registered: it would be refused with code 2004", mend)
         )
