@@ -88,6 +88,36 @@ def test_a_value_of_another_type_is_told(override: str, told: str) -> None:
         validate_config(configuration("wkafl", f"algorithm.{override}"))
 
 
+BEYOND = {
+    "ace": "max_age=-1",
+    "asyncfeded": "offset=0 epoch_rate=0",
+    "aso_fed": "decay=1.0 num_clients=0",
+    "ca2fl": "calibration=1.5 num_clients=0",
+    "cana": "exponent=51 memory_span=0 calibration=2 calibration_rate=0 fusion_length=0",
+    "dp_fedbuff": "clip_norm=0 clip_norm=null noise_multiplier=0 delta=1 max_epsilon=0",
+    "fadas": "momentum=1 second_momentum=1 epsilon=0",
+    "fedasync": "mixing=0 mixing=1.1",
+    "feddyn": "regularisation=0.0",
+    "fedhist": "utility_rate=2 norm_floor=0 similarity_threshold=2",
+    "fedsa": "mixing=0.0 mixing=1.5 local_epochs=0 num_versions=0",
+    "fedstaleasync": "participation_rate=2",
+    "fedstaleweight": "rate=0",
+    "gsgm": "momentum=1",
+    "moon": "temperature=0.0",
+    "refl": "boost=1.5 scale=0.5",
+    "ringmaster": "delay_threshold=0",
+    "scaffold": "server_lr=0 num_clients=0",
+    "wkafl": "clip_norm=0 min_similarity=1.1 stage_two_at=0",
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_values_just_beyond_their_bounds_are_refused(name: str) -> None:
+    for word in BEYOND[name].split():
+        with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.{word.partition('=')[0]}="):
+            validate_config(configuration(name, f"algorithm.strategy.{word}"))
+
+
 # -- schedules and uploads ------------------------------------------------------------------------
 
 
