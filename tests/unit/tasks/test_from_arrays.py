@@ -229,7 +229,7 @@ def test_columns_of_a_data_set_of_hugging_face() -> None:
 
 def test_clients_of_flwr_datasets(tmp_path: Path) -> None:
     from flwr_datasets import FederatedDataset
-    from flwr_datasets.partitioner import DirichletPartitioner, NaturalIdPartitioner
+    from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, NaturalIdPartitioner
     from flwr_datasets.partitioner import VerticalEvenPartitioner as Vertical
 
     table().train_test_split(0.2, seed=0).save_to_disk(tmp_path / "set")
@@ -238,6 +238,8 @@ def test_clients_of_flwr_datasets(tmp_path: Path) -> None:
     owners = [{int(4 * size) % 4 for size in task.inputs[own, 0]} for own in task.partition]
     assert owners == [{0}, {1}, {2}, {3}]
     assert (len(task.targets), task.test_targets is not None) == (16, True)
+    shuffled = datasets.load_from_disk(path)["train"].shuffle(seed=42)["size"][:]
+    assert hub(path, "size", "kind", clients=IidPartitioner(2)).inputs[:, 0].tolist() == shuffled
     with pytest.raises(ValueError, match="clients=VerticalEvenPartitioner distributes columns"):
         hub(path, "size", "kind", clients=Vertical(2))
     table().to_parquet(tmp_path / "table.parquet")

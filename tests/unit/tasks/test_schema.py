@@ -48,6 +48,7 @@ def test_what_is_written_is_read(schema: Schema, tmp_path: Path) -> None:
         ({"columns": [{"mean": 1.0}]}, "missing .* 'name'"),
         ({"mean": [float("nan")]}, "must be finite numbers"),
         ({"mean": [1.0]}, "deviation=.* must be finite numbers above 0"),
+        ({"mean": [1.0], "deviation": [0.0]}, "deviation=.* must be finite numbers above 0"),
         ({"target_mean": [1.0], "target_deviation": [1.0]}, "a number for each output"),
         ({"headings": []}, "unexpected keyword argument 'headings'"),
     ],
