@@ -166,8 +166,10 @@ def test_participation_and_reports_are_of_clients_and_versions(tmp_path):
     write_cell(tmp_path, events=EVENTFUL, algorithm="fedbuff")
     (cell,) = read_run(tmp_path)
     rows = tables(figures.participation(cell, DRAWN[0]))["place end client kind low high orders"]
-    count = {(row["client"], row["kind"]): row["orders"] for row in rows}
-    assert (count["0", "aggregated"], count["1", "lost"]) == ("1", "1")
+    bars = {(r["client"], r["kind"]): (r["low"], r["high"], r["orders"]) for r in rows}
+    assert bars["1", "aggregated"] == ("0", "1", "1")
+    assert bars["1", "lost"] == ("1", "2", "1")  # on top
+    assert bars["2", "lost"] == ("0", "1", "1")
     rows = tables(figures.reports(cell, DRAWN[0]))["name version value"]
     assert [row["value"] for row in rows if row["name"] == "weight"] == ["0.5", "0.25"]
 
