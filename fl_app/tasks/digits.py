@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification
-from fl_app.tasks.partition import Partitioner, make_partition
+from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.scaling import make_scaling, moments
-from fl_app.tasks.task import Task
+from fl_app.tasks.task import Task, public_task
 
 # The README.md of this folder says where they come from.
 TABLES = resources.files("fl_app.tasks") / "tables"
@@ -45,16 +45,12 @@ def digits(
     train, test = np.array(split["train"]), np.array(split["test"])
     # So few images are scaled once, in advance, which saves a tenth of every step.
     scale = make_scaling(scaling, 16.0, moments(images[train]))
-    return Task(
-        name="digits",
-        objective=Classification(10),
-        architecture=architecture(model, (1, 8, 8), 10),
-        inputs=scale(torch.from_numpy(images[train])),
-        targets=torch.from_numpy(labels[train]),
-        test_inputs=scale(torch.from_numpy(images[test])),
-        test_targets=torch.from_numpy(labels[test]),
-        partition=make_partition(partition, labels[train], num_clients, seed),
-    )
+    arrays = {}
+    for part, rows in (("train", train), ("test", test)):
+        arrays[f"{part}_inputs"] = scale(torch.from_numpy(images[rows]))
+        arrays[f"{part}_targets"] = torch.from_numpy(labels[rows])
+    given = (Classification(10), architecture(model, (1, 8, 8), 10), partition, num_clients, seed)
+    return public_task("digits", arrays, *given)
 
 
 def _read() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:

@@ -2,17 +2,15 @@
 
 from collections.abc import Sequence
 
-import torch
-
 from fl_app.tasks.augmentation import AUGMENTATIONS
 from fl_app.tasks.image_sets import image_set
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_options
-from fl_app.tasks.partition import Partitioner, make_partition
+from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.scaling import make_scaling
 from fl_app.tasks.sources import load
-from fl_app.tasks.task import Task, chunk_of
+from fl_app.tasks.task import Task, chunk_of, public_task
 
 
 def image_task(
@@ -50,18 +48,14 @@ def image_task(
     check_options(augment=augment)
     make_model = architecture(model, images.shape, images.num_classes)
     arrays, source = load(images.data, sources, root)
-    targets = arrays["train_targets"]
-    return Task(
-        name=images.data.name,
-        objective=Classification(images.num_classes),
-        architecture=make_model,
-        inputs=torch.from_numpy(arrays["train_inputs"]),
-        targets=torch.from_numpy(targets),
-        test_inputs=torch.from_numpy(arrays["test_inputs"]),
-        test_targets=torch.from_numpy(arrays["test_targets"]),
-        partition=make_partition(
-            partition, targets, num_clients, seed, owners=arrays.get("train_owners")
-        ),
+    return public_task(
+        images.name,
+        arrays,
+        Classification(images.num_classes),
+        make_model,
+        partition,
+        num_clients,
+        seed,
         source=source,
         prepare=make_scaling(scaling, 255.0, arrays["moments"]),
         augment=None if augment is None else AUGMENTATIONS[augment],

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from fl_app.tasks.cache import Arrays
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_synthetic
-from fl_app.tasks.partition import Partitioner, make_partition
-from fl_app.tasks.task import Task
+from fl_app.tasks.partition import Partitioner
+from fl_app.tasks.task import Task, public_task
 
 STREAM = 0x7379_6E74_6865_7469  # keeps the data's random numbers apart from all others
 
@@ -53,19 +53,13 @@ def synthetic(
     channels, height, width = shape
     rng = np.random.default_rng((seed, STREAM))
     templates = rng.standard_normal((num_classes, channels, height, width), np.float32)
-    inputs, targets = _images(templates, num_examples, noise, rng)
-    test_inputs, test_targets = _images(templates, num_test, noise, rng)
-    return Task(
-        name="synthetic",
-        objective=Classification(num_classes),
-        architecture=architecture(model, (channels, height, width), num_classes),
-        inputs=torch.from_numpy(inputs),
-        targets=torch.from_numpy(targets),
-        test_inputs=torch.from_numpy(test_inputs),
-        test_targets=torch.from_numpy(test_targets),
-        partition=make_partition(partition, targets, num_clients, seed),
-        source="generated",
-    )
+    arrays: Arrays = {}
+    for part, count in (("train", num_examples), ("test", num_test)):
+        images, labels = _images(templates, count, noise, rng)
+        arrays |= {f"{part}_inputs": images, f"{part}_targets": labels}
+    make_model = architecture(model, (channels, height, width), num_classes)
+    given = (Classification(num_classes), make_model, partition, num_clients, seed)
+    return public_task("synthetic", arrays, *given, source="generated")
 
 
 def _images(

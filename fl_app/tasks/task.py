@@ -20,6 +20,7 @@ from fl_app.tasks.models.foreign import imported, maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.options import IMAGE_MODELS
+from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling
 
 SHOWN = 10  # classes in a line
@@ -457,6 +458,45 @@ class Task(ClientExamples):
         metrics = objective.figures(summed, sum(losses) / total, total)
         metrics |= {name: float(metric.compute()) for name, metric in further.items()}
         return metrics, summed
+
+
+def public_task(
+    name: str,
+    arrays: Mapping[str, Any],
+    objective: Objective,
+    architecture: Callable[[], nn.Module],
+    partition: Partitioner,
+    num_clients: int,
+    seed: int,
+    **more: Any,
+) -> Task:
+    """The task on a public data set.
+
+    Args:
+        name: of the task.
+        arrays: ``train_inputs``, ``train_targets``, ``test_inputs``, ``test_targets`` as NumPy's
+            arrays or tensors, and ``train_owners`` if they are known.
+        objective: kind of the targets.
+        architecture: makes a new model.
+        partition: distributes the training examples.
+        num_clients: N >= 1.
+        seed: seed of the partition.
+        more: further fields of `Task`.
+
+    Raises:
+        ValueError: a client gets no data.
+    """
+    names = ("inputs", "targets", "test_inputs", "test_targets")
+    keys = ("train_inputs", "train_targets", *names[2:])
+    tensors = {name: torch.as_tensor(arrays[key]) for name, key in zip(names, keys, strict=True)}
+    strata, owners = objective.strata(tensors["targets"]), arrays.get("train_owners")
+    return Task(
+        name=name,
+        objective=objective,
+        architecture=architecture,
+        partition=make_partition(partition, strata, num_clients, seed, owners),
+        **{**tensors, **more},
+    )
 
 
 def chunk_of(shape: Sequence[int]) -> int:

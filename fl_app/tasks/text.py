@@ -8,16 +8,15 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification
 from fl_app.tasks.options import check_options
-from fl_app.tasks.partition import Partitioner, make_partition
+from fl_app.tasks.partition import Partitioner
 from fl_app.tasks.sources import DataSet, load
-from fl_app.tasks.task import Task
+from fl_app.tasks.task import Task, public_task
 
 PADDING, UNKNOWN = 0, 1
 IMDB_VOCABULARY, IMDB_LENGTH = 30_000, 400
@@ -54,19 +53,9 @@ def imdb(
     """
     make_model = architecture(model, (IMDB_LENGTH, IMDB_VOCABULARY), 2)
     arrays, source = load(IMDB, sources, root)
-    targets = arrays["train_targets"]
-    return Task(
-        name="imdb",
-        objective=Classification(2),
-        architecture=make_model,
-        inputs=torch.from_numpy(arrays["train_inputs"]),
-        targets=torch.from_numpy(targets),
-        test_inputs=torch.from_numpy(arrays["test_inputs"]),
-        test_targets=torch.from_numpy(arrays["test_targets"]),
-        partition=make_partition(partition, targets, num_clients, seed),
-        source=source,
-        test_chunk=20,  # the fastest of 20, 100 and 500
-    )
+    given = (Classification(2), make_model, partition, num_clients, seed)
+    # 20 is the fastest of 20, 100 and 500.
+    return public_task("imdb", arrays, *given, source=source, test_chunk=20)
 
 
 def wikitext2(
@@ -102,21 +91,15 @@ def wikitext2(
     check_options(train_split=train_split)
     arrays, source = load(_wikitext2(train_split), sources, root)
     vocabulary = int(arrays["vocabulary"][0])
-    inputs, targets = _next_words(arrays["train_stream"])
-    test_inputs, test_targets = _next_words(arrays["test_stream"])
-    labels = np.zeros(len(inputs), np.int64)
-    return Task(
-        name="wikitext2",
-        objective=Classification(vocabulary, sequences=True),
-        architecture=architecture(model, (WIKITEXT_LENGTH, vocabulary), vocabulary),
-        inputs=torch.from_numpy(inputs),
-        targets=torch.from_numpy(targets),
-        test_inputs=torch.from_numpy(test_inputs),
-        test_targets=torch.from_numpy(test_targets),
-        partition=make_partition(partition, labels, num_clients, seed),
-        source=source,
-        test_chunk=16,  # logits of 16 pieces are 75 MB
-    )
+    pieces: Arrays = {}
+    for part in ("train", "test"):
+        words, following = _next_words(arrays[f"{part}_stream"])
+        pieces |= {f"{part}_inputs": words, f"{part}_targets": following}
+    objective = Classification(vocabulary, sequences=True)
+    make_model = architecture(model, (WIKITEXT_LENGTH, vocabulary), vocabulary)
+    given = (objective, make_model, partition, num_clients, seed)
+    # Logits of 16 pieces are 75 MB.
+    return public_task("wikitext2", pieces, *given, source=source, test_chunk=16)
 
 
 def _next_words(stream: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
