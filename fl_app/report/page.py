@@ -64,6 +64,7 @@ def write_page(cells: Sequence[Cell], table: Table, path: Path, span: Span | Non
     ]
     facts = [*setting(cells), ("state", _state(cells))]
     if alone:
+        facts += [("versions", f"{cells[0].history.version:,}"), ("time", seconds(cells[0].until))]
         facts += [(f"{each.group} {each.title}".strip(), each.texts[0]) for each in table.columns()]
     write_document(
         path,
