@@ -116,7 +116,7 @@ def test_without_a_test_set_the_report_goes_by_what_clients_measure(tmp_path: Pa
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["final_accuracy"] == summary["client_eval_eval_acc_mean"] == 1.0
     assert summary["seconds_to_target"] >= 0
-    assert "Accuracy" in (tmp_path / report.PAGE).read_text()
+    assert "accuracy and loss of the global models" in (tmp_path / report.PAGE).read_text()
 
 
 def test_without_an_evaluation_there_is_a_report_as_well(tmp_path: Path) -> None:
