@@ -83,7 +83,8 @@ def test_a_run_is_not_overwritten(untouched, capsys, words):
 def test_another_run_does_not_go_on_there(untouched, capsys):
     assert given(untouched, "algorithm=fedbuff", "resume=auto") == 2
     error = capsys.readouterr().err
-    assert "holds a run of another configuration (" in error and "algorithm." in error
+    assert "holds a run of another configuration (" in error
+    assert "algorithm." in error
     assert "give another folder, or overwrite=true to replace it" in error
     assert given(untouched, "algorithm=wkafl", "resume=auto", "overwrite=true") == 2
     assert "overwrite=true must be left out with resume=auto" in capsys.readouterr().err

@@ -17,11 +17,7 @@ class AREATrainer(LocalTrainer):
     """Local SGD whose upload is what the client's model has changed by since an earlier upload.
 
     A client keeps between its orders the models that it uploaded last, ``(m, d)``, and the numbers
-    of these uploads, ``(m,)``, from 1.
-
-    Args:
-        task: see `LocalTrainer`.
-        settings: see `LocalTrainer`; `upload` is ``"delta"``, of which the upload is made.
+    of these uploads, ``(m,)``, from 1. `upload` is ``"delta"``, of which the upload is made.
 
     Raises:
         ValueError: a value is out of its bounds.

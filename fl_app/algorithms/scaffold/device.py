@@ -20,9 +20,7 @@ from fl_app.core.types import (
 class SCAFFOLDTrainer(LocalTrainer):
     """Local SGD along corrected gradients; a client keeps c_i between its orders.
 
-    Args:
-        task: see `LocalTrainer`.
-        settings: see `LocalTrainer`; `upload` is not ``"gradient"``.
+    `upload` is not ``"gradient"``.
 
     Raises:
         ValueError: a value is out of its bounds.
