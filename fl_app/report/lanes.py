@@ -101,13 +101,15 @@ def timeline(
     Args:
         series: to draw.
         drawn: look of each.
-        span: start and end of the first view, seconds; None = from the start.
+        span: start and end of the first view, seconds; None = from the first order on, which
+            real nodes get seconds after the start.
         whole: whether there is more than the first view, up to `MAX_ORDERS` orders.
         max_clients: lanes of a panel; of more clients it shows some, evenly spread.
         width: pixels.
     """
     cells = [each.cells[0] for each in series]
-    shown = span or (0.0, window(cells) or 1.0)
+    begin = min((o.start for cell in cells for o in cell.history.orders), default=0.0)
+    shown = span or (begin, begin + (window(cells) or 1.0))
     clients = sample(rows(cells, shown[1]), max_clients)
     most = MAX_ORDERS // len(cells) if whole else None
     panels = [
@@ -116,7 +118,8 @@ def timeline(
     ]
     if len(cells) == 1 and not cells[0].clusters:
         panels = [panels[0]._replace(names=dict(enumerate(labels(clients))))]
-    kinds = {bar.kind for lanes in panels for bar in lanes.bars}
+    kinds = {"trains"}  # a legend without an entry has no size, and cannot be drawn
+    kinds |= {bar.kind for lanes in panels for bar in lanes.bars}
     kinds |= {sign.kind for lanes in panels for sign in lanes.signs}
     known = {kind: SIGNS.get(kind, ("square", "white")) for kind in (*SIGNS, *sorted(kinds))}
     known = {kind: sign for kind, sign in known.items() if kind in kinds}

@@ -125,6 +125,16 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
     }  # fmt: skip
 
 
+def test_timeline_begins_with_the_first_order_and_can_be_drawn_without_any(tmp_path):
+    """Real nodes get their first order long after the start."""
+    late = [{**event, "t": event["t"] + 100.0} for event in ASYNCHRONOUS]
+    write_cell(tmp_path / "late", events=late, algorithm="fedasync")
+    bars = tables(timeline(group(read_run(tmp_path / "late")), looks(["fedasync"])))
+    assert bars["kind client low high start end colour opacity told"][0]["start"] == "100"
+    write_cell(tmp_path / "none", events=[], algorithm="fedasync")
+    save(timeline(group(read_run(tmp_path / "none")), looks(["fedasync"])), tmp_path / "none.png")
+
+
 def test_timeline_of_many_clients_shows_some_from_fast_to_slow_and_its_first_orders(
     tmp_path, monkeypatch
 ):
