@@ -176,7 +176,7 @@ def test_a_run_through_flowers_messages(party: Party, monkeypatch: pytest.Monkey
     recorder = Recorder()
     grid = FakeGrid(node, 5)
     components = build_components(config)
-    engine = build_engine(components, sinks=[recorder], grid=grid, run="abc", batch=1)
+    engine = build_engine(components, sinks=[recorder], grid=grid, run="abc")
     before = set(threading.enumerate())
     outcome = engine.run()
     for thread in set(threading.enumerate()) - before:

@@ -121,7 +121,7 @@ def test_ctrl_c_loses_nothing(
 @pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_processes_end_with_the_command(tmp_path: Path) -> None:
-    with quickstart(tmp_path, "experiment.parallel=2", "num_versions=100000") as process:
+    with quickstart(tmp_path, "experiment.parallel=2", "num_versions=5000") as process:
         wait_for(process, (tmp_path / "fedavg" / "metrics.csv").exists)
         cells = psutil.Process(process.pid).children(recursive=True)
         process.kill()
