@@ -148,6 +148,7 @@ def quick(folder: Path, *more: str) -> int:
     return main([*words, *more])
 
 
+@pytest.mark.slow
 def test_a_search_goes_on_and_judges_what_is_best_now(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -207,6 +208,7 @@ def test_options_of_a_folder_of_one_s_own_are_found(tmp_path: Path) -> None:
     assert (tmp_path / "search" / "test" / "fedbuff-seed5").is_dir()
 
 
+@pytest.mark.slow
 def test_a_search_by_seconds_has_rungs_in_seconds(tmp_path: Path) -> None:
     words = ["search.updates=null", "max_seconds=8", "search.rungs=[2.5]", "num_versions=null"]
     assert quick(tmp_path, *words) == 0
