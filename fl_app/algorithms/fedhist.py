@@ -26,15 +26,18 @@ Symbols: h buffer_length, alpha fusion, tau_i = t - o + 1 >= 1 the staleness, la
 utility_weight, U_i = 0 at first, mu norm_decay, floor norm_floor, eta server_lr, c_0
 similarity_threshold, gamma utility_rate.
 
-Where the paper is open: g~_i are aggregated, not g_i as in line 16 of Algorithm 1; INA takes the
-mean of ||g_i||; EGS begins once G is full; h rounds are kept, this one included, so that round
-r - h + 1 is judged; G holds steps with their final length; U_i of clients not judged stays.
+Options for what the paper leaves open, with the default first: ``aggregate_raw`` (g~_i are
+aggregated; or g_i, as line 16 of Algorithm 1 has it), ``ina_norm`` (the mean of ||g_i||; or of
+||g~_i||), ``egs_partial`` (EGS begins once G is full; or with what is there), ``extra_slot`` (h
+rounds are kept, this one included, so that round r - h + 1 is judged; or h + 1 rounds and round
+r - h, as the text has it), ``cache_before_ina`` (G holds steps with their final length; or before
+INA), ``decay_absent`` (U_i of clients that are not judged stays; or falls by 1 - gamma).
 Not in the paper: with `averaging` a mean of the versions is tested and saved
 (`fl_app.strategy.averaging`).
 
 Deviations: eq. 8 as printed sums over the clients that it weighs. The reward in eq. 13 as printed,
 (1 - e/2)^(-tau), changes its sign with every version and diverges; according to the text it grows
-with the staleness.  The floor keeps the step from
+with the staleness. Algorithm 1 aggregates g_i, the text g~_i. The floor keeps the step from
 changing its sign. Weights are equal if all ph_i are 0. With h = 0 only (e/2)^(-tau) and INA remain.
 The paper prints no hyper-parameter's value.
 """
@@ -47,7 +50,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import POSITIVE, at_least, bounded, count, or_none, within
+from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, or_none, within
 from fl_app.core.rates import LinearDecay
 from fl_app.core.staleness import exponential, freshness
 from fl_app.core.types import GlobalModel, Update, Vector
@@ -79,6 +82,12 @@ class FedHist(AveragesVersions):
         egs: False sets alpha = 0.
         haa: False sets lambda = 0.
         ina: False leaves the length of g as it is.
+        aggregate_raw: whether g_i are aggregated instead of g~_i, so that EGS moves nothing.
+        ina_norm: lengths that INA takes the mean of, ``"raw"`` (||g_i||) or ``"fused"`` (||g~_i||).
+        egs_partial: whether EGS begins before G is full.
+        extra_slot: whether h + 1 rounds of uploads are kept, and the one before is judged.
+        cache_before_ina: whether G holds the steps before INA.
+        decay_absent: whether utilities of clients that are not judged fall by 1 - gamma.
         averaging: how much more later versions count in their mean; None = the last one is tested.
 
     Examples:
@@ -106,6 +115,12 @@ class FedHist(AveragesVersions):
     egs: bool = True
     haa: bool = True
     ina: bool = True
+    aggregate_raw: bool = False
+    ina_norm: str = bounded("raw", one_of("raw", "fused"), "no other lengths are known")
+    egs_partial: bool = False
+    extra_slot: bool = False
+    cache_before_ina: bool = False
+    decay_absent: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -133,21 +148,27 @@ class FedHist(AveragesVersions):
         weights = self._weights(clients, staleness)
         gradients = [upload[: model.num_trainable] for upload in uploads]
         known = min(self.state["num_global"], self.buffer_length)
-        if self.egs and known == self.buffer_length:
+        if self.egs and known >= (1 if self.egs_partial else self.buffer_length):
             past = self.state["global"][:known]
             direction, lengths, products = combine(weights, gradients, past)
             chosen = self._opposite(products, lengths)
-            shares = self.fusion * np.bincount(chosen, weights, minlength=known)
-            direction += shares.astype(np.float32) @ past
+            if not self.aggregate_raw:
+                shares = self.fusion * np.bincount(chosen, weights, minlength=known)
+                direction += shares.astype(np.float32) @ past
+            fused = self._fused_lengths(lengths, products, chosen)
         else:
             direction, lengths, _ = combine(weights, gradients)
+            fused = lengths
         length = norm(direction)
         self.describe(weights, lengths, length)
+        if self.egs and self.cache_before_ina:
+            self._remember(direction, length)
         if self.ina and length >= SHORTEST:
-            target = self._left(model.version + 1) * float(lengths.mean())
+            mean = float((fused if self.ina_norm == "fused" else lengths).mean())
+            target = self._left(model.version + 1) * mean
             direction *= np.float32(target / length)
             length = target
-        if self.egs:
+        if self.egs and not self.cache_before_ina:
             self._remember(direction, length)
         if self.haa:
             self._local.append(
@@ -158,7 +179,7 @@ class FedHist(AveragesVersions):
                     "gradient": gradients,  # the uploads themselves, which are read-only
                 }
             )
-            if len(self._local) == self.buffer_length:
+            if len(self._local) == self.buffer_length + self.extra_slot:
                 self._judge()
                 del self._local[0]
         direction = self.complete(model, direction, weights, uploads)
@@ -177,6 +198,18 @@ class FedHist(AveragesVersions):
         cosine = cosines(products, lengths, self.state["global_length"][:known])
         chosen: NDArray[np.intp] = oldest_first[cosine[:, oldest_first].argmin(axis=1)]
         return chosen  # the oldest of equals
+
+    def _fused_lengths(
+        self,
+        lengths: NDArray[np.float64],
+        products: NDArray[np.float64],
+        chosen: NDArray[np.intp],
+    ) -> NDArray[np.float64]:
+        """||g_i + alpha G_k|| with the chosen k, shape ``(K,)``."""
+        added = np.array(self.state["global_length"])[chosen]
+        mixed = products[np.arange(len(chosen)), chosen]
+        squares = lengths**2 + 2 * self.fusion * mixed + (self.fusion * added) ** 2
+        return np.sqrt(np.maximum(squares, 0.0))
 
     def _remember(self, direction: Vector, length: float) -> None:
         """Put g in place of the oldest row of G."""
@@ -222,6 +255,9 @@ class FedHist(AveragesVersions):
         judged, threshold = self._local[0], self.similarity_threshold
         products = np.array([[np.dot(g, predicted)] for g in judged["gradient"]])
         cosine = cosines(products, judged["length"], [norm(predicted)])[:, 0]
+        if self.decay_absent:
+            for client in self.state["utility"].keys() - set(judged["client"]):
+                self.state["utility"][client] *= 1 - self.utility_rate
         for client, tau, c in zip(judged["client"], judged["staleness"], cosine, strict=True):
             stale = exponential(tau)
             gain = float(c - threshold) * size * (1 - stale if c >= threshold else stale)

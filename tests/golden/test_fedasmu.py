@@ -1,6 +1,7 @@
 """FedASMU: weights by hand, control gradients against autograd, slots by hand."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,52 @@ def test_with_the_printed_signs_the_controls_climb() -> None:
     assert strategy.report["lambda"] == pytest.approx(1 + 0.01 * 8 / 3 / 2)
     assert strategy.report["sigma"] == pytest.approx(0.5 - 0.02 * 32 / 3 * math.log(4) / 4 / 2)
     assert strategy.report["iota"] == pytest.approx(0.001 * 32 / 3 / 2)
+
+
+def test_the_clock_may_count_from_one() -> None:
+    """xi = 1 / (sqrt(5) 4^0.5) = 0.2236068, alpha = 2 xi / (1 + 2 xi) = 0.3090170."""
+    strategy = FedASMU(mixing_scale=2.0, clock_from_one=True)
+    strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
+    assert strategy.report["weight"] == pytest.approx([0.3090170])
+
+
+def change_of_lambda(received: int = 5, told: Any = None, **settings: bool) -> tuple[float, float]:
+    """By what the second upload of device 0 changes lambda, and alpha of the one between."""
+    strategy = FedASMU(mixing_scale=2.0, lambda_lr=0.01, sigma_lr=0.0, **settings)
+    w_5 = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
+    w_6 = strategy.aggregate(GlobalModel(w_5, 5), [upload(1, 5, 8)])
+    between = float(strategy.report["weight"][0])
+    history = {5: vec(5), 6: vec(5)}  # as if nothing had moved, so that the gradient stays 2
+    second = replace(upload(0, received, 4), **(told or {}))
+    strategy.aggregate(GlobalModel(w_6, 7, history), [second])
+    return 1 - strategy.state["controls"][0].lam, between
+
+
+def test_other_uploads_between_two_of_a_device_may_count() -> None:
+    """Received w_6: between are the versions 5..5, so 1 - alpha_5 is left of the gradient."""
+    plain, between = change_of_lambda(received=6)
+    assert plain == pytest.approx(0.01 * 8 / 3)
+    assert 0 < between < 1
+    assert change_of_lambda(received=6, chain=True)[0] == pytest.approx(plain * (1 - between))
+    assert change_of_lambda(received=5, chain=True)[0] == pytest.approx(plain)
+
+
+def test_the_mean_gradient_may_be_over_epochs_or_without_the_merge() -> None:
+    """Rate 0.05 and 5 epochs: (5 - 4) / 0.25 = 4. A merge by -0.5: (5 - 4 - 0.5) / 0.5 = 1."""
+    plain = change_of_lambda()[0]
+    by_epochs = change_of_lambda(told={"metrics": {"rate": 0.05}}, mean_by_epochs=True)[0]
+    assert by_epochs == pytest.approx(2 * plain)
+    # The upload between has no such vector, but its device has no record yet.
+    without = change_of_lambda(told={"extra": {"merge": vec(-0.5)}}, exclude_merge=True)[0]
+    assert without == pytest.approx(plain / 2)
+
+
+def test_orders_ask_for_what_the_server_needs() -> None:
+    model = GlobalModel(vec(0), 5)
+    assert FedASMU(refresh=False).dispatch(model, 0)[1] == {"slot": 0}
+    asked = FedASMU(refresh=False, mean_by_epochs=True, exclude_merge=True)
+    assert asked.dispatch(model, 0)[1] == {"slot": 0, "tell_rate": True, "tell_merge": True}
+    assert (FedASMU().upload_extra, asked.upload_extra) == ((), ("merge",))
 
 
 @pytest.mark.parametrize(("ends", "bounds"), [(4.0, (0.0, 5.0, 0.0)), (6.0, (None, 0.0, None))])
@@ -250,6 +297,21 @@ def test_the_value_is_that_of_the_slot_that_the_device_came_from() -> None:
     expected = np.zeros((4, 3))
     expected[1, ADD] = 0.1 * reward
     np.testing.assert_allclose(answer.state["values"], expected, atol=1e-8)
+
+
+def test_a_device_tells_its_rate_and_its_merge_if_asked() -> None:
+    device = trainer(slot="first")
+    config = {"version": 5, "tell_rate": True, "tell_merge": True}
+    paused = device.train(order_for(0, 0, vec(0), config))
+    assert not paused.extra
+    for fresh, moved in ((vec(6), True), (NOTHING, False)):
+        more = {"continues": True, **({"fresh_version": 6} if moved else {})}
+        answer = device.train(order_for(0, 0, fresh, {**config, **more}, paused.state))
+        assert answer.metrics["rate"] == pytest.approx(0.1)
+        beta = answer.metrics["merge_weight"] if moved else 0.0
+        expected = beta * (6 - paused.state["paused"])
+        np.testing.assert_allclose(answer.extra["merge"], expected, rtol=1e-5)
+    assert (beta, bool(expected.any())) == (0.0, False)
 
 
 def test_a_merge_by_hand() -> None:

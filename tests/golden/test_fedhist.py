@@ -229,3 +229,67 @@ def test_a_run_in_which_steps_would_vanish_needs_a_floor():
     FedHist(norm_decay=0.001, ina=False).validate_run(1000, FedHist.schedule)
     with pytest.raises(ValueError, match=r"norm_decay=0.001 must be below 1 / num_versions=0.001"):
         FedHist(norm_decay=0.001).validate_run(1000, FedHist.schedule)
+
+
+# -- other readings of the paper ------------------------------------------------------------------
+
+
+def test_raw_gradients_may_be_aggregated():
+    """Line 16 of Algorithm 1: nothing is fused."""
+    fedhist = strategy(egs=True, buffer_length=1, fusion=0.5, aggregate_raw=True)
+    for version, gradient in enumerate([[1, 0], [0, 1]]):
+        assert step(fedhist, version, update(*gradient, version=version)) == gradient
+
+
+@pytest.mark.parametrize(("which", "moved"), [("raw", [2.4, 3.2]), ("fused", [3, 4])])
+def test_the_length_may_be_that_of_the_fused_gradients(which, moved):
+    """[4, 0], [-2, 0]: 3 long; then [0, 4] + [3, 0] is made 4 or 5 long."""
+    fedhist = strategy(
+        egs=True, ina=True, buffer_length=1, fusion=1.0, norm_decay=0, ina_norm=which
+    )
+    assert step(fedhist, 0, update(4, 0), update(-2, 0)) == pytest.approx([3, 0])
+    assert step(fedhist, 1, update(0, 4, version=1)) == pytest.approx(moved)
+
+
+def test_fusion_may_begin_with_what_is_there():
+    """h = 2; [-1, 1] + 0.5 [1, 0]; then G = [1, 0], [-0.5, 1]: [1, -1] + 0.5 [-0.5, 1]."""
+    fedhist = strategy(egs=True, buffer_length=2, fusion=0.5, egs_partial=True)
+    assert step(fedhist, 0, update(1, 0)) == [1, 0]
+    assert step(fedhist, 1, update(-1, 1, version=1)) == [-0.5, 1]
+    assert step(fedhist, 2, update(1, -1, version=2)) == [0.75, -0.5]
+
+
+def test_the_step_remembered_may_be_that_before_its_length_was_set():
+    """[4, 0], [-2, 0]: [1, 0] is remembered, [3, 0] the step; [0, 1] + 0.5 [1, 0], 1 long."""
+    fedhist = strategy(
+        egs=True, ina=True, buffer_length=1, fusion=0.5, norm_decay=0, cache_before_ina=True
+    )
+    assert step(fedhist, 0, update(4, 0), update(-2, 0)) == pytest.approx([3, 0])
+    length = math.hypot(0.5, 1)
+    assert step(fedhist, 1, update(0, 1, version=1)) == pytest.approx([0.5 / length, 1 / length])
+
+
+def test_the_round_before_the_buffers_may_be_judged():
+    """h = 1 and one slot more: S = tau 1 of the round before and tau 2 of this one, both [1, 0].
+
+    U_0 = 0.5 (1 - 0.5) 2 (1 - 2/e)
+    """
+    fedhist = strategy(
+        haa=True, buffer_length=1, similarity_threshold=0.5, utility_rate=0.5, extra_slot=True
+    )
+    step(fedhist, 0, update(1, 0, client=0))
+    assert fedhist.state["utility"] == {}
+    step(fedhist, 1, update(1, 0, client=1, version=1, tau=2))
+    assert fedhist.report["reference_size"] == 2
+    assert fedhist.state["utility"] == {0: pytest.approx(0.5 * (1 - 2 / math.e))}
+
+
+def test_utilities_of_the_absent_may_fall():
+    """h = 1: U_0 = 0.5 0.5 (1 - 2/e), and half of it after a round that judges client 1."""
+    fedhist = strategy(
+        haa=True, buffer_length=1, similarity_threshold=0.5, utility_rate=0.5, decay_absent=True
+    )
+    step(fedhist, 0, update(1, 0, client=0))
+    step(fedhist, 1, update(1, 0, client=1, version=1))
+    gain = 0.25 * (1 - 2 / math.e)
+    assert fedhist.state["utility"] == pytest.approx({0: gain / 2, 1: gain})

@@ -40,6 +40,7 @@ def test_two_versions() -> None:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
+        ({"nesterov": "algorithm"}, 6.375),
         ({"compensation_form": "scaled"}, 2.0),
         ({"compensation_form": "code"}, 15.78125),
     ],
@@ -47,6 +48,7 @@ def test_two_versions() -> None:
 def test_other_readings(settings: dict[str, str], expected: float) -> None:
     """After t = 0 of the test above, uploads -1 and -3: d = 2, the mean of squares is 5.
 
+    algorithm:  d_ah = 2 - 0.875 4 = -1.5, V = 0.875 - 1.5 + (-1.5 - 2) = -4.125
     scaled:     d_ah = 2 - 0.25 4 1.75 = 0.25, V = 0.875 + 0.25 - 0.5 1.75 = 0.25
     code:       d_ah = 2 - 0.25 25 1.75 = -8.9375, V = 0.875 - 8.9375 - 0.5 10.9375 = -13.53125
     """

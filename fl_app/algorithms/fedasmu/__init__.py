@@ -28,12 +28,13 @@ Q-learning's phi client.q_lr, psi client.q_discount.
 
 Deviations: the paper's control gradients have the opposite sign (they climb the loss; option:
 `signs`) and, for sigma, ln(sigma) instead of lambda ln(s). Here they are the derivatives. The
-device's mean gradient is its displacement over the sum of its rates, with the merge included, and
-other devices' uploads between its own are ignored in the control gradients, as in the paper.
-sqrt(t) is sqrt(max(t, 1)), phi and xi are clamped at 0, and a refused upload makes no version. The
-LSTM starts untrained, because the paper's "historical data" are not available. Slots are drawn from
-its probabilities, as REINFORCE's gradient requires, and not epsilon-greedily, because the most
-probable slot of an untrained LSTM has no merit. Both losses of a reward use the same dropout mask.
+device's mean gradient is its displacement over the sum of its rates, with the merge included
+(options: `mean_by_epochs`, `exclude_merge`), and other devices' uploads between its own are ignored
+in the control gradients, as in the paper (option: `chain`). sqrt(t) is sqrt(max(t, 1)) (option:
+`clock_from_one`), phi and xi are clamped at 0, and a refused upload makes no version. The LSTM
+starts untrained, because the paper's "historical data" are not available. Slots are drawn from its
+probabilities, as REINFORCE's gradient requires, and not epsilon-greedily, because the most probable
+slot of an untrained LSTM has no merit. Both losses of a reward use the same dropout mask.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,17 +1,18 @@
 """FedASMU's device: when it asks for a fresh model, and how it merges it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
+from fl_app.algorithms.fedasmu.server import MERGE, RATE, TELL_MERGE, TELL_RATE
 from fl_app.algorithms.fedasmu.slots import STAY, learn_slot, next_slot
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import require, require_count
 from fl_app.core.hyper import POSITIVE, at_least, bounded, one_of, within
-from fl_app.core.types import Config, Vector
+from fl_app.core.types import Config, Order, Upload, Vector
 
 FIXED = ("first", "middle", "last")
 
@@ -90,6 +91,20 @@ class FedASMUTrainer(LocalTrainer):
             "algorithm.client.local_epochs - 1", self.local_epochs - 1, "there would be no slot"
         )
 
+    def train(self, order: Order, out: Vector | None = None) -> Upload:
+        """See `LocalTrainer.train`; adds what the order asks to be told beside the upload."""
+        self._jump: Vector | None = None
+        upload = super().train(order, out)
+        if upload.done and order.config.get(TELL_RATE, False):
+            metrics = {**upload.metrics, RATE: self.rate(order.config)}
+            upload = replace(upload, metrics=metrics)
+        if upload.done and order.config.get(TELL_MERGE, False):
+            jump = np.zeros(self.model.layout.size, np.float32)
+            if self._jump is not None:
+                jump[: self.model.layout.num_trainable] = self._jump
+            upload = replace(upload, extra={MERGE: jump})
+        return upload
+
     def begin(self, config: Config, rng: np.random.Generator) -> None:
         """Choose the slot of this order."""
         num_slots = self.local_epochs - 1
@@ -143,6 +158,8 @@ class FedASMUTrainer(LocalTrainer):
         gap = torch.tensor(fresh, device=device) - self.model.flat
         self.model.flat.add_(gap, alpha=beta)
         split = self.model.layout.num_trainable
+        if config.get(TELL_MERGE, False):
+            self._jump = (beta * gap[:split]).cpu().numpy()
         after = self.loss(chosen)
         # Of the loss alone: weight decay and clip belong to local training.
         grad = torch.autograd.grad(after, self.model.params)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 STATIC_MIXING, STATIC_EXPONENT = 0.6, 0.5  # FedAsync's, for the ablations without dynamic weights
 MAX_SIGMA = 5.0
+MERGE = "merge"  # extra vector of an upload: what the merge with a fresh model moved it by
+RATE = "rate"  # metric of an upload: the device's learning rate
+TELL_RATE, TELL_MERGE = "tell_rate", "tell_merge"  # of an order: whether the device adds them
 
 
 @dataclass
@@ -71,6 +74,14 @@ class FedASMU(AsyncStrategy):
             FedASMU-0).
         version_after_merge: whether the staleness of an upload counts from the fresh model that its
             device merged, s = t - g + 1, instead of from the order's model, s = t - o + 1.
+        clock_from_one: whether the version under the root counts from 1, sqrt(t + 1), instead of
+            sqrt(max(t, 1)).
+        chain: whether the control gradients follow the versions between a device's last upload and
+            its received model: they are multiplied by prod_s (1 - alpha_s).
+        mean_by_epochs: whether the device's mean gradient is its displacement over its rate times
+            its number of local epochs, as printed, instead of over the sum of its rates.
+        exclude_merge: whether the device's mean gradient leaves its merge out. Then every upload
+            carries it as a further vector.
         signs: ``"printed"`` gives the control gradients the printed sign, with which they climb the
             loss, instead of that of the ``"derivative"``.
         seed: of the meta-model.
@@ -103,6 +114,10 @@ class FedASMU(AsyncStrategy):
     dynamic: bool = True
     refresh: InitVar[bool] = True  # the name of a method, see below
     version_after_merge: bool = False
+    clock_from_one: bool = False
+    chain: bool = False
+    mean_by_epochs: bool = False
+    exclude_merge: bool = False
     signs: str = bounded("derivative", one_of("derivative", "printed"), "there is no third sign")
     seed: int = bounded(0, count(0), "no random numbers could be drawn")
 
@@ -131,6 +146,10 @@ class FedASMU(AsyncStrategy):
             "fresh": {},  # client -> version g of its last fresh model, if that counts
             "sums": np.zeros(3),  # of lambda_i, sigma_i and iota_i over the clients heard so far
         }
+        if self.chain:
+            self.state["weights"] = {}  # version t -> alpha that made w_{t+1}
+        if self.exclude_merge:
+            self.upload_extra = (MERGE,)  # type: ignore[misc]  # as this keyword says
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del num_versions
@@ -149,6 +168,11 @@ class FedASMU(AsyncStrategy):
         self.state = {**state, "controls": controls}
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
+        params, config = self._choose(model, client_id)
+        asked = {TELL_RATE: self.mean_by_epochs, TELL_MERGE: self.exclude_merge}
+        return params, {**config, **{key: True for key, wanted in asked.items() if wanted}}
+
+    def _choose(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         """The model, and the slot if the server chooses it."""
         if not self.num_slots:
             return model.params, {"slot": 0}
@@ -187,6 +211,8 @@ class FedASMU(AsyncStrategy):
             control.direction = (local - params)[: model.num_trainable]
             params = weighted_sum([1 - weight, weight], [params, local])
             weights.append(weight)
+            if self.chain:
+                self.state["weights"][version] = weight
             self._reward(update)
         lam, sigma, iota = (self.state["sums"] / len(self.state["controls"])).tolist()
         self.report = {"weight": weights, "baseline": self.state["baseline"]}
@@ -197,7 +223,7 @@ class FedASMU(AsyncStrategy):
         """alpha at version t for staleness s; `control` keeps its ingredients."""
         control.version, control.staleness = version, s
         control.lam_used, control.sigma_used = control.lam, control.sigma
-        decay = _root(version) * s**control.sigma
+        decay = self._root(version) * s**control.sigma
         control.xi = max(control.lam / decay + control.iota, 0.0)
         if not self.dynamic:
             return STATIC_MIXING * staleness.polynomial(s - 1, STATIC_EXPONENT)
@@ -213,8 +239,24 @@ class FedASMU(AsyncStrategy):
         assert control.direction is not None
         slope = self.mixing_scale / (1 + self.mixing_scale * control.xi) ** 2  # d alpha / d xi
         q = float(np.dot(gradient, control.direction)) * slope
-        decay = _root(control.version) * control.staleness**control.sigma_used
+        decay = self._root(control.version) * control.staleness**control.sigma_used
         return q / decay, -q * control.lam_used * math.log(control.staleness) / decay, q
+
+    def _root(self, version: int) -> float:
+        return math.sqrt(version + 1 if self.clock_from_one else max(version, 1))
+
+    def _mean_gradient(self, model: GlobalModel, update: Update) -> Vector:
+        """The device's mean gradient, shape ``(num_trainable,)``."""
+        split = model.num_trainable
+        if not self.mean_by_epochs and not self.exclude_merge:
+            return model.gradient(update)[:split]
+        moved = model.delta(update)[:split]
+        if self.exclude_merge:
+            moved = moved - update.extra[MERGE][:split]
+        rates = update.rate_sum
+        if self.mean_by_epochs:
+            rates = float(update.metrics.get(RATE, 0.0)) * self.local_epochs or rates
+        return moved * np.float32(-1.0 / rates)
 
     def _control(self, client_id: int) -> Control:
         controls: dict[int, Control] = self.state["controls"]
@@ -226,7 +268,11 @@ class FedASMU(AsyncStrategy):
     def _learn(self, control: Control, model: GlobalModel, update: Update) -> None:
         if control.version < 0 or not self.dynamic:
             return
-        gradient = model.gradient(update)[: model.num_trainable]
+        gradient = self._mean_gradient(model, update)
+        if self.chain:
+            between = range(control.version + 1, update.base_version)
+            kept = [1 - self.state["weights"].get(version, 0.0) for version in between]
+            gradient = np.float32(math.prod(kept)) * gradient
         if self.signs == "printed":
             gradient = -gradient
         by_lambda, by_sigma, by_iota = self.control_gradient(control, gradient)
@@ -255,10 +301,6 @@ class FedASMU(AsyncStrategy):
 
 # The default of the keyword `refresh` has taken the place of the method of that name.
 FedASMU.refresh = FedASMU._note_fresh  # type: ignore[method-assign, assignment]
-
-
-def _root(version: int) -> float:
-    return math.sqrt(max(version, 1))
 
 
 def _meta_model() -> "type[MetaModel]":

@@ -29,7 +29,7 @@ Symbols: eta_0 server_lr (the clients' rate), lambda compensation, beta momentum
 max_local_epochs.
 
 Deviations: Algorithm 3 line 3 has the opposite sign and line 10 leaves out beta; equation 8 is
-followed. The first cycle has no
+followed, unless ``nesterov="algorithm"``: V = beta V + d_ah + (d_ah - d). The first cycle has no
 global model before w_0, so devices train twice from w_0. With the client's ``bootstrap="continue"``
 they go on from their own model instead, as in the authors' code: the second upload, relative to
 w_0, then holds both cycles, though the server has applied the first one. A device answers an order
@@ -68,6 +68,7 @@ class OverlapFedAvg(AsyncStrategy):
         lr_decay: factor of the clients' rate from version to version.
         compensation: lambda.
         momentum: beta.
+        nesterov: factor of d_ah - d in the velocity, beta (``"equation"``) or 1 (``"algorithm"``).
         compensation_form: the reading of c, ``"gradient"``, ``"scaled"`` or ``"code"``.
         max_local_epochs: E_max, epochs of a cycle.
 
@@ -89,6 +90,9 @@ class OverlapFedAvg(AsyncStrategy):
     lr_decay: float = bounded(1.0, within("(0, 1]"), "rates would grow")
     compensation: float = bounded(0.0, at_least(0), "delays would be amplified")
     momentum: float = bounded(0.0, within("[0, 1)"), "steps would oscillate or grow for ever")
+    nesterov: str = bounded(
+        "equation", one_of("equation", "algorithm"), "no other velocity is known"
+    )
     compensation_form: str = bounded(
         "gradient", one_of("gradient", "scaled", "code"), "the paper and its code have no other"
     )
@@ -124,7 +128,8 @@ class OverlapFedAvg(AsyncStrategy):
             squares = weighted_sum(weights, [delta[:split] ** 2 for delta in deltas]) ** 2
         ahead = d + np.float32(scale) * squares * (model.params - previous)[:split]
         beta = np.float32(self.momentum)
-        velocity = beta * self.state.get("velocity", np.float32(0)) + ahead + beta * (ahead - d)
+        factor = beta if self.nesterov == "equation" else np.float32(1)
+        velocity = beta * self.state.get("velocity", np.float32(0)) + ahead + factor * (ahead - d)
         params = previous + mean  # buffers move by the displacement
         params[:split] = model.params[:split] - velocity
         self.state["previous"] = model.params.copy()

@@ -1,6 +1,7 @@
 """Few classes per client and random sizes (WKAFL)."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ class LabelQuantity(Bounded):
 
     Algorithm 4 of Zhou et al. (WKAFL): D ~ U{min_size, ..., max_size}, and shares ~ U(0, 1),
     normalised. Counts are rounded, and each is drawn without replacement from its class. NOTE:
-    clients draw independently. So several clients may hold the same example, and
+    clients draw independently unless `disjoint`. So several clients may hold the same example, and
     some examples belong to no client (3,000 clients with 30 examples each need more than there
     are). NOTE: classes are drawn again until every class is with a client, and shares until a
     client has an example, both at most 100 times.
@@ -29,6 +30,7 @@ class LabelQuantity(Bounded):
         num_labels: L_num, classes of a client, >= 1; the count of a class may round to 0.
         min_size: D_min >= 1; the paper gives no value, its code has 10.
         max_size: D_max >= min_size; the code has 49.
+        disjoint: whether no two clients share an example.
 
     Raises:
         ValueError: a value is out of its bounds, or the classes cannot meet the counts.
@@ -37,6 +39,7 @@ class LabelQuantity(Bounded):
     num_labels: int = bounded(1, count(), "clients would have no data")
     min_size: int = bounded(10, count(), "a client could not train")
     max_size: int = 49
+    disjoint: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +76,8 @@ class LabelQuantity(Bounded):
                     break
             else:  # one example of ten classes nearly always rounds to none
                 counts[client_id, classes[shares.argmax()]] = 1
+        if self.disjoint:
+            return _dealt(counts, pools)
         return [
             np.concatenate(
                 [rng.choice(pools[c], row[c], replace=False) for c in np.flatnonzero(row)]
@@ -92,3 +97,18 @@ class LabelQuantity(Bounded):
             "%d of %d classes are with no client after %d tries", missing, num_classes, MAX_TRIES
         )
         return classes
+
+
+def _dealt(counts: Indices, pools: Sequence[Indices]) -> list[Indices]:
+    """Give each client consecutive pieces of the shuffled classes."""
+    for label, (wanted, pool) in enumerate(zip(counts.sum(axis=0), pools, strict=True)):
+        if wanted > pool.size:
+            raise ValueError(
+                f"partition.disjoint=True cannot be met: {len(counts)} clients draw {wanted} "
+                f"examples of class number {label}, which has {pool.size}; have fewer clients or "
+                "smaller ones, or let them share examples"
+            )
+    pieces = [
+        np.split(pool, counts[:, label].cumsum())[: len(counts)] for label, pool in enumerate(pools)
+    ]
+    return [np.concatenate(own) for own in zip(*pieces, strict=True)]

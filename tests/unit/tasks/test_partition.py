@@ -44,6 +44,7 @@ def deal(partitioner: Partitioner, labels: Indices = LABELS, n: int = 20, seed: 
         (Dirichlet(1e-4, 1, mode="by_client"), 685_406_318),
         (Dirichlet(math.inf), 1_545_899_573),
         (IidFraction(), 3_881_075_056),
+        (IidFraction(0.04, 2), 4_158_098_717),
         (Shards(10), 1_519_128_158),
         (Shards(10, contiguous=True), 3_241_917_813),
         (SlowLabels(), 3_369_533_509),
@@ -72,6 +73,7 @@ def crc(parts: list[Indices]) -> int:
         (Dirichlet(max_size=40), 12_542_475),
         (LabelQuantity(), 2_126_211_677),
         (LabelQuantity(3, 10, 30), 918208849),
+        (LabelQuantity(2, 10, 30, disjoint=True), 2_699_584_885),
         (LabelQuantity(10, 1, 1), 1_857_846_106),  # one example of ten classes is not none
         (Natural(40), 4_043_506_072),
     ],
@@ -83,6 +85,13 @@ def test_some_leave_examples_out(partitioner: Partitioner, digest: int) -> None:
     assert np.concatenate(parts).size < 1437
     assert all(np.unique(own).size == own.size >= 1 for own in parts)
     assert crc(parts) == digest
+
+
+def test_disjoint_clients_share_nothing_and_cannot_have_more_than_there_is() -> None:
+    everything = np.concatenate(deal(LabelQuantity(2, 10, 30, disjoint=True)))
+    assert np.unique(everything).size == everything.size
+    with pytest.raises(ValueError, match=r"partition\.disjoint=True cannot be met: 1000 clients"):
+        deal(LabelQuantity(disjoint=True), LABELS, 1000)
 
 
 # -- what the papers say ---------------------------------------------------------------------------
@@ -279,8 +288,9 @@ def greedy(labels: Indices, num_clients: int, rng: np.random.Generator) -> list[
         (lambda: Dirichlet(max_size=9), "max_size=9 must be at least partition.min_size=10"),
         (lambda: Dirichlet(mode="by_node"), "partition.mode=by_node must be by_class or by_client"),
         (lambda: IidFraction(1.1), "partition.fraction=1.1"),
-        (lambda: deal(IidFraction(0.9), n=150), "partition.fraction=0.9 must be 1, or such that"),
+        (lambda: deal(IidFraction(0.9), n=150), "partition.blocks_per_client=1 must be at most 0"),
         (lambda: LabelQuantity(0), "partition.num_labels=0"),
+        (lambda: IidFraction(0.04, 0), "partition.blocks_per_client=0"),
         (lambda: LabelQuantity(1, 0), "partition.min_size=0"),
         (lambda: LabelQuantity(1, 10, 9), "partition.max_size=9 must be at least"),
         (lambda: deal(LabelQuantity(11)), "partition.num_labels=11 must be at most 10"),
