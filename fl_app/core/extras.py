@@ -20,8 +20,6 @@ EXTRAS = {
     "ray": "simulation",
     "datasets": "datasets",
     "flwr_datasets": "datasets",
-    "mlflow": "mlflow",
-    "wandb": "wandb",
     "optuna": "search",
     "peft": "llm",
     "transformers": "llm",

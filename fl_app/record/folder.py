@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
 
 EVENTS, SUMMARY, MODEL = "events.jsonl", "summary.json", "model.npz"
-TRACKED = "tracked.json"  # of a run that a tracker has received
 TABLE, DURATIONS, PARTITION = "metrics.csv", "devices.csv", "partition.csv"
 
 
@@ -112,10 +111,8 @@ class RunFolder:
             durations: whether to record those of orders, in ``devices.csv``.
             on_clients: whether clients evaluate, too.
         """
-        # If this run is killed, the summary of an earlier run must not be taken for its own. A
-        # tracker has the earlier run.
-        for name in (SUMMARY, TRACKED):
-            (self._folder / name).unlink(missing_ok=True)
+        # If this run is killed, the summary of an earlier run must not be taken for its own.
+        (self._folder / SUMMARY).unlink(missing_ok=True)
         # A sweep's report names its jobs after their overrides.
         for name, content in (("config.yaml", settings), ("overrides.yaml", self._overrides)):
             with atomic_write(self._folder / name) as file:

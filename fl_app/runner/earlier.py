@@ -20,11 +20,11 @@ STALE = (
     *("summary.json", "config.yaml", "metrics.csv", "model.npz", "devices.csv"),
     "partition.csv",
     *("table.csv", "report.html", "figures/*.png", "figures/*.pdf", "figures/*.svg"),
-    *("checkpoints/version-*", "tensorboard/events.out.tfevents.*", "tracked.json"),
+    *("checkpoints/version-*", "tensorboard/events.out.tfevents.*"),
 )
 # A run may be resumed with other values of these.
 CARRYING_OUT = (
-    *("resume", "overwrite", "runtime", "tensorboard", "tracker", "checkpoint_final", "failures"),
+    *("resume", "overwrite", "runtime", "tensorboard", "checkpoint_final", "failures"),
     "compare",  # its values are in the algorithm
 )
 LIMITS = ("num_versions", "max_seconds", "max_updates")  # and with larger values of these

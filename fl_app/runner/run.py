@@ -1,6 +1,5 @@
 """All runs of a configuration: one, or every cell of its experiment."""
 
-import json
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +11,8 @@ from omegaconf import DictConfig
 
 from fl_app import report
 from fl_app.core.errors import Interrupted, RunError
-from fl_app.core.files import FAILING, FULL, disk_errors_as_run_errors
-from fl_app.record.folder import SUMMARY
+from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.record.trouble import told_of_trouble
-from fl_app.report.cells import ENDS
 from fl_app.runner import earlier
 from fl_app.runner.equal import told_of_kept
 from fl_app.runner.jobs import Job, Plan, carry_out
@@ -194,13 +191,9 @@ def _run(
             problems[job.name] = ended.error
         if ended.summary is not None:
             summaries[job.name] = ended.summary
-            _track(job.plan, job.folder, folder, job.name)
         # After the last run, Ctrl-C came too late if that run reached its end.
         early = bool(jobs) or ended.summary is None or ended.summary["stopped"] == "interrupted"
         interrupted = interrupted or (ended.interrupted and early)
-    for name in done:  # of an earlier command that was killed before it could
-        if done[name] is not None:
-            _track(plans[name], folder / name, folder, name)
     if refused is not None and not summaries:
         raise refused
     if summaries and "" not in plans and any(plan.config.overwrite for plan in plans.values()):
@@ -211,20 +204,3 @@ def _run(
     summaries = {name: summaries[name] for name in plans if name in summaries}
     problems = {name: problems[name] for name in plans if name in problems}
     return Ran(table, figures, summaries, problems, interrupted)
-
-
-def _track(plan: Plan, folder: Path, store: Path, name: str) -> None:
-    """Hand a run that reached its end to the tracker, if one is asked for."""
-    if plan.config.tracker is None:
-        return
-    from fl_app.record.trackers import track
-
-    tracker, label = plan.config.tracker, name or plan.config.algorithm.name
-    if json.loads((folder / SUMMARY).read_text())["stopped"] not in ENDS:
-        return
-    try:
-        track(tracker, folder, store, label)
-    except Exception as error:  # a library's own, which must not keep other cells from running
-        if isinstance(error, OSError) and error.errno in FULL + FAILING:
-            raise
-        print(f"{label}: {tracker} did not take the run: {error}; resume=auto hands it over again")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fl_app.core.errors import require
-from fl_app.core.extras import require_installed
 from fl_app.core.hyper import (
     PATTERNS,
     POSITIVE,
@@ -22,7 +21,6 @@ from fl_app.core.hyper import (
     within,
 )
 from fl_app.record.measures import PER_CLASS
-from fl_app.record.trackers import TRACKERS
 from fl_app.tasks.options import FORM, OWN
 
 METRICS = Bound(
@@ -57,7 +55,6 @@ class RunSettings:
         metrics: further metrics of every evaluation: recall (of each class), clients (mean and
             worst decile).
         tensorboard: whether TensorBoard files are written; auto = on the wall clock only.
-        tracker: mlflow (local files) or wandb (offline): finished runs are tracked there, too.
         checkpoint_every: versions between checkpoints; None = one when the run is interrupted.
         checkpoint_final: whether there is one more at the end, so that resume=auto can extend the
             run.
@@ -86,7 +83,6 @@ class RunSettings:
     client_eval_fraction: float = 1.0
     metrics: Sequence[str] = bounded((), METRICS, "no other further metric is known")
     tensorboard: bool | str = bounded("auto", or_auto(SWITCH), "it is a switch")
-    tracker: str | None = bounded(None, or_none(one_of(*TRACKERS)), "no other tracker is known")
     checkpoint_every: int | None = bounded(None, or_none(count()), "it counts versions")
     checkpoint_final: bool = bounded(True, SWITCH, "it is a switch")
     resume: str | None = bounded(
@@ -116,8 +112,6 @@ class RunSettings:
             "left out with resume=auto",
             "a run is either replaced or resumed",
         )
-        if self.tracker is not None:
-            require_installed(self.tracker)
 
 
 @dataclass(kw_only=True)

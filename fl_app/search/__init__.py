@@ -2,6 +2,5 @@
 
 Optuna chooses and remembers: a study for each cell in one journal, its tree-structured Parzen
 estimator and its median pruner. This package adds what a fair comparison needs: the same number of
-trials and the same budget for every cell, fresh seeds for the runs that are compared, and paired
-intervals (`fl_app.search.benchmark`).
+trials and the same budget for every cell, and fresh seeds for the runs that are compared.
 """

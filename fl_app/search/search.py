@@ -192,7 +192,7 @@ class _Search:
         ends = [*self.settings.rungs, self.limit]
         going = [study for study in self.studies if study.begin(number)]
         runs = self.folder / "runs" / str(number)
-        more = ["tracker=null", f"checkpoint_final={str(len(ends) > 1).lower()}"]
+        more = [f"checkpoint_final={str(len(ends) > 1).lower()}"]
         plans = {
             each.name: self._plans(each, each.words, self.settings.seeds, more) for each in going
         }

@@ -31,8 +31,6 @@ def test_each_extra_installs_what_the_messages_say() -> None:
         "ray": "flwr[simulation]",
         "datasets": "flwr-datasets",
         "prometheus_client": "prometheus-client",
-        "mlflow": "mlflow-skinny",  # not installed where these tests run
-        "wandb": "wandb",
     }
     distributions = packages_distributions()
     for package, extra in EXTRAS.items():

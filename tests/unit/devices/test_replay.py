@@ -5,11 +5,11 @@ from pathlib import Path
 
 import helpers
 import pytest
+from helpers import events_of
 
 from fl_app.core.events import Event
 from fl_app.devices import Fleet, Recorder, Replay, UniformRatio
 from fl_app.record.history import History
-from fl_app.record.log import events_of
 from fl_app.schedule import Buffered
 
 HEADER = "client,order,start,seconds,bytes_down,bytes_up\n"

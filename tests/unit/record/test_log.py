@@ -1,4 +1,4 @@
-"""Logs as they are found: torn, long, or written before orders had numbers."""
+"""Logs as they are found: torn, damaged, or growing."""
 
 import math
 from collections import Counter
@@ -8,20 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fl_app.core.events import (
-    Aggregated,
-    Arrived,
-    Checkpointed,
-    ClientsEvaluated,
-    Clustered,
-    Evaluated,
-    Failed,
-    Rejected,
-)
+from fl_app.core.events import Checkpointed, ClientsEvaluated, Evaluated, from_json
 from fl_app.engine.engine import Outcome
 from fl_app.record.files import JsonLines
 from fl_app.record.history import History
-from fl_app.record.log import Log, events_of, read_events
+from fl_app.record.log import Log, read_events
 from fl_app.record.summary import of_outcome
 
 LINES = '{"kind":"checkpoint","t":0.5,"version":2}\n{"kind":"checkpoint","t":1.5,"version":4}\n'
@@ -39,45 +30,6 @@ def test_a_log_is_read_as_far_as_a_checkpoint_knows_it(tmp_path: Path) -> None:
     path.write_text(LINES)
     assert list(read_events(path, len(LINES) // 2)) == [Checkpointed(0.5, 2)]
     assert list(read_events(path, 0)) == []
-
-
-def test_orders_without_numbers_are_told_by_client_and_version() -> None:
-    """Client 0 waits twice in the buffer; of its updates from version 0 the older one is meant."""
-    arrival = {"base_version": 0, "age": 0}
-    events = events_of(
-        [
-            {"kind": "dispatch", "t": 0.0, "client": 0, "version": 0},
-            {"kind": "arrival", "t": 1.0, "client": 0, **arrival},
-            {"kind": "dispatch", "t": 1.0, "client": 0, "version": 0},
-            {"kind": "dispatch", "t": 1.0, "client": 1, "version": 0},
-            {"kind": "arrival", "t": 2.0, "client": 0, **arrival},
-            {"kind": "aggregate", "t": 2.0, "version": 1, "client": [0], "age": [0]},
-            {"kind": "failure", "t": 3.0, "client": 1, "base_version": 0, "reason": "deadline"},
-            {"kind": "reject", "t": 4.0, "client": 1, "base_version": 0, "reason": "late"},
-            {"kind": "reject", "t": 4.0, "reason": "duplicate"},
-            {"kind": "notice", "t": 4.0, "client": 1, "version": 1},
-            {"kind": "cluster", "t": 4.0, "version": 1, "client": [0], "cluster": [0],
-             "dropped": [0]},
-        ]
-    )  # fmt: skip
-    told = list(events)
-    assert [e.order for e in told if isinstance(e, Arrived)] == [0, 1]
-    assert [e.order for e in told if isinstance(e, Failed | Rejected)] == [2, 2, None]
-    assert [e.order for e in told if isinstance(e, Aggregated | Clustered)] == [[0], [1]]
-    assert told[-2].kind == "recall"
-
-
-def test_a_reply_that_came_late_is_of_the_order_whose_version_it_names() -> None:
-    dispatch = {"kind": "dispatch", "client": 3}
-    *_, late = events_of(
-        [
-            {**dispatch, "t": 0.0, "version": 0},
-            {"kind": "failure", "t": 2.0, "client": 3, "base_version": 0, "reason": "deadline"},
-            {**dispatch, "t": 2.0, "version": 1},
-            {"kind": "reject", "t": 3.0, "client": 3, "base_version": 0, "reason": "late"},
-        ]
-    )
-    assert late == Rejected(3.0, 3, 0, 0, "late")
 
 
 def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
@@ -113,8 +65,7 @@ def test_damaged_lines_are_left_out(tmp_path: Path, damaged: bytes) -> None:
         assert list(read_events(path)) == [Checkpointed(0.5, 2), Checkpointed(1.5, 4)]
 
 
-@pytest.mark.parametrize("numbered", [True, False])
-def test_any_event_may_be_lost(numbered: bool) -> None:
+def test_any_event_may_be_lost() -> None:
     """The fold goes on, and counts what is left."""
     flats: list[dict[str, Any]] = [
         {"kind": "dispatch", "t": 0.0, "client": 0, "order": 0, "version": 0},
@@ -127,11 +78,9 @@ def test_any_event_may_be_lost(numbered: bool) -> None:
          "dropped": [0], "order": [0]},
         {"kind": "aggregate", "t": 3.0, "version": 1, "client": [0], "order": [2], "age": [0]},
     ]  # fmt: skip
-    if not numbered:
-        flats = [{key: flat[key] for key in flat if key != "order"} for flat in flats]
     for lost in range(len(flats)):
         history = History(keep_orders=True)
-        for event in events_of(flats[:lost] + flats[lost + 1 :]):
+        for event in map(from_json, flats[:lost] + flats[lost + 1 :]):
             history.emit(event)
         kinds = Counter(flat["kind"] for flat in flats if flat is not flats[lost])
         assert history.client_updates == kinds["arrival"]

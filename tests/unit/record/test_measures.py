@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import events_of
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.record.history import History
-from fl_app.record.log import events_of
 from fl_app.record.measures import (
     age_quantile,
     columns,

@@ -1,6 +1,5 @@
 """Commands that run again in the folder of an experiment: what stays, and what would be mixed."""
 
-import json
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -77,15 +76,3 @@ def test_a_run_without_training_is_another_run(tmp_path: Path) -> None:
     for end in ("max_updates=20", "max_updates=40"):
         with pytest.raises(ValueError, match=r"another configuration \(runtime\.train"):
             ran(tmp_path, end, "resume=auto")
-
-
-def test_an_extended_or_replaced_run_is_new_to_a_tracker(tmp_path: Path) -> None:
-    ran(tmp_path)
-    mark = tmp_path / "fedbuff" / "tracked.json"
-    for how in ("resume=auto", "overwrite=true"):
-        mark.write_text(json.dumps({"tracker": "wandb", "run": "w1"}))
-        ran(tmp_path, "max_updates=40", how)
-        assert not mark.exists()
-    mark.write_text(json.dumps({"tracker": "wandb", "run": "w1"}))
-    ran(tmp_path, "max_updates=40", "resume=auto")  # it had ended
-    assert mark.exists()

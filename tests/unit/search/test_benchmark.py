@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from fl_app.search.benchmark import main
-from fl_app.search.judged import Benchmark, interval, p_value, read
+from lab.benchmark import Benchmark, interval, main, p_value, read
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 CONFIG = """\
