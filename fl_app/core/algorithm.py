@@ -1,7 +1,7 @@
 """An asynchronous algorithm's server half: what the engine runs (NumPy only)."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass
 from typing import Any, ClassVar, TypeAlias
 
@@ -16,6 +16,9 @@ from fl_app.core.vector import clipped, combine, norm, weighted_sum
 from fl_app.core.weighting import Weighting
 
 Floats: TypeAlias = Sequence[float] | NDArray[np.float64]
+# Maps w_t, t, the number of examples that the server holds and that of one mini-batch to a gradient
+# of shape (d,). Equal arguments give equal gradients.
+ServerGradient: TypeAlias = Callable[[Vector, int, int, int], Vector]
 
 
 class Algorithm(ABC):
@@ -101,6 +104,10 @@ class Algorithm(ABC):
         Returns:
             w_{t+1}, shape ``(d,)``, float32, finite; arguments are left alone.
         """
+
+    def prepare(self, gradient: ServerGradient) -> None:
+        """Receive what computes gradients on the server, before a run whose server has examples."""
+        del gradient
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         """What a client that starts now receives: a vector of shape ``(d,)`` and a config."""

@@ -34,6 +34,7 @@ from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.runner.evaluation import build_evaluation
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.placement import Placement, placement
+from fl_app.runner.server_examples import ServerExamples
 from fl_app.runner.validate import (
     PARTS,
     build_client_evaluation,
@@ -231,6 +232,8 @@ def build_engine(
     """
     config, trainer, strategy = components.config, components.trainer, components.strategy
     layout = trainer.model.layout
+    if config.runtime.name != "deployment":
+        strategy.prepare(ServerExamples(trainer).gradient)
     if told := memory_cost(strategy, layout.num_trainable, config.num_clients or 0):
         log.info(told)
     return Engine(

@@ -86,6 +86,13 @@ def situation(name: str) -> tuple[GlobalModel, list[Update]]:
     return model, updates
 
 
+def built(name: str) -> AsyncStrategy:
+    """The strategy; a gradient that is computed on the server is made up."""
+    strategy = build_strategy(configuration(name))
+    strategy.prepare(lambda params, *rest: frozen(np.random.default_rng(4)))
+    return strategy
+
+
 def settings(strategy: AsyncStrategy) -> dict[str, Any]:
     return {k: v for k, v in vars(strategy).items() if k not in ("state", "report", "schedule")}
 
@@ -96,7 +103,7 @@ def test_aggregation_gives_a_finite_vector_and_leaves_its_inputs_alone(name: str
     vectors = [*model.history.values(), *(update.vector for update in updates)]
     vectors += [vector for update in updates for vector in update.extra.values()]
     before = [vector.tobytes() for vector in vectors]
-    params = build_strategy(configuration(name)).aggregate(model, updates)
+    params = built(name).aggregate(model, updates)
     assert params.dtype == np.float32
     assert params.shape == (SIZE,)
     assert np.isfinite(params).all()
@@ -109,21 +116,21 @@ def test_aggregation_gives_a_finite_vector_and_leaves_its_inputs_alone(name: str
 def test_settings_do_not_wear_off(name: str) -> None:
     """Nothing but `state` changes; what has none gives the same result again."""
     model, updates = situation(name)
-    strategy = build_strategy(configuration(name))
+    strategy = built(name)
     before = deepcopy(settings(strategy))
     first = strategy.aggregate(model, updates)
     second = strategy.aggregate(model, updates)
     assert settings(strategy) == before
     if not strategy.state:
         assert second.tobytes() == first.tobytes()
-    again = build_strategy(configuration(name)).aggregate(model, updates)
+    again = built(name).aggregate(model, updates)
     assert again.tobytes() == first.tobytes()
 
 
 @every_algorithm
 def test_weights_are_reported_one_per_update(name: str) -> None:
     model, updates = situation(name)
-    strategy = build_strategy(configuration(name))
+    strategy = built(name)
     strategy.aggregate(model, updates)
     weights = strategy.report["weight"]
     assert len(weights) == len(updates)

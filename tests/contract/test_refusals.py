@@ -107,6 +107,7 @@ BEYOND = {
     "refl": "boost=1.5 scale=0.5",
     "ringmaster": "delay_threshold=0",
     "scaffold": "server_lr=0 num_clients=0",
+    "zeno": "penalty=-1 tolerance=-1 validate_every=0 held_examples=0 batch_size=0",
     "wkafl": "clip_norm=0 min_similarity=1.1 stage_two_at=0",
 }
 
