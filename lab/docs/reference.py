@@ -2,10 +2,14 @@
 
     python -m lab.docs.reference
 
-`make reference` does so; a test compares the page with what is generated.
+`make reference` does so; a test compares the page with what is generated. A key that several
+options of a group share stands once, at the head of the group; an option names the keys that it
+has of these, and what differs.
 """
 
 import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fl_app.cli import CONF, groups
@@ -13,16 +17,23 @@ from fl_app.help import chosen, heading, options, package, purpose, rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
 LINKS = {
-    "algorithm": "Each is explained by the docstring of its module in `fl_app/algorithms/`; "
-    "how to add one: [algorithms.md](algorithms.md).",
+    "algorithm": "All train with `algorithm/client=sgd`, unless they name another. A rate "
+    "`strategy.lr_schedule` falls as [`algorithm/lr_schedule=linear`](#algorithmlr_schedule) says. "
+    "Equations: the docstring of the module in `fl_app/algorithms/`. To add one: "
+    "[algorithms.md](algorithms.md).",
     "devices": "More: [devices.md](devices.md).",
-    "experiment": "Tables of the papers: [experiments.md](experiments.md). "
-    "What came out: [comparisons.md](comparisons.md).",
+    "experiment": "What each is, its commands and hours: [experiments.md](experiments.md), "
+    "[comparisons.md](comparisons.md) and `--help experiment`.",
     "partition": "More: [data.md](data.md#partitions).",
     "runtime": "Several machines: [cluster.md](cluster.md). Flower: [flower.md](flower.md). "
     "Real nodes: [edge.md](edge.md).",
     "task": "Where data come from: [data.md](data.md).",
 }
+# What every algorithm chooses is said above.
+USUAL = {"algorithm/client=sgd", "algorithm/lr_schedule=linear"}
+# They mean the same in every option, whatever letter its equations have for it.
+ALIKE = {"strategy.clip_norm", "strategy.lr_schedule"}
+REASON = re.compile(r"\[A\]|class default")  # of a value: no meaning of its key
 INTRODUCTION = """\
 # Reference
 
@@ -30,29 +41,32 @@ Written by `make reference` from the files in `conf/`, and the docstrings of the
 name. Edit these, not this page.
 
 - `python -m fl_app KEY=VALUE ...` sets a key. `GROUP=OPTION` chooses a file of a group.
-- `--cfg job` prints the resulting configuration and runs nothing.
+- `--cfg job` prints the resulting configuration and runs nothing. There `_target_` is the class or
+  function that is called with the keys beside it. `--help GROUP=OPTION` shows one option.
+- Here a key stands with its default. Within a group it stands without the group's prefix.
 - `${key}` is the value of another key. `null`, in docstrings None, means: not set.
-- `_target_` is the class or function that is called with the keys beside it.
 - `[A]` marks a value that we assume, because no paper gives it.
 
 Groups:
 
 """
 
+Rows = Mapping[str, tuple[str, str]]  # key -> its default, and what it is
+
 
 def page() -> str:
     """The whole page."""
     ordered = sorted(groups())
     contents = "".join(f"- [`{group}=`](#{_anchor(group)})\n" for group in ordered)
-    parts = [INTRODUCTION + contents, _general(), *(_group(group) for group in ordered)]
-    return "\n".join(parts)
+    return "\n".join([INTRODUCTION + contents, _general(), *map(_group, ordered)])
 
 
 def _general() -> str:
     text = (CONF / "config.yaml").read_text()
     by_default = ", ".join(f"`{each}`" for each in chosen("", text))
     lines = ["## Keys of every run", "", f"Chosen by default: {by_default}.", ""]
-    return "\n".join([*lines, *_table(text, ""), ""])
+    lines += [_line(key, *row) for key, row in rows(text).items()]
+    return "\n".join([*lines, ""])
 
 
 def _group(group: str) -> str:
@@ -60,35 +74,65 @@ def _group(group: str) -> str:
     if group in LINKS:
         lines += [LINKS[group], ""]
     paths = [CONF / group / f"{option}.yaml" for option in options(group)]
-    lines += ["| option | is |", "|---|---|"]
-    lines += [f"| `{path.stem}` | {_cell(purpose(path))} |" for path in paths]
-    if group != "experiment":  # these have no keys of their own
-        for path in paths:
-            lines += ["", *_option(group, path)]
-    return "\n".join([*lines, ""])
+    if group == "experiment":  # these have no keys of their own
+        return "\n".join([*lines, ", ".join(f"`{path.stem}`" for path in paths), ""])
+    tables = {path: own_rows(path) for path in paths}
+    shared = common(tables.values())
+    lines += [f"Keys begin with `{package(group)}.`. Several options have:", ""] if shared else []
+    lines += [*(_line(key, *row) for key, row in shared.items()), ""] if shared else []
+    for path in paths:
+        lines += [*_option(group, path, tables[path], shared), ""]
+    return "\n".join(lines)
 
 
-def _option(group: str, path: Path) -> list[str]:
+def own_rows(path: Path) -> dict[str, tuple[str, str]]:
+    """The keys of an option, without the classes."""
+    found = rows(path.read_text())
+    return {key: row for key, row in found.items() if not key.endswith("_target_")}
+
+
+def common(tables: Iterable[Rows]) -> dict[str, tuple[str, str]]:
+    """Keys that mean the same in two or more options of a group, with the commonest default."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for table in tables:
+        for key, row in table.items():
+            found.setdefault(key, []).append(row)
+    shared = {}
+    for key, each in found.items():
+        meanings = Counter(told for _, told in each if told and not REASON.match(told))
+        if meanings and (meanings.most_common(1)[0][1] > 1 or key in ALIKE):
+            value = Counter(value for value, _ in each).most_common(1)[0][0]
+            shared[key] = (value, meanings.most_common(1)[0][0])
+    return shared
+
+
+def _option(group: str, path: Path, own: Rows, shared: Rows) -> list[str]:
     text = path.read_text()
-    lines = [f"### {group}={path.stem}", ""]
-    if comment := heading(text):
-        # Tables in comments stay as they are; sentences flow.
-        lines += ["```text", comment, "```", ""] if "\n  " in comment else [_cell(comment), ""]
-    if others := [f"`{each}`" for each in chosen(group, text)]:
-        lines += [f"Builds on {', '.join(others)}.", ""]
-    return [*lines, *_table(text, package(group) + ".")]
+    comment, is_for = heading(text), purpose(path)
+    parts = [f"### {group}={path.stem}"]
+    if is_for not in _flat(comment):
+        parts.append(f"{_flat(is_for)}.")
+    if comment:  # tables in it stay as they are; sentences flow
+        parts.append(f"```text\n{comment}\n```" if "\n  " in comment else _flat(comment))
+    brief, keys = [f"`{each}`" for each in chosen(group, text) if each not in USUAL], []
+    for key, (value, told) in own.items():
+        usual, meaning = shared.get(key, (None, ""))
+        if told in ("", meaning) or key in ALIKE:
+            brief.append(f"`{key}`" if value == usual else f"`{key}={_flat(value)}`")
+        else:
+            keys.append(_line(key, value, told))
+    parts += [f"With {', '.join(brief)}."] if brief else []
+    parts += ["\n".join(keys)] if keys else []
+    return ["\n\n".join(parts)]
 
 
-def _table(text: str, prefix: str) -> list[str]:
-    lines = [
-        f"| `{prefix}{key}` | {f'`{_cell(value)}`' if value else ''} | {_cell(told)} |"
-        for key, (value, told) in rows(text).items()
-    ]
-    return ["| key | default | is |", "|---|---|---|", *lines] if lines else ["No keys of its own."]
+def _line(key: str, value: str, told: str) -> str:
+    shown = f"`{key}={_flat(value)}`" if value else f"`{key}`"
+    return f"- {shown}: {_flat(told)}" if told else f"- {shown}"
 
 
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("|", "\\|")
+def _flat(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _anchor(group: str) -> str:

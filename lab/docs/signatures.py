@@ -3,7 +3,8 @@
     python -m lab.docs.signatures
 
 `make reference` does so; a test compares the pages with what is generated. Behind every `::: NAME`
-a block of code has what the site shows of NAME in its place: signatures, and first sentences.
+a block of code has the least of what the site shows of NAME: its signature without the types of
+defaults, what it adds to its protocol or base, and first sentences.
 """
 
 import re
@@ -73,22 +74,56 @@ def _block(name: str) -> str:
 
 
 def _stub(each: griffe.Object) -> str:
-    lines = [_head(each)]
-    if each.docstring is not None:
-        first = each.docstring.value.split("\n\n")[0].replace("\n", " ")
-        lines.append(fill(f'"""{first}"""', WIDTH - 8))
+    parts = [_head(each), *_first(each)]
     if isinstance(each, griffe.Class):
-        members = [m for n, m in each.members.items() if n[0] != "_" and m.docstring is not None]
-        lines += [_stub(m) for m in members if isinstance(m, griffe.Object)]
-    return lines[0] + "".join(f"\n{indent(line, '    ')}" for line in lines[1:])
+        told = set() if is_protocol(each) else hooks()
+        for name, member in each.members.items():
+            shows = name[0] != "_" and name not in told and member.docstring is not None
+            if shows and isinstance(member, griffe.Object):
+                parts.append("\n    ".join([_member(member), *_first(member)]))
+    return parts[0] + "".join(f"\n{indent(part, '    ')}" for part in parts[1:])
+
+
+def is_protocol(each: griffe.Object) -> bool:
+    """Whether it tells what its implementations do."""
+    return isinstance(each, griffe.Class) and "Protocol" in map(str, each.bases)
+
+
+@cache
+def hooks() -> set[str]:
+    """Names that a protocol or the base of strategies or trainers tells of, on these pages."""
+    named = [name for page in PAGES for name in NAMED.findall(page.read_text())]
+    found = [each for name in named for each in shown(name)]
+    bases = ("fl_app.core.algorithm.Algorithm", "fl_app.client.trainer.LocalTrainer")
+    told = [each for each in found if is_protocol(each) or each.path in bases]
+    return {name for each in told for name, member in each.members.items() if member.docstring}
+
+
+def _member(each: griffe.Object) -> str:
+    """Its name, and those of its parameters."""
+    if not isinstance(each, griffe.Function):
+        return each.name
+    names = [parameter.name for parameter in each.parameters if parameter.name != "self"]
+    return f"def {each.name}({', '.join(names)}):"
+
+
+def _first(each: griffe.Object) -> list[str]:
+    """The first sentence of its docstring."""
+    if each.docstring is None:
+        return []
+    text = each.docstring.value.split("\n\n")[0].replace("\n", " ")
+    return [fill(f'"""{re.split(r"(?<=[.]) (?=[A-Z])", text)[0]}"""', WIDTH - 8)]
 
 
 def _head(each: griffe.Object) -> str:
-    if isinstance(each, griffe.Attribute):
-        return f"{each.name}: {each.annotation}"
     assert isinstance(each, griffe.Class | griffe.Function)
     kind = "class" if isinstance(each, griffe.Class) else "def"
     signature = f"{kind} {each.signature() or each.name}:"
+    # A default tells the type, and the site has it.
+    for parameter in getattr(each, "parameters", ()):
+        if parameter.default is not None and parameter.annotation is not None:
+            shown = f"{parameter.name}: {parameter.annotation} = {parameter.default}"
+            signature = signature.replace(shown, f"{parameter.name}={parameter.default}")
     # A line ends behind a comma only.
     whole = signature.replace(" ", "\N{NO-BREAK SPACE}").replace(",\N{NO-BREAK SPACE}", ", ")
     lines = fill(whole, WIDTH - 4, subsequent_indent=" " * 8, break_long_words=False)
