@@ -5,9 +5,6 @@ one array again afterwards. No class is stored: orders, updates, uploads and rep
 their fields under the name of their kind, and everything else is plain data.
 """
 
-import hashlib
-import json
-import pickle
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -16,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.types import Order, Reply, Update, Upload
+from fl_app.core.types import Order, Reply, Scores, Update, Upload
 
 COLLECTIONS: dict[str, type[Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 MAPPINGS: dict[str, type[Any]] = {"dict": dict, "counter": Counter, "ordered": OrderedDict}
@@ -24,7 +21,9 @@ FACTORIES: dict[str, type[Any]] = {
     made.__name__: made for made in (int, float, list, dict, set, deque, Counter)
 }
 GENERATORS = ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64")
-RECORDS: dict[str, type[Any]] = {"order": Order, "update": Update, "upload": Upload, "reply": Reply}
+RECORDS: dict[str, type[Any]] = {
+    made.__name__.lower(): made for made in (Order, Update, Upload, Reply, Scores)
+}
 
 _NAMES: dict[type[Any], str] = {
     made: name for table in (COLLECTIONS, MAPPINGS, RECORDS) for name, made in table.items()
@@ -115,26 +114,6 @@ class Encoder:
         except Unkeepable as error:
             error.keys.append(str(key))
             raise
-
-
-def fingerprints(values: Mapping[str, Any]) -> dict[str, str]:
-    """A digest of each value by its name; another digest means that the value has changed."""
-    return {name: _fingerprint(value) for name, value in values.items()}
-
-
-def _fingerprint(value: Any) -> str:
-    encoder = Encoder()
-    try:
-        digest = hashlib.sha256(json.dumps(encoder.encode(value)).encode())
-    except TypeError:
-        try:
-            return hashlib.sha256(pickle.dumps(value)).hexdigest()
-        except Exception:  # of any class; another object is noticed all the same
-            return f"object {id(value)}"
-    for array in encoder.arrays:
-        digest.update(f"{array.dtype}{array.shape}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
 
 
 def decode(encoded: Any, arrays: Sequence[Array]) -> Any:

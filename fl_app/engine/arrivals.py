@@ -1,109 +1,113 @@
 """What becomes of an order: an update in the buffer, a pause, or nothing."""
 
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
-from fl_app.core.errors import Stalled
-from fl_app.core.events import Arrived, Benched, Failed, Paused, Refreshed
+from fl_app.core.algorithm import Algorithm
+from fl_app.core.bugs import place_of
+from fl_app.core.errors import ClientError, Stalled
+from fl_app.core.events import Arrived, Benched, Event, Failed, Paused, Refreshed, Rejected
 from fl_app.core.types import NO_EXTRA, Order, Reply, Update, Upload
-from fl_app.engine.checks import diverged, likely_cause, malformed, order_extra, require_vector
-from fl_app.engine.clock import NO_VECTOR
+from fl_app.engine import checks
+from fl_app.engine.client_evaluation import ClientEvaluation
+from fl_app.engine.clock import NO_VECTOR, Clock
 from fl_app.engine.federation import Federation
-from fl_app.engine.guard import MALFORMED
-from fl_app.engine.mistakes import Mistakes
+from fl_app.engine.guard import MALFORMED, Guard
+from fl_app.engine.intake import Intake
+from fl_app.schedule import Schedule
+
+log = logging.getLogger(__name__)
+
+MOST = 20  # errors in clients' code whose tracebacks are logged
 
 
 class Arrivals:
-    """Handles the ends of orders.
+    """The half of the `Engine` that handles the ends of orders; the other one makes these."""
 
-    Args:
-        federation: whose orders they are.
-        tolerates: see `Engine`.
-        upload_bytes: see `Engine`.
-        learning_rates: rates by key; a message about divergence names them.
-    """
+    _strategy: Algorithm
+    _schedule: Schedule
+    _clock: Clock
+    _fed: Federation
+    _guard: Guard
+    _intake: Intake
+    _on_clients: ClientEvaluation
+    _emit: Callable[[Event], None]
+    _tolerates: bool
+    _upload_bytes: int
+    _places: set[tuple[str, ...]]  # in clients' code, of the errors that were logged
 
-    def __init__(
-        self,
-        federation: Federation,
-        tolerates: bool,
-        upload_bytes: int,
-        learning_rates: Mapping[str, float],
-    ) -> None:
-        self._fed = federation
-        self._mistakes = Mistakes(tolerates)
-        self._upload_bytes = upload_bytes
-        self._learning_rates = learning_rates
-
-    def take(self, order: Order, reply: Reply) -> bool:
+    def _take(self, order: Order, reply: Reply) -> bool:
         """Handle a reply that came in time; returns whether it brought an update."""
-        fed = self._fed
         client_id, upload = order.client_id, reply.upload
-        if order.evaluates:
-            fed.becomes_idle(client_id)
-            if problem := fed.on_clients.take(order, reply):
-                self.lose(order, problem, reply.traceback)
-            return False
-        if upload is not None:
-            fed.orders.keep(client_id, upload.state)
+        if upload is not None and not order.evaluates:
+            self._fed.keep(client_id, upload.state)
             if not upload.done and 0 < upload.progress < 1:
                 self._refresh(order, upload)
                 return False
-        del fed.orders.busy[client_id]
-        fed.becomes_idle(client_id)
+        self._fed.end(order)
+        self._becomes_idle(client_id)
+        if order.evaluates:
+            if problem := self._on_clients.take(order, reply):
+                self._lose(order, problem, reply.traceback)
+            return False
         if upload is None:
-            self.lose(order, reply.error, reply.traceback)
+            self._lose(order, reply.error, reply.traceback)
             return False
         return self._arrive(order, upload)
 
     def _refresh(self, order: Order, upload: Upload) -> None:
         """Answer a client that paused, with a fresh model if there is a newer version."""
-        fed = self._fed
-        model, now = fed.versions.model, fed.clock.now
+        model, now = self._fed.model, self._clock.now
         client_id, base_version = order.client_id, order.base_version
-        fed.emit(Paused(now, client_id, order.number, base_version, upload.progress))
-        fed.clock.work("dispatch")
+        self._emit(Paused(now, client_id, order.number, base_version, upload.progress))
+        self._clock.work("dispatch")
         vector, config, extra = NO_VECTOR, {**order.config, "continues": True}, NO_EXTRA
-        if fed.version > base_version:
+        if model.version > base_version:
             seconds = now - order.sent_at
             paused = Update.of(upload, client_id, base_version, order.number, seconds)
-            vector, more = fed.strategy.refresh(model, paused)
-            require_vector(fed.strategy, "refresh", vector, model.params.size)
-            config |= {**more, "fresh_version": fed.version}
-            extra = order_extra(fed.strategy, model, client_id)
+            vector, more = self._strategy.refresh(model, paused)
+            checks.require_vector(self._strategy, "refresh", vector, model.params.size)
+            config |= {**more, "fresh_version": model.version}
+            extra = checks.order_extra(self._strategy, model, client_id)
             sent = vector.nbytes * (1 + len(extra))
-            fed.emit(Refreshed(fed.clock.now, client_id, order.number, fed.version, sent))
+            now = self._clock.now
+            self._emit(Refreshed(now, client_id, order.number, model.version, sent))
         order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
-        fed.orders.busy[client_id] = order
-        fed.clock.continue_order(order, upload.progress)
+        self._fed.busy[client_id] = order
+        self._clock.continue_order(order, upload.progress)
 
     def _arrive(self, order: Order, upload: Upload) -> bool:
         """Let an upload into the buffer, or refuse it; returns whether it came in."""
-        fed = self._fed
+        fed, model, now = self._fed, self._fed.model, self._clock.now
         base_version = order.base_version
         if upload.base_version is not None:
             base_version = upload.base_version
-        seconds = fed.clock.now - order.sent_at
+        seconds = now - order.sent_at
         update = Update.of(upload, order.client_id, base_version, order.number, seconds)
-        model = fed.versions.model
         reason = (
-            malformed(fed.strategy, model, order, upload)
-            or fed.intake.refuse(model, update)
-            or fed.guard.refuse(model, update, fed.clock.now)
-            or fed.strategy.admit(model, update)
+            checks.malformed(self._strategy, model, order, upload)
+            or self._intake.refuse(model, update)
+            or self._guard.refuse(model, update, now)
+            or self._strategy.admit(model, update)
         )
         if reason:
-            self.lose(order, reason, refused=True)
+            self._lose(order, reason, refused=True)
             return False
+        self._guard.count_accepted(order.client_id)
         fed.failures_in_a_row = 0
-        fed.guard.count_accepted(order.client_id)
-        fed.versions.cite(base_version)
-        fed.versions.release(order.base_version)
         fed.updates += 1
-        fed.emit(
+        fed.cite(base_version)
+        fed.release(order.base_version)
+        fed.buffer.append(update)
+        if self._schedule.surveys:
+            # Stored as a gradient: its base version may be forgotten before the survey.
+            gradient = model.gradient(update)
+            fed.latest[update.client_id] = replace(update, vector=gradient, kind="gradient")
+        self._emit(
             Arrived(
-                fed.clock.now,
+                now,
                 order.client_id,
                 order.number,
                 base_version,
@@ -112,14 +116,9 @@ class Arrivals:
                 bytes=self._upload_bytes,
             )
         )
-        fed.buffer.append(update)
-        if fed.schedule.surveys:
-            # Stored as a gradient: its base version may be forgotten before the survey.
-            gradient = model.gradient(update)
-            fed.latest[update.client_id] = replace(update, vector=gradient, kind="gradient")
         return True
 
-    def lose(self, order: Order, why: str, traceback: str = "", *, refused: bool = False) -> None:
+    def _lose(self, order: Order, why: str, traceback: str = "", *, refused: bool = False) -> None:
         """An order ends without an update, or without scores.
 
         Args:
@@ -129,29 +128,52 @@ class Arrivals:
             refused: whether there was an upload, which is not let in; else the client failed.
         """
         fed = self._fed
+        fed.end(order)
         if order.evaluates:
-            fed.on_clients.end(order)
             why = f"evaluation: {why}"
         else:
-            fed.versions.release(order.base_version)
+            fed.release(order.base_version)
             fed.failures_in_a_row += 1
-        client_id, now, raised = order.client_id, fed.clock.now, bool(traceback)
-        if refused:
-            fed.reject(order, why)
-        else:
-            fed.emit(Failed(now, client_id, order.number, order.base_version, why, raised))
+        client_id, now, raised = order.client_id, self._clock.now, bool(traceback)
+        kind = (now, client_id, order.number, order.base_version, why)
+        self._emit(Rejected(*kind) if refused else Failed(*kind, raised))
         if traceback:
-            self._mistakes.tell(order, why, traceback)
+            self._tell_mistake(order, why, traceback)
         if order.evaluates:
-            fed.on_clients.tell()
+            self._on_clients.tell()
             return
         counts = refused or why.startswith(MALFORMED)
-        if counts and (uploads := fed.guard.count_refused(client_id, why)):
-            fed.leaves(client_id)
-            fed.emit(Benched(now, client_id, uploads, why))
-        if fed.failures_in_a_row > 100 + 10 * fed.orders.known:
-            cause = likely_cause(self._learning_rates) if refused and diverged(why) else ""
+        if counts and (uploads := self._guard.count_refused(client_id, why)):
+            self._leaves(client_id)
+            self._emit(Benched(now, client_id, uploads, why))
+        if fed.failures_in_a_row > 100 + 10 * fed.known:
+            cause = checks.LIKELY_CAUSE if refused and checks.diverged(why) else ""
             raise Stalled(
                 f"{fed.failures_in_a_row} orders in a row brought nothing usable, "
                 f"the last one: {why}{cause}"
             )
+
+    def _tell_mistake(self, order: Order, reason: str, traceback: str) -> None:
+        """Log an error in a client's code, once for each place in it.
+
+        Raises:
+            ClientError: errors are not tolerated.
+        """
+        where, place = f"client {order.client_id}, order {order.number}", place_of(traceback)
+        if place not in self._places and len(self._places) < MOST:
+            self._places.add(place)
+            log.error("%s, raised an error:\n%s", where, traceback)
+        if not self._tolerates:
+            raise ClientError(
+                f"{where}: {reason}. With failures=tolerate such an order has failed, and the run "
+                "goes on"
+            )
+
+    def _becomes_idle(self, client_id: int) -> None:
+        if client_id not in self._guard.benched:
+            self._fed.idle.add(client_id)
+
+    def _leaves(self, client_id: int) -> None:
+        """A client gets no order any more."""
+        self._fed.idle.discard(client_id)
+        self._on_clients.waiting.discard(client_id)

@@ -1,20 +1,30 @@
 """Checks of what clients upload and of what a strategy returns. None of them changes any state."""
 
-from collections.abc import Mapping
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import Diverged, RunError, is_number
 from fl_app.core.layout import check_extra, check_returned, check_shape, names_of
-from fl_app.core.types import KINDS, NO_EXTRA, RESIDUAL, Extra, GlobalModel, Order, Update, Upload
+from fl_app.core.types import (
+    KINDS,
+    NO_EXTRA,
+    RESIDUAL,
+    Extra,
+    GlobalModel,
+    Order,
+    Update,
+    Upload,
+    Vector,
+)
 from fl_app.core.vector import all_finite, read_only
 
 # Bounds on `Upload.rate_sum`. The entries of a vector whose length is a float32 are below 2e19, so
 # they stay finite when they are multiplied or divided by these.
 LEAST_RATE, MOST_RATE = 1e-18, 1e18
+
+LIKELY_CAUSE = ", most likely since a learning rate is too large: try a tenth of it"
 
 
 def malformed(strategy: Algorithm, model: GlobalModel, order: Order, upload: Upload) -> str:
@@ -104,21 +114,22 @@ def diverged(reason: str) -> bool:
     return any(words in reason for words in ("non-finite", "overflows", "rate_sum="))
 
 
-def likely_cause(learning_rates: Mapping[str, float]) -> str:
-    """The end of a message about divergence: its most likely cause and what to try."""
-    rates = " or ".join(f"{key}={rate:g}" for key, rate in learning_rates.items())
-    return f", most likely since a learning rate is too large: try a tenth of {rates or 'it'}"
-
-
-def require_weights(report: Mapping[str, Any], count: int, version: int) -> None:
-    """Refuse a strategy's report of an aggregation.
+def require_version(
+    strategy: Algorithm, params: Vector, model: GlobalModel, num_updates: int
+) -> None:
+    """Refuse what an aggregation came to.
 
     Raises:
-        RunError: it has not one weight for each of `count` updates.
+        Diverged: the vector is not finite.
+        RunError: it has another shape or type, or the report has not one weight for each update.
     """
-    weights = report.get("weight")
-    if weights is not None and len(weights) != count:
+    require_vector(strategy, "aggregate", params, model.params.size)
+    version = model.version + 1
+    if not all_finite([params]):
+        raise Diverged(f"version {version} is not finite{LIKELY_CAUSE}")
+    weights = strategy.report.get("weight")
+    if weights is not None and len(weights) != num_updates:
         raise RunError(
             f"aggregation of version {version}: report['weight'] has {len(weights)} "
-            f"entries, expected one for each of {count} updates"
+            f"entries, expected one for each of {num_updates} updates"
         )

@@ -16,6 +16,7 @@ training orders, while all others train:
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from numbers import Real
 from typing import Any
 
@@ -25,14 +26,16 @@ from fl_app.core.errors import is_number, require, require_count
 from fl_app.core.events import ClientEvaluated, ClientsEvaluated, EvaluationOrdered, Event
 from fl_app.core.types import Order, Reply, Scores, Vector
 from fl_app.core.vector import worst_decile
-from fl_app.engine.clock import Clock
-from fl_app.engine.orders import Orders, shared
+from fl_app.engine.clock import NO_VECTOR, Clock
+from fl_app.engine.federation import Federation
 
 # Parts of the names of metrics of which a lower value is better.
 LOWER_IS_BETTER = (
     *("loss", "error", "perplexity", "rmse", "mse", "mae", "entropy", "nll", "brier"),
     *("distance", "divergence", "deviation"),
 )
+
+REMEMBERED = ("version", "waiting", "_rng", "_vector", "_open")
 
 
 class ClientEvaluation:
@@ -46,9 +49,6 @@ class ClientEvaluation:
     Attributes:
         version: the latest version that was due; -1 before the first.
         waiting: clients that are to measure it as soon as they are free.
-        ready: those of them that are free.
-        orders: client -> its evaluate order under way.
-        told: called with the results of a version that were told.
 
     Raises:
         ValueError: an argument is out of its bounds.
@@ -67,32 +67,31 @@ class ClientEvaluation:
         self._every = every
         self._fraction = fraction
         self._rng = np.random.default_rng((seed, 0xE7A1))
-        self._vector: Vector | None = None  # of `version`, while a client waits
-        self._since: dict[int, tuple[float, int]] = {}  # version -> when due, client updates then
-        self._scores: dict[int, list[Scores]] = {}  # by version that has not ended
+        self._vector = NO_VECTOR  # of `version`, while a client waits
+        # version that has not ended -> when it was due, client updates until then, scores so far
+        self._open: dict[int, tuple[float, int, list[Scores]]] = {}
         self.version = -1
         self.waiting: set[int] = set()
-        self.ready: set[int] = set()
-        self.orders: dict[int, Order] = {}
 
     def join(
         self,
-        orders: Orders,
+        federation: Federation,
         clock: Clock,
         emit: Callable[[Event], None],
-        most_examples: float = math.inf,
+        told: Callable[[Mapping[str, float]], None],
+        max_examples: int | None = None,
     ) -> None:
         """Take part in a run.
 
         Args:
-            orders: of the run, of which evaluate orders are a part.
-            clock: carries them out.
+            federation: of the run.
+            clock: carries orders out.
             emit: is told what happens.
-            most_examples: that a client may claim.
+            told: is told the results of a version.
+            max_examples: that a client may claim; None = any number.
         """
-        self._book, self._clock, self._emit = orders, clock, emit
-        self.told: Callable[[Mapping[str, float]], None] = lambda metrics: None
-        self._most_examples = most_examples
+        self._fed, self._clock, self._emit, self._told = federation, clock, emit, told
+        self._max_examples = max_examples or math.inf
 
     @property
     def enabled(self) -> bool:
@@ -103,34 +102,31 @@ class ClientEvaluation:
         """Whether this version, which was just published, is to be measured."""
         return version % self._every == 0
 
-    def plan(self, version: int, vector: Vector, client_updates: int) -> None:
-        """Draw the clients that measure a version; those that wait for an earlier one no longer do.
+    def plan(self, vector: Vector) -> None:
+        """Draw the clients that measure the current version.
+
+        Those that wait for an earlier one no longer do.
 
         Args:
-            version: of the model, above those before.
             vector: what is measured, shape ``(d,)``.
-            client_updates: that have arrived.
         """
-        idle = self._book.idle
-        online = sorted({*idle, *self._book.busy, *self.orders})
+        fed = self._fed
+        online = sorted(fed.online)
         count = min(len(online), max(1, round(self._fraction * len(online))))
-        drawn = [online[place] for place in self._rng.permutation(len(online))[:count]]
-        self.version = version
-        self.waiting = set(drawn)
-        self.ready = {client_id for client_id in drawn if client_id in idle}
-        self._since[version], self._scores[version] = (self._clock.now, client_updates), []
+        self.version = fed.version
+        self.waiting = {online[place] for place in self._rng.permutation(len(online))[:count]}
+        self._open[fed.version] = (self._clock.now, fed.updates, [])
         self._vector = self._clock.share(vector)
         self.tell()
 
     def start(self) -> None:
         """Give the free ones of the chosen clients their orders."""
-        for client_id in sorted(self.ready):
-            assert self._vector is not None
+        fed = self._fed
+        for client_id in sorted(client_id for client_id in self.waiting if client_id in fed.idle):
             self._clock.work("dispatch")
             now, version = self._clock.now, self.version
-            order = self._book.give(client_id, version, self._vector, {}, now, evaluates=True)
-            self.leave(client_id)
-            self.orders[client_id] = order
+            order = fed.give(client_id, version, self._vector, {}, now, evaluates=True)
+            self.waiting.discard(client_id)
             sent = order.vector.nbytes
             self._emit(EvaluationOrdered(now, client_id, order.number, version, sent))
             self._clock.dispatch(order)
@@ -138,11 +134,11 @@ class ClientEvaluation:
     def take(self, order: Order, reply: Reply) -> str:
         """Take the scores of a reply; why they cannot be counted, "" if they were."""
         scores = reply.scores
-        problem = reply.error or unusable(scores, self._most_examples)
+        problem = reply.error or unusable(scores, self._max_examples)
         if problem or scores is None:
             return problem
         metrics = dict(sorted(scores.metrics.items()))  # a message does not keep their order
-        self.end(order, Scores(metrics, scores.num_examples))
+        self._open[order.base_version][2].append(Scores(metrics, scores.num_examples))
         self._emit(
             ClientEvaluated(
                 self._clock.now,
@@ -157,31 +153,15 @@ class ClientEvaluation:
         self.tell()
         return ""
 
-    def free(self, client_id: int) -> None:
-        """A client has become idle."""
-        if client_id in self.waiting:
-            self.ready.add(client_id)
-
-    def leave(self, client_id: int) -> None:
-        """A client waits no longer."""
-        self.waiting.discard(client_id)
-        self.ready.discard(client_id)
-        if not self.waiting:
-            self._vector = None
-
-    def end(self, order: Order, scores: Scores | None = None) -> None:
-        """An evaluate order has ended."""
-        del self.orders[order.client_id]
-        if scores is not None:
-            self._scores[order.base_version].append(scores)
-
     def tell(self) -> None:
         """Tell the results of the versions for which no more scores will come, once."""
-        under_way = {order.base_version for order in self.orders.values()}
+        under_way = {order.base_version for order in self._fed.evaluating.values()}
         if self.waiting:
             under_way.add(self.version)
-        for version in [version for version in self._scores if version not in under_way]:
-            (since, client_updates), scores = self._since.pop(version), self._scores.pop(version)
+        else:
+            self._vector = NO_VECTOR
+        for version in [version for version in self._open if version not in under_way]:
+            since, client_updates, scores = self._open.pop(version)
             if scores:
                 metrics = figures(scores)
                 self._emit(
@@ -195,40 +175,18 @@ class ClientEvaluation:
                         metrics=metrics,
                     )
                 )
-                self.told(metrics)
+                self._told(metrics)
 
     def state_dict(self) -> dict[str, Any]:
         """The state between two events, as plain data and arrays."""
-        return {
-            "rng": self._rng,
-            "version": self.version,
-            "vector": self._vector,
-            "waiting": self.waiting,
-            "orders": self.orders,
-            "since": self._since,
-            "scores": {
-                version: [(dict(each.metrics), each.num_examples) for each in scores]
-                for version, scores in self._scores.items()
-            },
-        }
+        return {name: getattr(self, name) for name in REMEMBERED}
 
-    def load_state_dict(self, state: Mapping[str, Any], share: Callable[[Vector], Vector]) -> None:
-        """Restore a state, after that of the orders.
-
-        Args:
-            state: a result of `state_dict`.
-            share: gives a vector the form in which clients can receive it.
-        """
-        self._rng, self.version = state["rng"], state["version"]
-        self._vector = None if state["vector"] is None else share(state["vector"])
-        self.orders = shared(state["orders"].values(), share)
-        self.waiting = set(state["waiting"])
-        self.ready = {client_id for client_id in self.waiting if client_id in self._book.idle}
-        self._since = {version: (t, updates) for version, (t, updates) in state["since"].items()}
-        self._scores = {
-            version: [Scores(metrics, number) for metrics, number in scores]
-            for version, scores in state["scores"].items()
-        }
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore a result of `state_dict`, after the federation has joined."""
+        for name in REMEMBERED:
+            setattr(self, name, copy(state[name]))
+        if self._vector.size:
+            self._vector = self._clock.share(self._vector)
 
 
 def unusable(scores: Scores | None, max_examples: float = math.inf) -> str:
@@ -269,7 +227,10 @@ def figures(scores: Sequence[Scores]) -> dict[str, float]:
         scores: of at least one client.
     """
     names = dict.fromkeys(name for each in scores for name in each.metrics)
-    diverged = [_diverged(each) for each in scores]
+    diverged = [
+        any("loss" in name and math.isnan(value) for name, value in each.metrics.items())
+        for each in scores
+    ]
     result: dict[str, float] = {}
     for name in names:
         sent = [(e, d) for e, d in zip(scores, diverged, strict=True) if name in e.metrics]
@@ -283,7 +244,3 @@ def figures(scores: Sequence[Scores]) -> dict[str, float]:
             result[f"{name}_std"] = float(values.std())
             result[f"{name}_worst_decile"] = sign * worst_decile(sign * values)
     return result
-
-
-def _diverged(scores: Scores) -> bool:
-    return any("loss" in name and math.isnan(value) for name, value in scores.metrics.items())

@@ -3,24 +3,31 @@
     Schedule.start -> Strategy.dispatch -> Clock.dispatch ====> client
     publish <- Strategy.aggregate <- Schedule.take <- buffer <- Clock.next <==== client
 
-The first row is here, the second in `fl_app.engine.aggregation` and `fl_app.engine.arrivals`; what
-they change is a `fl_app.engine.federation.Federation`. Nothing here knows whether time is virtual,
-how orders travel or what the equations are.
+Nothing here knows whether time is virtual, how orders travel or what the equations are.
 """
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from types import MappingProxyType
 from typing import Any
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.errors import RunError, Stalled, require, require_at_least
-from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink, Supplied
+from fl_app.core.errors import RunError, Stalled, require_at_least
+from fl_app.core.events import (
+    Aggregated,
+    Checkpointed,
+    Clustered,
+    Dispatched,
+    Evaluated,
+    Recalled,
+    Rejected,
+    Sink,
+    Supplied,
+)
 from fl_app.core.layout import check_vector
-from fl_app.core.types import Order, Vector
-from fl_app.engine.aggregation import Aggregation
+from fl_app.core.types import Order, Update, Vector
+from fl_app.engine import checks
 from fl_app.engine.arrivals import Arrivals
-from fl_app.engine.checks import order_extra, require_vector
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.clock import (
     Alarm,
@@ -33,11 +40,12 @@ from fl_app.engine.clock import (
     Returned,
     Stray,
 )
-from fl_app.engine.evaluation import Evaluate, Evaluation
-from fl_app.engine.federation import Federation, check_complete
+from fl_app.engine.evaluation import Background, Evaluate, Outbox
+from fl_app.engine.federation import Federation
 from fl_app.engine.guard import Guard
 from fl_app.engine.intake import Intake
 from fl_app.engine.limits import Outcome, Stop
+from fl_app.engine.unkept import FORMAT, UnkeptAttributes, check_complete
 from fl_app.schedule import Schedule
 
 __all__ = ["Engine", "Evaluate", "Outcome", "Stop", "check_complete"]
@@ -45,7 +53,7 @@ __all__ = ["Engine", "Evaluate", "Outcome", "Stop", "check_complete"]
 LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
 
-class Engine:
+class Engine(Arrivals):
     """Runs one federation.
 
     Args:
@@ -56,7 +64,7 @@ class Engine:
         stop: when the run ends.
         num_trainable: number of trainable entries, which lead the vector; default all.
         evaluate: maps (version, vector) to metrics, ``"accuracy"`` and ``"loss"`` among them; or to
-            a measurement that goes on beside the engine (`fl_app.engine.background.Background`).
+            a measurement that goes on beside the engine (`fl_app.engine.evaluation.Background`).
         eval_every: versions between evaluations. The first and the last version are evaluated, too.
         client_evaluation: evaluations on clients; the last version is evaluated, too. Default none.
         guard: bounds on uploads, checked before the strategy is asked.
@@ -72,7 +80,6 @@ class Engine:
             that a run with a later end can continue from it.
         sinks: receive the events; the list may grow until `run`.
         seed: seed of the schedule's draws.
-        learning_rates: rates by key; a message about divergence names them.
 
     Attributes:
         outcome: how the run ended; while it goes on, `stopped` is empty.
@@ -103,51 +110,41 @@ class Engine:
         checkpoint_final: bool = False,
         sinks: Sequence[Sink] = (),
         seed: int = 0,
-        learning_rates: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
         require_at_least("eval_every", eval_every, 1, "versions cannot be evaluated more than once")
-        problem = check_vector(initial, initial.size)
-        if problem:
+        if problem := check_vector(initial, initial.size):
             raise ValueError(f"initial model: {problem}")
-        for key in ("order_extra", "upload_extra"):
-            names = getattr(strategy, key)
-            require(
-                not isinstance(names, str),
-                key,
-                repr(names),
-                "a tuple of names",
-                "each of its letters would name a vector",
-            )
-        if upload_bytes is None:
-            upload_bytes = initial.nbytes * (1 + len(strategy.upload_extra))
-        self._fed = Federation(
-            strategy,
-            schedule,
-            clock,
-            initial,
-            stop,
-            num_trainable,
-            client_evaluation or ClientEvaluation(),
-            guard or Guard(),
-            intake or Intake(),
-            sinks,
-            seed,
-        )
-        self._evaluation = Evaluation(self._fed, evaluate, eval_every)
-        self._aggregation = Aggregation(self._fed, self._evaluation, learning_rates)
-        self._arrivals = Arrivals(self._fed, tolerates, upload_bytes, learning_rates)
+        self._strategy = strategy
+        self._schedule = schedule
+        self._clock = clock
+        self._stop = stop
+        self._evaluate = evaluate
+        self._eval_every = eval_every
+        self._guard = guard or Guard()
+        self._tolerates = tolerates
+        self._places: set[tuple[str, ...]] = set()
+        self._intake = intake or Intake()
+        self._upload_bytes = upload_bytes or initial.nbytes * (1 + len(strategy.upload_extra))
         self._fixed_bytes = fixed_bytes
         self._checkpoint = checkpoint
         self._checkpoint_every = checkpoint_every
         self._checkpoint_final = checkpoint_final
+        self._outbox = Outbox(sinks)
+        self._emit = self._outbox.emit
+        self._unkept = UnkeptAttributes(strategy, schedule)
+        size = initial.size if num_trainable is None else num_trainable
+        self._fed = Federation(clock.share(initial), size, clock.clients(), seed)
+        self._on_clients = client_evaluation or ClientEvaluation()
+        self._on_clients.join(
+            self._fed, clock, self._emit, self._told_by_clients, self._guard.max_examples
+        )
         self._lost_orders: list[Order] = []  # in flight when the previous server ended
-        self.outcome = self._fed.outcome
+        self.outcome = Outcome(params=initial)
 
     @property
     def clients(self) -> tuple[Collection[int], Collection[int]]:
         """Idle clients, and busy ones. A client still at work on an expired order is neither."""
-        fed = self._fed
-        return fed.orders.idle, fed.orders.busy.keys() | fed.on_clients.orders.keys()
+        return self._fed.idle, self._fed.busy.keys() | self._fed.evaluating.keys()
 
     @property
     def version(self) -> int:
@@ -159,7 +156,7 @@ class Engine:
         """How far the run is, by the configuration keys of its limits."""
         return {
             "num_versions": self.version,
-            "max_seconds": self._fed.clock.now,
+            "max_seconds": self._clock.now,
             "max_updates": self._fed.updates,
         }
 
@@ -173,17 +170,19 @@ class Engine:
         ended: float | None = None
         try:
             started = self._resume()
-            self._evaluation.first()
+            if fed.evaluated is None:
+                self._evaluate_on_server()
             self._loop(started)
             if outcome.stopped == "interrupted":
                 return outcome
             fed.ended = outcome.stopped
             if self._checkpoint_final:
                 self._save()
-            self._evaluation.last()
-            ended = fed.clock.now
+            if fed.evaluated != fed.version:
+                self._evaluate_on_server(final=True)
+            ended = self._clock.now
             self._evaluate_last_on_clients()
-            fed.outbox.settle()
+            self._outbox.settle()
         except KeyboardInterrupt:
             outcome.asked_to_stop, outcome.stopped = True, "interrupted"
         except RunError as error:
@@ -191,13 +190,13 @@ class Engine:
             outcome.error = error
         finally:
             with suppress(RunError, KeyboardInterrupt):
-                fed.outbox.settle()
-            outcome.seconds = fed.clock.now if ended is None else ended
+                self._outbox.settle()
+            outcome.seconds = self._clock.now if ended is None else ended
             self.close()
             outcome.version = self.version
-            outcome.params = fed.strategy.to_evaluate(fed.versions.model)
-            totals = (part.totals() for part in (fed.strategy, fed.intake, fed.clock))
-            outcome.totals = {key: value for part in totals for key, value in part.items()}
+            outcome.params = self._strategy.to_evaluate(fed.model)
+            for part in (self._strategy, self._intake, self._clock):
+                outcome.totals |= part.totals()
         return outcome
 
     def stop(self) -> None:
@@ -206,12 +205,19 @@ class Engine:
 
     def close(self) -> None:
         """End workers and threads. `run` calls it; call it yourself only without `run`."""
-        self._fed.clock.close()
-        self._evaluation.close()
+        self._clock.close()
+        if isinstance(self._evaluate, Background):
+            self._evaluate.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state between two events, for `fl_app.core.snapshot`."""
-        return self._fed.state_dict()
+        return {
+            "format": FORMAT,
+            "unkept": self._unkept.notice(),
+            **self._fed.state_dict(),
+            **{name: part.state_dict() for name, part in self._parts.items()},
+            "clock": self._clock.state_dict(),
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a state before `run`; on real nodes the orders in flight are lost.
@@ -219,7 +225,26 @@ class Engine:
         Raises:
             ValueError: see `check_complete`.
         """
-        self._lost_orders = self._fed.load_state_dict(state)
+        check_complete(state)
+        fed = self._fed
+        fed.load_state_dict(state, self._clock.share)
+        for name, part in self._parts.items():
+            part.load_state_dict(state[name])
+        orders = {o.number: o for o in (*fed.busy.values(), *fed.evaluating.values())}
+        if not self._clock.load_state_dict(state["clock"], orders):
+            self._lost_orders = fed.lose_all(self._clock.clients())
+            self._on_clients.waiting.clear()
+
+    @property
+    def _parts(self) -> dict[str, Any]:
+        """What restores its own state without help."""
+        return {
+            "strategy": self._strategy,
+            "schedule": self._schedule,
+            "guard": self._guard,
+            "intake": self._intake,
+            "client_evaluation": self._on_clients,
+        }
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -229,7 +254,7 @@ class Engine:
         Args:
             started: whether clients were started since the last event.
         """
-        fed, outcome = self._fed, self.outcome
+        fed, clock, outcome = self._fed, self._clock, self.outcome
         while not outcome.stopped:
             if not started:
                 self._checkpoint_if_due()
@@ -237,87 +262,202 @@ class Engine:
                     outcome.stopped = "interrupted"
                     return
                 self._start()
-                if self._aggregation.settle():  # the schedule may have waited for one that left
+                if self._settle():  # the schedule may have waited for one that left
                     continue
             started = False
-            event = fed.clock.next(fed.stop.seconds)
+            event = clock.next(self._stop.seconds)
             if event is not None:
                 self._handle(event)
-            elif fed.clock.now >= fed.stop.seconds:
-                fed.end("seconds")
+            elif clock.now >= self._stop.seconds:
+                self._end("seconds")
             else:
-                idle, benched = len(fed.orders.idle), len(fed.guard.benched)
+                benched = len(self._guard.benched)
                 raise Stalled(
                     "nothing is under way and the schedule starts no client: "
-                    f"{idle} idle, {len(fed.buffer)} updates waiting"
+                    f"{len(fed.idle)} idle, {len(fed.buffer)} updates waiting"
                     f"{f', {benched} clients benched' if benched else ''}"
                 )
 
     def _start(self) -> None:
         """Give orders to the clients that the schedule starts now."""
-        fed = self._fed
-        fed.on_clients.start()
-        if fed.on_clients.enabled:
-            fed.schedule.evaluating(fed.on_clients.orders.keys())
-        fed.clock.alarm(fed.schedule.wake(fed.clock.now))
-        orders, model = fed.orders, fed.versions.model
-        for client_id in fed.schedule.start(orders.idle, orders.busy, fed.buffer, fed.rng):
-            vector, config = fed.strategy.dispatch(model, client_id)
-            require_vector(fed.strategy, "dispatch", vector, model.params.size)
-            extra = order_extra(fed.strategy, model, client_id)
-            fed.clock.work("dispatch")
-            now, version = fed.clock.now, model.version
-            order = orders.give(client_id, version, vector, config, now, extra)
-            fed.versions.cite(version)
+        fed, clock = self._fed, self._clock
+        self._on_clients.start()
+        if self._on_clients.enabled:
+            self._schedule.evaluating(fed.evaluating.keys())
+        clock.alarm(self._schedule.wake(clock.now))
+        model = fed.model
+        for client_id in self._schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng):
+            vector, config = self._strategy.dispatch(model, client_id)
+            checks.require_vector(self._strategy, "dispatch", vector, model.params.size)
+            extra = checks.order_extra(self._strategy, model, client_id)
+            clock.work("dispatch")
+            now = clock.now
+            order = fed.give(client_id, model.version, vector, config, now, extra)
             sent = vector.nbytes * (1 + len(extra))
-            parts = fed.clock.dispatch(order)
+            parts = clock.dispatch(order)
             logged = (None, None) if parts is None else parts.logged
-            fed.emit(Dispatched(now, client_id, order.number, version, sent, *logged))
+            self._emit(Dispatched(now, client_id, order.number, model.version, sent, *logged))
             if order.sequence == 0:
                 self._supply(order, self._fixed_bytes)
 
     def _handle(self, event: ClockEvent) -> None:
         """Handle what happened."""
-        fed, arrivals = self._fed, self._arrivals
         match event:
             case Replied(order, reply):
                 self._supply(order, reply.supplied)
-                if arrivals.take(order, reply):
-                    self._aggregation.settle()
+                if self._take(order, reply):
+                    self._settle()
                     self._count_updates()
             case Expired(order):
-                if not order.evaluates:
-                    del fed.orders.busy[order.client_id]
-                arrivals.lose(order, "deadline passed")
+                self._lose(order, "deadline passed")
             case Returned(order, supplied):
                 self._supply(order, supplied)
-                fed.becomes_idle(order.client_id)
-                fed.reject(order, "late: its deadline had passed")
+                self._becomes_idle(order.client_id)
+                about = (order.client_id, order.number, order.base_version)
+                self._emit(Rejected(self._clock.now, *about, "late: its deadline had passed"))
             case Stray():
                 reason = "duplicate: this order was answered before"
-                fed.emit(Rejected(fed.clock.now, reason=reason))
+                self._emit(Rejected(self._clock.now, reason=reason))
             case Alarm():
                 pass  # the schedule is asked next
             case Joined(client_id):
-                if client_id not in fed.guard.benched:
-                    fed.orders.idle.add(client_id)
+                self._becomes_idle(client_id)
             case Left(client_id, lost, reason, traceback):
-                fed.leaves(client_id)
+                self._leaves(client_id)
                 for order in lost:
-                    if not order.evaluates:
-                        fed.orders.busy.pop(order.client_id, None)
-                    arrivals.lose(order, reason, traceback)
-                fed.on_clients.tell()
+                    self._lose(order, reason, traceback)
+                self._on_clients.tell()
 
-    def _supply(self, order: Order, num_bytes: int) -> None:
-        if num_bytes:
-            now = self._fed.clock.now
-            self._fed.emit(Supplied(now, order.client_id, order.number, num_bytes))
+    def _end(self, limit: str) -> None:
+        """End the run, unless another limit has ended it."""
+        self.outcome.stopped = self.outcome.stopped or limit
 
     def _count_updates(self) -> None:
         """End the run if enough updates arrived; called after the aggregations they allowed."""
-        if self._fed.updates >= self._fed.stop.updates:
-            self._fed.end("updates")
+        if self._fed.updates >= self._stop.updates:
+            self._end("updates")
+
+    def _supply(self, order: Order, num_bytes: int) -> None:
+        if num_bytes:
+            self._emit(Supplied(self._clock.now, order.client_id, order.number, num_bytes))
+
+    # -- versions ---------------------------------------------------------------------------------
+
+    def _settle(self) -> bool:
+        """Aggregate what the schedule takes, or form clusters; returns whether it did anything."""
+        fed, acted = self._fed, False
+        while not self.outcome.stopped:
+            if self._schedule.survey(fed.version, fed.buffer):
+                self._cluster()
+            elif taken := self._schedule.take(self._intake.eligible(fed.buffer)):
+                self._aggregate(taken)
+            else:
+                break
+            acted = True
+        return acted
+
+    def _cluster(self) -> None:
+        """Let the strategy put the present clients into clusters; this makes no version."""
+        fed = self._fed
+        present = sorted(fed.latest.keys() & fed.online)
+        fed.latest = {client_id: fed.latest[client_id] for client_id in present}
+        clusters = self._strategy.cluster(fed.model, list(fed.latest.values()))
+        if clusters.keys() != fed.latest.keys():
+            raise ValueError(
+                f"cluster() must put each of the {len(present)} clients that it is shown into one "
+                f"cluster, and no others: {sorted(clusters.keys() ^ fed.latest.keys())}"
+            )
+        dropped = self._schedule.regroup(clusters, fed.buffer)
+        if not self._schedule.surveys:
+            fed.latest = {}
+        fed.take_out(dropped)
+        self._emit(
+            Clustered(
+                self._clock.now,
+                fed.version,
+                client=list(clusters),
+                cluster=list(clusters.values()),
+                dropped=[update.client_id for update in dropped],
+                order=[update.order for update in dropped],
+            )
+        )
+
+    def _aggregate(self, updates: Sequence[Update]) -> None:
+        """Make the next version of these updates."""
+        fed, strategy, clock = self._fed, self._strategy, self._clock
+        model = fed.model
+        opened = self._intake.open(model, updates)
+        if opened.faults:
+            fed.take_out([updates[place] for place in opened.faults])
+            for place, why in sorted(opened.faults.items()):
+                lost = updates[place]
+                about = (lost.client_id, lost.order, lost.base_version)
+                self._emit(Rejected(clock.now, *about, why))
+            return
+        strategy.report = {}
+        params = strategy.aggregate(model, opened.updates)
+        self._intake.complete(strategy.report, opened)
+        checks.require_version(strategy, params, model, len(updates))
+        ages = [model.age(update) for update in updates]
+        # The order of these steps matters: Ctrl-C between any two must leave an existing version.
+        fed.take_out(updates)
+        fed.publish(clock.share(params))
+        clock.work("aggregation")
+        now = clock.now
+        self._emit(
+            Aggregated(
+                now,
+                fed.version,
+                client=[update.client_id for update in updates],
+                order=[update.order for update in updates],
+                age=ages,
+                busy=clock.busy,
+                report=strategy.report,
+            )
+        )
+        for client_id in self._schedule.recall(fed.busy, fed.version):
+            order = fed.busy[client_id]
+            if clock.recall(order):
+                self._emit(Recalled(now, client_id, order.number, fed.version))
+        if fed.version % self._eval_every == 0:
+            self._evaluate_on_server()
+        if self._on_clients.is_due(fed.version):
+            self._evaluate_on_clients()
+        if fed.version >= self._stop.num_versions:
+            self._end("num_versions")
+
+    def _evaluate_on_server(self, *, final: bool = False) -> None:
+        fed, clock = self._fed, self._clock
+        if self._evaluate is None:
+            return
+        self._outbox.settle()  # the process that measures begins one version at a time
+        metrics = self._evaluate(fed.version, self._strategy.to_evaluate(fed.model))
+        fed.evaluated = fed.version
+        if not final:  # the last one comes after the run's end
+            clock.work("evaluation")
+        if not isinstance(metrics, Mapping):
+            if self._stop.target_accuracy == math.inf:
+                self._outbox.emit_later(clock.now, fed.version, metrics)
+                return
+            metrics = metrics.result()  # which may end the run
+        self._emit(Evaluated(clock.now, fed.version, metrics))
+        self._look_at(metrics.get("accuracy"))
+
+    def _evaluate_on_clients(self) -> None:
+        """Choose the clients that measure the current version; they do so when they are free."""
+        fed = self._fed
+        vector = self._strategy.to_evaluate(fed.model)
+        checks.require_vector(self._strategy, "to_evaluate", vector, fed.model.params.size)
+        self._on_clients.plan(vector)
+
+    def _told_by_clients(self, metrics: Mapping[str, float]) -> None:
+        """End the run at the accuracy on clients, if the server measures none."""
+        if self._evaluate is None:
+            self._look_at(metrics.get("accuracy_mean"))
+
+    def _look_at(self, accuracy: float | None) -> None:
+        if accuracy is not None and accuracy >= self._stop.target_accuracy:
+            self._end("target_accuracy")
 
     # -- begin and end ----------------------------------------------------------------------------
 
@@ -332,31 +472,31 @@ class Engine:
         ended, fed.ended = fed.ended, ""
         lost, self._lost_orders = self._lost_orders, []
         for order in lost:
-            self._arrivals.lose(order, "the server was started anew")
-        fed.on_clients.tell()
+            self._lose(order, "the server was started anew")
+        self._on_clients.tell()
         if ended == "target_accuracy":
-            fed.end(ended)
-        elif self.version >= fed.stop.num_versions:
-            fed.end("num_versions")
+            self._end(ended)
+        elif fed.version >= self._stop.num_versions:
+            self._end("num_versions")
         elif ended == "num_versions":
-            self._aggregation.settle()
+            self._settle()
         self._count_updates()
         return ended == "seconds" and not lost
 
     def _checkpoint_if_due(self) -> None:
         """Save a checkpoint if one is due or the run is to stop."""
         fed, every = self._fed, self._checkpoint_every
-        due = every is not None and self.version // every > fed.checkpointed // every
+        due = every is not None and fed.version // every > fed.checkpointed // every
         if due:
-            fed.checkpointed = self.version
-            fed.emit(Checkpointed(fed.clock.now, self.version))
+            fed.checkpointed = fed.version
+            self._emit(Checkpointed(self._clock.now, fed.version))
         if due or self.outcome.asked_to_stop:
             self._save()
 
     def _save(self) -> None:
         if self._checkpoint is not None:
-            self._fed.outbox.settle()  # a checkpoint knows how far the files have been written
-            self._checkpoint(self.version)
+            self._outbox.settle()  # a checkpoint knows how far the files have been written
+            self._checkpoint(self._fed.version)
 
     def _evaluate_last_on_clients(self) -> None:
         """Evaluate the last version on clients, now that training has ended.
@@ -365,26 +505,25 @@ class Engine:
         does not answer is waited for until its deadline, and at most as long as the run took or ten
         minutes, whichever is longer. Ctrl-C ends the wait; the scores that have come count.
         """
-        fed, on_clients, clock = self._fed, self._fed.on_clients, self._fed.clock
+        fed, on_clients, clock = self._fed, self._on_clients, self._clock
         if not on_clients.enabled:
             return
         clock.call_off_training()
-        for client_id in list(fed.orders.busy):
-            del fed.orders.busy[client_id]
-            fed.becomes_idle(client_id)
-        if on_clients.version < self.version:
-            self._evaluation.on_clients()
+        for client_id in list(fed.busy):
+            del fed.busy[client_id]
+            self._becomes_idle(client_id)
+        if on_clients.version < fed.version:
+            self._evaluate_on_clients()
         until = clock.now + max(clock.now, LEAST_PATIENCE)
         with suppress(KeyboardInterrupt):
             while not self.outcome.asked_to_stop:
                 on_clients.start()
-                event = clock.next(until) if on_clients.orders else None
+                event = clock.next(until) if fed.evaluating else None
                 if event is None:
                     break
                 if not isinstance(event, Stray):  # the reply to an order that was called off
                     self._handle(event)
-        for client_id in list(on_clients.waiting):  # late with something else
-            on_clients.leave(client_id)
-        for order in list(on_clients.orders.values()):
-            self._arrivals.lose(order, "the run ended")
+        on_clients.waiting.clear()  # late with something else
+        for order in list(fed.evaluating.values()):
+            self._lose(order, "the run ended")
         on_clients.tell()

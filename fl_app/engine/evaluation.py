@@ -1,85 +1,118 @@
-"""Which versions are evaluated, by the server and on clients, and the accuracy that ends a run."""
+"""Measurements of versions beside the engine, and the events that wait for them."""
 
-import math
-from collections.abc import Callable, Mapping
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from fl_app.core.events import Evaluated
-from fl_app.core.types import Vector
-from fl_app.engine.background import Background
-from fl_app.engine.checks import require_vector
-from fl_app.engine.federation import Federation
-from fl_app.engine.outbox import Measurement
+from fl_app.core.errors import RunError
+from fl_app.core.events import Evaluated, Event, Sink
+from fl_app.core.types import Order, Reply, Vector
+from fl_app.engine.clock import Mailbox
 
-Evaluate: TypeAlias = Callable[[int, Vector], Mapping[str, float] | Measurement]
+log = logging.getLogger(__name__)
+
+SERVER = -1  # in place of a client
 
 
-class Evaluation:
-    """Evaluates versions of the model.
+class Background:
+    """Measures versions of the model in another process, one at a time.
+
+    It is called like a function that measures.
 
     Args:
-        federation: whose model it is.
-        measure: on the server; None = it evaluates nothing. See `Engine`.
-        every: versions between evaluations on the server.
+        mailbox: of one worker, which measures the model of an evaluate order.
+        instead: measures where the worker could not; None = the run ends.
     """
 
-    def __init__(self, federation: Federation, measure: Evaluate | None, every: int) -> None:
-        self._fed = federation
-        self._measure = measure
-        self._every = every
-        federation.on_clients.told = self._told_by_clients
+    def __init__(
+        self, mailbox: Mailbox, instead: Callable[[int, Vector], Mapping[str, float]] | None
+    ) -> None:
+        self._mailbox = mailbox
+        self._instead = instead
 
-    def first(self) -> None:
-        """Evaluate the first version, unless a run that is resumed has done so."""
-        if self._fed.evaluated is None:
-            self._on_server()
+    def __call__(self, version: int, vector: Vector) -> "Background":
+        """Begin with a version; the one before is measured."""
+        self._order = Order(version, SERVER, 0, version, vector, {}, 0.0, evaluates=True)
+        self._reply: Reply | None = None
+        self._mailbox.push(self._order)
+        return self
 
-    def published(self) -> None:
-        """Evaluate the version that was just published, where it is due."""
-        if self._fed.version % self._every == 0:
-            self._on_server()
-        if self._fed.on_clients.is_due(self._fed.version):
-            self.on_clients()
+    def done(self) -> bool:
+        """Whether `result` returns at once."""
+        self._look(0.0)
+        return self._reply is not None
 
-    def last(self) -> None:
-        """Evaluate the last version on the server, unless it has been."""
-        if self._fed.evaluated != self._fed.version:
-            self._on_server(final=True)
+    def result(self) -> Mapping[str, float]:
+        """The metrics; waits for them.
+
+        Raises:
+            RunError: the version could not be measured.
+        """
+        while self._reply is None:
+            self._look(None)
+        if self._reply.scores is not None:
+            return self._reply.scores.metrics
+        version, reason = self._order.base_version, self._reply.error
+        if self._instead is None:
+            raise RunError(f"version {version} could not be evaluated: {reason}")
+        log.warning("version %s is evaluated in the main process: %s", version, reason)
+        return self._instead(version, self._order.vector)
 
     def close(self) -> None:
-        """End the process that measures, if there is one."""
-        if isinstance(self._measure, Background):
-            self._measure.close()
+        """End the process at once."""
+        self._mailbox.close()
 
-    def on_clients(self) -> None:
-        """Choose the clients that measure the current version; they do so when they are free."""
-        fed = self._fed
-        model = fed.versions.model
-        vector = fed.strategy.to_evaluate(model)
-        require_vector(fed.strategy, "to_evaluate", vector, model.params.size)
-        fed.on_clients.plan(fed.version, vector, fed.updates)
+    def _look(self, timeout: float | None) -> None:
+        if self._reply is None:
+            for reply in self._mailbox.pull(timeout):
+                assert isinstance(reply, Reply)
+                self._reply = reply
 
-    def _on_server(self, *, final: bool = False) -> None:
-        fed = self._fed
-        if self._measure is None:
-            return
-        metrics = self._measure(fed.version, fed.strategy.to_evaluate(fed.versions.model))
-        fed.evaluated = fed.version
-        if not final:  # the last one comes after the run's end
-            fed.clock.work("evaluation")
-        if not isinstance(metrics, Mapping):
-            if fed.stop.target_accuracy == math.inf:
-                fed.outbox.emit_later(fed.clock.now, fed.version, metrics)
-                return
-            metrics = metrics.result()  # which may end the run
-        fed.emit(Evaluated(fed.clock.now, fed.version, metrics))
-        self._look_at(metrics.get("accuracy"))
 
-    def _told_by_clients(self, metrics: Mapping[str, float]) -> None:
-        """End the run at the accuracy on clients, if the server measures none."""
-        if self._measure is None:
-            self._look_at(metrics.get("accuracy_mean"))
+Evaluate: TypeAlias = Callable[[int, Vector], Mapping[str, float] | Background]
 
-    def _look_at(self, accuracy: float | None) -> None:
-        if accuracy is not None and accuracy >= self._fed.stop.target_accuracy:
-            self._fed.end("target_accuracy")
+
+class Outbox:
+    """Sends events to the sinks in their order.
+
+    While a version is measured, its evaluation and all events behind it are held back. The sinks
+    receive the same events as if the engine had waited.
+
+    Args:
+        sinks: receive the events; the list may grow.
+    """
+
+    def __init__(self, sinks: Sequence[Sink]) -> None:
+        self._sinks = sinks
+        self._awaited: tuple[float, int, Background] | None = None
+        self._held: deque[Event] = deque()
+
+    def emit(self, event: Event) -> None:
+        """Send an event, or hold it back."""
+        self._held.append(event)
+        if self._awaited is None or self._awaited[2].done():
+            self.settle()
+
+    def emit_later(self, seconds: float, version: int, measurement: Background) -> None:
+        """Send an evaluation at this place in the sequence of events, when it is measured."""
+        self._awaited = seconds, version, measurement
+
+    def settle(self) -> None:
+        """Send all events; waits for the measurement.
+
+        What the measurement raises is raised after the other events were sent.
+        """
+        try:
+            if self._awaited is not None:
+                seconds, version, measurement = self._awaited
+                self._held.appendleft(Evaluated(seconds, version, measurement.result()))
+            self._awaited = None
+        except Exception:
+            self._awaited = None
+            self.settle()
+            raise
+        while self._held:
+            event = self._held.popleft()
+            for sink in self._sinks:
+                sink.emit(event)

@@ -1,187 +1,214 @@
-"""What the parts of the engine share: the objects of a run, and what it remembers."""
+"""What a run remembers between two events: versions of the model, clients' orders, and updates."""
 
-import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
-from dataclasses import InitVar, dataclass
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
-from fl_app.core.algorithm import Algorithm
-from fl_app.core.events import Event, Rejected, Sink
-from fl_app.core.types import Order, Update, Vector
-from fl_app.engine.client_evaluation import ClientEvaluation
-from fl_app.engine.clock import Clock
-from fl_app.engine.guard import Guard
-from fl_app.engine.intake import Intake
-from fl_app.engine.limits import Outcome, Stop
-from fl_app.engine.orders import Orders
-from fl_app.engine.outbox import Outbox
-from fl_app.engine.unkept import UnkeptAttributes
-from fl_app.engine.versions import Versions
-from fl_app.schedule import Schedule
-
-# What the engine itself remembers between two events.
-REMEMBERED = (
-    *("buffer", "latest", "failures_in_a_row", "checkpointed", "updates", "ended", "evaluated"),
+from fl_app.core.pool import ClientPool
+from fl_app.core.types import (
+    NO_EXTRA,
+    Config,
+    Extra,
+    GlobalModel,
+    Order,
+    State,
+    Update,
+    Vector,
 )
-# What restores its own state without help.
-PARTS = ("guard", "schedule", "strategy", "intake")
+from fl_app.core.vector import all_finite
+
+NO_STATE: State = {}
 
 
-@dataclass(eq=False)
 class Federation:
     """One federation between two events. The engine's parts change it; nobody else does.
 
+    A client is free (`idle`), at work (`busy` or `evaluating`), or none of them: offline, benched,
+    or still at work on an order that expired.
+
     Args:
-        strategy: computes the next version from updates.
-        schedule: decides when clients start and when updates are aggregated.
-        clock: time and transport.
         initial: w_0, shape ``(d,)``, float32.
-        stop: when the run ends.
-        num_trainable: number of trainable entries, which lead the vector; default all.
-        on_clients: evaluations on clients.
-        guard: bounds on uploads.
-        intake: which uploads come in, and what of them the strategy is shown.
-        sinks: receive the events.
+        num_trainable: number of trainable entries, which lead the vector.
+        clients: those that are free at the start.
         seed: of the schedule's draws.
 
     Attributes:
-        versions: of the model.
-        orders: of clients.
+        version: number of the current version of the model.
+        idle: clients that are free.
+        busy: client -> its training order, unless that expired.
+        evaluating: client -> its evaluate order.
         buffer: updates that wait, oldest arrival first.
         latest: the latest update of each client, until the schedule has its clusters.
         failures_in_a_row: orders that brought nothing since the last update.
         checkpointed: version of the last checkpoint.
         updates: uploads that arrived and were accepted.
         ended: why the run ended, for its last checkpoint.
-        evaluated: version that was evaluated last.
-        outcome: how the run ended.
+        evaluated: version that the server evaluated last.
+        rng: of the schedule's draws.
     """
 
-    strategy: Algorithm
-    schedule: Schedule
-    clock: Clock
-    initial: InitVar[Vector]
-    stop: Stop
-    num_trainable: InitVar[int | None]
-    on_clients: ClientEvaluation
-    guard: Guard
-    intake: Intake
-    sinks: InitVar[Sequence[Sink]]
-    seed: InitVar[int]
-
-    def __post_init__(
-        self, initial: Vector, num_trainable: int | None, sinks: Sequence[Sink], seed: int
+    def __init__(
+        self, initial: Vector, num_trainable: int, clients: Collection[int], seed: int
     ) -> None:
-        self.outbox = Outbox(sinks)
-        self.rng = np.random.default_rng((seed, 0x5C4E))
-        self._unkept = UnkeptAttributes(self.strategy, self.schedule)
-        size = initial.size if num_trainable is None else num_trainable
-        self.versions = Versions(self.clock.share(initial), size)
-        self.orders = Orders(self.clock.clients())
+        self.version = 0
+        self.idle = ClientPool(clients)
+        self.busy: dict[int, Order] = {}
+        self.evaluating: dict[int, Order] = {}
         self.buffer: list[Update] = []
         self.latest: dict[int, Update] = {}
         self.failures_in_a_row = self.checkpointed = self.updates = 0
         self.ended = ""
         self.evaluated: int | None = None
-        self.outcome = Outcome(params=initial)
-        most_examples = self.guard.max_examples or math.inf
-        self.on_clients.join(self.orders, self.clock, self.outbox.emit, most_examples)
+        self.rng = np.random.default_rng((seed, 0x5C4E))
+        self._num_trainable = num_trainable
+        self._versions: dict[int, Vector] = {0: initial}
+        self._cited: Counter[int] = Counter()  # orders and buffered updates by base version
+        self._orders = 0  # given so far
+        self._sequences: Counter[int] = Counter()  # client -> training orders given so far
+        self._states: dict[int, State] = {}  # of clients, between their orders
 
     @property
-    def version(self) -> int:
-        """Version of the global model."""
-        return self.versions.number
+    def model(self) -> GlobalModel:
+        """The current version as strategies see it, with the older ones that something cites."""
+        return GlobalModel(
+            params=self._versions[self.version],
+            version=self.version,
+            history=MappingProxyType(self._versions),
+            num_trainable=self._num_trainable,
+        )
 
-    def emit(self, event: Event) -> None:
-        """Tell the sinks what happened."""
-        self.outbox.emit(event)
+    @property
+    def online(self) -> set[int]:
+        """Clients that are free or at work."""
+        return {*self.idle, *self.busy, *self.evaluating}
 
-    def end(self, limit: str) -> None:
-        """End the run, unless another limit has ended it."""
-        self.outcome.stopped = self.outcome.stopped or limit
+    @property
+    def known(self) -> int:
+        """Number of clients. Those that left are among them: they may come back."""
+        return max(len(self.busy) + len(self.idle), len(self._sequences))
 
-    def becomes_idle(self, client_id: int) -> None:
-        """A client is free, unless it is benched."""
-        if client_id not in self.guard.benched:
-            self.orders.idle.add(client_id)
-            self.on_clients.free(client_id)
+    def publish(self, vector: Vector) -> None:
+        """Make a vector the next version; Ctrl-C at any point leaves a current version."""
+        self._versions[self.version + 1] = vector
+        self.version += 1
+        self._forget(self.version - 1)
 
-    def leaves(self, client_id: int) -> None:
-        """A client gets no order any more."""
-        self.orders.idle.discard(client_id)
-        self.on_clients.leave(client_id)
+    def cite(self, version: int) -> None:
+        """Keep a version for one more order or buffered update."""
+        self._cited[version] += 1
 
-    def reject(self, order: Order, reason: str) -> None:
-        """Tell that an order's upload is not used."""
-        now = self.clock.now
-        self.emit(Rejected(now, order.client_id, order.number, order.base_version, reason))
+    def release(self, version: int) -> None:
+        """One order or buffered update fewer cites this version; drop it after the last one."""
+        self._cited[version] -= 1
+        self._forget(version)
 
     def take_out(self, updates: Sequence[Update]) -> None:
         """Take updates out of the buffer."""
         gone = {id(update) for update in updates}
         self.buffer = [update for update in self.buffer if id(update) not in gone]
         for update in updates:
-            self.versions.release(update.base_version)
+            self.release(update.base_version)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The whole state between two events, for `fl_app.core.snapshot`."""
-        return {
-            "unkept": self._unkept.notice(),
-            "rng": self.rng,
-            **self.versions.state_dict(),
-            **self.orders.state_dict(),
-            **{name: getattr(self, name) for name in REMEMBERED},
-            "client_evaluation": self.on_clients.state_dict() if self.on_clients.enabled else None,
-            **{name: getattr(self, name).state_dict() for name in PARTS},
-            "clock": self.clock.state_dict(),
-        }
+    def give(
+        self,
+        client_id: int,
+        version: int,
+        vector: Vector,
+        config: Config,
+        now: float,
+        extra: Extra = NO_EXTRA,
+        *,
+        evaluates: bool = False,
+    ) -> Order:
+        """A new order for a client, which is no longer free.
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> list[Order]:
-        """Restore a state; returns the orders that were in flight and are lost.
-
-        Raises:
-            ValueError: see `check_complete`.
+        Args:
+            client_id: of the client.
+            version: of the model.
+            vector: what the client gets, shape ``(d,)``.
+            config: further values.
+            now: seconds.
+            extra: further vectors by name.
+            evaluates: whether it is to evaluate the model, and not to train it.
         """
-        check_complete(state)
-        shared: dict[int, Vector] = {}
+        order = Order(
+            number=self._orders,
+            client_id=client_id,
+            sequence=self._sequences[client_id],
+            base_version=version,
+            vector=vector,
+            config={**config, "version": version},
+            sent_at=now,
+            state=self._states.get(client_id, NO_STATE),
+            extra=extra,
+            evaluates=evaluates,
+        )
+        self._orders += 1
+        self.idle.discard(client_id)
+        if evaluates:
+            self.evaluating[client_id] = order
+        else:
+            self._sequences[client_id] += 1
+            self.busy[client_id] = order
+            self.cite(version)
+        return order
 
-        def share(vector: Vector) -> Vector:
-            if vector.size and id(vector) not in shared:
-                shared[id(vector)] = self.clock.share(vector)
-            return shared.get(id(vector), vector)
+    def end(self, order: Order) -> None:
+        """An order is no longer under way, if it was."""
+        (self.evaluating if order.evaluates else self.busy).pop(order.client_id, None)
 
-        self.rng = state["rng"]
-        self.versions.load_state_dict(state, share)
-        self.orders.load_state_dict(state, share)
-        for name in REMEMBERED:
-            setattr(self, name, copy(state[name]))
-        for name in PARTS:
-            getattr(self, name).load_state_dict(state.get(name, {}))
-        evaluating: dict[int, Order] = {}
-        if state.get("client_evaluation"):
-            self.on_clients.load_state_dict(state["client_evaluation"], share)
-            evaluating = self.on_clients.orders
-        orders = {o.number: o for o in (*self.orders.busy.values(), *evaluating.values())}
-        if self.clock.load_state_dict(state["clock"], orders):
-            return []
-        lost = [*self.orders.lose_all(self.clock.clients()), *evaluating.values()]
-        for client_id in list(self.on_clients.waiting):
-            self.on_clients.leave(client_id)
+    def keep(self, client_id: int, state: State) -> None:
+        """Remember what a client keeps for its next order.
+
+        A client that diverged keeps its earlier state, or it would diverge for ever.
+        """
+        if all_finite(state.values()):
+            self._states.pop(client_id, None)
+            if state:
+                self._states[client_id] = state
+
+    def lose_all(self, clients: Collection[int]) -> list[Order]:
+        """Begin anew with these clients; returns the orders that are lost by that."""
+        lost = [*self.busy.values(), *self.evaluating.values()]
+        self.idle, self.busy, self.evaluating = ClientPool(clients), {}, {}
         return lost
 
+    def state_dict(self) -> dict[str, Any]:
+        """The whole of it, as plain data and arrays."""
+        return {**vars(self), "idle": list(self.idle)}
 
-def check_complete(state: Mapping[str, Any]) -> None:
-    """Refuse a state of `Federation.state_dict` in which changed attributes are missing.
+    def load_state_dict(self, state: Mapping[str, Any], share: Callable[[Vector], Vector]) -> None:
+        """Restore a result of `state_dict`; other keys are left alone.
 
-    Raises:
-        ValueError: attributes have changed that no checkpoint holds.
-    """
-    if unkept := state["unkept"]:
-        raise ValueError(
-            f"the checkpoint is not complete: {', '.join(unkept)} had changed and is not in it. "
-            "Keep what a strategy learns in its self.state, and what a schedule remembers in its "
-            "state_dict(), and start anew"
-        )
+        Args:
+            state: as `state_dict` gave it.
+            share: gives a vector the form in which clients can receive it.
+        """
+        done: dict[int, Vector] = {}
+
+        def once(vector: Vector) -> Vector:
+            if vector.size and id(vector) not in done:
+                done[id(vector)] = share(vector)
+            return done.get(id(vector), vector)
+
+        def shared(order: Order) -> Order:
+            extra = {name: once(vector) for name, vector in order.extra.items()}
+            return replace(order, vector=once(order.vector), extra=extra)
+
+        for name in vars(self):
+            setattr(self, name, copy(state[name]))
+        self.idle = ClientPool(state["idle"])
+        self._versions = {version: once(vector) for version, vector in self._versions.items()}
+        self.busy = {client_id: shared(order) for client_id, order in self.busy.items()}
+        self.evaluating = {client_id: shared(order) for client_id, order in self.evaluating.items()}
+
+    def _forget(self, version: int) -> None:
+        if self._cited[version] == 0:
+            del self._cited[version]
+            if version != self.version:
+                self._versions.pop(version, None)

@@ -1,7 +1,6 @@
 """When a run ends, and how it ended."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fl_app.core.errors import RunError, require_at_least
@@ -58,4 +57,4 @@ class Outcome:
     stopped: str = ""
     error: RunError | None = None
     asked_to_stop: bool = False
-    totals: Mapping[str, float] = field(default_factory=dict)
+    totals: dict[str, float] = field(default_factory=dict)

@@ -1,13 +1,17 @@
 """Attributes of a strategy or a schedule that change during a run and that no checkpoint holds."""
 
+import hashlib
 import logging
+import pickle
+from collections.abc import Mapping
 from typing import Any
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.snapshot import fingerprints
 from fl_app.schedule import Schedule
 
 log = logging.getLogger(__name__)
+
+FORMAT = 2  # of `Engine.state_dict`
 
 
 class UnkeptAttributes:
@@ -24,16 +28,15 @@ class UnkeptAttributes:
     def __init__(self, strategy: Algorithm, schedule: Schedule) -> None:
         self._strategy = strategy
         self._schedule = schedule
-        self._first = fingerprints(self._attributes())
+        self._first = self._fingerprints()
         self.names: list[str] = []
 
     def notice(self) -> list[str]:
         """Warn once about each attribute that has changed; returns all of them."""
-        now = fingerprints({k: v for k, v in self._attributes().items() if k not in self.names})
-        before = {k: v for k, v in self._first.items() if k not in self.names}
+        now, before = self._fingerprints(), self._first
         of_strategy = f"{type(self._strategy).__name__}."
         for key in sorted(before.keys() | now.keys()):
-            if before.get(key) != now.get(key):
+            if key not in self.names and before.get(key) != now.get(key):
                 self.names.append(key)
                 name = key.removeprefix(of_strategy)
                 log.warning(
@@ -47,15 +50,43 @@ class UnkeptAttributes:
                 )
         return self.names
 
-    def _attributes(self) -> dict[str, Any]:
+    def _fingerprints(self) -> dict[str, str]:
         strategy, schedule = self._strategy, self._schedule
-        held = {"state", "report", "schedule", *strategy.transient}
-        attributes = {
-            f"{type(strategy).__name__}.{name}": value
-            for name, value in vars(strategy).items()
-            if name not in held
-        }
+        kept = {"state", "report", "schedule", *strategy.transient}
+        owners: list[object] = [strategy]
         if type(schedule).state_dict is Schedule.state_dict:
-            name = type(schedule).__name__
-            attributes |= {f"{name}.{key}": value for key, value in vars(schedule).items()}
-        return attributes
+            owners.append(schedule)
+        return {
+            f"{type(owner).__name__}.{name}": _fingerprint(value)
+            for owner in owners
+            for name, value in vars(owner).items()
+            if owner is schedule or name not in kept
+        }
+
+
+def _fingerprint(value: object) -> str:
+    """A digest; another one means that the value has changed."""
+    try:
+        return hashlib.sha256(pickle.dumps(value)).hexdigest()
+    except Exception:  # of any class; another object is noticed all the same
+        return f"object {id(value)}"
+
+
+def check_complete(state: Mapping[str, Any]) -> None:
+    """Refuse a state that is none of `Engine.state_dict`, or that lacks changed attributes.
+
+    Raises:
+        ValueError: it was written by another version, or attributes have changed that no checkpoint
+            holds.
+    """
+    if state.get("format") != FORMAT:
+        raise ValueError(
+            "the checkpoint was written by another version of this project, which stores orders "
+            "differently: go on with that version, or start anew"
+        )
+    if unkept := state["unkept"]:
+        raise ValueError(
+            f"the checkpoint is not complete: {', '.join(unkept)} had changed and is not in it. "
+            "Keep what a strategy learns in its self.state, and what a schedule remembers in its "
+            "state_dict(), and start anew"
+        )

@@ -13,8 +13,7 @@ from fl_app.client.gpus import prepare
 from fl_app.client.recipe import Recipe
 from fl_app.core.errors import require
 from fl_app.core.types import Order, Scores, Upload, Vector
-from fl_app.engine.background import Background
-from fl_app.engine.engine import Evaluate
+from fl_app.engine.evaluation import Background, Evaluate
 from fl_app.engine.spawned import SpawnedWorkers
 from fl_app.engine.workers import Workers
 from fl_app.runner.placement import Placement

@@ -262,11 +262,6 @@ def build_engine(
         checkpoint_final=config.checkpoint_final,
         sinks=sinks,
         seed=config.seed,
-        learning_rates={
-            f"algorithm.{key}": rate
-            for key in ("client.local_lr", "strategy.server_lr")
-            if (rate := OmegaConf.select(config.algorithm, key)) is not None
-        },
     )
 
 

@@ -145,7 +145,6 @@ def run(
             guard=guard,
             sinks=listening,
             seed=seed,
-            learning_rates=rates(strategy),
         )
         if output is not None:  # from here on no argument can be refused
             settings = {
@@ -226,12 +225,6 @@ def _check_nodes(schedule: Schedule, num_nodes: int, fixed: bool) -> None:
             num_nodes,
             fitting,
         )
-
-
-def rates(strategy: AsyncStrategy) -> dict[str, float]:
-    """The server's learning rate by its key, if the strategy has one."""
-    server_lr = getattr(strategy, "server_lr", None)
-    return {} if server_lr is None else {"strategy.server_lr": server_lr}
 
 
 class _Results:

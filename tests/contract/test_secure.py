@@ -199,7 +199,7 @@ class Run:
         self.recorder = Recorder()
         engine = build_engine(components, sinks=[self.recorder])
         self.seen: list[tuple[list[Update], Vector]] = []
-        secure_half: Any = engine._fed.intake
+        secure_half: Any = engine._intake
         if isinstance(secure_half, SecureAggregation):
             secure_half._helper = self.helper = Watched(secure_half._helper)
             opens = secure_half.open
@@ -373,7 +373,7 @@ def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on() -> N
     assert {e["reason"] for e in rejected} == {"its device is not registered"}
     assert recorder.history.orders_wasted >= len(rejected)
     state = engine.state_dict()
-    assert len(state["buffer"]) + len(state["busy"]) >= sum(state["cited"].values())
+    assert len(state["buffer"]) + len(state["busy"]) >= sum(state["_cited"].values())
 
 
 def test_messages_have_the_same_size_whatever_they_hold() -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import vec
 
-from fl_app.core.snapshot import Encoder, Unkeepable, decode, fingerprints
+from fl_app.core.snapshot import Encoder, Unkeepable, decode
 from fl_app.core.types import Order, Parts, Reply, Update, Upload
 from fl_app.engine.agenda import Kind
 
@@ -124,25 +124,3 @@ def test_what_cannot_be_kept_is_told_with_its_key_and_type(value: Any, told: str
 def test_unknown_kinds_are_refused(encoded: Any) -> None:
     with pytest.raises(ValueError, match=r"a checkpoint holds a .* of the unknown kind"):
         decode(encoded, [])
-
-
-class Foreign:
-    """Of a class that no checkpoint can hold."""
-
-    def __init__(self) -> None:
-        self.value = 1
-
-
-def test_a_change_of_value_is_seen_in_whatever_holds_it() -> None:
-    rng, foreign = np.random.default_rng(1), Foreign()
-    nested: dict[str, Any] = {"a": [np.zeros(2), 1]}
-    values = {"rng": rng, "foreign": foreign, "nested": nested, "call": lambda: 1, "nan": np.nan}
-    before = fingerprints(values)
-    assert fingerprints(values) == before
-    rng.random()
-    foreign.value = 2
-    nested["a"][0][1] = 1e-9
-    now = fingerprints(values)
-    assert {name for name in values if now[name] != before[name]} == {"rng", "foreign", "nested"}
-    assert fingerprints({"x": np.zeros(2)}) != fingerprints({"x": np.zeros((2, 1))})
-    assert fingerprints({"x": [1, 2.0]}) == fingerprints({"x": [1, 2.0]})

@@ -13,7 +13,7 @@ from helpers import MeanDelta, Recorder, Run, run, vec
 
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Scores, Upload, Vector
-from fl_app.engine.background import Background
+from fl_app.engine.evaluation import Background
 from fl_app.engine.workers import Workers
 from fl_app.schedule import Buffered
 

@@ -727,14 +727,14 @@ def test_a_server_that_is_started_anew_gives_up_the_evaluations_of_the_one_befor
 
         def emit(self, event: Any) -> None:
             super().emit(event)
-            if event.kind == "evaluate_order" and len(engine._fed.on_clients.orders) == 2:
+            if event.kind == "evaluate_order" and len(engine._fed.evaluating) == 2:
                 states.append(deepcopy(engine.state_dict()))
                 raise KeyboardInterrupt
 
     states: list[Any] = []
     engine = on_nodes(Saves(), 50)
     assert engine.run().stopped == "interrupted"
-    orders = {order.number for order in engine._fed.on_clients.orders.values()}
+    orders = {order.number for order in engine._fed.evaluating.values()}
     recorder = Recorder()
     after = on_nodes(recorder, 12)
     after.load_state_dict(states[0])

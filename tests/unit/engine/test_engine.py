@@ -772,14 +772,11 @@ def test_uploads_that_diverge_blame_the_learning_rates() -> None:
     def script(client_id: int, sequence: int, received: Vector) -> Upload:
         return replace(toward_own_number(client_id, sequence, received), rate_sum=1e31)
 
-    error = run(
-        SCHEDULE, Scripted(script), learning_rates={"client.local_lr": 1e30, "server_lr": 1.0}
-    ).outcome.error
+    error = run(SCHEDULE, Scripted(script)).outcome.error
     assert isinstance(error, Stalled)
     assert str(error) == (
         "201 orders in a row brought nothing usable, the last one: rate_sum=1e+31 must be between "
-        "1e-18 and 1e+18, most likely since a learning rate is too large: try a tenth of "
-        "client.local_lr=1e+30 or server_lr=1"
+        "1e-18 and 1e+18, most likely since a learning rate is too large: try a tenth of it"
     )
 
 

@@ -212,12 +212,3 @@ def test_an_order_that_is_never_carried_out_keeps_nothing_alive() -> None:
     clock.dispatch(Order(0, 0, 0, 0, vec(1, 1), {}, 0.0, extra={"shift": vec(1, 1)}))
     expired = clock.next(100.0)
     assert expired.order.extra == {}  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize("key", ["order_extra", "upload_extra"])
-def test_one_name_is_a_tuple_too(key: str) -> None:
-    """("shift") is no tuple."""
-    strategy = Shifted()
-    setattr(strategy, key, "shift")
-    with pytest.raises(ValueError, match=rf"^{key}='shift' must be a tuple of names: "):
-        run(SCHEDULE, Echo(), strategy=strategy)

@@ -40,7 +40,7 @@ def engine(clock: Any, num_versions: int, **more: Any) -> Engine:
 
 
 def noted(made: Engine) -> Any:
-    return made._fed.strategy.state["noted"]
+    return made._strategy.state["noted"]
 
 
 def virtual() -> VirtualClock:
@@ -109,7 +109,7 @@ def test_a_pause_counts_and_its_own_seconds_are_those_until_then() -> None:
     clock = VirtualClock(Inline(Scripted(script)), Slow(), 2, epochs=5, pauses=True)
     made = engine(clock, num_versions=4, schedule=Buffered(concurrency=2, buffer_size=1))
     made.run()
-    assert made._fed.strategy.state["paused"] == 5.0
+    assert made._strategy.state["paused"] == 5.0
     assert noted(made)[:4] == [[(0, 4.0)], [(0, 4.0)], [(0, 4.0)], [(1, 13.0)]]
 
 

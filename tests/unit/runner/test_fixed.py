@@ -61,7 +61,7 @@ def test_private_parameters_stay_in_the_clients_states(tmp_path: Path) -> None:
     for name, array in found.items():
         assert (array == first[name]).all() == (name[0] == "3")
     config = composed("algorithm=fedbuff", *SMALL, OWN)
-    states = Checkpoints(tmp_path, settings(config)).load()["engine"]["client_states"]
+    states = Checkpoints(tmp_path, settings(config)).load()["engine"]["_states"]
     assert len(states) > 2
     for state in states.values():
         assert list(state) == ["private.3.weight", "private.3.bias"]
