@@ -169,7 +169,7 @@ class Scripted:
         self._script = script
         self._scores = scores
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         upload: Upload = self._script(order.client_id, order.sequence, order.vector)
         return upload
 

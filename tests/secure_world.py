@@ -8,9 +8,9 @@ import numpy as np
 
 from fl_app.core.types import Order, Scores, Update, Upload, Vector
 from fl_app.core.weighting import Weighting
-from fl_app.secure.device import Masked
 from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
+from fl_app.secure.masked import Masked
 from fl_app.secure.request import Member, Request
 from fl_app.secure.server import SecureAggregation
 from fl_app.secure.simulated import SimulatedDevices, device_key, helper_key
@@ -26,7 +26,7 @@ class Given:
     def __init__(self, uploads: Sequence[Upload]) -> None:
         self.uploads = list(uploads)
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         return self.uploads.pop(0)
 
     def score(self, order: Order) -> Scores:

@@ -60,22 +60,19 @@ class BatchTrainer:
         self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor.device)
         self._models: list[_OfRow] = []
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         """See `LocalTrainer.train`."""
-        return self._trainer.train(order, out)
+        return self._trainer.train(order)
 
     def score(self, order: Order) -> Scores:
         """See `LocalTrainer.score`."""
         return self._trainer.score(order)
 
-    def train_together(
-        self, orders: Sequence[Order], outs: Sequence[Vector | None]
-    ) -> list[Upload | None]:
+    def train_together(self, orders: Sequence[Order]) -> list[Upload | None]:
         """The uploads of training orders of different clients.
 
         Args:
             orders: as of `LocalTrainer.train`, none of which continues after a pause.
-            outs: arrays for the uploads' vectors, shape ``(d,)``; None = a new one.
 
         Returns:
             The uploads; None of an order that its client cannot carry out, and is to be asked for
@@ -90,7 +87,7 @@ class BatchTrainer:
         uploads: list[Upload | None] = [None] * len(orders)
         if len(clients) > 1:
             clients.sort(key=lambda client: -client.steps)  # stable
-            trained = self._trained(clients, [outs[client.place] for client in clients])
+            trained = self._trained(clients)
             for client, upload in zip(clients, trained, strict=True):
                 uploads[client.place] = upload
         return uploads
@@ -107,7 +104,7 @@ class BatchTrainer:
         rate, proximal = trainer.rate(order.config), trainer._proximal
         return _Client(place, given, order, trainer, indices, rng, steps, rate, proximal)
 
-    def _trained(self, clients: Sequence["_Client"], outs: Sequence[Vector | None]) -> list[Upload]:
+    def _trained(self, clients: Sequence["_Client"]) -> list[Upload]:
         """The uploads of clients, those with more steps first."""
         rows = self._load(clients)
         if clients[0].trainer is not self._trainer:
@@ -127,8 +124,8 @@ class BatchTrainer:
             ends = rows.cpu().numpy()
         means = (losses.sum(0).cpu().numpy() / [client.steps for client in clients]).tolist()
         return [
-            self._upload(client, end, loss, out)
-            for client, end, loss, out in zip(clients, ends, means, outs, strict=True)
+            self._upload(client, end, loss)
+            for client, end, loss in zip(clients, ends, means, strict=True)
         ]
 
     def _load(self, clients: Sequence["_Client"]) -> Tensor:
@@ -145,10 +142,10 @@ class BatchTrainer:
             rows.copy_(torch.from_numpy(np.stack(received)))
         return rows
 
-    def _upload(self, client: "_Client", end: Vector, loss: float, out: Vector | None) -> Upload:
+    def _upload(self, client: "_Client", end: Vector, loss: float) -> Upload:
         """One client's upload, as `LocalTrainer` makes it."""
         order, kind = client.order, self._trainer.upload
-        vector = np.empty(end.size, np.float32) if out is None else out
+        vector = np.empty(end.size, np.float32)
         rate_sum = 1.0
         if kind == "gradient":
             np.copyto(vector, end)
@@ -207,11 +204,9 @@ class _OfRow:
         self.flat = row
         self.params = _views(model, row[None], row_dimension=False)
 
-    def read(self, out: Vector | None = None, start: int = 0) -> Vector:
+    def read(self, start: int = 0) -> Vector:
         """See `FlatModel.read`."""
-        here = self.flat[start:].cpu().numpy()
-        vector = np.empty_like(here) if out is None else out
-        np.copyto(vector, here)
+        vector: Vector = self.flat[start:].cpu().numpy().copy()
         return vector
 
 
@@ -537,7 +532,7 @@ def _difference(trainer: LocalTrainer, clients: Sequence[int]) -> str:
         vector = start + 0.05 * rng.standard_normal(start.size).astype(np.float32)
         orders.append(Order(client_id, client_id, 0, 0, vector, {}, 0.0))
     alone = [plain.train(order).vector for order in orders]
-    together = BatchTrainer(plain, len(orders)).train_together(orders, [None, None])
+    together = BatchTrainer(plain, len(orders)).train_together(orders)
     for one, both in zip(alone, together, strict=True):
         scale = float(np.abs(one).max())
         close = both is not None and np.allclose(both.vector, one, 1e-3, 1e-4 * scale + 1e-7)

@@ -97,7 +97,7 @@ class Compression:
 class Trainer(Protocol):
     """Makes uploads (`fl_app.client.LocalTrainer`)."""
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload: ...
+    def train(self, order: Order) -> Upload: ...
     def score(self, order: Order) -> Scores: ...
 
 
@@ -115,13 +115,13 @@ class Compressed:
         self._compression = compression
         self._layout = layout
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         """See `fl_app.client.LocalTrainer.train`; the state also holds the residuals."""
         residuals: dict[str, NDArray[Any]] = {}
         own: dict[str, NDArray[Any]] = {}
         for key, value in order.state.items():
             (residuals if key.partition(".")[0] == RESIDUAL else own)[key] = value
-        upload = self._trainer.train(replace(order, state=own), out)
+        upload = self._trainer.train(replace(order, state=own))
         if upload.done:
             # Copies, because the client may keep the same vectors, uncompressed.
             extra = {name: vector.copy() for name, vector in upload.extra.items()}

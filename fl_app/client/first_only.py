@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from fl_app.client.numpy_client import NOTHING
 from fl_app.client.trainer import LocalTrainer
-from fl_app.core.types import Order, Upload, Vector
+from fl_app.core.types import Order, Upload
 
 
 class FirstOnlyTrainer(LocalTrainer):
@@ -21,13 +21,13 @@ class FirstOnlyTrainer(LocalTrainer):
     pauses: ClassVar[bool] = True
     epochs: ClassVar[int] = 2  # the clock looks for a pause from the middle of an order on
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         if order.sequence == 0:
-            return super().train(order, out)
+            return super().train(order)
         if order.config.get("continues", False):
             vector = order.vector if order.vector.size else order.state["received"]
             config = {key: value for key, value in order.config.items() if key != "continues"}
-            return super().train(replace(order, vector=vector, config=config, state={}), out)
+            return super().train(replace(order, vector=vector, config=config, state={}))
         return Upload(
             NOTHING,
             self.upload,

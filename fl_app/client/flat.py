@@ -108,18 +108,16 @@ class FlatModel:
         for tensor, place in self._integers:
             tensor.copy_(self.flat[place].round().view(tensor.shape))
 
-    def read(self, out: Vector | None = None, start: int = 0) -> Vector:
+    def read(self, start: int = 0) -> Vector:
         """The current parameters and buffers, from entry `start` on.
 
         Args:
-            out: to copy them into, shape ``(d - start,)``; default a new vector.
             start: such as the number of trainable entries, where buffers alone are wanted.
         """
         for tensor, place in self._integers:
             self.flat[place] = tensor.reshape(-1).float()
-        vector = np.empty(self.layout.size - start, np.float32) if out is None else out
         here = self._host[start:] if self._host is not None else self.flat[start:].cpu().numpy()
-        np.copyto(vector, here)
+        vector: Vector = here.copy()
         return vector
 
     def named(self, vector: Vector) -> dict[str, NDArray[np.generic]]:

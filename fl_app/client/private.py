@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fl_app.client.compression import Trainer
-from fl_app.core.types import Order, Scores, State, Upload, Vector
+from fl_app.core.types import Order, Scores, State, Upload
 
 if TYPE_CHECKING:
     from fl_app.client.flat import FlatModel
@@ -34,11 +34,11 @@ class Private:
         self._trainer = trainer
         self._model = model
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         """See `fl_app.client.LocalTrainer.train`; the state also holds the private parameters."""
         self._model.load_private(private_of(order.state))
         own = {k: v for k, v in order.state.items() if not k.startswith(PRIVATE)}
-        upload = self._trainer.train(replace(order, state=own), out)
+        upload = self._trainer.train(replace(order, state=own))
         kept = {PRIVATE + name: array for name, array in self._model.read_private().items()}
         return replace(upload, state={**upload.state, **kept})
 

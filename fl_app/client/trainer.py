@@ -168,7 +168,7 @@ class LocalTrainer(TrainingSettings, TrainerClient):
     # -- training ---------------------------------------------------------------------------------
 
     @np.errstate(over="ignore", invalid="ignore")  # the server refuses an upload that diverged
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         """Carry out one order, or the rest of an order that paused.
 
         Args:
@@ -177,29 +177,28 @@ class LocalTrainer(TrainingSettings, TrainerClient):
                 optional: ``local_epochs`` and ``proximal-mu`` replace the trainer's own values;
                 ``local_lr_factor`` multiplies the rate; ``version`` (of w_o) counts for `lr_decay`;
                 ``continues`` marks the rest of an order that paused.
-            out: array for the upload's vector, shape ``(d,)``; default a new one.
 
         Raises:
             ValueError: the client has no training data, or the order continues without a pause.
         """
-        upload = self._train(self.basis(order), out)
+        upload = self._train(self.basis(order))
         whole = upload.done and not order.config.get("continues", False)
         return self.finish(order, upload) if whole else upload
 
-    def _train(self, order: Order, out: Vector | None = None) -> Upload:
+    def _train(self, order: Order) -> Upload:
         """See `train`; the upload before `finish`."""
         indices, rng, seed = self._take(order)
         self.processor.seed(seed)
         if not self.model.module.training:  # `train` visits every submodule, in 0.1 ms
             self.model.module.train()
         if order.config.get("continues", False):
-            return self._continue(order, indices, rng, out)
+            return self._continue(order, indices, rng)
         self.state = without_pause(self.state)  # a paused order was never answered
         self.model.load(order.vector)
         self.begin(order.config, rng)
         if self.upload == "gradient":
-            return self._gradient(order.vector, indices, rng, out)
-        return self._descend(order, indices, rng, out, self._start())
+            return self._gradient(order.vector, indices, rng)
+        return self._descend(order, indices, rng, self._start())
 
     def _take(self, order: Order) -> tuple[NDArray[np.int64], np.random.Generator, int]:
         """Make an order the current one.
@@ -225,12 +224,11 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         received: Vector,
         indices: NDArray[np.int64],
         rng: np.random.Generator,
-        out: Vector | None,
     ) -> Upload:
         """The gradient of one mini-batch, and what the forward pass changed the buffers by."""
         chosen = rng.permutation(indices)[: self.batch_size]
         loss, grad = self._loss_and_grad(chosen, self._start().anchor, step=0)
-        vector = np.empty(self.model.layout.size, np.float32) if out is None else out
+        vector = np.empty(self.model.layout.size, np.float32)
         split = self.model.layout.num_trainable
         vector[:split] = to_vector(grad)
         if split < vector.size:
@@ -242,7 +240,6 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         order: Order,
         indices: NDArray[np.int64],
         rng: np.random.Generator,
-        out: Vector | None,
         progress: Progress,
     ) -> Upload:
         """Local SGD from `progress` to the end of the order, or to a pause."""
@@ -267,7 +264,7 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         mean_loss = float(torch.stack(losses).mean())
         if progress.steps:
             mean_loss = (progress.loss + mean_loss * len(losses)) / steps
-        vector = self._result(order.vector, lr * steps, out)
+        vector = self._result(order.vector, lr * steps)
         return Upload(
             vector, self.upload, int(indices.size), mean_loss, lr * steps, state=self.state
         )
@@ -334,9 +331,9 @@ class LocalTrainer(TrainingSettings, TrainerClient):
             velocity=[torch.zeros_like(p) for p in self.model.trained] if self.momentum else None,
         )
 
-    def _result(self, received: Vector, rate_sum: float, out: Vector | None) -> Vector:
+    def _result(self, received: Vector, rate_sum: float) -> Vector:
         """The upload's vector, from the model after the last step."""
-        vector = self.model.read(out)
+        vector = self.model.read()
         if self.upload != "model":
             np.subtract(vector, received, out=vector)
         if self.upload == "pseudo":
@@ -370,7 +367,6 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         order: Order,
         indices: NDArray[np.int64],
         rng: np.random.Generator,
-        out: Vector | None,
     ) -> Upload:
         """Train the rest of an order that paused, from the saved state."""
         if PAUSED not in self.state:
@@ -384,7 +380,7 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         metrics = self.merge(order.vector, order.config, rng) if order.vector.size else {}
         paused.progress.anchor = paused.progress.anchor or self._start().anchor
         rest = replace(order, vector=paused.model if paused.received is None else paused.received)
-        upload = self._descend(rest, indices, rng, out, paused.progress)
+        upload = self._descend(rest, indices, rng, paused.progress)
         return replace(upload, metrics=metrics)
 
     # -- evaluation -------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fl_app.core.types import NO_EXTRA, Order, Scores, Upload, Vector
+from fl_app.core.types import NO_EXTRA, Order, Scores, Upload
 from fl_app.core.vector import read_only
 
 if TYPE_CHECKING:
@@ -31,17 +31,15 @@ class Untrained:
         self._upload_extra = upload_extra
         self._nothing = read_only(np.zeros(trainer.model.layout.size, np.float32))
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         """The upload of a client that has moved nowhere.
 
         Args:
             order: the order.
-            out: not used.
 
         Raises:
             ValueError: the client has no training examples.
         """
-        del out
         count = int(self._trainer.task.train_indices(order.client_id).size)
         if count == 0:
             raise ValueError(f"client {order.client_id} has no training examples")

@@ -29,7 +29,7 @@ NOTHING = -1  # in place of a slot: an empty vector, the client continues with i
 class Trainer(Protocol):
     """What a worker calls (`fl_app.client.LocalTrainer`)."""
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload: ...
+    def train(self, order: Order) -> Upload: ...
     def score(self, order: Order) -> Scores: ...
 
 
@@ -43,9 +43,7 @@ class BatchTrainer(Trainer, Protocol):
 
     batch: int
 
-    def train_together(
-        self, orders: Sequence[Order], outs: Sequence[Vector | None]
-    ) -> Sequence[Upload | None]:
+    def train_together(self, orders: Sequence[Order]) -> Sequence[Upload | None]:
         """Upload of every order; None = it is to be trained alone."""
         ...
 
@@ -68,22 +66,20 @@ class Unfit:
     reason: str
 
 
-def carry_out_all(
-    trainer: Trainer, orders: Sequence[Order], outs: Sequence[Vector | None]
-) -> list[tuple[Answer, bool]]:
+def carry_out_all(trainer: Trainer, orders: Sequence[Order]) -> list[tuple[Answer, bool]]:
     """The answer to every order, and whether it was computed together with others."""
     uploads: Sequence[Upload | None] = [None] * len(orders)
     if len(orders) > 1 and isinstance(trainer, BatchTrainer):
         # What one of them raises must not be the end of the others. Nor must too little memory.
         with suppress(Exception):
-            uploads = trainer.train_together(orders, outs)
+            uploads = trainer.train_together(orders)
     return [
-        (_carry_out(trainer, order, out), False) if upload is None else (upload, True)
-        for order, out, upload in zip(orders, outs, uploads, strict=True)
+        (_carry_out(trainer, order), False) if upload is None else (upload, True)
+        for order, upload in zip(orders, uploads, strict=True)
     ]
 
 
-def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Answer:
+def _carry_out(trainer: Trainer, order: Order) -> Answer:
     """A client's upload or scores, or why there are none."""
     try:
         if order.evaluates:
@@ -91,7 +87,7 @@ def _carry_out(trainer: Trainer, order: Order, out: Vector | None) -> Answer:
             if not isinstance(scores, Scores):
                 return _unusable(f"the client returned {type(scores).__name__} instead of Scores")
             return scores
-        upload = trainer.train(order, out)
+        upload = trainer.train(order)
     except Exception as error:
         return Failure(f"{type(error).__name__}: {error}", traceback_of(error))
     if not isinstance(upload, Upload):
@@ -138,39 +134,39 @@ def work(
         return
     while (batch := messages.get()) is not None:
         orders: list[Order] = []
-        outs: list[Vector] = []
-        further: list[dict[str, Vector]] = []
+        results: list[list[Vector]] = []
         for places, slots, names, about in batch:
             received, *extra = (NO_VECTOR if p == NOTHING else arena.view(p) for p in places)
-            out, *results = map(arena.view, slots)
             for vector in (received, *extra):
                 vector.flags.writeable = False  # it is the server's, and other clients' too
             beside = dict(zip(BESIDE_ORDER, about, strict=True))
             named = dict(zip(names, extra, strict=True))
             orders.append(Order(vector=received, extra=named, **beside))
-            outs.append(out)
-            further.append(dict(zip(upload_extra, results, strict=True)))
-        answers = carry_out_all(trainer, orders, outs)
+            results.append([*map(arena.view, slots)])
+        answers = carry_out_all(trainer, orders)
         send(
             pipe,
             [
-                (_without_vectors(answer, out, named), batched)
-                for (answer, batched), out, named in zip(answers, outs, further, strict=True)
+                (_without_vectors(answer, places, upload_extra), batched)
+                for (answer, batched), places in zip(answers, results, strict=True)
             ],
         )
 
 
 def _without_vectors(
-    answer: Answer, out: Vector, further: Mapping[str, Vector]
+    answer: Answer, results: Sequence[Vector], names: Sequence[str]
 ) -> Answer | tuple[Any, ...]:
-    """What is sent of an answer whose vectors are in shared memory, or else the answer itself."""
+    """What is sent of an answer whose vectors fit into shared memory, or else the answer itself."""
+    out, *further = results
     if (
         not isinstance(answer, Upload)
-        or answer.vector is not out
-        or check_extra(answer.extra, tuple(further), out.size)
+        or not isinstance(answer.vector, np.ndarray)
+        or (answer.vector.dtype, answer.vector.shape) != (out.dtype, out.shape)
+        or check_extra(answer.extra, tuple(names), out.size)
     ):
         return answer
-    for name, result in further.items():
+    np.copyto(out, answer.vector)
+    for name, result in zip(names, further, strict=True):
         np.copyto(result, answer.extra[name])
     return tuple(getattr(answer, name) for name in BESIDE_VECTOR)
 

@@ -68,7 +68,7 @@ class Inline:
         if not self._batches or timeout == 0.0:
             return []
         orders = self._batches.popleft()
-        answers = carry_out_all(self._trainer, orders, [None] * len(orders))
+        answers = carry_out_all(self._trainer, orders)
         return [
             _reply(order.number, answer, together)
             for order, (answer, together) in zip(orders, answers, strict=True)

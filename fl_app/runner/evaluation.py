@@ -48,7 +48,7 @@ class Tester:
         """The metrics of an order's version; as a worker calls it."""
         return Scores(self.measure(order.base_version, order.vector), 1)
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         """Nothing is trained."""
         raise NotImplementedError
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.core.errors import RunError
-from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.core.types import Order, Scores, Upload
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
@@ -31,7 +31,7 @@ class Resting:
         self._nothing.flags.writeable = False
         self.fresh = 0
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         if self._pauses and "continues" not in order.config:
             kept = {"paused": order.vector}
             none = self._nothing[:0]

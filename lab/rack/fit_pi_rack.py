@@ -51,7 +51,7 @@ from scipy.optimize import differential_evolution, minimize
 
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.core.events import Aggregated, Event
-from fl_app.core.types import Order, Upload, Vector
+from fl_app.core.types import Order, Upload
 from fl_app.core.vector import read_only
 from fl_app.devices import Boards, Fleet, MeasuredServer
 from fl_app.engine.engine import Engine, Stop
@@ -122,7 +122,7 @@ class Nothing:
     def __init__(self) -> None:
         self._vector = read_only(np.zeros(1, np.float32))
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         return Upload(self._vector, "delta", 1, 0.0)
 
     def score(self, order: Order) -> Any:

@@ -11,7 +11,7 @@ from helpers import Quadratic, Run, run
 
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_trainer
-from fl_app.core.types import Order, Upload, Vector
+from fl_app.core.types import Order, Upload
 from fl_app.runner.validate import build_schedule, build_strategy, validate_config
 
 CLIENTS = 20
@@ -26,8 +26,8 @@ class WithLiars:
     def __init__(self, honest: LocalTrainer) -> None:
         self._honest = honest
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
-        upload = self._honest.train(order, out)
+    def train(self, order: Order) -> Upload:
+        upload = self._honest.train(order)
         if order.client_id in LIARS:
             return replace(upload, vector=-10 * upload.vector)
         return upload

@@ -190,7 +190,7 @@ class Run:
             inner, secrets = masked._trainer, self.secrets
 
             class Spied:
-                def train(self, order: Any, out: Any = None) -> Any:
+                def train(self, order: Any) -> Any:
                     upload = inner.train(order)
                     secrets[order.client_id, order.sequence] = upload.vector.copy()
                     return upload
@@ -393,7 +393,7 @@ def test_messages_have_the_same_size_whatever_they_hold() -> None:
         sender: Any = trainer.sender
 
         class Fixed:
-            def train(self, order: Any, out: Any = None, fill: float = fill) -> Any:
+            def train(self, order: Any, fill: float = fill) -> Any:
                 from fl_app.core.types import Upload
 
                 return Upload(np.full(layout.size, fill, np.float32), "delta", 10, 0.1 + fill)

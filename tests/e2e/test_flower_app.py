@@ -22,7 +22,8 @@ from store_grid import SuperLink
 
 from fl_app.algorithms.eafl import EAFL
 from fl_app.algorithms.fedbuff import FedBuff
-from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
+from fl_app.algorithms.feddyn import FedDyn
+from fl_app.algorithms.feddyn.trainer import FedDynTrainer
 from fl_app.algorithms.fedhist import FedHist
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
@@ -201,7 +202,7 @@ def test_clients_without_the_algorithms_own_equations_are_told_of(
             )
     finally:
         logging.getLogger("flwr").removeHandler(caplog.handler)
-    missing = "fl_app.algorithms.feddyn.FedDynTrainer"
+    missing = "fl_app.algorithms.feddyn.trainer.FedDynTrainer"
     assert f"the ClientApp must train with {missing}: " in str(error.value)
     assert f"Its ClientApp must train with {missing}" in caplog.messages
 

@@ -331,10 +331,10 @@ task = fl_app.Task.from_arrays(x, y, x, y, model=lambda: nn.Linear(10, 2), num_c
 
 
 class Hangs(LocalTrainer):
-    def train(self, order, out=None):
+    def train(self, order):
         if order.client_id == 3:
             time.sleep(1000)
-        return super().train(order, out)
+        return super().train(order)
 
 
 fl_app.run("num_versions=5", Hangs, *sys.argv[2:], task=task, output=sys.argv[1])

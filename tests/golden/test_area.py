@@ -14,7 +14,7 @@ import pytest
 from helpers import Quadratic, Recorder, order_for, vec
 
 from fl_app.algorithms.area import AREA
-from fl_app.algorithms.area.device import AREATrainer
+from fl_app.algorithms.area.trainer import AREATrainer
 from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import RESIDUAL, GlobalModel, Order, Update, Upload, Vector
 from fl_app.devices import Fleet, UniformRatio
@@ -178,7 +178,7 @@ class Device(AREATrainer):
         self.memory: dict[int, Any] = {}
         self.ends: dict[tuple[int, int], Vector] = {}
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         own = order_for(
             order.client_id,
             order.sequence,
@@ -186,7 +186,7 @@ class Device(AREATrainer):
             order.config,
             self.memory.get(order.client_id),
         )
-        upload = super().train(own, out)
+        upload = super().train(own)
         self.memory[order.client_id] = upload.state
         self.ends[order.client_id, order.sequence + 1] = self.model.read()
         return upload

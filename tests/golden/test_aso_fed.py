@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers import Quadratic, order_for, vec
 
-from fl_app.algorithms.aso_fed import ASOFed, ASOFedTrainer
+from fl_app.algorithms.aso_fed import ASOFed
+from fl_app.algorithms.aso_fed.trainer import ASOFedTrainer
 from fl_app.core.types import Config, GlobalModel, Update
 
 ONE = Quadratic([[[3.0]]])

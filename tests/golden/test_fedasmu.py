@@ -9,10 +9,10 @@ import pytest
 import torch
 from helpers import Quadratic, order_for, run, vec
 
-from fl_app.algorithms.fedasmu import FedASMU, FedASMUTrainer
-from fl_app.algorithms.fedasmu.device import merge_weight
+from fl_app.algorithms.fedasmu import FedASMU
 from fl_app.algorithms.fedasmu.server import Control
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
+from fl_app.algorithms.fedasmu.trainer import FedASMUTrainer, merge_weight
 from fl_app.client.numpy_client import NOTHING
 from fl_app.core.types import GlobalModel, Parts, Update
 from fl_app.schedule import fully_async

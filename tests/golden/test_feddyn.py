@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from helpers import Quadratic, order_for, vec
 
-from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
+from fl_app.algorithms.feddyn import FedDyn
+from fl_app.algorithms.feddyn.trainer import FedDynTrainer
 from fl_app.core.types import Config, GlobalModel, Update
 
 ONE = Quadratic([[[3.0]]])

@@ -13,10 +13,11 @@ import torch
 from helpers import Quadratic, order_for, run, vec
 from torch import Tensor, nn
 
-from fl_app.algorithms.fedasmu import FedASMUTrainer
+from fl_app.algorithms.fedasmu.trainer import FedASMUTrainer
 from fl_app.algorithms.fedavg import FedAvg
-from fl_app.algorithms.overlap_fedavg import OverlapTrainer
-from fl_app.algorithms.scaffold import SCAFFOLD, SCAFFOLDTrainer
+from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
+from fl_app.algorithms.scaffold import SCAFFOLD
+from fl_app.algorithms.scaffold.trainer import SCAFFOLDTrainer
 from fl_app.client import LocalTrainer
 from fl_app.schedule import synchronous
 

@@ -22,7 +22,8 @@ from helpers import Quadratic, order_for, vec
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.algorithms.moon import MOON, MOONTrainer
+from fl_app.algorithms.moon import MOON
+from fl_app.algorithms.moon.trainer import MOONTrainer
 from fl_app.core.types import GlobalModel, Update
 from fl_app.tasks.models import architecture
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers import Quadratic, Times, order_for, run, vec
 
-from fl_app.algorithms.overlap_fedavg import OverlapFedAvg, OverlapTrainer
+from fl_app.algorithms.overlap_fedavg import OverlapFedAvg
+from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
 from fl_app.core.types import GlobalModel, State, Update, Upload
 from fl_app.devices import Energy, Fleet, MeanSeconds, OverlapCompute, OverlapNetwork, Overlapping
 from fl_app.schedule import synchronous

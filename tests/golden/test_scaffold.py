@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from helpers import Quadratic, order_for, run, vec
 
-from fl_app.algorithms.scaffold import SCAFFOLD, SCAFFOLDTrainer
+from fl_app.algorithms.scaffold import SCAFFOLD
+from fl_app.algorithms.scaffold.trainer import SCAFFOLDTrainer
 from fl_app.core.types import GlobalModel, Update
 from fl_app.schedule import fully_async, synchronous
 
@@ -113,8 +114,8 @@ def test_c_is_the_mean_of_what_clients_keep_however_old_updates_are(schedule: An
     kept: dict[int, Any] = {}
 
     class Keeping(SCAFFOLDTrainer):
-        def train(self, order: Any, out: Any = None) -> Any:
-            upload = super().train(order, out)
+        def train(self, order: Any) -> Any:
+            upload = super().train(order)
             kept[order.number] = order.client_id, upload.state["control"]
             return upload
 

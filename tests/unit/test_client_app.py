@@ -174,7 +174,7 @@ def test_introduction_is_light() -> None:
     assert run.stdout.strip() == "False"
 
 
-FEDDYN = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.FedDynTrainer")
+FEDDYN = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDynTrainer")
 
 
 @pytest.mark.parametrize("stays", [True, False])
@@ -195,9 +195,9 @@ def test_a_device_whose_training_diverged_goes_on_with_what_it_kept_before(
     assert finite == [True, False, True]
 
 
-FEDASMU = CONFIG.replace("client.LocalTrainer", "algorithms.fedasmu.FedASMUTrainer").replace(
-    "batch_size: 4", "batch_size: 4, local_epochs: 2"
-)
+FEDASMU = CONFIG.replace(
+    "client.LocalTrainer", "algorithms.fedasmu.trainer.FedASMUTrainer"
+).replace("batch_size: 4", "batch_size: 4, local_epochs: 2")
 
 
 def test_a_device_that_diverged_before_it_paused_answers_its_next_order(
@@ -216,7 +216,7 @@ def test_a_device_that_diverged_before_it_paused_answers_its_next_order(
     assert np.isfinite(uploads[3].vector).all()
 
 
-OVERLAP = CONFIG.replace("client.LocalTrainer", "algorithms.overlap_fedavg.OverlapTrainer")
+OVERLAP = CONFIG.replace("client.LocalTrainer", "algorithms.overlap_fedavg.trainer.OverlapTrainer")
 
 
 def test_a_desk_works_ahead_between_two_orders(
@@ -248,9 +248,9 @@ def test_a_desk_works_ahead_between_two_orders(
     assert wire.unpack_reply(reply, LAYOUT, version=7).rate_sum == pytest.approx(0.3)
 
 
-SCAFFOLD = CONFIG.replace("client.LocalTrainer", "algorithms.scaffold.SCAFFOLDTrainer").replace(
-    "pseudo", "delta"
-)
+SCAFFOLD = CONFIG.replace(
+    "client.LocalTrainer", "algorithms.scaffold.trainer.SCAFFOLDTrainer"
+).replace("pseudo", "delta")
 
 
 @pytest.mark.parametrize(

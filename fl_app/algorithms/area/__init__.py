@@ -35,16 +35,13 @@ strategies refuse them, and a run with a norm bound of `fl_app.engine.guard` is 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from fl_app.core.hyper import bounded, count
 from fl_app.core.types import RESIDUAL, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy import AsyncStrategy
-
-if TYPE_CHECKING:
-    from fl_app.algorithms.area.device import AREATrainer as AREATrainer
 
 AFTER, NUMBER = "after", "upload"
 CHECKPOINTS = ("checkpoint_before", "checkpoint")
@@ -68,7 +65,7 @@ class AREA(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = k_async(10)
     takes: ClassVar[Sequence[str]] = ("delta", RESIDUAL)  # of which the trainer makes the other
-    needs: ClassVar[str] = "fl_app.algorithms.area.AREATrainer"
+    needs: ClassVar[str] = "fl_app.algorithms.area.trainer.AREATrainer"
     looks_at: ClassVar[str] = "changes of gradients, whose sums nobody has shown to hide uploads"
 
     num_clients: int = bounded(10, count(), "the mean is over so many clients")
@@ -143,12 +140,3 @@ class AREA(AsyncStrategy):
             self.state["first"] = model.history.get(0, model.params).copy()
         first: Vector = self.state["first"]
         return first
-
-
-def __getattr__(name: str) -> Any:
-    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
-    if name == "AREATrainer":
-        from fl_app.algorithms.area.device import AREATrainer
-
-        return AREATrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -31,7 +31,7 @@ which, taken literally, shrinks W by about its number of inputs every time.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,10 +40,6 @@ from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, fully_async
 from fl_app.strategy import AsyncStrategy
-
-if TYPE_CHECKING:
-    from fl_app.algorithms.aso_fed.device import ASOFedTrainer as ASOFedTrainer
-
 
 PAIR = Bound(
     "two integers >= 1",
@@ -76,7 +72,7 @@ class ASOFed(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = fully_async(10)
     takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.aso_fed.ASOFedTrainer"
+    needs: ClassVar[str] = "fl_app.algorithms.aso_fed.trainer.ASOFedTrainer"
     looks_at: ClassVar[str] = "the weight of every client in sums over all versions"
 
     regularisation: float = bounded(1.0, at_least(0), "training would flee the received model")
@@ -125,12 +121,3 @@ class ASOFed(AsyncStrategy):
             shares = np.exp(size - size.max(axis=1, keepdims=True))
             layer *= shares / shares.sum(axis=1, keepdims=True)
         return params
-
-
-def __getattr__(name: str) -> Any:
-    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
-    if name == "ASOFedTrainer":
-        from fl_app.algorithms.aso_fed.device import ASOFedTrainer
-
-        return ASOFedTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

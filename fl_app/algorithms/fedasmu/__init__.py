@@ -12,7 +12,7 @@ version o, at version t, with staleness s = t - o + 1 (refused if s > tau):
 Before that lambda_i, sigma_i and iota_i descend the gradient of the device's loss at the model that
 it received, through the mixing weight of the device's last upload.
 
-Device (`fl_app.algorithms.fedasmu.device`), after l* local epochs, if there is a newer version g:
+Device (`fl_app.algorithms.fedasmu.trainer`), after l* local epochs, if there is a newer version g:
 
     phi = gamma_i / sqrt(g) (1 - upsilon_i / sqrt(g - o + 1)),    beta = mu_b phi / (1 + mu_b phi)
     w <- w + beta (w_g - w)
@@ -37,20 +37,6 @@ probabilities, as REINFORCE's gradient requires, and not epsilon-greedily, becau
 slot of an untrained LSTM has no merit. Both losses of a reward use the same dropout mask.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from fl_app.algorithms.fedasmu.server import FedASMU
 
-if TYPE_CHECKING:
-    from fl_app.algorithms.fedasmu.device import FedASMUTrainer as FedASMUTrainer
-
-__all__ = ["FedASMU", "FedASMUTrainer"]
-
-
-def __getattr__(name: str) -> Any:
-    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
-    if name == "FedASMUTrainer":
-        from fl_app.algorithms.fedasmu.device import FedASMUTrainer
-
-        return FedASMUTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__all__ = ["FedASMU"]

@@ -95,7 +95,7 @@ class FedASMU(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = Periodic()
     takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.fedasmu.FedASMUTrainer"
+    needs: ClassVar[str] = "fl_app.algorithms.fedasmu.trainer.FedASMUTrainer"
     looks_at: ClassVar[str] = "every client's model, to learn its weight"
 
     mixing_scale: float = bounded(10.0, POSITIVE, "the model would never move")

@@ -28,7 +28,7 @@ not cover them.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -37,9 +37,6 @@ from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
-
-if TYPE_CHECKING:
-    from fl_app.algorithms.feddyn.device import FedDynTrainer as FedDynTrainer
 
 
 @dataclass(kw_only=True)
@@ -63,7 +60,7 @@ class FedDyn(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.feddyn.FedDynTrainer"
+    needs: ClassVar[str] = "fl_app.algorithms.feddyn.trainer.FedDynTrainer"
     looks_at: ClassVar[str] = (
         "sums over several versions, of which nobody has shown that they hide uploads"
     )
@@ -102,12 +99,3 @@ class FedDyn(AsyncStrategy):
     def to_evaluate(self, model: GlobalModel) -> Vector:
         mean: Vector | None = self.state["mean"]
         return model.params if mean is None else mean
-
-
-def __getattr__(name: str) -> Any:
-    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
-    if name == "FedDynTrainer":
-        from fl_app.algorithms.feddyn.device import FedDynTrainer
-
-        return FedDynTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -24,7 +24,7 @@ With a single local step the term has no effect, because z is z_g.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -34,9 +34,6 @@ from fl_app.core.vector import weighted_sum
 from fl_app.core.weighting import Weighting
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
-
-if TYPE_CHECKING:
-    from fl_app.algorithms.moon.device import MOONTrainer as MOONTrainer
 
 
 @dataclass(kw_only=True)
@@ -60,7 +57,7 @@ class MOON(AsyncStrategy):
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
     linear_in: ClassVar[Sequence[str]] = ("delta",)
-    needs: ClassVar[str] = "fl_app.algorithms.moon.MOONTrainer"
+    needs: ClassVar[str] = "fl_app.algorithms.moon.trainer.MOONTrainer"
 
     contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
     temperature: float = bounded(0.5, POSITIVE, "similarities are divided by it")
@@ -77,12 +74,3 @@ class MOON(AsyncStrategy):
         weights /= weights.sum()
         self.report = {"weight": weights.tolist()}
         return weighted_sum(weights, [model.local(update) for update in updates])
-
-
-def __getattr__(name: str) -> Any:
-    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
-    if name == "MOONTrainer":
-        from fl_app.algorithms.moon.device import MOONTrainer
-
-        return MOONTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

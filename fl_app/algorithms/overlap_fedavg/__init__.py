@@ -42,7 +42,7 @@ only fails, the run ends after 100 + 10 N attempts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -51,10 +51,6 @@ from fl_app.core.types import Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
-
-if TYPE_CHECKING:
-    from fl_app.algorithms.overlap_fedavg.device import OverlapTrainer as OverlapTrainer
-
 
 SMALLEST = float(np.finfo(np.float32).tiny)
 
@@ -81,7 +77,7 @@ class OverlapFedAvg(AsyncStrategy):
     """
 
     schedule: ClassVar[Schedule] = synchronous(10)
-    needs: ClassVar[str] = "fl_app.algorithms.overlap_fedavg.OverlapTrainer"
+    needs: ClassVar[str] = "fl_app.algorithms.overlap_fedavg.trainer.OverlapTrainer"
     cites_forgotten: ClassVar[bool] = True  # displacements from the version before
     takes: ClassVar[Sequence[str]] = ("delta", "pseudo")  # the base model is not kept
     looks_at: ClassVar[str] = "uploads with another base version than that of their order"
@@ -136,12 +132,3 @@ class OverlapFedAvg(AsyncStrategy):
         self.state["velocity"] = velocity
         self.report["weight"] = weights.tolist()
         return params
-
-
-def __getattr__(name: str) -> Any:
-    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
-    if name == "OverlapTrainer":
-        from fl_app.algorithms.overlap_fedavg.device import OverlapTrainer
-
-        return OverlapTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -32,7 +32,7 @@ such as batch normalisation's move by the mean of the displacements and have no 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -47,10 +47,6 @@ from fl_app.core.types import (
 from fl_app.core.vector import read_only, weighted_sum
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
-
-if TYPE_CHECKING:
-    from fl_app.algorithms.scaffold.device import SCAFFOLDTrainer as SCAFFOLDTrainer
-
 
 CONTROL = "control"
 
@@ -76,7 +72,7 @@ class SCAFFOLD(AsyncStrategy):
 
     schedule: ClassVar[Schedule] = synchronous(10)
     takes: ClassVar[Sequence[str]] = TRAINED
-    needs: ClassVar[str] = "fl_app.algorithms.scaffold.SCAFFOLDTrainer"
+    needs: ClassVar[str] = "fl_app.algorithms.scaffold.trainer.SCAFFOLDTrainer"
     order_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c
     upload_extra: ClassVar[tuple[str, ...]] = (CONTROL,)  # c_i+ - c_i
     looks_at: ClassVar[str] = "a second vector of every client, which nothing masks"
@@ -111,12 +107,3 @@ class SCAFFOLD(AsyncStrategy):
         weights = [1 / len(updates)] * len(updates)
         mean = self.average(model, weights, [model.delta(update) for update in updates])
         return self.step(model, -mean, self.server_lr)
-
-
-def __getattr__(name: str) -> Any:
-    """Import the trainer when it is first used: a server needs no torch to refuse a value."""
-    if name == "SCAFFOLDTrainer":
-        from fl_app.algorithms.scaffold.device import SCAFFOLDTrainer
-
-        return SCAFFOLDTrainer
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -55,8 +55,8 @@ class Marking(LocalTrainer):
         super().__init__(task, **settings)
         self.mark = mark
 
-    def train(self, order: Any, out: Any = None) -> Any:
-        upload = super().train(order, out)
+    def train(self, order: Any) -> Any:
+        upload = super().train(order)
         upload.vector[:] = np.float32(self.mark) - order.vector
         return upload
 

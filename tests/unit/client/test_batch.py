@@ -78,12 +78,8 @@ def compare(data: Task, configs: dict[str, Any] | None = None, **settings: Any) 
     batch = BatchTrainer(trainer, 6)
     for _ in range(2):  # the second time with the state of the first
         alone = [trainer.train(order) for order in given]
-        for out in (None, np.empty_like(given[0].vector)):
-            outs = [None if out is None else out.copy() for _ in given]
-            together = batch.train_together(given, outs)
-            for one, other, place in zip(together, alone, outs, strict=True):
-                assert_equal(one, other)
-                assert place is None or (one is not None and one.vector is place)
+        for one, other in zip(batch.train_together(given), alone, strict=True):
+            assert_equal(one, other)
         given = [
             Order(o.number, o.client_id, o.sequence + 1, 2, o.vector, o.config, 0.0, upload.state)
             for o, upload in zip(given, alone, strict=True)
@@ -160,7 +156,7 @@ def test_a_client_without_data_is_left_to_be_trained_alone() -> None:
     data = task()
     data.partition[1].resize(0, refcheck=False)
     trainer = LocalTrainer(data)
-    uploads = BatchTrainer(trainer, 6).train_together(orders(trainer), [None] * len(SIZES))
+    uploads = BatchTrainer(trainer, 6).train_together(orders(trainer))
     assert [upload is None for upload in uploads] == [False, True, False, False, False, False]
 
 
@@ -168,7 +164,7 @@ def test_a_client_that_diverges_does_not_touch_others() -> None:
     trainer = LocalTrainer(task(), local_epochs=3)
     given = orders(trainer, local_lr_factor=[1.0, 1.0, 1e30])
     with np.errstate(all="ignore"):
-        together = BatchTrainer(trainer, 6).train_together(given, [None] * len(given))
+        together = BatchTrainer(trainer, 6).train_together(given)
         alone = [trainer.train(order) for order in given]
     for place, (one, other) in enumerate(zip(together, alone, strict=True)):
         assert one is not None
@@ -305,7 +301,7 @@ def test_a_trainer_that_says_it_can_is_asked_for_each_client() -> None:
     trainer = Together(task(), batch_size=5, local_epochs=2)
     assert obstacle(trainer) == ""
     given = orders(trainer)
-    together = BatchTrainer(trainer, 6).train_together(given, [None] * len(given))
+    together = BatchTrainer(trainer, 6).train_together(given)
     for one, order in zip(together, given, strict=True):
         assert_equal(one, trainer.train(order))
 
@@ -334,7 +330,7 @@ def test_data_are_copied_to_the_device_once(monkeypatch: pytest.MonkeyPatch) -> 
     given = orders(trainer)
     batch = BatchTrainer(trainer, 6)
     copied.clear()
-    assert None not in batch.train_together(given, [None] * 6)
+    assert None not in batch.train_together(given)
     # One table of indices, and one of weights.
     assert copied == [(8, 6, 5), (8, 6, 5)]
     copied.clear()

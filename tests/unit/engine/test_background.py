@@ -28,7 +28,7 @@ class Measures:
     def __init__(self, test: Callable[[int, Vector], Mapping[str, float]]) -> None:
         self._test = test
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         raise NotImplementedError
 
     def score(self, order: Order) -> Scores:

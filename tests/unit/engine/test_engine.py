@@ -27,7 +27,8 @@ from helpers import (
     vec,
 )
 
-from fl_app.algorithms.feddyn import FedDyn, FedDynTrainer
+from fl_app.algorithms.feddyn import FedDyn
+from fl_app.algorithms.feddyn.trainer import FedDynTrainer
 from fl_app.client import LocalTrainer
 from fl_app.core.errors import Diverged, RunError, Stalled
 from fl_app.core.events import Sink
@@ -164,7 +165,7 @@ def test_a_strategy_decides_what_clients_receive_and_what_is_tested() -> None:
     configs: list[Config] = []
 
     class Trainer:
-        def train(self, order: Order, out: Vector | None = None) -> Upload:
+        def train(self, order: Order) -> Upload:
             received.setdefault(order.client_id, float(order.vector[0]))
             configs.append(order.config)
             return Upload(np.zeros(2, np.float32), "delta", 1, 0.0)
@@ -207,7 +208,7 @@ def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_re
     given: dict[int, list[int | None]] = {0: [], 1: []}
 
     class Trainer:
-        def train(self, order: Order, out: Vector | None = None) -> Upload:
+        def train(self, order: Order) -> Upload:
             client_id, sequence, state = order.client_id, order.sequence, order.state
             given[client_id].append(int(state["order"]) if state else None)
             if (client_id, sequence) == (0, 1):
@@ -280,7 +281,7 @@ def test_an_order_says_which_version_it_carries() -> None:
     told: list[tuple[int, Any]] = []
 
     class Trainer:
-        def train(self, order: Order, out: Vector | None = None) -> Upload:
+        def train(self, order: Order) -> Upload:
             told.append((order.client_id, order.config["version"]))
             return toward_own_number(order.client_id, order.sequence, order.vector)
 

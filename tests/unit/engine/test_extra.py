@@ -42,9 +42,8 @@ class Shifted(MeanDelta):
 class Echo:
     """Returns what came, and a vector of its own."""
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
-        out = np.empty_like(order.vector) if out is None else out
-        out[:] = 1 / 8
+    def train(self, order: Order) -> Upload:
+        out = np.full_like(order.vector, 1 / 8)
         seen = order.extra["shift"]
         assert not seen.flags.writeable
         extra = {"own": np.full_like(out, order.client_id), "seen": seen.copy()}
@@ -144,8 +143,8 @@ def test_uploads_that_do_not_fit_are_refused(extra: Any, text: str, workers: int
     """Client 3's; the others go on."""
 
     class Liar(Echo):
-        def train(self, order: Order, out: Vector | None = None) -> Upload:
-            upload = super().train(order, out)
+        def train(self, order: Order) -> Upload:
+            upload = super().train(order)
             return replace(upload, extra=extra) if order.client_id == 3 else upload
 
     result = run(SCHEDULE, Liar(), strategy=Shifted(), workers=workers)
@@ -160,7 +159,7 @@ def test_what_no_strategy_asked_for_is_refused() -> None:
     """Nobody has counted its bytes."""
 
     class Talkative:
-        def train(self, order: Order, out: Vector | None = None) -> Upload:
+        def train(self, order: Order) -> Upload:
             assert order.extra == {}
             extra = {"seen": vec(1, 1)} if order.client_id == 3 else {}
             return Upload(vec(1, 1), "delta", 10, 0.5, extra=extra)
@@ -175,12 +174,12 @@ def test_the_answer_to_a_pause_brings_those_of_the_newer_version() -> None:
     seen = []
 
     class Pausing(Echo):
-        def train(self, order: Order, out: Vector | None = None) -> Upload:
+        def train(self, order: Order) -> Upload:
             if order.client_id == 0 and "continues" not in order.config:
                 return Upload(vec(), "delta", 10, 0.5, done=False, progress=0.5)
             if order.client_id == 0 and order.extra:
                 seen.append((order.extra["shift"][0], order.config["fresh_version"]))
-            upload = super().train(replace(order, extra={"shift": vec(0, 0)}), out)
+            upload = super().train(replace(order, extra={"shift": vec(0, 0)}))
             shift = vec(order.base_version, order.client_id)
             return replace(upload, extra={**upload.extra, "seen": shift})
 

@@ -89,13 +89,9 @@ def test_nothing_is_waited_for_if_not_asked_to(start: Any) -> None:
 
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_results_outlive_later_work(start: Any, num_workers: int) -> None:
-    """Also those of a trainer that writes where it is told to."""
-
     class Writer:
-        def train(self, order: Order, out: Vector | None = None) -> Upload:
-            out = np.empty_like(order.vector) if out is None else out
-            out[:] = order.sequence
-            return Upload(out, "delta", 1, 0.0)
+        def train(self, order: Order) -> Upload:
+            return Upload(np.full_like(order.vector, order.sequence), "delta", 1, 0.0)
 
     mailbox: Any = Workers(Writer(), 1, 2) if num_workers else Inline(Writer())
     results = []

@@ -164,7 +164,7 @@ def test_a_node_tells_its_number_of_training_examples(tmp_path: Path) -> None:
 
 
 def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path: Path) -> None:
-    text = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.FedDynTrainer")
+    text = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDynTrainer")
     path = str(table(tmp_path / "a.csv", 20))
     packer = wire.OrderPacker(
         LAYOUT, {names.APP_CONFIG: text, names.RUN: "r1", "regularisation": 0.1}

@@ -4,7 +4,7 @@ import helpers
 import pytest
 from helpers import run
 
-from fl_app.core.types import Order, Parts, Upload, Vector
+from fl_app.core.types import Order, Parts, Upload
 from fl_app.schedule.bounded_staleness import BoundedStaleness
 
 
@@ -21,7 +21,7 @@ class Epochs:
     def __init__(self) -> None:
         self.ordered: list[tuple[int, object]] = []
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         self.ordered.append((order.client_id, order.config.get("local_epochs")))
         return helpers.toward_own_number(order.client_id, order.sequence, order.vector)
 

@@ -176,7 +176,7 @@ def test_a_seed_twice_in_one_request() -> None:
         def token_bytes(self, count: int) -> bytes:
             return bytes(count)
 
-    import fl_app.secure.device as device
+    import fl_app.secure.masked as device
 
     real, device.secrets = device.secrets, SameSeed()  # type: ignore[attr-defined]
     try:

@@ -11,8 +11,8 @@ from secure_world import CLIENTS, SIZE, TERMS, helper, masked, server, vectors
 from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Update, Upload, Vector
 from fl_app.core.weighting import Weighting
-from fl_app.secure.device import Masked
 from fl_app.secure.errors import Refused
+from fl_app.secure.masked import Masked
 from fl_app.secure.server import NoMasks
 from fl_app.secure.weights import integer_weights
 
@@ -93,7 +93,7 @@ def test_a_pause_and_another_kind_are_refused() -> None:
         def __init__(self, **changes: Any) -> None:
             self._upload = replace(Upload(vectors(1)[0], "delta", 10, 0.5), **changes)
 
-        def train(self, order: object, out: Vector | None = None) -> Upload:
+        def train(self, order: object) -> Upload:
             return self._upload
 
     for changes, text in (({"done": False}, "paused"), ({"kind": "model"}, "is a model")):

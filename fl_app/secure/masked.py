@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.core.types import Order, Scores, Upload
 from fl_app.secure import simulated
 from fl_app.secure.fixed_point import FixedPoint
 from fl_app.secure.masks import SEED_BYTES, Mask
@@ -22,7 +22,7 @@ ROUNDING = 0x5EC0  # of the generator that rounds, which no other draw uses
 class Trainer(Protocol):
     """Makes uploads (`fl_app.client.LocalTrainer`)."""
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload: ...
+    def train(self, order: Order) -> Upload: ...
     def score(self, order: Order) -> Scores: ...
 
 
@@ -57,18 +57,18 @@ class Masked:
         self._losses = losses
         self._keys = keys
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         """See `fl_app.client.LocalTrainer.train`.
 
         Raises:
             ValueError: the upload is not finite, or of another kind than the run's.
         """
-        upload = self._trainer.train(order, out)
+        upload = self._trainer.train(order)
         if not upload.done:
             raise ValueError("a client paused, but a masked upload answers an order at once")
         if upload.kind != self._terms.kind:
             raise ValueError(f"the upload is a {upload.kind}, expected a {self._terms.kind}")
-        vector = np.empty_like(upload.vector) if out is None else out
+        vector = np.empty_like(upload.vector)
         integers = vector.view(np.uint32)
         rng = np.random.default_rng()
         if self._seed is not None:

@@ -1,4 +1,4 @@
-"""SCAFFOLD's device: local training; `fl_app.algorithms.scaffold` has the equations."""
+"""SCAFFOLD's trainer: local training; `fl_app.algorithms.scaffold` has the equations."""
 
 from dataclasses import replace
 from typing import ClassVar

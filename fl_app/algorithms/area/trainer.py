@@ -1,4 +1,4 @@
-"""AREA's device: local training; `fl_app.algorithms.area` has the equations."""
+"""AREA's trainer: local training; `fl_app.algorithms.area` has the equations."""
 
 from dataclasses import replace
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Overlap-FedAvg's device: local training; `fl_app.algorithms.overlap_fedavg` has the equations."""
+"""Overlap-FedAvg's trainer; `fl_app.algorithms.overlap_fedavg` has the equations."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -68,12 +68,11 @@ class OverlapTrainer(LocalTrainer):
         # A resumed server may not have reached the version of the client's state again.
         return not order.state or int(order.state["version"]) > _version(order)
 
-    def _train(self, order: Order, out: Vector | None = None) -> Upload:
+    def _train(self, order: Order) -> Upload:
         ahead, self._ahead = self._ahead, None
         if ahead and ahead[0] == order.client_id and np.array_equal(ahead[1], order.vector):
-            assert out is None, "worker processes do not work ahead"
             return ahead[2]
-        return super()._train(order, out)
+        return super()._train(order)
 
     def _factors(self, upload: Upload) -> Vector:
         """What an upload's entries are multiplied by to be a displacement, shape ``(d,)``."""

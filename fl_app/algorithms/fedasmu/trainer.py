@@ -1,4 +1,4 @@
-"""FedASMU's device: when it asks for a fresh model, and how it merges it."""
+"""FedASMU's trainer: when it asks for a fresh model, and how it merges it."""
 
 import math
 from dataclasses import dataclass, replace
@@ -91,10 +91,10 @@ class FedASMUTrainer(LocalTrainer):
             "algorithm.client.local_epochs - 1", self.local_epochs - 1, "there would be no slot"
         )
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
+    def train(self, order: Order) -> Upload:
         """See `LocalTrainer.train`; adds what the order asks to be told beside the upload."""
         self._jump: Vector | None = None
-        upload = super().train(order, out)
+        upload = super().train(order)
         if upload.done and order.config.get(TELL_RATE, False):
             metrics = {**upload.metrics, RATE: self.rate(order.config)}
             upload = replace(upload, metrics=metrics)

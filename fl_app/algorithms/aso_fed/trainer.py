@@ -1,4 +1,4 @@
-"""ASO-Fed's device: local training; `fl_app.algorithms.aso_fed` has the equations."""
+"""ASO-Fed's trainer: local training; `fl_app.algorithms.aso_fed` has the equations."""
 
 from dataclasses import replace
 from typing import ClassVar

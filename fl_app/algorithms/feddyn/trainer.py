@@ -1,4 +1,4 @@
-"""FedDyn's device: local training; `fl_app.algorithms.feddyn` has the equations."""
+"""FedDyn's trainer: local training; `fl_app.algorithms.feddyn` has the equations."""
 
 from dataclasses import replace
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""MOON's device: local training; `fl_app.algorithms.moon` has the equations."""
+"""MOON's trainer: local training; `fl_app.algorithms.moon` has the equations."""
 
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from fl_app.client import LocalTrainer
 from fl_app.client.flat import FlatModel
 from fl_app.core.hyper import POSITIVE, at_least, bounded
-from fl_app.core.types import Config, Order, Upload, Vector
+from fl_app.core.types import Config, Order, Upload
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -51,8 +51,9 @@ class MOONTrainer(LocalTrainer):
         before = F.cosine_similarity(z, self._previous.features(inputs), dim=-1)
         return self._mu * F.softplus((before - alike) / self._temperature).mean()
 
-    def train(self, order: Order, out: Vector | None = None) -> Upload:
-        upload = super().train(order, out)
+    def finish(self, order: Order, upload: Upload) -> Upload:
+        """Keep the trained model."""
+        del order
         return replace(upload, state={"previous": self.model.read()})
 
 
