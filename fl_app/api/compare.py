@@ -17,21 +17,24 @@ from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
 from fl_app.record.trouble import told_of_trouble
 from fl_app.report import TARGET_ACCURACY, Table
-from fl_app.report.cells import Cell
-from fl_app.report.reading import is_cell, read_run
-from fl_app.report.series import group
-from fl_app.report.table import OF_SCORE, OF_TARGET, Row, make_table
+from fl_app.report.cells import Cell, group, is_cell, read_run
+from fl_app.report.table import make_table
 from fl_app.runner.jobs import Plan
 
 if TYPE_CHECKING:
     from fl_app.api.plot import Plot
     from fl_app.client import TrainingTask
 
-# Fields of a row of the table, in the order of its columns; of some the spread says something.
-SPREAD = (*OF_SCORE, *OF_TARGET, "mean_staleness")
-COLUMNS = (
-    *(*SPREAD, "mb_down", "mb_up", "client_updates", "at_work", "work_per_update"),
-    *("failures", "rejected", "stopped"),
+# Columns of the table that a comparison leaves out, those of which the spread says something, and
+# those that a notebook shows.
+OF_RUN = (
+    *("cell", "algorithm", "data", "statistic", "num_seeds", "label", "seed", "folder"),
+    *("updates_per_second", "score", "target_accuracy"),
+)
+SPREAD = ("final_", "best_", "last10_", "seconds_to_", "updates_to_", "mean_")
+SHOWN = (
+    *("final_", "best_", "seconds_to_target", "mean_staleness", "client_updates"),
+    *("at_work", "work_per_update", "stopped"),
 )
 
 
@@ -143,18 +146,18 @@ class Comparison:
     def table(self) -> pd.DataFrame:
         """A row per run: means over the seeds, and in ``..._std`` sample deviations (n - 1).
 
-        The columns are those of ``table.csv`` (`fl_app.report.table.Row`). A value is missing where
-        it is unknown for a seed.
+        The columns are those of ``table.csv`` (`fl_app.report.Table`). A value is missing where it
+        is unknown for a seed.
         """
         rows = {}
         for mean, std in self._rows.of_series():
-            row: dict[str, object] = {"seeds": mean.num_seeds}
-            for field in filter(self._rows.has, COLUMNS):
-                name = field.replace("score", self._rows.score_name)
-                row[name] = getattr(mean, field)
-                if std is not None and field in SPREAD:
-                    row[f"{name}_std"] = getattr(std, field)
-            rows[mean.label] = row
+            row: dict[str, object] = {"seeds": mean["num_seeds"]}
+            for field, value in mean.items():
+                if field not in OF_RUN:
+                    row[field] = value
+                if std is not None and field.startswith(SPREAD):
+                    row[f"{field}_std"] = std[field]
+            rows[mean["label"]] = row
         frame = pd.DataFrame.from_dict(rows, orient="index").rename_axis("run")
         numbers = frame.columns.drop(["seeds", "work_per_update", "stopped"])
         return frame.astype(dict.fromkeys(numbers, float))  # None is NaN
@@ -189,33 +192,11 @@ class Comparison:
 
     def _shown(self) -> pd.DataFrame:
         """The most important columns as texts."""
-        score = self._rows.score_name
-        columns = {
-            "final_score": (f"final {score}", ""),
-            "best_score": (f"best {score}", ""),
-            "seconds_to_target": (f"first at {self._target:.0%}, s", "{:,.1f}"),
-            "mean_staleness": ("mean staleness", "{:.1f}"),
-            "client_updates": ("client updates", "{:,.0f}"),
-            "at_work": ("clients at work", "{:,.0f}"),
-            "work_per_update": ("work per update", "{}"),
-            "stopped": ("ended by", "{}"),
+        rows = [row for row, _ in self._rows.of_series()]
+        places = [self._rows.shown.index(row) for row in rows]
+        texts = {
+            f"{column.group} {column.title}": [column.texts[place] for place in places]
+            for column in self._rows.columns()
+            if column.field.startswith(SHOWN)
         }
-        series = self._rows.of_series()
-        return pd.DataFrame(
-            {
-                title: [_text(mean, std, field, form) for mean, std in series]
-                for field, (title, form) in columns.items()
-                if self._rows.has(field)
-            },
-            index=[mean.label for mean, _ in series],
-        )
-
-
-def _text(mean: Row, std: Row | None, field: str, form: str) -> str:
-    """A value with its standard deviation; "-" if it is unknown."""
-    value, form = getattr(mean, field), mean.form(field, form)
-    if value is None:
-        return "-"
-    if std is None or field not in SPREAD:
-        return form.format(value)
-    return f"{form} ± {form}".format(value, getattr(std, field))
+        return pd.DataFrame(texts, index=[row["label"] for row in rows])

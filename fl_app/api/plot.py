@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import altair as alt
 
-from fl_app.report.cells import Cell, scores_of
-from fl_app.report.figures import Chart, apart, learning, specification
-from fl_app.report.pictures import png
-from fl_app.report.series import group
+from fl_app.report.cells import Cell, group, scores_of
+from fl_app.report.figures import Chart, apart, learning, png, specification
 from fl_app.report.style import looks
 
 

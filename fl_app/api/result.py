@@ -16,8 +16,7 @@ from fl_app.core.extras import told_if_missing
 from fl_app.record.folder import EVENTS, MODEL, SUMMARY, TABLE
 from fl_app.record.log import read_events
 from fl_app.report import TARGET_ACCURACY
-from fl_app.report.cells import Cell
-from fl_app.report.reading import is_cell, read_cell
+from fl_app.report.cells import Cell, is_cell, read_cell
 from fl_app.report.table import make_table
 
 if TYPE_CHECKING:

@@ -5,11 +5,10 @@ from pathlib import Path
 
 from fl_app.core.errors import is_number, require
 from fl_app.core.extras import lacking
-from fl_app.report.printing import print_table
-from fl_app.report.reading import read_run
-from fl_app.report.table import Table, make_table, write_csv
+from fl_app.report.cells import read_run
+from fl_app.report.table import Table, make_table
 
-__all__ = ["PAGE", "Table", "no_pictures", "print_table", "write_report"]
+__all__ = ["PAGE", "Table", "no_pictures", "write_report"]
 
 TARGET_ACCURACY = 0.9
 PAGE = "report.html"
@@ -62,16 +61,15 @@ def write_report(
     )
     cells = read_run(run_folder, only)
     table = make_table(cells, target)
-    write_csv(table, run_folder / "table.csv")
+    table.write(run_folder / "table.csv")
     if tell is not None:
         tell(table)
     if no_pictures() is None:
-        from fl_app.report.page import write_page  # altair takes a second to import
-        from fl_app.report.pictures import write_figures
+        from fl_app.report.page import write_figures, write_page  # altair takes a second to import
 
-        write_page(cells, table, run_folder / PAGE, span)
+        charts = write_page(cells, table, run_folder / PAGE, span)
         if figures:
-            write_figures(cells, target, run_folder / "figures", formats)
+            write_figures(cells, target, charts, run_folder / "figures", formats)
     return table
 
 

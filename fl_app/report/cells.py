@@ -1,18 +1,42 @@
-"""What a report knows of a run: its cells, and what happened in each."""
+"""The cells of a run: what their files say, as far as these are written."""
 
+import json
 import math
-from collections import Counter, deque
-from collections.abc import Iterable
+import re
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from fl_app.record.history import Evaluation, History, OrderRecord
-from fl_app.record.score import Score, score_of
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+from yaml import YAMLError
 
-MAX_TROUBLES = 200  # the latest ones, listed one by one; all are counted
+from fl_app.core.errors import require
+from fl_app.core.events import (
+    Aggregated,
+    Arrived,
+    ClientEvaluated,
+    ClientsEvaluated,
+    Clustered,
+    Dispatched,
+    Evaluated,
+    EvaluationOrdered,
+    Event,
+    Failed,
+    Rejected,
+)
+from fl_app.record.history import Evaluation, History, OrderRecord
+from fl_app.record.log import read_events
+from fl_app.record.score import Score, score_of
+from fl_app.report.style import ALGORITHMS
+
 # Values of ``stopped`` of a run that reached its end.
 ENDS = ("num_versions", "seconds", "updates", "target_accuracy")
+MAX_REASON = 300  # characters
 
 
 class Wait(NamedTuple):
@@ -23,114 +47,73 @@ class Wait(NamedTuple):
     end: float
 
 
-class Mark(NamedTuple):
-    """A moment that ends no order.
-
-    Attributes:
-        kind: of the event: "pause", "refresh", "recall", "reject", "checkpoint" or "cluster".
-        t: seconds.
-        client: None if the event concerns the server, or if the client is unknown.
-        note: what else the event says.
-    """
-
-    kind: str
-    t: float
-    client: int | None
-    note: str
-
-
-class Trouble(NamedTuple):
-    """A failure or a rejected reply, and what its client did before.
-
-    Attributes:
-        kind: "failure" or "reject".
-        t: seconds.
-        client: None if it is unknown.
-        version: of the model that the client was given; None if it is unknown.
-        reason: as logged.
-        story: the client's last events, oldest first, one sentence each.
-    """
-
-    kind: str
-    t: float
-    client: int | None
-    version: int | None
-    reason: str
-    story: tuple[str, ...]
-
-
-def scores_of(cells: Iterable["Cell"]) -> list[Score]:
-    """The metrics by which cells are judged, each once; usually one."""
-    return list(dict.fromkeys(cell.score for cell in cells if cell.score is not None))
-
-
-def common_score(cells: Iterable["Cell"]) -> Score:
-    """The metric by which all cells are judged.
-
-    Raises:
-        ValueError: nothing was evaluated, or cells are judged by different metrics.
-    """
-    scores = scores_of(cells)
-    if not scores:
-        raise ValueError("no cell was evaluated: there is nothing to compare")
-    if len(scores) > 1:
-        names = ", ".join(score.name for score in scores)
-        raise ValueError(f"cells are judged by {names}: compare those of one task, with --only")
-    return scores[0]
-
-
 @dataclass
 class Cell:
     """One cell of a run.
 
     Attributes:
         name: unique among the cells of the run.
-        algorithm: as configured.
-        on_wall_clock: whether seconds are real and not virtual.
         summary: ``summary.json``; empty if the run still goes on, or ended before it was written.
-        label: the name without the seed. Cells that differ only in their seed share it. Default:
-            the name.
-        seed: as configured; None if it is unknown.
+        label: the name without the seed. Cells that differ only in their seed share it.
         folder: of the cell, relative to that of the run.
-        task: name of the data set; empty if it is unknown.
-        experiment: that the cell belongs to; empty if it belongs to none.
         config: text of ``config.yaml``.
         overrides: dotted keys that the user gave, and their values.
-        partition: columns of ``partition.csv``: class -> its examples on each client.
+        partition: text of ``partition.csv``.
         history: what the events add up to, with its orders.
         waits: see `Wait`.
-        marks: see `Mark`.
+        marks: moments that end no order: a fresh model, a late reply, clusters, a checkpoint.
         clusters: times at which the strategy put clients into clusters, and client -> cluster.
         aggregations: times at which versions were published, seconds.
         reports: name -> versions and values of what the strategy reported of its aggregations. The
             value of a list is its mean. "staleness" is the mean age.
-        reasons: kind and reason of failures and rejected replies -> how often they occurred.
-        troubles: see `Trouble`.
+        troubles: failures and rejected replies.
     """
 
     name: str
-    algorithm: str
-    on_wall_clock: bool
-    summary: dict[str, Any]
+    summary: dict[str, Any] = field(default_factory=dict)
     label: str = ""
-    seed: int | None = None
     folder: str = ""
-    task: str = ""
-    experiment: str = ""
     config: str = ""
     overrides: dict[str, Any] = field(default_factory=dict)
-    partition: dict[str, list[int]] = field(default_factory=dict)
+    partition: str = ""
     history: History = field(default_factory=partial(History, keep_orders=True))
     waits: list[Wait] = field(default_factory=list)
-    marks: list[Mark] = field(default_factory=list)
+    marks: list[Event] = field(default_factory=list)
     clusters: list[tuple[float, dict[int, int]]] = field(default_factory=list)
     aggregations: list[float] = field(default_factory=list)
-    reports: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    reasons: Counter[tuple[str, str]] = field(default_factory=Counter)
-    troubles: deque[Trouble] = field(default_factory=lambda: deque(maxlen=MAX_TROUBLES))
+    reports: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
+    troubles: list[Failed | Rejected] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
-        self.label = self.label or self.name
+    @cached_property
+    def settings(self) -> Any:
+        """The configuration, as OmegaConf reads it; what is not in it is None."""
+        return OmegaConf.create(self.config)
+
+    def get(self, key: str) -> Any:
+        """The value of a dotted key in the configuration; None if it is not there."""
+        value = OmegaConf.select(self.settings, key)
+        return OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+    @property
+    def algorithm(self) -> str:
+        """As configured; else the name of the folder."""
+        return self.get("algorithm.name") or Path(self.folder).name
+
+    @property
+    def seed(self) -> int | None:
+        """As configured; None if it is unknown."""
+        seed: int | None = self.get("seed")
+        return seed
+
+    @property
+    def task(self) -> str:
+        """Name of the data set; of a task without one, that of its function; may be empty."""
+        return self.get("task.data") or (self.get("task._target_") or "").rpartition(".")[2]
+
+    @property
+    def on_wall_clock(self) -> bool:
+        """Whether seconds are real and not virtual."""
+        return bool(self.get("runtime.name") == "deployment")
 
     @property
     def stopped(self) -> str:
@@ -158,17 +141,6 @@ class Cell:
         return [e for e in self.history.evaluations if not math.isnan(e.value(score.name))]
 
     @property
-    def on_clients(self) -> bool:
-        """Whether clients evaluated."""
-        return bool(self.history.client_evaluations)
-
-    @property
-    def scores(self) -> list[float]:
-        """The score of each of the `evaluations`."""
-        name = self.score.name if self.score else ""
-        return [evaluation.value(name) for evaluation in self.evaluations]
-
-    @property
     def until(self) -> float:
         """When training ended, or the last event so far, seconds.
 
@@ -180,3 +152,254 @@ class Cell:
     def end(self, order: OrderRecord) -> float:
         """When an order ended, seconds; that of training if it is under way."""
         return self.until if order.end is None else order.end
+
+
+class Series(NamedTuple):
+    """One cell, or the seeds of a cell. They share a label, which is the series' name."""
+
+    name: str
+    cells: list[Cell]
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm of its cells."""
+        return self.cells[0].algorithm
+
+    @property
+    def ages(self) -> Counter[int]:
+        """Age -> number of aggregated updates, over all seeds."""
+        return sum((cell.history.ages for cell in self.cells), Counter())
+
+
+def group(cells: Iterable[Cell]) -> list[Series]:
+    """Group the seeds of each cell, in the order of the cells."""
+    groups: dict[str, list[Cell]] = defaultdict(list)
+    for cell in cells:
+        groups[cell.label].append(cell)
+    return [Series(*each) for each in groups.items()]
+
+
+def scores_of(cells: Iterable[Cell]) -> list[Score]:
+    """The metrics by which cells are judged, each once; usually one."""
+    return list(dict.fromkeys(cell.score for cell in cells if cell.score is not None))
+
+
+def headline(reason: str) -> str:
+    """The first line of a reason, by which reasons are counted."""
+    return next(iter(reason.splitlines()), "")[:MAX_REASON] or "no reason given"
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def read_run(folder: Path, only: Collection[str] = ()) -> list[Cell]:
+    """The cells of a run folder.
+
+    Jobs of a sweep come in the order of its command, cells in that of their experiment, others in
+    the fixed order of algorithms, then by name.
+
+    Args:
+        folder: of the run.
+        only: labels of the cells to return, with all of their seeds; empty = all cells.
+
+    Raises:
+        ValueError: there is no cell, or none with a label of `only`.
+    """
+    if is_cell(folder):
+        cells = [read_cell(folder, name="")]
+    else:
+        cells = []
+        for path in _cells_below(folder):
+            cells.append(read_cell(path))
+            cells[-1].folder = path.relative_to(folder).as_posix()
+        if not cells:
+            raise ValueError(
+                f"run_folder={folder} must hold events.jsonl or folders that do: nothing to report"
+            )
+        cells.sort(key=_order)
+        _name_jobs([cell for cell in cells if cell.folder.partition("/")[0].isdigit()])
+    labels = dict.fromkeys(cell.label for cell in cells)
+    for label in only:
+        among = f"among {', '.join(map(shlex.quote, labels))}"
+        require(label in labels, "only", label, among, "there is no such cell")
+    return [cell for cell in cells if not only or cell.label in only]
+
+
+def read_cell(folder: Path, name: str | None = None) -> Cell:
+    """Read one cell.
+
+    Files may be missing and their last lines incomplete, as those of a run that still goes on.
+
+    Args:
+        folder: of the cell.
+        name: of the cell; default: the folder's.
+
+    Raises:
+        ValueError: a file is damaged.
+    """
+    cell = Cell("", folder=folder.resolve().name, config=_text(folder / "config.yaml"))
+    try:
+        algorithm = cell.algorithm
+    except YAMLError as error:
+        raise ValueError(f"{folder / 'config.yaml'} is damaged: {error}") from error
+    cell.name = name or (folder.name if name is None else algorithm)
+    cell.label = re.sub(r"(?<=.)-seed\d+$", "", cell.name)  # of an experiment's cell
+    cell.summary = _summary(folder / "summary.json")
+    given = list(OmegaConf.create(_text(folder / "overrides.yaml") or "[]"))
+    parsed = OverridesParser.create().parse_overrides(given)
+    cell.overrides = {each.key_or_group.replace("/", "."): each.value() for each in parsed}
+    cell.partition = _text(folder / "partition.csv")
+    replay = _Replay(cell)
+    for event in read_events(folder / "events.jsonl"):
+        replay.take(event)
+    return cell
+
+
+def is_cell(folder: Path) -> bool:
+    """Whether a folder holds the files of one run."""
+    return (folder / "events.jsonl").is_file() or (folder / "summary.json").is_file()
+
+
+def _cells_below(folder: Path) -> Iterator[Path]:
+    """The folders of a run's cells. Those of a sweep of experiments lie in the jobs' folders."""
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if is_cell(path):
+            yield path
+        elif path.name.isdigit() and path.is_dir():
+            yield from filter(is_cell, path.iterdir())
+
+
+def _text(path: Path) -> str:
+    """The contents of a file; empty if it is not there."""
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
+def _summary(path: Path) -> dict[str, Any]:
+    try:
+        summary = json.loads(_text(path))
+    except ValueError:  # it is being written
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+def _order(cell: Cell) -> tuple[int, list[int], list[str | int]]:
+    """Number of the job, places in the lists of the experiment and of algorithms, and folder."""
+    job = cell.folder.partition("/")[0]
+    name, at, setting = cell.label.partition("@")
+    listed: list[tuple[Collection[str] | None, tuple[str, ...]]] = [
+        (cell.get("experiment.only"), (cell.label, name, at + setting)),
+        (cell.get("experiment.settings"), (setting,)),
+        (cell.get("experiment.cells"), (name,)),
+        (ALGORITHMS, (cell.algorithm,)),
+    ]
+    places = [
+        next((place for place, word in enumerate(words or ()) if word in among), len(words or ()))
+        for words, among in listed
+    ]
+    # Text and numbers alternate in the parts of a split name, so they never meet in a comparison.
+    parts = [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", cell.folder)]
+    return int(job) if job.isdigit() else 0, places, parts
+
+
+def _name_jobs(jobs: Sequence[Cell]) -> None:
+    """Set the names and labels of a sweep's jobs, such as ``fedasync local_lr=0.1``.
+
+    A label begins with the algorithm or, if each job is an experiment, with the cell. It has every
+    key that was varied but the seed, by its last part where this tells keys apart. A name is the
+    label, with the seed where jobs share it. Jobs with equal names, or with unknown overrides, are
+    numbered.
+    """
+    given = dict.fromkeys(key for job in jobs for key in job.overrides)
+    varied = [
+        key
+        for key in given
+        if key not in ("algorithm", "seed") and len({_value(job, key) for job in jobs}) > 1
+    ]
+    ends = Counter(key.rpartition(".")[2] for key in varied)
+    for job in jobs:
+        words = [job.label if "/" in job.folder else job.algorithm]
+        for key in varied:
+            end = key.rpartition(".")[2]
+            if value := _value(job, key):
+                words.append(f"{end if ends[end] == 1 else key}={value}")
+        if not job.overrides:
+            words.append(job.folder)
+        job.label = " ".join(words)
+    labels = Counter(job.label for job in jobs)
+    for job in jobs:
+        job.name = job.label if labels[job.label] == 1 else f"{job.label} seed={job.seed}"
+    names = Counter(job.name for job in jobs)
+    for job in jobs:
+        if names[job.name] > 1:
+            job.label = job.name = f"{job.label} {job.folder}"
+
+
+def _value(job: Cell, key: str) -> str:
+    """A setting as on the command line, but for long numbers; empty where a job has none."""
+    value = job.overrides.get(key, job.get(key))
+    if key not in job.overrides and (value is None or isinstance(value, dict)):
+        return ""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+class _Replay:
+    """Fills a cell from its events, oldest first."""
+
+    def __init__(self, cell: Cell) -> None:
+        self._cell = cell
+        self._arrived: Wait | None = None  # by the last event, unless its place is refilled now
+        self._waiting: list[Wait] = []
+
+    def take(self, event: Event) -> None:
+        """Take in the next event."""
+        cell = self._cell
+        wasted = cell.history.orders_wasted
+        cell.history.emit(event)
+        match event:
+            case Dispatched():
+                self._arrived = None
+            case Arrived():
+                self._leave_empty()
+                self._arrived = Wait(event.client, event.t, event.t)
+            case Failed() | Rejected():
+                self._leave_empty()
+                cell.troubles.append(event)
+                if isinstance(event, Rejected) and cell.history.orders_wasted == wasted:
+                    cell.marks.append(event)  # it answers an order that had ended, or none
+            case Aggregated():
+                self._end_waits(event.t)
+                cell.aggregations.append(event.t)
+                for name, value in {"staleness": event.age, **event.report}.items():
+                    if (number := _number(value)) is not None:
+                        cell.reports[name].append((event.version, number))
+            case Clustered():
+                if event.dropped:  # these clients train again
+                    self._end_waits(event.t)
+                clusters = dict(zip(event.client, event.cluster, strict=True))
+                cell.clusters.append((event.t, clusters))
+                cell.marks.append(event)
+            case Evaluated() | EvaluationOrdered() | ClientEvaluated() | ClientsEvaluated():
+                pass
+            case _:
+                cell.marks.append(event)
+
+    def _leave_empty(self) -> None:
+        """The place of the client whose update arrived last was not refilled at once."""
+        if self._arrived is not None:
+            self._waiting.append(self._arrived)
+            self._arrived = None
+
+    def _end_waits(self, t: float) -> None:
+        self._leave_empty()
+        waits = self._cell.waits
+        waits.extend(wait._replace(end=t) for wait in self._waiting if t > wait.start)
+        self._waiting.clear()
+
+
+def _number(value: Any) -> float | None:
+    """A reported number, or the mean of a list of numbers; None if nothing of it is finite."""
+    numbers = value if isinstance(value, list) else [value]
+    finite = [n for n in numbers if isinstance(n, (int, float)) and math.isfinite(n)]
+    return sum(finite) / len(finite) if finite else None

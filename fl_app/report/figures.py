@@ -5,39 +5,30 @@ name selects its line, the mouse shows numbers, dragging moves a figure, and the
 shift key zooms. On paper it is the first view.
 """
 
-import csv
 import io
 import json
 import math
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import altair as alt
 import numpy as np
+import pandas as pd
+import vl_convert
+from PIL import Image
 
+from fl_app.record.history import Evaluation, EvaluationOnClients
 from fl_app.record.measures import mean_age
 from fl_app.record.score import ACCURACY, Score
-from fl_app.report.cells import Cell
-from fl_app.report.series import (
-    Curve,
-    Series,
-    client_curve,
-    curve,
-    histogram,
-    reached,
-    seconds,
-    spread_out,
-    time_label,
-    whose,
-)
+from fl_app.report.cells import Cell, Series
 from fl_app.report.style import GRID, INK, MUTED, Look
 
 Chart: TypeAlias = Any  # of Altair: a single one, layers, or several side by side
-Curves: TypeAlias = Callable[[Series, str, str], Curve]  # of a series, an axis and a metric
 
 MAX_CLIENTS = 1000  # in the picture of a partition
-
+MAX_POINTS = 400  # of a curve
 
 STYLE = {
     "aria": False,
@@ -53,6 +44,10 @@ STYLE = {
     },
     "legend": {"labelFontSize": 11, "labelLimit": 0, "symbolStrokeWidth": 2},
 }
+_CHANNELS: list[Any] = ["color", "strokeDash", "shape", "fill", "stroke"]
+
+# One parameter moves and zooms all panels of a figure, on purpose.
+warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
 
 
 def specification(chart: Chart) -> dict[str, Any]:
@@ -66,13 +61,130 @@ def apart(chart: Chart) -> Chart:
     return chart.resolve_scale(**dict.fromkeys(_CHANNELS, "independent"))
 
 
-# One parameter moves and zooms all panels of a figure, on purpose.
-warnings.filterwarnings("ignore", "Automatically deduplicated selection parameter")
+def data(frame: pd.DataFrame) -> alt.InlineData:
+    """Numbers of a figure as CSV, which takes a fourth of the bytes of a list of objects."""
+    text = frame.to_csv(index=False, float_format="%.6g")
+    return alt.InlineData(values=text, format=alt.CsvDataFormat(type="csv"))
 
-_CHANNELS: list[Any] = ["color", "strokeDash", "shape", "fill", "stroke"]
+
+def thin(frame: pd.DataFrame, most: int = MAX_POINTS) -> pd.DataFrame:
+    """At most so many evenly spread rows, with the first and the last."""
+    size = len(frame)
+    return frame.iloc[np.unique(np.linspace(0, size - 1, min(size, most)).round().astype(int))]
+
+
+def zoom() -> alt.Parameter:
+    """What lets dragging move a figure along its horizontal axis, and the wheel zoom."""
+    return alt.selection_interval(
+        name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey]"
+    )
+
+
+def panel(chart: Chart, title: str, look: Look) -> Chart:
+    """The panel of a series, below a title in its colour."""
+    about = alt.TitleParams(title, color=look.colour, fontSize=11, offset=4)
+    return chart.properties(title=about)
+
+
+def png(spec: dict[str, Any]) -> bytes:
+    """A picture of 256 colours, which takes a third of the bytes."""
+    picture = Image.open(io.BytesIO(vl_convert.vegalite_to_png(spec, scale=1.6)))
+    file = io.BytesIO()
+    few = picture.convert("RGB").quantize(method=Image.Quantize.FASTOCTREE)
+    few.save(file, format="png")
+    return file.getvalue()
+
+
+def save(chart: Chart, path: Path, formats: Collection[str] = ()) -> None:
+    """Write a figure as PNG, and in further formats.
+
+    Args:
+        chart: to write.
+        path: of the PNG; its folder is created.
+        formats: "pdf" or "svg", of files beside it; those that are there are written anew anyway.
+    """
+    path.parent.mkdir(exist_ok=True)
+    spec = specification(chart)
+    path.write_bytes(png(spec))
+    for suffix, convert in (
+        ("pdf", vl_convert.vegalite_to_pdf),
+        ("svg", vl_convert.vegalite_to_svg),
+    ):
+        file = path.with_suffix(f".{suffix}")
+        if suffix in formats or file.exists():
+            drawn = convert(spec)
+            file.write_bytes(drawn.encode() if isinstance(drawn, str) else drawn)
+
+
+def seconds(t: float) -> str:
+    """Seconds as text."""
+    return f"{t:,.0f} s" if t >= 100 else f"{t:.1f} s"
+
+
+def time_label(cells: Sequence[Cell]) -> str:
+    """Title of a time axis."""
+    return "wall time (s)" if any(c.on_wall_clock for c in cells) else "virtual time (s)"
 
 
 # -- curves ----------------------------------------------------------------------------------------
+
+
+def curve(series: Series, over: str, metric: str, *, on_clients: bool = False) -> pd.DataFrame:
+    """A metric of the evaluations: the mean over the seeds, with a band.
+
+    Seeds are evaluated at different times, so each is interpolated linearly at the union of all
+    times. The curve has those at which every seed has a value: a mean over some of them would jump.
+
+    Args:
+        series: of one cell or its seeds.
+        over: "t", "version" or "client_updates".
+        metric: name of the metric.
+        on_clients: whether to take what clients measured, with a band to the mean of the worst
+            tenth of them; else the band reaches from the lowest to the highest seed.
+
+    Returns:
+        A row per point: its place in ``x``, ``mean``, ``low`` and ``high``.
+    """
+    runs = []
+    for cell in series.cells:
+        history = cell.history
+        found = history.client_evaluations if on_clients else cell.evaluations
+        points = {getattr(each, over): _measured(each, metric) for each in found}
+        run = pd.DataFrame.from_dict(points, orient="index", columns=["mean", "worst"]).dropna()
+        if len(run):
+            runs.append(run.astype(float))
+    if not runs:
+        return pd.DataFrame(columns=["x", "mean", "low", "high"])
+    joined = pd.concat(runs, axis=1).sort_index()
+    joined = joined.interpolate("index", limit_area="inside").dropna()
+    means, worst = (joined.loc[:, joined.columns == name] for name in ("mean", "worst"))
+    mean = means.mean(axis=1)
+    band = pd.concat([mean, worst.mean(axis=1)], axis=1) if on_clients else means
+    line = pd.DataFrame({"mean": mean, "low": band.min(axis=1), "high": band.max(axis=1)})
+    return line.rename_axis("x").reset_index()
+
+
+def _measured(evaluation: Evaluation | EvaluationOnClients, metric: str) -> tuple[float, float]:
+    """The mean of an evaluation, and that of the clients where it is the worst."""
+    if isinstance(evaluation, Evaluation):
+        value = evaluation.value(metric)
+        return value, value
+    mean, _, worst = evaluation.of(metric)
+    return mean, worst
+
+
+def reached(line: pd.DataFrame, accuracy: float) -> float | None:
+    """Place at which the mean of a curve first is at least `accuracy`, or None."""
+    there = line.x[line["mean"] >= accuracy]
+    return None if there.empty else float(there.iloc[0])
+
+
+def client_metrics(cells: Sequence[Cell]) -> list[str]:
+    """Metrics of evaluations on clients that are drawn: score and loss, else the first two."""
+    evaluations = [cell.history.client_evaluations for cell in cells]
+    names = list(dict.fromkeys(name for each in evaluations if each for name in each[-1].names))
+    preferred = dict.fromkeys([*(cell.score.name for cell in cells if cell.score), "loss"])
+    return [name for name in preferred if name in names] or names[:2]
 
 
 def learning(
@@ -81,72 +193,54 @@ def learning(
     metrics: Sequence[str],
     target: float,
     *,
+    on_clients: bool = False,
     width: int = 440,
-    until: float | None = None,
 ) -> Chart:
-    """Metrics of the test set over time, versions or client updates, with one legend.
+    """Metrics over time, versions or client updates, with one legend.
 
-    A band reaches from the lowest to the highest seed. Band and mean end where the first seed ends;
-    the rest of the other seeds is drawn as thin lines. Accuracies have a line at the target, and
-    the legend tells when each series reaches it.
+    Accuracies have a line at the target, and the legend tells when each series reaches it; of
+    evaluations on clients it tells the last one.
 
     Args:
-        series: to draw.
+        series: to draw; those that were not evaluated are left out.
         drawn: look of each.
         metrics: to draw side by side.
         target: accuracy in (0, 1].
-        width: of each, pixels.
-        until: end of the first view, seconds; None = all.
-    """
-    aims = ACCURACY.name in metrics
-    names = []
-    for each in series:
-        line = curve(each, y=metrics[0])
-        moment = reached(line, target) if aims else None
-        mean = "mean " if len(each.cells) > 1 else ""  # the table has the mean of the moments
-        when = (
-            f"never {target:.0%}" if moment is None else f"{target:.0%} first at {seconds(moment)}"
-        )
-        names.append(f"{_told(each)}: {mean}{when}" if aims else _told(each))
-    owner = whose([cell for each in series for cell in each.cells])
-    aim = target if aims else None
-    return _side_by_side(series, drawn, names, metrics, curve, owner, width, aim, until)
-
-
-def on_clients(
-    series: Sequence[Series], drawn: Sequence[Look], metrics: Sequence[str], *, width: int = 440
-) -> Chart:
-    """What clients measured on their own data: the mean, and a band to the worst tenth.
-
-    Args:
-        series: to draw; those whose clients did not evaluate are left out.
-        drawn: look of each series.
-        metrics: to draw side by side.
+        on_clients: as of `curve`.
         width: of each, pixels.
     """
-    told = [(each, look) for each, look in zip(series, drawn, strict=True) if each.on_clients]
-    names = []
-    for each, _ in told:
-        evaluation = each.cells[0].history.client_evaluations[-1]
-        form, (mean, _, worst) = Score(metrics[0]).form, evaluation.of(metrics[0])
-        names.append(f"{_told(each)}: {form.format(mean)}, worst decile {form.format(worst)}")
-    chosen, known = [each for each, _ in told], [look for _, look in told]
-    return _side_by_side(chosen, known, names, metrics, client_curve, "clients'", width)
-
-
-def _side_by_side(
-    series: Sequence[Series],
-    drawn: Sequence[Look],
-    names: Sequence[str],
-    metrics: Sequence[str],
-    of: Curves,
-    owner: str,
-    width: int,
-    target: float | None = None,
-    until: float | None = None,
-) -> Chart:
-    axes = {"t": time_label([c for each in series for c in each.cells])}
-    axes |= {"version": "versions", "client_updates": "client updates"}
+    cells = [cell for each in series for cell in each.cells]
+    axes = {"t": time_label(cells), "version": "versions", "client_updates": "client updates"}
+    aims = ACCURACY.name in metrics and not on_clients
+    tested = any(cell.history.server_evaluations for cell in cells)
+    owner = "test" if tested and not on_clients else "clients'"
+    names, looks, lines = [], [], []
+    for each, look in zip(series, drawn, strict=True):
+        found = {
+            (metric, axis): curve(each, axis, metric, on_clients=on_clients)
+            for metric in metrics
+            for axis in axes
+        }
+        if on_clients and found[metrics[0], "t"].empty:
+            continue
+        number = len(each.cells)
+        name = f"{each.name} ({number} seeds)" if number > 1 else each.name
+        if aims:
+            moment = reached(found[metrics[0], "t"], target)
+            mean = "mean " if number > 1 else ""  # the table has the mean of the moments
+            when = "never {:.0%}" if moment is None else "{:.0%} first at " + seconds(moment)
+            name += f": {mean}{when.format(target)}"
+        elif on_clients:
+            form = Score(metrics[0]).form
+            last, _, worst = each.cells[0].history.client_evaluations[-1].of(metrics[0])
+            name += f": {form.format(last)}, worst decile {form.format(worst)}"
+        names.append(name)
+        looks.append(look)
+        lines += [
+            thin(line).assign(cell=name, over=axis, metric=metric)
+            for (metric, axis), line in found.items()
+        ]
+    points = pd.concat(lines)
     over = alt.param(
         name="over",
         value="t",
@@ -161,43 +255,30 @@ def _side_by_side(
         symbolSize=500,
         offset=36,  # room for the name of the axis
     )
-    colours = alt.Scale(domain=[*names], range=[look.colour for look in drawn])
-    dashes = alt.Scale(domain=[*names], range=[[*look.dashes] for look in drawn])
-    look_of: dict[str, Any] = {
-        "color": alt.Color("cell:N", title=None, scale=colours, legend=legend),
-        "opacity": alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.1)),
-    }
+    colours = alt.Scale(domain=names, range=[look.colour for look in looks])
+    dashes = alt.Scale(domain=names, range=[[*look.dashes] for look in looks])
     dash = alt.StrokeDash("cell:N", title=None, scale=dashes, legend=legend)
-    view = alt.Scale(zero=True) if until is None else alt.Scale(domain=[0, until], nice=False)
-    x = alt.X("x:Q", title=None, scale=view).axis(grid=False)
     charts = []
     for metric in metrics:
         is_share = Score(metric).is_share
         y = alt.Y("mean:Q", title=f"{owner} {metric}").axis(format="~%" if is_share else "~g")
-        aim = target if metric == ACCURACY.name else None
-        points, tails, moments = _points(series, names, metric, of, axes, aim)
-
-        def at(columns: str, rows: Sequence[tuple[Any, ...]]) -> Chart:
-            chart = alt.Chart(table(columns, rows)).transform_filter("datum.over == over")
-            return chart.encode(x=x, y=y, **look_of)  # noqa: B023, called at once
-
-        mean = at("cell over x mean low high", points)
-        lines = []
-        if any(low < high for *_, low, high in points):
-            band = mean.mark_area(clip=True, fillOpacity=0.18, strokeWidth=0)
-            lines.append(band.encode(y=alt.Y("low:Q"), y2="high:Q"))
-        lines.append(mean.mark_line(clip=True).encode(strokeDash=dash))
-        if tails:
-            line = at("cell over seed x mean", tails).mark_line(clip=True, strokeWidth=0.7)
-            lines.append(line.encode(detail="seed:N", strokeDash=dash))
-        if aim is not None:
-            rule = alt.Chart(table("mean", [(aim,)])).mark_rule(color=MUTED, strokeDash=[4, 3])
-            lines.append(rule.encode(y="mean:Q"))
-        if moments:
-            dot = {"filled": True, "size": 60, "stroke": "white", "strokeWidth": 1}
-            lines.append(at("cell over x mean", moments).mark_point(clip=True, **dot))
+        shown = points[points.metric == metric].drop(columns="metric")
+        points_of = alt.Chart(data(shown)).transform_filter("datum.over == over")
+        curves = points_of.encode(
+            x=alt.X("x:Q", title=None, scale=alt.Scale(zero=True)).axis(grid=False),
+            y=y,
+            color=alt.Color("cell:N", title=None, scale=colours, legend=legend),
+            opacity=alt.when(picked).then(alt.value(1)).otherwise(alt.value(0.1)),
+        )
+        layers = [curves.mark_line(clip=True).encode(strokeDash=dash)]
+        if (shown.low < shown.high).any():
+            band = curves.mark_area(clip=True, fillOpacity=0.18, strokeWidth=0)
+            layers.insert(0, band.encode(y=alt.Y("low:Q"), y2="high:Q"))
+        if aims and metric == ACCURACY.name:
+            rule = alt.Chart(data(pd.DataFrame({"mean": [target]})))
+            layers.append(rule.mark_rule(color=MUTED, strokeDash=[4, 3]).encode(y="mean:Q"))
         form = ".1%" if is_share else ".4~g"
-        hover = mean.mark_point(clip=True, filled=True, size=120).encode(
+        hover = curves.mark_point(clip=True, filled=True, size=120).encode(
             opacity=alt.value(0),
             tooltip=[
                 alt.Tooltip("cell:N"),
@@ -205,64 +286,14 @@ def _side_by_side(
                 *(alt.Tooltip(f"{name}:Q", format=form) for name in ("mean", "low", "high")),
             ],
         )
-        lines.append(hover.add_params(picked, over, zoom()))
-        name = alt.Chart(table("x", [(0,)])).mark_text(
-            text=alt.ExprRef(f"{json.dumps(axes)}[over]"), color=INK, clip=False
+        layers.append(hover.add_params(picked, over, zoom()))
+        text = alt.ExprRef(f"{json.dumps(axes)}[over]")
+        about = alt.Chart(data(pd.DataFrame({"x": [0]}))).mark_text(
+            text=text, color=INK, clip=False
         )
-        lines.append(name.encode(x=alt.value(width / 2), y=alt.value(336)))
-        charts.append(alt.layer(*lines).properties(width=width, height=300))
+        layers.append(about.encode(x=alt.value(width / 2), y=alt.value(336)))
+        charts.append(alt.layer(*layers).properties(width=width, height=300))
     return alt.hconcat(*charts)
-
-
-def _points(
-    series: Sequence[Series],
-    names: Sequence[str],
-    metric: str,
-    of: Curves,
-    axes: Iterable[str],
-    target: float | None,
-) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]], list[tuple[Any, ...]]]:
-    """Means with their bands, single seeds beyond them, and when each mean is at the target."""
-    points: list[tuple[Any, ...]] = []
-    tails: list[tuple[Any, ...]] = []
-    moments: list[tuple[Any, ...]] = []
-    for each, name in zip(series, names, strict=True):
-        for axis in axes:
-            line = of(each, axis, metric)
-            some = spread_out(line.t.size)
-            columns = (column[some] for column in (line.t, line.mean, line.low, line.high))
-            points += [(name, axis, *values) for values in zip(*columns, strict=True)]
-            for seed, (t, values) in enumerate(line.tails):
-                some = spread_out(t.size)
-                known = zip(t[some], values[some], strict=True)
-                tails += [(name, axis, f"{name}{seed}", *pair) for pair in known]
-            moment = None if target is None else reached(line, target)
-            if moment is not None:
-                moments.append((name, axis, moment, target))
-    return points, tails, moments
-
-
-def table(columns: str, rows: Sequence[tuple[Any, ...]]) -> alt.InlineData:
-    """Numbers of a figure as CSV, which takes a fourth of the bytes of a list of objects."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns.split())
-    for row in rows:
-        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in row])
-    return alt.InlineData(values=text.getvalue(), format=alt.CsvDataFormat(type="csv"))
-
-
-def _told(series: Series) -> str:
-    """A series' name in a legend."""
-    number = len(series.cells)
-    return f"{series.name} ({number} seeds)" if number > 1 else series.name
-
-
-def zoom() -> alt.Parameter:
-    """What lets dragging move a figure along its horizontal axis, and the wheel zoom."""
-    return alt.selection_interval(
-        name="zoom", bind="scales", encodings=["x"], zoom="wheel![event.shiftKey]"
-    )
 
 
 # -- staleness -------------------------------------------------------------------------------------
@@ -283,32 +314,31 @@ def staleness(
     bin_ = math.ceil((oldest + 1) / 30)
     charts = []
     for each, look in zip(series, drawn, strict=True):
-        first, share = histogram(each.ages, bin_)
-        found = [*zip(first - 0.4, first + bin_ - 0.6, first, share, strict=True)]
-        bars = alt.Chart(table("left right age share", found)).mark_bar(color=look.colour)
+        counts = pd.Series(each.ages, dtype=float)
+        bars = counts.groupby(counts.index // bin_ * bin_).sum().rename_axis("age") / counts.sum()
+        bars = bars.rename("share").reset_index()
+        bars = bars.assign(left=bars.age - 0.4, right=bars.age + bin_ - 0.6)
         note = f"mean {mean_age(each.ages):.1f}, max {max(each.ages)}" if each.ages else "none"
-        bars = bars.encode(
-            x=alt.X("left:Q")
-            .title(None)
-            .axis(grid=False, tickMinStep=1)
-            .scale(domain=[-0.7, oldest + bin_ - 0.3], nice=False),
-            x2="right:Q",
-            y=alt.Y("share:Q").title(None).axis(format="~%", tickCount=4),
-            y2=alt.datum(0),
-            tooltip=[
-                alt.Tooltip("age:Q", title="age from" if bin_ > 1 else "age"),
-                alt.Tooltip("share:Q", format=".1%"),
-            ],
+        chart = (
+            alt.Chart(data(bars))
+            .mark_bar(color=look.colour)
+            .encode(
+                x=alt.X("left:Q")
+                .title(None)
+                .axis(grid=False, tickMinStep=1)
+                .scale(domain=[-0.7, oldest + bin_ - 0.3], nice=False),
+                x2="right:Q",
+                y=alt.Y("share:Q").title(None).axis(format="~%", tickCount=4),
+                y2=alt.datum(0),
+                tooltip=[
+                    alt.Tooltip("age:Q", title="age from" if bin_ > 1 else "age"),
+                    alt.Tooltip("share:Q", format=".1%"),
+                ],
+            )
         )
-        bars = bars.properties(width=width, height=110)
-        charts.append(panel(bars, f"{each.name}: {note}", look))
+        chart = chart.properties(width=width, height=110)
+        charts.append(panel(chart, f"{each.name}: {note}", look))
     return alt.concat(*charts, columns=columns)
-
-
-def panel(chart: Chart, title: str, look: Look) -> Chart:
-    """The panel of a series, below a title in its colour."""
-    about = alt.TitleParams(title, color=look.colour, fontSize=11, offset=4)
-    return chart.properties(title=about)
 
 
 # -- one run ---------------------------------------------------------------------------------------
@@ -316,15 +346,12 @@ def panel(chart: Chart, title: str, look: Look) -> Chart:
 
 def partition(cell: Cell) -> Chart:
     """Examples of each class on each client, of at most `MAX_CLIENTS` clients."""
-    clients = spread_out(len(cell.partition["client"]), MAX_CLIENTS)
-    ends = [*clients[1:], len(cell.partition["client"])]
-    names = [name for name in cell.partition if name != "client"]
-    found = [
-        (name, client, end, cell.partition[name][client])
-        for name in names
-        for client, end in zip(clients, ends, strict=True)
-    ]
-    chart = alt.Chart(table("class client end examples", found)).mark_rect()
+    counts = pd.read_csv(io.StringIO(cell.partition))
+    names = [name for name in counts if name != "client"]
+    shown = thin(counts, MAX_CLIENTS)
+    shown = shown.assign(end=[*shown.client[1:], len(counts)])
+    cells = shown.melt(["client", "end"], var_name="class", value_name="examples")
+    chart = alt.Chart(data(cells)).mark_rect()
     return chart.encode(
         x=alt.X("client:Q", title="client").scale(nice=False).axis(grid=False, tickMinStep=1),
         x2="end:Q",
@@ -334,44 +361,17 @@ def partition(cell: Cell) -> Chart:
     ).properties(width=440, height=min(20 * len(names), 400))
 
 
-def participation(cell: Cell, look: Look) -> Chart:
-    """Aggregated updates and lost orders of each client."""
-    history = cell.history
-    clients = sorted(
-        history.sequences,
-        key=lambda client: (-history.participation[client], -history.lost[client], client),
-    )
-    found = []
-    for place, client in enumerate(clients):
-        used, lost = history.participation[client], history.lost[client]
-        found += [
-            (place, place + 1, client, "aggregated", 0, used, used),
-            (place, place + 1, client, "lost", used, used + lost, lost),
-        ]
-    scale = alt.Scale(domain=["aggregated", "lost"], range=[look.colour, INK])
-    chart = alt.Chart(table("place end client kind low high orders", found)).mark_rect()
-    return chart.encode(
-        x=alt.X("place:Q", title="clients, most used first").axis(grid=False, labels=False),
-        x2="end:Q",
-        y=alt.Y("low:Q", title="orders"),
-        y2="high:Q",
-        color=alt.Color("kind:N", title=None, scale=scale).legend(orient="bottom"),
-        tooltip=["client:N", "kind:N", "orders:Q"],
-    ).properties(width=440, height=220)
-
-
 def reports(cell: Cell, look: Look) -> Chart:
     """What the strategy reported of its aggregations; a menu chooses one number."""
-    found = [
-        (name, *point)
+    frames = [
+        thin(pd.DataFrame(points, columns=["version", "value"])).assign(name=name)
         for name, points in cell.reports.items()
-        for point in np.array(points)[spread_out(len(points))]
     ]
     names = [*cell.reports]
     told = alt.param(
         name="told", value=names[0], bind=alt.binding_select(options=names, name="number ")
     )
-    chart = alt.Chart(table("name version value", found)).mark_line(color=look.colour)
+    chart = alt.Chart(data(pd.concat(frames))).mark_line(color=look.colour)
     return chart.add_params(told, zoom()).transform_filter("datum.name == told").encode(
         x=alt.X("version:Q"), y=alt.Y("value:Q").title(None), tooltip=["version:Q", "value:Q"]
     ).properties(width=440, height=220)  # fmt: skip

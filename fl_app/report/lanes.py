@@ -2,31 +2,27 @@
 
 import json
 import math
+from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from statistics import fmean
+from typing import Any, NamedTuple, TypeAlias
 
 import altair as alt
+import numpy as np
+import pandas as pd
 
+from fl_app.core.events import Clustered, Event, Rejected, to_json
 from fl_app.record.history import OrderRecord
-from fl_app.report.cells import Cell
-from fl_app.report.figures import Chart, panel, table, zoom
-from fl_app.report.series import (
-    Series,
-    Span,
-    activity,
-    by_cluster,
-    labels,
-    middles_of,
-    rows,
-    sample,
-    time_label,
-    training_share,
-    window,
-)
+from fl_app.report.cells import Cell, Series, headline
+from fl_app.report.figures import Chart, data, panel, time_label, zoom
 from fl_app.report.style import INK, WAITING, Look
 
-MAX_ORDERS = 4000  # of all panels of a page
+Span: TypeAlias = tuple[float, float]  # start and end, seconds
+
+MAX_ORDERS = 4000  # of all panels of a figure
 MAX_VERSIONS = 1000  # of a panel
+MAX_NOTE = 300  # characters
+NUM_ORDERS = 5  # of a slow client in the first view
 LANE = 9  # pixels
 LOST = ("failure", "reject")  # how orders ended whose update is lost
 SLIM = "#555555"  # of transfers, beside a bar of any colour
@@ -50,6 +46,8 @@ NAMES = {  # of the kinds of marks that are not their own name
     "recall": "recalled",
     "reject": "late or duplicate reply",
 }
+# What a note leaves out of an event.
+NOT_NOTED = ("kind", "t", "client", "order", "base_version", "bytes", "parts", "beside")
 
 
 class Bar(NamedTuple):
@@ -70,7 +68,7 @@ class Sign(NamedTuple):
     """A moment; `low` is its place along the lanes."""
 
     kind: str
-    client: str
+    client: int | None
     low: float
     start: float
     told: str
@@ -89,41 +87,42 @@ def timeline(
     drawn: Sequence[Look],
     *,
     span: Span | None = None,
-    whole: bool = True,
     max_clients: int = 25,
     width: int = 900,
 ) -> Chart:
     """When clients train, transfer and wait, and new versions along the top: a panel per series.
 
-    It shows the first seed of each series. The first view is so long that a slow client trains
-    about five times.
+    It shows the first seed of each series. Lanes are sorted by the mean duration of their client's
+    orders or, where there are clusters, by these first.
 
     Args:
-        series: to draw.
+        series: to draw; each has orders.
         drawn: look of each.
         span: start and end of the first view, seconds; None = from the first order on, which
-            real nodes get seconds after the start.
-        whole: whether there is more than the first view, up to `MAX_ORDERS` orders.
+            real nodes get seconds after the start, until a slow client trained about five times.
         max_clients: lanes of a panel; of more clients it shows some, evenly spread.
         width: pixels.
     """
     cells = [each.cells[0] for each in series]
-    begin = min((o.start for cell in cells for o in cell.history.orders), default=0.0)
-    shown = span or (begin, begin + (window(cells) or 1.0))
-    clients = sample(rows(cells, shown[1]), max_clients)
-    most = MAX_ORDERS // len(cells) if whole else None
+    begin = min(order.start for cell in cells for order in cell.history.orders)
+    shown = span or (begin, begin + (_window(cells) or 1.0))
+    durations: dict[int, list[float]] = defaultdict(list)
+    for cell in cells:
+        for order in cell.history.orders:
+            durations[order.client].append(cell.end(order) - order.start)
+    active = {o.client for cell in cells for o in cell.history.orders if o.start < shown[1]}
+    clients = sorted(active, key=lambda client: (fmean(durations[client]), client))
+    if len(clients) > max_clients:
+        clients = [clients[round(i)] for i in np.linspace(0, len(clients) - 1, max_clients)]
     panels = [
-        _lanes(cell, look.colour, clients, shown, most)
+        _lanes(cell, look.colour, clients, shown, MAX_ORDERS // len(cells))
         for cell, look in zip(cells, drawn, strict=True)
     ]
-    if len(cells) == 1 and not cells[0].clusters:
-        panels = [panels[0]._replace(names=dict(enumerate(labels(clients))))]
     kinds = {"trains"}  # a legend without an entry has no size, and cannot be drawn
     kinds |= {bar.kind for lanes in panels for bar in lanes.bars}
     kinds |= {sign.kind for lanes in panels for sign in lanes.signs}
     known = {kind: SIGNS.get(kind, ("square", "white")) for kind in (*SIGNS, *sorted(kinds))}
     known = {kind: sign for kind, sign in known.items() if kind in kinds}
-    height = LANE * max(len(clients), 4) + LANE
     charts = []
     for each, cell, look, lanes in zip(series, cells, drawn, panels, strict=True):
         title = time_label(cells) if each is series[-1] else None
@@ -134,9 +133,19 @@ def timeline(
             known,
             x.scale(domain=[*shown], nice=False),
             y.scale(domain=[-0.6, len(clients) + 0.6]),
-        ).properties(width=width, height=height)
+        ).properties(width=width, height=LANE * (max(len(clients), 4) + 1))
         charts.append(panel(chart, f"{each.name}: {_summary(cell, shown[1])}", look))
     return alt.vconcat(*charts, spacing=8)
+
+
+def _window(cells: Sequence[Cell]) -> float:
+    """Seconds in which a slow client trains `NUM_ORDERS` times, at most the longest cell's.
+
+    The order of a slow client lasts as long as the 90th percentile of all cells' orders.
+    """
+    durations = [cell.end(order) - order.start for cell in cells for order in cell.history.orders]
+    longest = max(cell.history.t for cell in cells)
+    return float(min(longest, NUM_ORDERS * np.percentile(durations, 90)))
 
 
 def _axis(names: dict[float, str]) -> alt.Axis:
@@ -154,7 +163,7 @@ def _axis(names: dict[float, str]) -> alt.Axis:
 
 def _panel(lanes: Lanes, known: dict[str, tuple[str, str]], x: alt.X, y: alt.Y) -> Chart:
     about = [alt.Tooltip(f"{name}:N") for name in ("client", "kind", "told")]
-    bars = alt.Chart(table(" ".join(Bar._fields), lanes.bars)).encode(
+    bars = alt.Chart(data(pd.DataFrame(lanes.bars, columns=Bar._fields))).encode(
         x=x,
         x2="end:Q",
         y=y,
@@ -169,7 +178,8 @@ def _panel(lanes: Lanes, known: dict[str, tuple[str, str]], x: alt.X, y: alt.Y) 
     def scale(values: Sequence[str]) -> alt.Scale:
         return alt.Scale(domain=[*known], range=[*values])
 
-    signs = alt.Chart(table(" ".join(Sign._fields), lanes.signs)).encode(
+    signs = pd.DataFrame(lanes.signs, columns=Sign._fields).astype({"client": "Int64"})
+    points = alt.Chart(data(signs)).encode(
         x=x,
         y=y,
         shape=alt.Shape(**by_kind, scale=scale([shape for shape, _ in known.values()])),
@@ -179,26 +189,50 @@ def _panel(lanes: Lanes, known: dict[str, tuple[str, str]], x: alt.X, y: alt.Y) 
     )
     return alt.layer(
         bars.mark_rect(clip=True, stroke="white", strokeWidth=0.5),
-        signs.mark_point(clip=True, strokeWidth=1, size=35, opacity=1).add_params(zoom()),
+        points.mark_point(clip=True, strokeWidth=1, size=35, opacity=1).add_params(zoom()),
     )
 
 
 def _summary(cell: Cell, until: float) -> str:
-    """What happened until then, in numbers."""
-    updates = sum(o.ended == "arrival" and cell.end(o) <= until for o in cell.history.orders)
+    """What happened until then, in numbers; training is a share of all orders and waits."""
+    orders = cell.history.orders
+    updates = sum(o.ended == "arrival" and cell.end(o) <= until for o in orders)
     versions = sum(t <= until for t in cell.aggregations)
-    share = training_share(cell, until)
+    trained = [span for order in orders for span in activity(cell, order)[0]]
+    every = [(o.start, cell.end(o)) for o in orders] + [each[1:] for each in cell.waits]
+    training, time = (
+        sum(max(0.0, min(end, until) - start) for start, end in spans) for spans in (trained, every)
+    )
+    share = training / time if training > 0 else 0.0
     return f"{share:.0%} training, {updates} updates, {versions} versions"
 
 
-def _lanes(cell: Cell, colour: str, clients: Sequence[int], shown: Span, most: int | None) -> Lanes:
+def activity(cell: Cell, order: OrderRecord) -> tuple[list[Span], list[Span]]:
+    """When a client trained during an order, and when it transferred models.
+
+    If that is unknown, or transfers take no time, it trained all the time.
+    """
+    start, end = order.start, cell.end(order)
+    if order.parts is None:
+        return [(start, end)], []
+    download, training, upload = order.parts
+    if order.beside:
+        return [(start, min(start + training, end))], [(start, min(start + download + upload, end))]
+    transfers = [(t, min(t + download, end)) for t in (start, *order.fresh)]
+    if order.ended == "arrival":
+        transfers.append((end - upload, end))
+    begins, ends = [t for _, t in transfers], [*(t for t, _ in transfers[1:]), end]
+    return [span for span in zip(begins, ends, strict=True) if span[0] < span[1]], transfers
+
+
+def _lanes(cell: Cell, colour: str, clients: Sequence[int], shown: Span, most: int) -> Lanes:
     """What a panel shows: the orders of the first view, or the `most` first ones from there on."""
-    own, clusters = by_cluster(cell, clients, shown[1])
+    found = [clusters for t, clusters in cell.clusters if t <= shown[1]]
+    of = found[-1] if found else {}
+    own = sorted(clients, key=lambda client: -of.get(client, 0))  # the first cluster on top
     lane = {client: number for number, client in enumerate(own)}
     orders = [o for o in cell.history.orders if o.client in lane and cell.end(o) >= shown[0]]
-    until = shown[1]
-    if most is not None:
-        until = max(until, orders[most].start if len(orders) > most else cell.history.t)
+    until = max(shown[1], orders[most].start if len(orders) > most else cell.history.t)
     orders = [order for order in orders if order.start <= until]
     bottom = -0.12 if any(order.parts for order in orders) else -0.42
     bars = [
@@ -210,7 +244,7 @@ def _lanes(cell: Cell, colour: str, clients: Sequence[int], shown: Span, most: i
     for order in orders:
         at = lane[order.client]
         trains, carries = activity(cell, order)
-        pale = bool(clusters) and clusters[at] % 2 == 1
+        pale = of.get(order.client, 0) % 2 == 1
         opacity = 0.35 if order.ended in LOST else 0.5 if pale else 1
         story = _story(order)
         bars += [
@@ -224,22 +258,29 @@ def _lanes(cell: Cell, colour: str, clients: Sequence[int], shown: Span, most: i
     top = len(own)
     versions = [t for t in cell.aggregations if shown[0] <= t <= until]
     every = math.ceil(len(versions) / MAX_VERSIONS) or 1
-    signs = [Sign("new version", "", top, t, "") for t in versions[::every]]
+    signs = [Sign("new version", None, top, t, "") for t in versions[::every]]
     signs += [
-        Sign("update lost", str(o.client), lane[o.client], cell.end(o), o.reason[:200])
+        Sign("update lost", o.client, lane[o.client], cell.end(o), headline(o.reason))
         for o in orders
         if o.ended in LOST
     ]
-    for kind, t, whose, note in cell.marks:
+    for mark in cell.marks:
+        client = getattr(mark, "client", None)
+        whose = client if isinstance(client, int) else None
         # Of a pause, its end is shown: a fresh model.
-        if kind != "pause" and shown[0] <= t <= until and (whose is None or whose in lane):
+        if (
+            mark.kind != "pause"
+            and shown[0] <= mark.t <= until
+            and (whose is None or whose in lane)
+        ):
             at = top if whose is None else lane[whose]
-            client = "" if whose is None else str(whose)
-            signs.append(Sign(NAMES.get(kind, kind), client, at, t, note))
+            signs.append(Sign(NAMES.get(mark.kind, mark.kind), whose, at, mark.t, _note(mark)))
     names: dict[float, str] = {0: "fast", top - 1: "slow"}
-    if clusters:
-        middles = middles_of(clusters, range(top))
-        names = {round(at, 2): f"cluster {number + 1}" for number, at in middles.items()}
+    if of:
+        members = defaultdict(list)
+        for client, at in lane.items():
+            members[of.get(client, 0)].append(at)
+        names = {round(fmean(ats), 2): f"cluster {number + 1}" for number, ats in members.items()}
     return Lanes(bars, signs, names)
 
 
@@ -252,3 +293,18 @@ def _story(order: OrderRecord) -> str:
     if order.loss is not None:
         text += f", loss {order.loss:.4g}"
     return text
+
+
+def _note(event: Event) -> str:
+    """What an event says beside its kind, its time and its client."""
+    if isinstance(event, Rejected):
+        return headline(event.reason)
+    if isinstance(event, Clustered):
+        sizes = [size for _, size in sorted(Counter(event.cluster).items())]
+        return f"version {event.version}, clusters of {', '.join(map(str, sizes))} clients"
+    notes = (
+        f"{key.replace('_', ' ')} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for key, value in to_json(event).items()
+        if key not in NOT_NOTED and value is not None
+    )
+    return ", ".join(notes)[:MAX_NOTE]

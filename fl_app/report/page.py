@@ -1,32 +1,165 @@
-"""The report as one HTML file with interactive figures, which needs no other file."""
+"""The report as one HTML file with interactive figures, which needs no other file and no network.
+
+The template is Python, and not a file of its own, since the bundle in which ``flwr run`` carries an
+app to the server leaves out every file type that could hold it.
+"""
 
 import json
-from collections.abc import Sequence
+import os
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
-from fl_app.record.score import LOSS
+import altair as alt
+import vl_convert
+from jinja2 import Environment, StrictUndefined
+from markupsafe import Markup
+
+from fl_app.core.events import Failed, Rejected
+from fl_app.core.files import atomic_write, cache_folder
+from fl_app.record.score import ACCURACY, LOSS
 from fl_app.record.targets import WINDOW
 from fl_app.report import figures
-from fl_app.report.cells import Cell
-from fl_app.report.document import Part, write_document
-from fl_app.report.lanes import timeline
-from fl_app.report.pictures import MAX_PANELS
-from fl_app.report.series import Series, Span, client_metrics, group, seconds, whose
-from fl_app.report.setting import setting
-from fl_app.report.style import Look, looks
-from fl_app.report.table import Table, name
+from fl_app.report.cells import Cell, group, headline, scores_of
+from fl_app.report.figures import Chart, apart, save, seconds, specification
+from fl_app.report.lanes import Span, timeline
+from fl_app.report.style import looks
+from fl_app.report.table import Table
 
-MAX_NAMED = 4  # algorithms in a title
+MAX_NAMED = 4  # algorithms in a title, and values of a setting; more are counted
 MAX_DEALT = 3  # partitions on a page
 MAX_REASONS = 20  # of a cell
-MAX_TOLD = 20  # troubles of a cell on a page with several cells
+MAX_PANELS = 8  # timelines
 USE = (
     "A click on a name shows it alone, with the shift key together with others. Drag to move, turn "
     "the wheel with the shift key to zoom, double-click for the first view."
 )
+AGES = "How stale the updates are: share of each age (versions) when aggregated"
+
+_TEMPLATE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }}</title>
+<link rel="icon" href="data:,">
+<style>
+body { margin: 0; background: #f6f7f8; color: #222; font: 15px/1.5 system-ui, sans-serif; }
+main { max-width: 1240px; margin: 0 auto; padding: 16px 12px 60px; overflow-wrap: anywhere; }
+h1 { font-size: 26px; line-height: 1.2; margin: 8px 0; }
+h2 { font-size: 18px; margin: 0; display: inline; }
+p { margin: 2px 0 8px; color: #555; }
+dl { display: flex; flex-wrap: wrap; gap: 4px 22px; margin: 10px 0; }
+dt { color: #555; font-size: 12px; }
+dd { margin: 0; }
+section, .warning { background: white; border: 1px solid #e2e4e6; border-radius: 8px;
+  padding: 14px 18px; margin-top: 14px; }
+.warning { border-color: #d55e00; border-left-width: 6px; }
+.wide { overflow-x: auto; }
+.figure { padding-right: 30px; }
+.vega-bind { margin-right: 14px; }
+table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
+th { font-weight: 500; color: #555; vertical-align: bottom; border-bottom: 1px solid #888; }
+td { vertical-align: top; border-bottom: 1px solid #eee; white-space: pre-line; }
+th, td { padding: 4px 8px; text-align: left; }
+td.number { text-align: right; white-space: nowrap; }
+td:first-child { min-width: 130px; }
+summary { cursor: pointer; }
+pre { background: #f6f7f8; padding: 10px 12px; overflow: auto; max-height: 460px; font-size: 12px; }
+</style>
+</head>
+<body>
+<main>
+<h1>{{ title }}</h1>
+<dl>
+{% for label, text in facts %}
+<div><dt>{{ label }}</dt><dd>{{ text }}</dd></div>
+{% endfor %}
+</dl>
+{% for text in warnings %}
+<div class="warning">{{ text }}</div>
+{% endfor %}
+{% for part in parts %}
+<section>
+{% if part.folded %}
+<details><summary><h2>{{ part.title }}</h2></summary>
+{% else %}
+<h2>{{ part.title }}</h2>
+{% endif %}
+{% for text in part.texts %}
+<p>{{ text }}</p>
+{% endfor %}
+{% if part.rows %}
+<div class="wide"><table>
+<tr>{% for title in part.header %}<th>{{ title }}</th>{% endfor %}</tr>
+{% for row in part.rows %}
+<tr>{% for text in row %}
+<td{% if text[:1] in "-0123456789" %} class="number"{% endif %}>{{ text }}</td>
+{% endfor %}</tr>
+{% endfor %}
+</table></div>
+{% endif %}
+{% if part.name %}
+<div class="wide"><div class="figure" id="figure-{{ part.name }}"></div></div>
+{% endif %}
+{% for text in part.files %}
+<pre>{{ text }}</pre>
+{% endfor %}
+{% if part.folded %}</details>{% endif %}
+</section>
+{% endfor %}
+<p>{{ footer }}</p>
+</main>
+<script type="application/json" id="figures">{{ figures }}</script>
+<script>{{ library }}</script>
+<script>{{ draw }}</script>
+</body>
+</html>
+"""
+
+# Vega draws the figures, on canvases, which stay quick with thousands of orders. Of its menu, what
+# works without a network is left: pictures to save.
+_DRAW = """\
+const figures = JSON.parse(document.getElementById("figures").textContent);
+const actions = { export: true, source: false, compiled: false, editor: false };
+for (const name in figures)
+  vegaEmbed(`#figure-${name}`, figures[name], { actions, renderer: "canvas" });
+"""
 
 
-def write_page(cells: Sequence[Cell], table: Table, path: Path, span: Span | None = None) -> None:
+@dataclass(frozen=True)
+class Part:
+    """A section of the page.
+
+    Attributes:
+        title: of the section.
+        texts: its paragraphs.
+        header: titles of the table's columns.
+        rows: texts of the table.
+        name: of the figure below the table; empty if there is none.
+        figure: itself.
+        files: texts of files, below the figure.
+        folded: whether a click on the title shows it.
+    """
+
+    title: str
+    texts: Sequence[str] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    name: str = ""
+    figure: Chart = None
+    files: Sequence[str] = ()
+    folded: bool = False
+
+
+def write_page(
+    cells: Sequence[Cell], table: Table, path: Path, span: Span | None = None
+) -> dict[str, Chart]:
     """Write the report, atomically.
 
     Args:
@@ -35,25 +168,14 @@ def write_page(cells: Sequence[Cell], table: Table, path: Path, span: Span | Non
         path: of the file.
         span: start and end of the timelines in seconds; None = as long as a slow client needs to
             train some times.
+
+    Returns:
+        The figures by name.
     """
-    series = group(cells)
-    drawn = looks([each.algorithm for each in series])
     alone = len(cells) == 1
-    parts = [
-        *([] if alone else [_numbers(table)]),
-        *_scores(series, drawn, table),
-        *_who_trains(series, drawn, span),
-        *_data([each.cells[0] for each in series]),
-    ]
-    if alone and cells[0].history.sequences:
-        more = [figures.participation(cells[0], drawn[0])]
-        if cells[0].reports:
-            more.append(figures.reports(cells[0], drawn[0]))
-        text = "Orders of each client, and what the strategy reported of its aggregations; of a "
-        text += "list of numbers, such as weights, the mean."
-        parts.append(Part("Participation and aggregations", [text], figures=more))
+    parts = [*([] if alone else [_numbers(table)]), *_figures(cells, table, span)]
     for cell in cells:
-        parts += _troubles(cell, None if alone else MAX_TOLD)
+        parts += _troubles(cell)
     parts += [
         Part(
             f"Summary and configuration: {cell.name}",
@@ -62,25 +184,71 @@ def write_page(cells: Sequence[Cell], table: Table, path: Path, span: Span | Non
         )
         for cell in cells
     ]
-    facts = [*setting(cells), ("state", _state(cells))]
+    facts = _setting(cells)
     if alone:
-        facts += [("versions", f"{cells[0].history.version:,}"), ("time", seconds(cells[0].until))]
-        facts += [(f"{each.group} {each.title}".strip(), each.texts[0]) for each in table.columns()]
-    write_document(
-        path,
-        _title(cells),
-        facts,
-        parts,
-        warnings=_warnings(cells),
-        footer="; ".join(dict.fromkeys(filter(None, map(_origin, cells)))),
+        facts += [
+            ("versions", f"{cells[0].history.version:,}"),
+            ("time", seconds(cells[0].until)),
+            *((f"{each.group} {each.title}".strip(), each.texts[0]) for each in table.columns()),
+        ]
+    charts = {part.name: part.figure for part in parts if part.name}
+    drawn = {name: specification(chart) for name, chart in charts.items()}
+    environment = Environment(
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    text = environment.from_string(_TEMPLATE).render(
+        title=_title(cells),
+        facts=facts,
+        warnings=_warnings(cells),
+        parts=parts,
+        footer="; ".join(dict.fromkeys(filter(None, map(_origin, cells)))),
+        # Nothing in it ends the script.
+        figures=Markup(json.dumps(drawn, separators=(",", ":")).replace("<", "\\u003c")),
+        library=Markup(_vega()),
+        draw=Markup(_DRAW),
+    )
+    with atomic_write(path) as file:
+        file.write(text.encode())
+    return charts
+
+
+def write_figures(
+    cells: Sequence[Cell],
+    target: float,
+    charts: Mapping[str, Chart],
+    folder: Path,
+    formats: Collection[str] = (),
+) -> None:
+    """Write the figures of a page as pictures, and the most important ones in one, ``overview``.
+
+    Args:
+        cells: of the run.
+        target: accuracy to which times are measured, in (0, 1].
+        charts: as of `write_page`.
+        folder: created if it does not exist.
+        formats: as of `fl_app.report.figures.save`.
+    """
+    for name, chart in charts.items():
+        save(chart, folder / f"{name}.png", formats)
+    some = [each for each in group(cells) if each.cells[0].history.orders][:MAX_PANELS]
+    if not some:
+        return
+    drawn = looks([each.algorithm for each in some])
+    metrics = [score.name for score in scores_of(cells)][:1]
+    learns = figures.learning(some, drawn, metrics, target, width=520)
+    stale = figures.staleness(some, drawn, columns=2, width=235).properties(title=AGES)
+    left = [learns.properties(title="Who learns faster")] * bool(metrics) + [stale]
+    right = timeline(some, drawn, max_clients=12, width=640)
+    right = right.properties(title="Why: who trains when")
+    overview = alt.hconcat(apart(alt.vconcat(*left, spacing=30)), right, spacing=40)
+    save(apart(overview), folder / "overview.png", formats)
 
 
 def _numbers(table: Table) -> Part:
     """The table of the console, with all of its columns."""
     columns = table.columns()
     texts = []
-    if table.has("seconds_to_target"):
+    if ACCURACY in table.scores:
         target = f"{table.target_accuracy:.0%}"
         texts.append(
             f"First at {target}: seconds and client updates until the first evaluation with at "
@@ -93,100 +261,78 @@ def _numbers(table: Table) -> Part:
         texts.append(f"{table.deviation} They are unknown if one seed never got there.")
     texts += [table.work] * bool(table.work)
     header = ["cell", *(f"{column.group} {column.title}".strip() for column in columns)]
-    body = [
-        [name(row), *(column.texts[number] for column in columns)]
-        for number, row in enumerate(table.shown)
-    ]
-    return Part("In numbers", texts, header, body)
+    rows = zip(table.names, *(column.texts for column in columns), strict=True)
+    return Part("In numbers", texts, header, [*rows])
 
 
-def _scores(series: Sequence[Series], drawn: Sequence[Look], table: Table) -> list[Part]:
-    """Scores over time, of the test set and on the clients, and the ages of the updates."""
-    cells = [cell for each in series for cell in each.cells]
+def _figures(cells: Sequence[Cell], table: Table, span: Span | None) -> list[Part]:
+    """Curves of the scores and of those on clients, ages of updates, timelines, partitions."""
+    series = group(cells)
+    drawn = looks([each.algorithm for each in series])
+    target = table.target_accuracy
     parts = []
     if table.scores:
         metrics = list(dict.fromkeys([*(score.name for score in table.scores), LOSS.name]))
-        text = f"{whose(cells).capitalize()} {' and '.join(metrics)} of the global models."
+        tested = any(cell.history.server_evaluations for cell in cells)
+        owner = "Test" if tested else "Clients'"
+        text = f"{owner} {' and '.join(metrics)} of the global models. "
         if any(len(each.cells) > 1 for each in series):
-            text += (
-                " Lines are means, bands reach from the lowest to the highest of the seeds; both "
-                "end where the first seed does, and what the others did then are thin lines."
-            )
-        drawing = figures.learning(series, drawn, metrics, table.target_accuracy)
-        parts.append(Part("Who learns faster", [f"{text} {USE}"], figures=[drawing]))
-    if metrics := client_metrics(cells):
+            text += "Line: mean over the seeds. Band: lowest and highest seed. "
+        chart = figures.learning(series, drawn, metrics, target)
+        parts.append(Part("Who learns faster", [text + USE], name=metrics[0], figure=chart))
+    if metrics := figures.client_metrics(cells):
         text = (
             "What clients measured of the global model on their own data: the mean weighted by "
             "their examples, with a band to the mean of the worst tenth of them."
         )
-        drawing = figures.on_clients(series, drawn, metrics)
-        parts.append(Part("On the clients", [text], figures=[drawing]))
-    aged = [(each, look) for each, look in zip(series, drawn, strict=True) if each.ages]
-    if aged:
-        drawing = figures.staleness([each for each, _ in aged], [look for _, look in aged])
+        chart = figures.learning(series, drawn, metrics, target, on_clients=True)
+        parts.append(Part("On the clients", [text], name="clients", figure=chart))
+    both = zip(series, drawn, strict=True)
+    if aged := [(each, look) for each, look in both if each.ages]:
         text = "Share of the updates of each age, in versions, when they were aggregated."
-        parts.append(Part("How stale the updates are", [text], figures=[drawing]))
+        chart = figures.staleness(*zip(*aged, strict=True))
+        parts.append(Part("How stale the updates are", [text], name="staleness", figure=chart))
+    both = zip(series, drawn, strict=True)
+    if active := [(each, look) for each, look in both if each.cells[0].history.orders]:
+        text = "Clients from fast (below) to slow; of several seeds, the first. "
+        if left_out := len(active[MAX_PANELS:]):
+            text += f"The other {left_out} cells: python -m fl_app.report FOLDER/CELL. "
+        chart = timeline(*zip(*active[:MAX_PANELS], strict=True), span=span)
+        parts.append(Part("Who trains when", [text + USE], name="timeline", figure=chart))
+    distinct = {cell.partition: cell for cell in reversed(cells) if cell.partition}
+    if shown := [*reversed(distinct.values())][:MAX_DEALT]:
+        text = "Training examples of each class on each client."
+        if len(distinct) > 1:
+            text += f" Cells differ; drawn are those of {', '.join(cell.name for cell in shown)}."
+        chart = alt.vconcat(*map(figures.partition, shown)).resolve_scale(color="independent")
+        parts.append(Part("Who has what", [text], name="partition", figure=chart))
+    if len(cells) == 1 and cells[0].reports:
+        text = "What the strategy reported; of a list of numbers, such as weights, the mean."
+        chart = figures.reports(cells[0], drawn[0])
+        parts.append(Part("Aggregations", [text], name="aggregations", figure=chart))
     return parts
 
 
-def _who_trains(series: Sequence[Series], drawn: Sequence[Look], span: Span | None) -> list[Part]:
-    active = [
-        (each, look)
-        for each, look in zip(series, drawn, strict=True)
-        if each.cells[0].history.orders
-    ]
-    shown = active[:MAX_PANELS]
-    if not shown:
+def _troubles(cell: Cell) -> list[Part]:
+    """Failures and rejected replies of a cell: how often each occurred, and where last."""
+    found: dict[tuple[str, str], list[Failed | Rejected]] = defaultdict(list)
+    for each in cell.troubles:
+        found[each.kind, headline(each.reason)].append(each)
+    if not found:
         return []
-    text = "Clients from fast (below) to slow; of several seeds, the first. "
-    left_out = len(active) - len(shown)
-    if left_out:
-        text += f"The other {left_out} cells: python -m fl_app.report FOLDER/CELL. "
-    chart = timeline([each for each, _ in shown], [look for _, look in shown], span=span)
-    return [Part("Who trains when", [text + USE], figures=[chart])]
-
-
-def _data(cells: Sequence[Cell]) -> list[Part]:
-    """The partitions of the cells, each once."""
-    distinct: list[Cell] = []
-    for cell in cells:
-        if cell.partition and all(cell.partition != each.partition for each in distinct):
-            distinct.append(cell)
-    if not distinct:
-        return []
-    text = "Training examples of each class on each client."
-    shown = distinct[:MAX_DEALT]
-    if len(distinct) > 1:
-        text += f" Cells differ; drawn are those of {', '.join(cell.name for cell in shown)}."
-    drawing = [figures.partition(cell) for cell in shown]
-    return [Part("Who has what", [text], figures=drawing)]
-
-
-def _troubles(cell: Cell, told: int | None) -> list[Part]:
-    """Failures and rejected replies of a cell: how often each occurred, and the latest."""
-    if not cell.reasons:
-        return []
-    counts = [
-        (f"{count:,}", kind, reason)
-        for (kind, reason), count in cell.reasons.most_common(MAX_REASONS)
-    ]
-    latest = [
+    rows = [
         (
-            seconds(each.t),
-            each.kind,
-            "" if each.client is None else str(each.client),
-            "" if each.version is None else str(each.version),
-            each.reason,
-            "\n".join(each.story),
+            f"{len(events):,}",
+            kind,
+            seconds(events[-1].t),
+            "" if events[-1].client is None else str(events[-1].client),
+            events[-1].reason,
         )
-        for each in list(reversed(cell.troubles))[:told]
+        for (kind, _), events in sorted(found.items(), key=lambda each: -len(each[1]))
     ]
     title = f"Failures and rejected replies: {cell.name}"
-    header = ["time", "what", "client", "version", "reason", "what the client did before"]
-    return [
-        Part(title, ["None of these replies was aggregated."], ["times", "what", "reason"], counts),
-        Part(f"The latest of them: {cell.name}", (), header, latest, folded=True),
-    ]
+    header = ["times", "what", "last at", "on client", "reason"]
+    return [Part(title, ["None of these replies was aggregated."], header, rows[:MAX_REASONS])]
 
 
 def _title(cells: Sequence[Cell]) -> str:
@@ -194,14 +340,53 @@ def _title(cells: Sequence[Cell]) -> str:
     algorithms = list(dict.fromkeys(cell.algorithm for cell in cells))
     if len(cells) == 1:
         what = cells[0].name
-    elif cells[0].experiment:
-        what = cells[0].experiment
+    elif experiment := cells[0].get("experiment.name"):
+        what = experiment
     elif len(algorithms) <= MAX_NAMED:
         what = ", ".join(algorithms)
     else:
         what = f"{len(algorithms)} algorithms"
     tasks = list(dict.fromkeys(cell.task for cell in cells if cell.task))
     return f"{what} on {', '.join(tasks)}" if tasks else what
+
+
+def _setting(cells: Sequence[Cell]) -> list[tuple[str, str]]:
+    """What was run, and how it ended, for the head of the page; unknown values are left out."""
+    real = any(cell.on_wall_clock for cell in cells)
+    ends = {cell.stopped for cell in cells}
+    running = ["no summary: still running, or killed"]
+    facts: dict[str, Iterable[Any]] = {
+        "data": [cell.task for cell in cells],
+        "model": [cell.get("task.model") for cell in cells],
+        "clients": [cell.get("num_clients") for cell in cells],
+        "at work": [cell.get("algorithm.schedule.concurrency") for cell in cells],
+        "partition": [_kind(cell, "partition") for cell in cells],
+        "devices": ["real"] if real else [_kind(cell, "devices") for cell in cells],
+        "network": [_kind(cell, "devices.network") for cell in cells],
+        "seeds": [cell.seed for cell in cells],
+        "scale": [cell.get("experiment.scale") for cell in cells],
+        "state": running if "" in ends else sorted(f"ended by {end}" for end in ends),
+    }
+    return [(label, text) for label, values in facts.items() if (text := _values(values))]
+
+
+def _kind(cell: Cell, key: str) -> str:
+    """The class that a configuration names, with its numbers and words."""
+    node = cell.get(key)
+    if not isinstance(node, dict) or not node.get("_target_"):
+        return ""
+    told = [f"{k} {v}" for k, v in node.items() if k[0] != "_" and isinstance(v, int | float | str)]
+    name = node["_target_"].rpartition(".")[2]
+    return f"{name} ({', '.join(told)})" if told else name
+
+
+def _values(found: Iterable[Any]) -> str:
+    """The distinct values in words."""
+    known = dict.fromkeys(str(value) for value in found if value not in (None, ""))
+    if len(known) <= MAX_NAMED:
+        return ", ".join(known)
+    first, *_, last = known
+    return f"{len(known)} values, {first} to {last}"
 
 
 def _warnings(cells: Sequence[Cell]) -> list[str]:
@@ -217,14 +402,6 @@ def _warnings(cells: Sequence[Cell]) -> list[str]:
     return warnings
 
 
-def _state(cells: Sequence[Cell]) -> str:
-    """How the runs ended, in words."""
-    ends = {cell.summary.get("stopped") for cell in cells}
-    if None in ends:
-        return "no summary: still running, or killed"
-    return ", ".join(sorted(f"ended by {end}" if " " not in str(end) else str(end) for end in ends))
-
-
 def _origin(cell: Cell) -> str:
     """Software and date of a cell; empty if they are unknown."""
     summary = cell.summary
@@ -233,3 +410,16 @@ def _origin(cell: Cell) -> str:
     commit = f", commit {summary['commit'][:9]}" if summary.get("commit") else ""
     changed = " with uncommitted changes" if summary.get("uncommitted_changes") else ""
     return f"fl-app {summary['version']}{commit}{changed}, {str(summary.get('date'))[:10]}"
+
+
+def _vega() -> str:
+    """The library that draws in a browser; to put it together takes seconds, so it is kept."""
+    path = cache_folder() / f"vega-{version('vl-convert-python')}.js"
+    with suppress(OSError):
+        return path.read_text(encoding="utf-8")
+    library: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+    with suppress(OSError):  # a cache that cannot be written to only costs time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path, aside=f".{os.getpid()}") as file:
+            file.write(library.encode())
+    return library

@@ -1,33 +1,32 @@
-"""The table of a run: one row per cell, and mean and standard deviation over its seeds."""
+"""The table of a run: a row for each cell, and mean and standard deviation over its seeds."""
 
 import csv
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as RichTable
 
 from fl_app.record.measures import mean_age
 from fl_app.record.score import ACCURACY, Score
 from fl_app.record.targets import first_at, stays_at
-from fl_app.report.cells import Cell
-from fl_app.report.series import group
-from fl_app.report.work import at_work, work_of
+from fl_app.report.cells import ENDS, Cell, group, scores_of
 
-# Fields of a row that are empty where nothing was evaluated, or where nothing was judged by its
-# accuracy.
-OF_SCORE = ("final_score", "best_score", "last10_score")
-OF_TARGET = (
-    "seconds_to_target",
-    "updates_to_target",
-    "seconds_to_stay_at_target",
-    "updates_to_stay_at_target",
-)
+Row: TypeAlias = dict[str, Any]
+
+MATERIAL = 1.1  # ratio of client updates above which work is unequal
+UNBOUNDED = 100_000
 # What is shown of a row, the most important first: its field, two lines of a title, its format, and
 # which of several values is the best. The scores' title, format and best value are their own.
 _COLUMNS: tuple[tuple[str, str, str, str, Callable[[list[float]], float] | None], ...] = (
-    ("final_score", "{score}", "final", "", None),
-    ("best_score", "{score}", "best", "", None),
+    ("final_{score}", "{title}", "final", "", None),
+    ("best_{score}", "{title}", "best", "", None),
     ("seconds_to_target", "at {target}", "first s", "{:,.1f}", min),
     ("updates_to_target", "at {target}", "first upd.", "{:,.0f}", min),
     ("seconds_to_stay_at_target", "at {target}", "stays s", "{:,.1f}", min),
@@ -50,12 +49,14 @@ class Column(NamedTuple):
     """A field of the rows as texts, without those of standard deviations.
 
     Attributes:
+        field: of the rows.
         group: title that adjacent columns share; may be empty.
         title: of the column.
         texts: of the rows; a mean has its standard deviation.
         best: numbers of the rows with the best value, if cells compete.
     """
 
+    field: str
     group: str
     title: str
     texts: list[str]
@@ -63,244 +64,287 @@ class Column(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
-    """The results of one cell; None is unknown or never happened.
-
-    A row may also hold the mean or the sample standard deviation (n - 1) over the seeds of a cell.
-    It is None where the value of a seed is None. A text is kept if all seeds share it.
-
-    Attributes:
-        cell: name of the cell; of several seeds, their label.
-        algorithm: name of the algorithm.
-        data: origin of the data; "stand-in" = synthetic data in place of the real data.
-        final_score: metric by which the run is judged, of the last evaluation.
-        best_score: of any evaluation.
-        last10_score: mean of the last ten evaluations.
-        seconds_to_target: on the run's clock, until the target accuracy was first evaluated.
-        updates_to_target: client updates that had arrived by then.
-        seconds_to_stay_at_target: until the evaluation from which the mean of the last five was
-            never again below the target.
-        updates_to_stay_at_target: client updates that had arrived by then.
-        mean_staleness: age of aggregated updates, versions.
-        max_staleness: age of aggregated updates, versions.
-        mb_down: sent to clients, 10^6 bytes.
-        mb_up: received from clients, 10^6 bytes.
-        client_updates: that arrived and were accepted.
-        updates_per_second: by the wall clock.
-        at_work: the most clients that were at work at one time.
-        work_per_update: steps or epochs that a client trains for an upload, or one mini-batch.
-        failures: orders that ended without an update.
-        rejected: replies that were rejected.
-        stopped: what ended the run.
-        statistic: "run" for one cell, "mean" or "std" over its seeds.
-        num_seeds: of the row.
-        label: shared by the seeds of a cell.
-        seed: of the run.
-        folder: of the run.
-        score: metric by which the run is judged; None if nothing was evaluated.
-    """
-
-    cell: str
-    algorithm: str
-    data: str | None
-    final_score: float | None
-    best_score: float | None
-    last10_score: float | None
-    seconds_to_target: float | None
-    updates_to_target: float | None
-    seconds_to_stay_at_target: float | None
-    updates_to_stay_at_target: float | None
-    mean_staleness: float | None
-    max_staleness: float | None
-    mb_down: float | None
-    mb_up: float | None
-    client_updates: float
-    updates_per_second: float | None
-    at_work: float | None
-    work_per_update: str | None
-    failures: float
-    rejected: float
-    stopped: str | None
-    statistic: str = "run"
-    num_seeds: int = 1
-    label: str = ""
-    seed: float | None = None
-    folder: str | None = None
-    score: Score | None = None
-
-    def form(self, field: str, usual: str) -> str:
-        """The format of a field: that of the score, or the usual one."""
-        return self.score.form if self.score is not None and field in OF_SCORE else usual
-
-
-@dataclass(frozen=True)
 class Table:
     """The results of a run.
 
     Attributes:
-        rows: of its cells.
+        rows: of its cells: values by the names of columns; None is unknown or never happened. The
+            seeds of a cell are followed by their mean and their sample standard deviation (n - 1).
+            These are None where the value of a seed is None; a text is kept if all seeds share it.
+        scores: metrics by which the cells are judged; usually one, whose name columns have, such as
+            ``final_accuracy``. If there are several, these are ``final_score`` and so on.
         target_accuracy: in (0, 1], to which times are measured.
         work: sentences if the cells did unequal work; else empty.
+
+    The columns are
+
+    - ``cell``: name of the cell; of several seeds, their label; ``algorithm``: its name
+    - ``data``: origin of the data; "stand-in" = synthetic data in place of the real data
+    - ``final_...``, ``best_...``: score of the last evaluation and of any; ``last10_...``: mean of
+      the last ten
+    - ``seconds_to_target``, ``updates_to_target``: on the run's clock, until the target accuracy
+      was first evaluated, and client updates that had arrived by then
+    - ``seconds_to_stay_at_target``, ``updates_to_stay_at_target``: until the evaluation from which
+      the mean of the last five was never again below the target
+    - ``mean_staleness``, ``max_staleness``: age of aggregated updates, versions
+    - ``mb_down``, ``mb_up``: sent to and received from clients, 10^6 bytes
+    - ``client_updates``: that arrived and were accepted; ``updates_per_second``: by the wall clock
+    - ``at_work``: the most clients that were at work at one time; ``work_per_update``: steps or
+      epochs that a client trains for an upload, or one mini-batch
+    - ``failures``: orders that ended without an update; ``rejected``: replies that were rejected
+    - ``stopped``: what ended the run
+    - ``statistic``: "run" for one cell, "mean" or "std" over its seeds; ``num_seeds``: of the row
+    - ``label``: shared by the seeds of a cell; ``seed`` and ``folder``: of the run
+    - ``target_accuracy``; ``score``: if there are several
     """
 
-    rows: tuple[Row, ...]
+    rows: list[Row]
+    scores: list[Score]
     target_accuracy: float
     work: str = ""
 
     @property
     def deviation(self) -> str:
         """A sentence on what is shown of several seeds; empty if no cell has them."""
-        several = any(row.statistic == "std" for row in self.rows)
+        several = any(row["statistic"] == "std" for row in self.rows)
         return "Of several seeds: mean and sample standard deviation (n - 1)." if several else ""
-
-    @property
-    def scores(self) -> list[Score]:
-        """The metrics by which the cells are judged, each once; usually one."""
-        return list(dict.fromkeys(row.score for row in self.rows if row.score is not None))
-
-    @property
-    def score_name(self) -> str:
-        """Name of the metric by which all cells are judged, or "score" if there are several."""
-        return self.scores[0].name if len(self.scores) == 1 else "score"
-
-    def has(self, field: str) -> bool:
-        """Whether a field of the rows says anything of these cells."""
-        if field in OF_TARGET:
-            return ACCURACY in self.scores
-        return field not in OF_SCORE or bool(self.scores)
 
     @property
     def shown(self) -> list[Row]:
         """The rows that `columns` shows."""
-        return [row for row in self.rows if row.statistic != "std"]
+        return [row for row in self.rows if row["statistic"] != "std"]
 
-    def columns(self) -> list[Column]:
-        """What is shown of the rows beside their names, the most important first."""
-        target = f"{self.target_accuracy:.0%}"
-        scores = "acc." if self.scores == [ACCURACY] else self.score_name
-        series = self.of_series()
-        spreads = {row.label: spread for row, spread in series if spread is not None}
-        columns = []
-        for key, over, title, form, best in filter(lambda column: self.has(column[0]), _COLUMNS):
-            if key in OF_SCORE and len(self.scores) == 1:
-                best = max if self.scores[0].higher_is_better else min
-            known = [value for row, _ in series if (value := getattr(row, key)) is not None]
-            winner = best(known) if best and len(known) > 1 else None
-            texts, winners = [], []
-            for number, row in enumerate(self.shown):
-                value, written = getattr(row, key), row.form(key, form)
-                text = "-" if value is None else written.format(value)
-                if row.statistic == "mean" and isinstance(value, int | float):
-                    spread = written.format(getattr(spreads[row.label], key))
-                    text += f" \u00b1{spread.rstrip('%')}"
-                competes = row.statistic == "mean" or row.label not in spreads
-                winners += [number] * (competes and value is not None and value == winner)
-                texts.append(text)
-            over = over.format(score=scores, target=target)
-            columns.append(Column(over, title, texts, winners))
-        return columns
+    @property
+    def names(self) -> list[str]:
+        """Of the shown rows, with the number of seeds if there are several."""
+        return [
+            row["cell"] if row["num_seeds"] == 1 else f"{row['cell']} ({row['num_seeds']} seeds)"
+            for row in self.shown
+        ]
 
     def of_series(self) -> list[tuple[Row, Row | None]]:
         """For each cell its row, or the mean over its seeds with the standard deviation."""
-        spreads = {row.label: row for row in self.rows if row.statistic == "std"}
+        spreads = {row["label"]: row for row in self.rows if row["statistic"] == "std"}
         return [
-            (row, spreads.get(row.label))
-            for row in self.rows
-            if row.statistic == "mean" or (row.statistic == "run" and row.label not in spreads)
+            (row, spreads.get(row["label"]))
+            for row in self.shown
+            if row["statistic"] == "mean" or row["label"] not in spreads
         ]
+
+    def columns(self) -> list[Column]:
+        """What is shown of the rows beside their names, the most important first."""
+        score = _score_name(self.scores)
+        title = "acc." if self.scores == [ACCURACY] else score
+        series = self.of_series()
+        spreads = dict((row["label"], spread) for row, spread in series)
+        columns = []
+        for key, over, below, form, best in _COLUMNS:
+            field = key.format(score=score)
+            if not self.rows or field not in self.rows[0]:
+                continue
+            if field != key and len(self.scores) == 1:
+                best = max if self.scores[0].higher_is_better else min
+            known = [row[field] for row, _ in series if row[field] is not None]
+            winner = best(known) if best and len(known) > 1 else None
+            texts, winners = [], []
+            for number, row in enumerate(self.shown):
+                value, spread = row[field], spreads[row["label"]]
+                written = Score(row["score"]).form if field != key and row["score"] else form
+                is_mean = row["statistic"] == "mean"
+                text = "-" if value is None else written.format(value)
+                if is_mean and spread and isinstance(value, int | float):
+                    text += f" \u00b1{written.format(spread[field]).rstrip('%')}"
+                if (is_mean or not spread) and value is not None and value == winner:
+                    winners.append(number)
+                texts.append(text)
+            over = over.format(title=title, target=f"{self.target_accuracy:.0%}")
+            columns.append(Column(field, over, below, texts, winners))
+        return columns
+
+    def write(self, path: Path) -> None:
+        """Write all columns as CSV; "-" stands for None."""
+        names = [name for name in self.rows[0] if name != "score" or len(self.scores) > 1]
+        with path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(names)
+            for row in self.rows:
+                writer.writerow(["-" if row[name] is None else row[name] for name in names])
+
+    def print(self, console: Console | None = None) -> None:
+        """Print the table, and sentences on what it is a table of.
+
+        The best mean scores and the shortest mean times to the target are bold. A narrow terminal
+        folds long names and leaves out the least important columns. A file or a pipe gets all
+        columns in unbroken lines, unless the environment variable COLUMNS limits the width.
+        """
+        console = console or Console()
+        limited = console.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+        if not limited:
+            console = Console(file=console.file, width=UNBOUNDED)
+        columns = self.columns()
+        shown = list(columns)
+        most = console.width // 2 if limited else None
+        wide = console.options.update(width=UNBOUNDED)
+        while (
+            len(shown) > 1
+            and console.measure(self._drawn(shown, most), options=wide).maximum > console.width
+        ):
+            shown.pop()
+        console.print(self._drawn(shown, most))
+        left_out = [f"{each.group} {each.title}".strip() for each in columns[len(shown) :]]
+        runs = [row for row in self.rows if row["statistic"] == "run"]
+        made_up = [row["cell"] for row in runs if row["data"] == "stand-in"]
+        early = [
+            f"{row['cell']} ({row['stopped']})"
+            for row in runs
+            if row["stopped"] not in (*ENDS, None)
+        ]
+        notes = [(self.deviation, ""), (self.work, "")]
+        if left_out:
+            told = (
+                f"Left out for lack of room: {', '.join(left_out)}. All columns are in table.csv."
+            )
+            notes.insert(0, (told, "dim"))
+        if made_up:
+            told = f"NOT THE REAL DATA but a stand-in: {escape(', '.join(made_up))}"
+            notes.append((told, "bold"))
+        if early:
+            notes.append((f"NOT RUN TO THEIR END: {escape(', '.join(early))}", "bold"))
+        for told, style in notes:
+            if told:
+                console.print(told, style=style, highlight=False)
+
+    def _drawn(self, columns: Sequence[Column], most: int | None) -> RichTable:
+        drawn = RichTable(box=None, pad_edge=False, header_style="dim")
+        drawn.add_column("\ncell", overflow="fold", max_width=most)
+        group = ""
+        for column in columns:
+            title = f"{column.group if column.group != group else ''}\n{column.title}"
+            is_text = column.title == "stopped"
+            drawn.add_column(title, justify="left" if is_text else "right", no_wrap=True)
+            group = column.group
+        for number, name in enumerate(self.names):
+            texts = [
+                f"[bold]{escape(column.texts[number])}[/bold]"
+                if number in column.best
+                else escape(column.texts[number])
+                for column in columns
+            ]
+            drawn.add_row(escape(name), *texts)
+        return drawn
 
 
 def make_table(cells: Sequence[Cell], target_accuracy: float) -> Table:
-    """Collect the rows from the cells' histories and summaries.
-
-    The seeds of a cell are followed by their mean and their standard deviation.
-    """
+    """Collect the rows from the cells' histories and summaries."""
+    scores = scores_of(cells)
     rows: list[Row] = []
-    for series in group(cells):
-        seeds = [_row(cell, target_accuracy) for cell in series.cells]
+    for label, members in group(cells):
+        seeds = [_row(cell, scores, target_accuracy) for cell in members]
         rows += seeds
         if len(seeds) > 1:
-            rows += [
-                _over(seeds, series.name, "mean", fmean),
-                _over(seeds, series.name, "std", stdev),
-            ]
-    return Table(tuple(rows), target_accuracy, work_of(cells))
+            for statistic, of in (("mean", fmean), ("std", stdev)):
+                row = {key: _over([seed[key] for seed in seeds], of) for key in seeds[0]}
+                row |= {"cell": label, "statistic": statistic, "num_seeds": len(seeds)}
+                rows.append({**row, "seed": None, "folder": None})
+    if ACCURACY in scores:
+        rows = [{**row, "target_accuracy": target_accuracy} for row in rows]
+    return Table(rows, scores, target_accuracy, work_of(cells))
 
 
-def write_csv(table: Table, path: Path) -> None:
-    """Write the table with a header; "-" stands for None.
-
-    The columns of the score have its name, such as ``final_accuracy``. If there are several, they
-    are ``final_score`` and so on, and a column ``score`` has the name.
-    """
-    names = [field.name for field in fields(Row) if table.has(field.name)]
-    names.remove("score")
-    titles = [name.replace("score", table.score_name) for name in names]
-    several = len(table.scores) > 1
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        measured = table.has("seconds_to_target")
-        writer.writerow([*titles, *["target_accuracy"] * measured, *["score"] * several])
-        for row in table.rows:
-            values = [getattr(row, name) for name in names]
-            values += [table.target_accuracy] * measured
-            values += [row.score and row.score.name] * several
-            writer.writerow(["-" if value is None else value for value in values])
+def _over(values: list[Any], of: Callable[[list[float]], float]) -> Any:
+    """A statistic of numbers; of texts, the one that all seeds share; None if one is unknown."""
+    if any(value is None or isinstance(value, str) for value in values):
+        return values[0] if len(set(values)) == 1 else None
+    return of(values)
 
 
-def name(row: Row) -> str:
-    """Name of a row, with the number of seeds if there are several."""
-    return row.cell if row.num_seeds == 1 else f"{row.cell} ({row.num_seeds} seeds)"
-
-
-def _row(cell: Cell, target_accuracy: float) -> Row:
+def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float) -> Row:
     summary, history, score = cell.summary, cell.history, cell.score
-    judged = cell.evaluations if score == ACCURACY else []
-    reached, stays = first_at(judged, target_accuracy), stays_at(judged, target_accuracy)
-    scores = cell.scores
-    return Row(
-        cell=cell.name,
-        algorithm=cell.algorithm,
-        data=summary.get("data"),
-        final_score=scores[-1] if scores else None,
-        best_score=score.best(scores) if score else None,
-        last10_score=fmean(scores[-10:]) if scores else None,
-        seconds_to_target=reached.t if reached else None,
-        updates_to_target=reached.client_updates if reached else None,
-        seconds_to_stay_at_target=stays.t if stays else None,
-        updates_to_stay_at_target=stays.client_updates if stays else None,
-        mean_staleness=mean_age(history.ages) if history.ages else None,
-        max_staleness=max(history.ages, default=None),
-        mb_down=megabytes(summary.get("bytes_down")),
-        mb_up=megabytes(summary.get("bytes_up")),
-        client_updates=history.client_updates,
-        updates_per_second=summary.get("updates_per_second"),
-        at_work=at_work(cell),
-        work_per_update=summary.get("work_per_update"),
-        failures=history.failures,
-        rejected=history.rejected,
-        stopped=summary.get("stopped"),
-        label=cell.label,
-        seed=cell.seed,
-        folder=cell.folder,
-        score=score,
-    )
+    row: Row = {"cell": cell.name, "algorithm": cell.algorithm, "data": summary.get("data")}
+    if scores:
+        values = [e.value(score.name) for e in cell.evaluations] if score else []
+        row |= {
+            "final_{score}": values[-1] if values else None,
+            "best_{score}": score.best(values) if score else None,
+            "last10_{score}": fmean(values[-10:]) if values else None,
+        }
+    if ACCURACY in scores:
+        judged = cell.evaluations if score == ACCURACY else []
+        reached, stays = first_at(judged, target_accuracy), stays_at(judged, target_accuracy)
+        row |= {
+            "seconds_to_target": reached.t if reached else None,
+            "updates_to_target": reached.client_updates if reached else None,
+            "seconds_to_stay_at_target": stays.t if stays else None,
+            "updates_to_stay_at_target": stays.client_updates if stays else None,
+        }
+    row |= {
+        "mean_staleness": mean_age(history.ages) if history.ages else None,
+        "max_staleness": max(history.ages, default=None),
+        "mb_down": _megabytes(summary.get("bytes_down")),
+        "mb_up": _megabytes(summary.get("bytes_up")),
+        "client_updates": history.client_updates,
+        "updates_per_second": summary.get("updates_per_second"),
+        "at_work": at_work(cell),
+        "work_per_update": summary.get("work_per_update"),
+        "failures": history.failures,
+        "rejected": history.rejected,
+        "stopped": summary.get("stopped"),
+        "statistic": "run",
+        "num_seeds": 1,
+        "label": cell.label,
+        "seed": cell.seed,
+        "folder": cell.folder,
+    }
+    row["score"] = score.name if score else None
+    return {key.format(score=_score_name(scores)): value for key, value in row.items()}
 
 
-def _over(
-    seeds: Sequence[Row], name: str, statistic: str, of: Callable[[list[float]], float]
-) -> Row:
-    values: dict[str, Any] = {}
-    for field in fields(Row):
-        column = [getattr(row, field.name) for row in seeds]
-        if any(value is None or isinstance(value, str | Score) for value in column):
-            values[field.name] = column[0] if len(set(column)) == 1 else None
-        else:
-            values[field.name] = of(column)
-    values |= {"cell": name, "statistic": statistic, "num_seeds": len(seeds)}
-    return Row(**{**values, "seed": None, "folder": None})
+def _score_name(scores: Sequence[Score]) -> str:
+    """The metric by which all cells are judged, or "score" if there are several."""
+    return scores[0].name if len(scores) == 1 else "score"
 
 
-def megabytes(num_bytes: float | None) -> float | None:
-    """Bytes in 10^6 bytes; None if unknown."""
+def _megabytes(num_bytes: float | None) -> float | None:
     return None if num_bytes is None else num_bytes / 1e6
+
+
+# -- equal work ------------------------------------------------------------------------------------
+
+
+def at_work(cell: Cell) -> int | None:
+    """The most clients that were at work at one time; None if none ever was."""
+    orders = cell.history.orders
+    starts = np.sort([order.start for order in orders])
+    ends = np.sort([np.inf if order.end is None else order.end for order in orders])
+    ended = np.searchsorted(ends, starts, side="right")
+    return max((np.arange(1, len(orders) + 1) - ended).tolist(), default=None)
+
+
+def work_of(cells: Sequence[Cell]) -> str:
+    """Sentences on how unequal the cells' work was; empty if it was not, materially.
+
+    A comparison is fair if all cells were given the same time, or ran until their target accuracy.
+    It is not fair if they only published equally many versions. Cells that did not reach their end
+    are left out.
+    """
+    works = dict.fromkeys(w for c in cells if (w := c.summary.get("work_per_update")))
+    places = [number for cell in cells if (number := at_work(cell)) is not None]
+    told = []
+    if len(works) > 1:
+        told.append(f"in what they do per update: {', '.join(works)}")
+    if places and max(places) > MATERIAL * min(places):
+        told.append(f"in how many clients are at work: {min(places):,} to {max(places):,}")
+    sentences = []
+    if told:
+        own = any(cell.get("compare.name") == "own" for cell in cells)
+        remedy = "; compare=equal makes equal what their equations allow" if own else ""
+        sentences.append(f"Cells differ {', and '.join(told)}{remedy}.")
+    ended = [cell for cell in cells if cell.stopped in ENDS]
+    counts = [cell.history.client_updates for cell in ended]
+    if counts and max(counts) > MATERIAL * min(counts):
+        text = f"Unequal work: {min(counts):,} to {max(counts):,} client updates a cell"
+        if not {cell.stopped for cell in ended} <= {"seconds", "target_accuracy"}:
+            equal = f"max_updates={max(counts)} num_versions=null"
+            text += f"; compare at equal updates with {equal}"
+        sentences.append(f"{text}.")
+    return "\n".join(sentences)

@@ -93,7 +93,7 @@ def run(
         config.experiment.report_accuracy,
         parallel=config.experiment.parallel,
         grid=grid,
-        tell=report.print_table,
+        tell=report.Table.print,
     )
     print(f"Files{', table and figures' if ran.figures else ' and table'}: {folder}")
     if told := report.no_pictures():

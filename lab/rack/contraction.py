@@ -113,29 +113,43 @@ def draw(folder: Path, found: dict[float, float]) -> Path:
     A rate whose contraction lies outside of [0, 1] has no line.
     """
     import altair as alt
+    import pandas as pd
 
-    from fl_app.report.figures import table
-    from fl_app.report.grid import grid
-    from fl_app.report.naming import settings_of
-    from fl_app.report.pictures import save
-    from fl_app.report.reading import read_run
+    from fl_app.report.cells import read_run
+    from fl_app.report.figures import data, save
 
     path = folder / "stability.png"
-    cells = read_run(folder)
-    momenta = sorted({settings_of(cell)[MOMENTUM] for cell in cells})
-    bounds = [
-        (column, column + 1, np.interp(1 - contracts, momenta, range(len(momenta))) + 0.5)
-        for column, contracts in enumerate(found.values())
-        if 0 <= contracts <= 1
-    ]
-    lines = alt.Chart(table("left right height", bounds)).mark_rule(color="red", strokeWidth=2)
+    cells = pd.DataFrame(
+        {
+            "rate": cell.get(RATE),
+            "momentum": cell.get(MOMENTUM),
+            "accuracy": cell.summary["last10_accuracy"],
+        }
+        for cell in read_run(folder)
+    )
+    momenta = sorted(cells.momentum.unique())
+    bounds = pd.DataFrame(
+        [
+            (column, column + 1, np.interp(1 - contracts, momenta, range(len(momenta))) + 0.5)
+            for column, contracts in enumerate(found.values())
+            if 0 <= contracts <= 1
+        ],
+        columns=["left", "right", "height"],
+    )
     across, up = (alt.Scale(domain=[0, n], nice=False) for n in (len(found), len(momenta)))
+    lines = alt.Chart(data(bounds)).mark_rule(color="red", strokeWidth=2)
     lines = lines.encode(
         x=alt.X("left:Q", scale=across, axis=None),
         x2="right:Q",
         y=alt.Y("height:Q", scale=up, axis=None),
     )
-    chart = alt.layer(grid(cells, (RATE, MOMENTUM)), lines)
+    places = alt.Chart(data(cells)).encode(
+        x=alt.X("rate:O", title="local rate"), y=alt.Y("momentum:O", sort="descending")
+    )
+    colour = alt.Color("mean(accuracy):Q", legend=None).scale(scheme="cividis")
+    squares = places.mark_rect().encode(color=colour)
+    texts = places.mark_text().encode(text=alt.Text("mean(accuracy):Q", format=".0%"))
+    chart = alt.layer(squares, texts, lines).properties(width=400, height=400)
     save(chart.resolve_scale(x="independent", y="independent"), path)
     return path
 

@@ -92,7 +92,8 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
     assert "<h1>fedbuff on digits</h1>" in (tmp_path / "report.html").read_text()
     assert not (tmp_path / "tensorboard").exists()
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    assert drawn == {"accuracy.png", "staleness.png", "timeline.png", "overview.png"}
+    names = ("accuracy", "staleness", "timeline", "partition", "aggregations", "overview")
+    assert drawn == {f"{name}.png" for name in names}
 
 
 def test_tensorboard_of_a_simulated_run_is_there_on_request(monkeypatch, tmp_path, capsys):

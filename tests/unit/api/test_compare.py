@@ -65,8 +65,8 @@ def test_the_table_has_mean_and_spread_over_the_seeds(comparison: fl_app.Compari
 @pytest.mark.slow  # draws figures
 def test_a_notebook_shows_a_table_and_the_curves(comparison: fl_app.Comparison) -> None:
     html = comparison._repr_html_()
-    assert "<th>final accuracy</th>" in html
-    assert " ± " in html
+    assert "<th>acc. final</th>" in html
+    assert " ±" in html
     assert "Unequal work" in html
     assert '<img src="data:image/png;base64,' in html
     assert "fedasync (2 seeds): " in str(comparison.plot().chart.to_dict())

@@ -3,22 +3,24 @@
 import csv
 import io
 
+import numpy as np
 import pytest
 from run_folders import (
     ASYNCHRONOUS,
     EVENTFUL,
     ROUNDS,
+    arrival,
     clients_evaluate,
     dispatch,
     failure,
+    history_of,
     write_cell,
 )
 
 from fl_app.report import figures, lanes
-from fl_app.report.lanes import timeline
-from fl_app.report.pictures import save
-from fl_app.report.reading import read_run
-from fl_app.report.series import group
+from fl_app.report.cells import Cell, Series, group, read_run
+from fl_app.report.figures import save
+from fl_app.report.lanes import activity, timeline
 from fl_app.report.style import WAITING, looks
 
 
@@ -43,10 +45,10 @@ def series(tmp_path):
 DRAWN = looks(["fedavg", "fedasync"])
 
 
-def test_curves_have_bands_tails_and_the_moment_at_which_they_are_at_the_target(series):
+def test_curves_are_over_three_axes_and_the_legend_tells_when_they_are_at_the_target(series):
     found = tables(figures.learning(series, DRAWN, ["accuracy", "loss"], 0.9))
     names = {"fedavg: 90% first at 6.0 s", "fedasync (2 seeds): mean 90% first at 2.0 s"}
-    accuracy = [row for row in found["cell over x mean low high"] if row["mean"] != "1"]
+    accuracy = [row for row in found["x mean low high cell over"] if row["mean"] != "1"]
     assert {row["cell"] for row in accuracy} == names
     rounds = {
         over: [(r["x"], r["mean"]) for r in accuracy if r["over"] == over and "avg" in r["cell"]]
@@ -57,25 +59,38 @@ def test_curves_have_bands_tails_and_the_moment_at_which_they_are_at_the_target(
         "version": [("0", "0.1"), ("1", "0.5"), ("2", "0.95")],
         "client_updates": [("0", "0.1"), ("2", "0.5"), ("4", "0.95")],
     }
-    tail = [row for row in found["cell over seed x mean"] if row["over"] == "t"]
-    assert [(row["x"], row["mean"]) for row in tail if row["mean"] != "1"] == [
-        ("2", "0.92"), ("3", "0.85"),
-    ]  # fmt: skip
-    moments = [(row["over"], row["x"]) for row in found["cell over x mean"]]
-    assert moments[:3] == [("t", "6"), ("version", "2"), ("client_updates", "4")]
+
+
+def test_curve_of_seeds_is_their_mean_and_range_interpolated_where_every_seed_has_a_value():
+    """No plateau of B after its end, and no step of the mean where it drops out.
+
+    t:    0     1     2     3     4
+    A:   .2          .6    .7    .8
+    B:         .6    .8   1.0
+    """
+    evaluations = [(0, 0.2), (2, 0.6), (4, 0.8)], [(1, 0.6), (3, 1)], []
+    cells = [Cell("x", history=history_of(evaluations=each)) for each in evaluations]
+    line = figures.curve(Series("x", cells), "t", "accuracy")
+    assert [*line.x] == [1, 2, 3]
+    np.testing.assert_allclose(line["mean"], [0.5, 0.7, 0.85])
+    np.testing.assert_allclose(line.low, [0.4, 0.6, 0.7])
+    np.testing.assert_allclose(line.high, [0.6, 0.8, 1.0])
+    assert figures.reached(line, 0.8) == 3.0
+    assert figures.reached(line, 0.95) is None
+    assert figures.curve(Series("x", cells[2:]), "t", "accuracy").empty
 
 
 def test_a_curve_that_never_is_at_the_target_says_so(series):
-    (row, *_) = tables(figures.learning(series[:1], DRAWN, ["accuracy"], 1.0))[
-        "cell over x mean low high"
+    (row, *_) = tables(figures.learning(series[:1], DRAWN[:1], ["accuracy"], 1.0))[
+        "x mean low high cell over"
     ]
     assert row["cell"] == "fedavg: never 100%"
 
 
 def test_staleness_is_a_share_of_each_age(series):
-    rows = tables(figures.staleness(series, DRAWN))["left right age share"]
+    rows = tables(figures.staleness(series, DRAWN))["age share left right"]
     assert [(row["age"], row["share"]) for row in rows] == [
-        ("0", "1"), ("0", "0.666667"), ("1", "0"), ("2", "0.333333"),
+        ("0", "1"), ("0", "0.666667"), ("2", "0.333333"),
     ]  # fmt: skip
 
 
@@ -125,14 +140,49 @@ def test_timeline_has_transfers_below_the_training_and_every_sign(tmp_path):
     }  # fmt: skip
 
 
-def test_timeline_begins_with_the_first_order_and_can_be_drawn_without_any(tmp_path):
+def test_timeline_begins_with_the_first_order(tmp_path):
     """Real nodes get their first order long after the start."""
     late = [{**event, "t": event["t"] + 100.0} for event in ASYNCHRONOUS]
-    write_cell(tmp_path / "late", events=late, algorithm="fedasync")
-    bars = tables(timeline(group(read_run(tmp_path / "late")), looks(["fedasync"])))
+    write_cell(tmp_path, events=late, algorithm="fedasync")
+    bars = tables(timeline(group(read_run(tmp_path)), looks(["fedasync"])))
     assert bars["kind client low high start end colour opacity told"][0]["start"] == "100"
-    write_cell(tmp_path / "none", events=[], algorithm="fedasync")
-    save(timeline(group(read_run(tmp_path / "none")), looks(["fedasync"])), tmp_path / "none.png")
+
+
+def test_lanes_are_sorted_by_the_last_clusters_and_marks_say_what_the_event_says(tmp_path):
+    cluster = {"version": 0, "client": [0, 1, 2], "cluster": [0, 1, 0], "dropped": []}
+    events = [
+        *(dispatch(0.0, client) for client in range(3)),
+        {"kind": "cluster", "t": 0.5, **cluster},
+        *(arrival(1.0 + client, client) for client in range(3)),
+    ]
+    write_cell(tmp_path, events=events, algorithm="eafl")
+    chart = timeline(group(read_run(tmp_path)), looks(["eafl"]))
+    found = tables(chart)
+    lanes_of = {
+        row["client"]: float(row["high"]) - 0.42
+        for row in found["kind client low high start end colour opacity told"]
+    }
+    assert lanes_of == pytest.approx({"1": 0, "0": 1, "2": 2})
+    assert "cluster 2" in str(figures.specification(chart))
+    told = [row["told"] for row in found["kind client low start told"]]
+    assert told == ["version 0, clusters of 2, 1 clients"]
+
+
+@pytest.mark.parametrize(
+    ("order", "trains", "carries"),
+    [
+        ({"parts": None}, [(0, 10)], []),
+        ({"parts": (1, 6, 3)}, [(1, 7)], [(0, 1), (7, 10)]),
+        ({"parts": (1, 6, 3), "ended": "failure"}, [(1, 10)], [(0, 1)]),
+        ({"parts": (1, 6, 3), "beside": True}, [(0, 6)], [(0, 4)]),
+        ({"parts": (1, 6, 3), "fresh": (3,)}, [(1, 3), (4, 7)], [(0, 1), (3, 4), (7, 10)]),
+    ],
+)
+def test_a_client_transfers_before_after_or_beside_its_training(order, trains, carries):
+    history = history_of([(0, 0, 10)])
+    for key, value in order.items():
+        setattr(history.orders[0], key, value)
+    assert activity(Cell("x", history=history), history.orders[0]) == (trains, carries)
 
 
 def test_timeline_of_many_clients_shows_some_from_fast_to_slow_and_its_first_orders(
@@ -153,8 +203,9 @@ def test_clients_scores_have_a_band_to_the_worst_decile(tmp_path):
     events = [*ROUNDS, clients_evaluate(4, 3, 1, 0.4, 0.1), clients_evaluate(7, 6, 2, 0.8, 0.5)]
     write_cell(tmp_path / "fedavg", events=events, algorithm="fedavg")
     write_cell(tmp_path / "fedasync", events=ASYNCHRONOUS, algorithm="fedasync")
-    chart = figures.on_clients(group(read_run(tmp_path)), DRAWN, ["accuracy"])
-    rows = [row for row in tables(chart)["cell over x mean low high"] if row["over"] == "t"]
+    series = group(read_run(tmp_path))
+    chart = figures.learning(series, DRAWN, ["accuracy"], 0.9, on_clients=True)
+    rows = [row for row in tables(chart)["x mean low high cell over"] if row["over"] == "t"]
     assert [(row["x"], row["mean"], row["low"]) for row in rows] == [
         ("3", "0.4", "0.1"), ("6", "0.8", "0.5"),
     ]  # fmt: skip
@@ -166,21 +217,16 @@ def test_partition_of_many_clients_shows_some(tmp_path):
     text = "".join(f"{client},{client % 3},2\n" for client in range(3000))
     (tmp_path / "partition.csv").write_text(f"client,<cat>,dog\n{text}")
     (cell,) = read_run(tmp_path)
-    rows = tables(figures.partition(cell))["class client end examples"]
+    rows = tables(figures.partition(cell))["client end class examples"]
     cats = [row for row in rows if row["class"] == "<cat>"]
     assert (len(rows), cats[0]["client"], cats[-1]["client"]) == (2000, "0", "2999")
     assert all(int(row["client"]) % 3 == float(row["examples"]) for row in cats)
 
 
-def test_participation_and_reports_are_of_clients_and_versions(tmp_path):
+def test_reports_are_of_versions(tmp_path):
     write_cell(tmp_path, events=EVENTFUL, algorithm="fedbuff")
     (cell,) = read_run(tmp_path)
-    rows = tables(figures.participation(cell, DRAWN[0]))["place end client kind low high orders"]
-    bars = {(r["client"], r["kind"]): (r["low"], r["high"], r["orders"]) for r in rows}
-    assert bars["1", "aggregated"] == ("0", "1", "1")
-    assert bars["1", "lost"] == ("1", "2", "1")  # on top
-    assert bars["2", "lost"] == ("0", "1", "1")
-    rows = tables(figures.reports(cell, DRAWN[0]))["name version value"]
+    rows = tables(figures.reports(cell, DRAWN[0]))["version value name"]
     assert [row["value"] for row in rows if row["name"] == "weight"] == ["0.5", "0.25"]
 
 

@@ -2,13 +2,15 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 import vl_convert
 from run_folders import ASYNCHRONOUS, EVENTFUL, ROUNDS, clients_evaluate, dispatch, write_cell
 
 from fl_app.report import PAGE, write_report
-from fl_app.report.document import write_document
+from fl_app.report.__main__ import main
 
 
 def page(folder, **options):
@@ -48,13 +50,13 @@ def test_page_of_a_run_tells_all_of_it(tmp_path):
         "Who learns faster",
         "How stale the updates are",
         "Who trains when",
-        "Participation and aggregations",
+        "Aggregations",
         "Failures and rejected replies: fedbuff",
-        "The latest of them: fedbuff",
         "Summary and configuration: fedbuff",
     ]
     assert "name: fedbuff" in text  # the configuration
-    assert "0.00 s: order, version 0\n" in text  # a story
+    rows = [re.findall("<td.*?>(.*?)</td>", row, re.S) for row in text.split("<tr>")[2:]]
+    assert rows[0] == ["1", "failure", "2.0 s", "1", "KeyError: &#39;&lt;b&gt;bold&lt;/b&gt;&#39;"]
 
 
 def test_page_needs_no_other_file_and_its_figures_can_be_drawn(tmp_path):
@@ -63,8 +65,8 @@ def test_page_needs_no_other_file_and_its_figures_can_be_drawn(tmp_path):
     text = page(tmp_path)
     assert not re.findall(r"""(?:src|href|import)\s*[=(]\s*["'](?!data:)""", text)
     drawn = figures(text)
-    assert len(drawn) == text.count('class="figure"') == 6
-    for figure in drawn:
+    assert len(drawn) == text.count('class="figure"') == 5
+    for figure in drawn.values():
         assert '"url"' not in json.dumps(figure)
         assert vl_convert.vegalite_to_svg(figure).startswith("<svg")
 
@@ -80,12 +82,13 @@ def test_head_tells_the_setting_and_no_path(tmp_path):
             "devices: {_target_: x.UniformRatio, ratio: 5, jitter: 0.2}\n"
         )
     text = page(tmp_path)
-    assert re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text)[:6] == [
+    assert re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", text)[:7] == [
         ("data", "mnist"),
         ("model", "lenet"),
-        ("clients", "50, 10 at work"),
-        ("partition", "Dirichlet (alpha 0.1), Dirichlet (alpha 0.3)"),
-        ("devices", "Uniform (up to 5x slower)"),
+        ("clients", "50"),
+        ("at work", "10"),
+        ("partition", "Dirichlet (alpha 0.1, min_size 10), Dirichlet (alpha 0.3, min_size 10)"),
+        ("devices", "UniformRatio (ratio 5, jitter 0.2)"),
         ("seeds", "0, 1"),
     ]
     assert str(tmp_path) not in text
@@ -157,7 +160,6 @@ def test_page_of_a_run_without_a_test_set_goes_by_what_its_clients_measured(tmp_
     assert "On the clients" in titles(text)
     assert "Clients&#39; accuracy and loss of the global models" in text
     assert "worst decile 50.0%" in text
-    assert "evaluate_order, version 1" in text
     assert "evaluation: OSError: no such file" in text
 
 
@@ -166,10 +168,65 @@ def test_page_of_several_cells_shows_each_partition_once(tmp_path):
         write_cell(tmp_path / name, events=ASYNCHRONOUS, summary={}, algorithm=name)
         (tmp_path / name / "partition.csv").write_text(f"client,cat\n0,{cats}\n")
     text = page(tmp_path)
-    assert text.count("class,client,end,examples") == 2
+    assert text.count("client,end,class,examples") == 2
     assert "Cells differ; drawn are those of fedavg, wkafl." in text
 
 
-def test_a_page_of_no_parts_is_one(tmp_path):
-    write_document(tmp_path / "page.html", "Empty", [], [])
-    assert "<h1>Empty</h1>" in (tmp_path / "page.html").read_text()
+# -- the command -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "kinds"), [([], {"png"}), (["--pdf", "--svg"], {"png", "pdf", "svg"})]
+)
+def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys, words, kinds):
+    write_cell(tmp_path / "fedavg", events=ROUNDS, algorithm="fedavg")
+    main([str(tmp_path), "--target-accuracy", "0.5", *words])
+    lines = (tmp_path / "table.csv").read_text().splitlines()
+    assert lines[1].startswith("fedavg,fedavg,-,0.95,0.95,0.5166666666666667,3.0,2,")
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {
+        f"{name}.{kind}"
+        for name in ("accuracy", "staleness", "timeline", "aggregations", "overview")
+        for kind in kinds
+    }
+    out = capsys.readouterr().out
+    assert f"page: {tmp_path / 'report.html'}" in out
+    assert "at 50%" in out
+    assert "fedavg  95.0%" in out
+
+
+def test_table_is_told_before_anything_is_drawn(tmp_path):
+    write_cell(tmp_path, events=ROUNDS)
+    there = []
+    table = write_report(tmp_path, tell=lambda told: there.append((told, {*tmp_path.iterdir()})))
+    ((told, files),) = there
+    assert told == table
+    assert {tmp_path / PAGE, tmp_path / "figures"}.isdisjoint(files)
+
+
+def test_report_of_some_cells_has_all_their_seeds(tmp_path):
+    for name in ("fedavg-seed0", "fedavg-seed1", "fedasync"):
+        write_cell(tmp_path / name, events=ROUNDS)
+    table = write_report(tmp_path, figures=False, only=["fedavg"])
+    runs = [row["cell"] for row in table.rows if row["statistic"] == "run"]
+    assert runs == ["fedavg-seed0", "fedavg-seed1"]
+    with pytest.raises(ValueError, match=r"only=fedbuff must be among fedasync, fedavg: "):
+        write_report(tmp_path, only=["fedbuff"])
+
+
+@pytest.mark.parametrize("target", [0, 90, -0.1, float("nan")])
+def test_target_that_is_no_fraction_is_refused(tmp_path, target):
+    write_cell(tmp_path, events=ROUNDS)
+    with pytest.raises(ValueError, match=r"target_accuracy=.* must be above 0 and at most 1"):
+        write_report(tmp_path, target)
+
+
+def test_command_refuses_a_folder_without_cells(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([str(tmp_path)])
+    assert "nothing to report" in capsys.readouterr().err
+
+
+def test_importing_the_report_imports_nothing_that_draws():
+    heavy = {"altair", "pandas", "vl_convert"}
+    code = f"import sys, fl_app.report; sys.exit(bool({heavy} & {{*sys.modules}}))"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,130 +1,114 @@
+"""The table of a run: its rows, as CSV, and on the console."""
+
 import csv
+import io
 
 import pytest
-from run_folders import ROUNDS, evaluate, write_cell, write_pair, write_seeds
+from rich.console import Console
+from rich.text import Text
+from run_folders import (
+    ASYNCHRONOUS,
+    ROUNDS,
+    SUMMARY,
+    aggregate,
+    arrival,
+    dispatch,
+    evaluate,
+    history_of,
+    write_cell,
+    write_pair,
+    write_seeds,
+)
 
-from fl_app.record.score import ACCURACY
-from fl_app.report.reading import read_run
-from fl_app.report.table import Row, make_table, write_csv
+from fl_app import report
+from fl_app.record.score import Score
+from fl_app.report.cells import Cell, read_run
+from fl_app.report.table import at_work, make_table, work_of
 
 
-def table_of(tmp_path, target=0.9):
+@pytest.fixture(autouse=True)
+def _no_columns(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+def table_of(folder, target=0.9):
+    return make_table(read_run(folder), target)
+
+
+def printed(table, **options):
+    out = io.StringIO()
+    table.print(Console(file=out, **options))
+    return out.getvalue()
+
+
+def csv_of(table, folder):
+    table.write(folder / "table.csv")
+    with (folder / "table.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_tell_what_the_cells_came_to_as_far_as_it_is_known(tmp_path):
     write_pair(tmp_path)
-    return make_table(read_run(tmp_path), target)
+    rounds, asynchronous = table_of(tmp_path).rows
+    expected = {
+        **{"cell": "fedavg", "algorithm": "fedavg", "data": None},
+        **{"final_accuracy": 0.95, "best_accuracy": 0.95},
+        "last10_accuracy": pytest.approx((0.1 + 0.5 + 0.95) / 3),
+        **{"seconds_to_target": 6.0, "updates_to_target": 4},
+        **{"seconds_to_stay_at_target": None, "updates_to_stay_at_target": None},
+        **{"mean_staleness": 0.0, "max_staleness": 0, "mb_down": 2.5, "mb_up": 1.0},
+        **{"client_updates": 4, "updates_per_second": 812.4, "at_work": 2},
+        **{"work_per_update": "10 steps", "failures": 0, "rejected": 0},
+        **{"stopped": "num_versions", "statistic": "run", "num_seeds": 1, "label": "fedavg"},
+        **{"seed": None, "folder": "fedavg", "score": "accuracy", "target_accuracy": 0.9},
+    }
+    assert rounds == expected
+    assert [*rounds] == [*expected]  # the order of the columns
+    expected |= {
+        **{"cell": "fedasync", "algorithm": "fedasync", "label": "fedasync", "folder": "fedasync"},
+        **{"final_accuracy": 0.85, "best_accuracy": 0.92},
+        "last10_accuracy": pytest.approx((0.1 + 0.92 + 0.85) / 3),
+        **{"seconds_to_target": 2.0, "updates_to_target": 2},
+        **{"mean_staleness": 2 / 3, "max_staleness": 2, "client_updates": 3},
+        **dict.fromkeys(("mb_down", "mb_up", "updates_per_second", "work_per_update", "stopped")),
+    }
+    assert asynchronous == expected
 
 
-def test_row_tells_what_the_cell_came_to(tmp_path):
-    assert table_of(tmp_path).rows[0] == Row(
-        cell="fedavg",
-        algorithm="fedavg",
-        data=None,
-        final_score=0.95,
-        best_score=0.95,
-        last10_score=pytest.approx((0.1 + 0.5 + 0.95) / 3),
-        seconds_to_target=6.0,
-        updates_to_target=4,
-        seconds_to_stay_at_target=None,
-        updates_to_stay_at_target=None,
-        mean_staleness=0.0,
-        max_staleness=0,
-        mb_down=2.5,
-        mb_up=1.0,
-        client_updates=4,
-        updates_per_second=812.4,
-        at_work=2,
-        work_per_update="10 steps",
-        failures=0,
-        rejected=0,
-        stopped="num_versions",
-        label="fedavg",
-        seed=None,
-        folder="fedavg",
-        score=ACCURACY,
-    )
-
-
-def test_row_of_a_run_without_summary_has_what_the_events_tell(tmp_path):
-    row = table_of(tmp_path).rows[1]
-    assert (row.final_score, row.best_score) == (0.85, 0.92)
-    assert (row.seconds_to_target, row.updates_to_target) == (2.0, 2)
-    assert (row.mean_staleness, row.max_staleness) == (2 / 3, 2)
-    assert row.mb_down is row.mb_up is row.updates_per_second is row.stopped is None
-
-
-def test_target_that_was_never_reached_is_unknown(tmp_path):
-    rows = table_of(tmp_path, target=0.93).rows
-    assert [row.seconds_to_target for row in rows] == [6.0, None]
-    assert [row.updates_to_target for row in rows] == [4, None]
-
-
-def test_csv_has_a_row_per_cell_and_dashes_for_the_unknown(tmp_path):
-    write_csv(table_of(tmp_path, target=0.93), tmp_path / "table.csv")
-    with (tmp_path / "table.csv").open(newline="") as file:
-        first, second = csv.DictReader(file)
-    assert first["cell"] == "fedavg"
-    assert first["seconds_to_target"] == "6.0"
-    assert first["mb_down"] == "2.5"
-    assert second["cell"] == "fedasync"
+def test_csv_has_dashes_for_the_unknown(tmp_path):
+    write_pair(tmp_path)
+    first, second = csv_of(table_of(tmp_path, target=0.93), tmp_path)
+    assert (first["seconds_to_target"], first["updates_to_target"]) == ("6.0", "4")
     assert second["seconds_to_target"] == second["stopped"] == "-"
     assert second["target_accuracy"] == "0.93"
 
 
-def of_seeds(tmp_path):
-    write_seeds(tmp_path)
-    return make_table(read_run(tmp_path), 0.9)
-
-
 def test_seeds_are_followed_by_their_mean_and_sample_deviation(tmp_path):
     """Accuracy .85 and .92: mean .885, deviation .07 / 2^.5. Updates 3 and 2: 2.5 and .5^.5."""
-    rows = of_seeds(tmp_path).rows
-    assert [(row.cell, row.statistic, row.num_seeds) for row in rows] == [
+    write_seeds(tmp_path)
+    table = table_of(tmp_path)
+    assert [(row["cell"], row["statistic"], row["num_seeds"]) for row in table.rows] == [
         ("fedavg", "run", 1),
         ("fedasync-seed0", "run", 1),
         ("fedasync-seed1", "run", 1),
         ("fedasync", "mean", 2),
         ("fedasync", "std", 2),
     ]
-    mean, std = rows[3:]
-    assert mean.final_score == pytest.approx(0.885)
-    assert std.final_score == pytest.approx(0.07 / 2**0.5)
-    assert (mean.client_updates, std.client_updates) == (2.5, 0.5**0.5)
-    assert (mean.seconds_to_target, std.seconds_to_target) == (2.0, 0.0)
-    assert (mean.algorithm, std.algorithm) == ("fedasync", "fedasync")
-    assert mean.mb_up is None  # no summary says so
+    mean, std = table.rows[3:]
+    assert mean["final_accuracy"] == pytest.approx(0.885)
+    assert std["final_accuracy"] == pytest.approx(0.07 / 2**0.5)
+    assert (mean["client_updates"], std["client_updates"]) == (2.5, 0.5**0.5)
+    assert (mean["algorithm"], mean["mb_up"], std["target_accuracy"]) == ("fedasync", None, 0.9)
+    assert table.of_series() == [(table.rows[0], None), (mean, std)]
+    assert csv_of(table, tmp_path)[-1]["client_updates"] == str(0.5**0.5)
 
 
-def test_mean_of_what_one_seed_never_reached_is_unknown(tmp_path):
-    of_seeds(tmp_path)
-    (tmp_path / "fedasync-seed1" / "events.jsonl").write_text("")
-    mean = make_table(read_run(tmp_path), 0.9).rows[3]
-    assert mean.seconds_to_target is mean.updates_to_target is mean.final_score is None
-    assert mean.client_updates == 1.5
-
-
-def test_words_that_seeds_do_not_share_are_unknown_of_all(tmp_path):
+def test_what_one_seed_never_reached_or_seeds_do_not_share_is_unknown_of_all(tmp_path):
     for seed, stopped in enumerate(("seconds", "num_versions")):
         summary = {"data": "real", "stopped": stopped}
-        write_cell(tmp_path / f"x-seed{seed}", events=ROUNDS, summary=summary)
-    mean = make_table(read_run(tmp_path), 0.9).rows[2]
-    assert (mean.data, mean.stopped) == ("real", None)
-
-
-def test_csv_tells_runs_from_what_they_have_in_common(tmp_path):
-    write_csv(of_seeds(tmp_path), tmp_path / "table.csv")
-    with (tmp_path / "table.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["cell"] for row in rows if row["statistic"] == "run"] == [
-        "fedavg",
-        "fedasync-seed0",
-        "fedasync-seed1",
-    ]
-    (std,) = [row for row in rows if row["statistic"] == "std"]
-    assert (float(std["client_updates"]), std["num_seeds"], std["mb_up"]) == (0.5**0.5, "2", "-")
-
-
-def test_series_are_means_with_their_spread_and_runs_without(tmp_path):
-    table = of_seeds(tmp_path)
-    assert table.of_series() == [(table.rows[0], None), (table.rows[3], table.rows[4])]
+        write_cell(tmp_path / f"x-seed{seed}", events=ROUNDS[: 13 - seed], summary=summary)
+    mean = table_of(tmp_path).rows[2]
+    assert (mean["data"], mean["stopped"], mean["seconds_to_target"]) == ("real", None, None)
 
 
 def test_target_that_is_kept_is_told_beside_the_first_time(tmp_path):
@@ -132,6 +116,194 @@ def test_target_that_is_kept_is_told_beside_the_first_time(tmp_path):
     accuracies = [0.95, 0.2, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
     events = [evaluate(float(t), t, a) for t, a in enumerate(accuracies, start=1)]
     write_cell(tmp_path, events=events, algorithm="fedavg")
-    (row,) = make_table(read_run(tmp_path), 0.9).rows
-    assert row.seconds_to_target == 1.0
-    assert row.seconds_to_stay_at_target == 7.0
+    (row,) = table_of(tmp_path).rows
+    assert (row["seconds_to_target"], row["seconds_to_stay_at_target"]) == (1.0, 7.0)
+
+
+# As the first release wrote it: orders without numbers, transfers without bytes, kind "notice".
+FIRST_RELEASE = """\
+{"kind":"evaluate","t":0.0,"version":0,"accuracy":0.1,"loss":2.3}
+{"kind":"dispatch","t":0.0,"client":0,"version":0}
+{"kind":"dispatch","t":0.0,"client":1,"version":0}
+{"kind":"arrival","t":1.0,"client":0,"base_version":0,"age":0,"loss":2.1}
+{"kind":"aggregate","t":1.0,"version":1,"client":[0],"age":[0],"weight":[0.5]}
+{"kind":"dispatch","t":1.0,"client":0,"version":1}
+{"kind":"notice","t":1.5,"client":1,"version":1}
+{"kind":"failure","t":2.0,"client":1,"base_version":0,"reason":"deadline passed"}
+{"kind":"reject","t":2.5,"client":1,"base_version":0,"reason":"late: its deadline had passed"}
+{"kind":"evaluate","t":3.0,"version":2,"accuracy":0.95,"loss":0.4}
+"""
+
+
+def test_logs_of_the_first_release_can_be_reported(tmp_path):
+    write_cell(tmp_path, algorithm="port")
+    (tmp_path / "events.jsonl").write_text(FIRST_RELEASE)
+    (row,) = table_of(tmp_path).rows
+    assert (row["final_accuracy"], row["failures"], row["rejected"]) == (0.95, 1, 1)
+
+
+# -- other scores ----------------------------------------------------------------------------------
+
+RMSE = {"score": "rmse", "higher_is_better": False, "stopped": "num_versions"}
+WORK = [dispatch(0.0, 0), arrival(1.0, 0), aggregate(1.0, 1, [0], [0])]
+
+
+def errors(*values):
+    tests = [
+        {"kind": "evaluate", "t": float(n), "version": n, "rmse": error, "loss": error**2}
+        for n, error in enumerate(values)
+    ]
+    return [*WORK, *tests]
+
+
+def test_a_run_judged_by_its_error_has_the_lowest_first_and_no_column_of_accuracies(tmp_path):
+    write_cell(tmp_path / "good", events=errors(30.0, 7.5, 5.0), summary=RMSE, algorithm="fedavg")
+    write_cell(tmp_path / "worse", events=errors(30.0, 8.0, 9.25), summary=RMSE, algorithm="x")
+    table = report.write_report(tmp_path)
+    rows = [(row["final_rmse"], row["best_rmse"]) for row in table.rows]
+    assert rows == [(5.0, 5.0), (9.25, 8.0)]
+    assert table.scores == [Score("rmse", higher_is_better=False)]
+    text = printed(table, force_terminal=True, width=200)
+    assert "\x1b[1m5\x1b[0m" in text
+    assert printed(table).split()[0] == "rmse"
+    page = (tmp_path / report.PAGE).read_text().partition("Summary and configuration")[0]
+    body = page.partition("</head>")[2]
+    for words in ("accuracy", "acc.", "at 90%", "First at", "Stays at"):
+        assert words not in "".join(table.rows[0]) + text + body
+    assert "Lower values of rmse are better." in body
+    assert "Test rmse and loss of the global models." in body
+    assert {path.stem for path in (tmp_path / "figures").glob("*.png")} == {
+        *("rmse", "staleness", "timeline", "overview"),
+    }
+
+
+def test_runs_judged_by_different_scores_or_by_none_share_a_table(tmp_path):
+    write_cell(tmp_path / "fedavg", events=ROUNDS, summary=SUMMARY, algorithm="fedavg")
+    write_cell(tmp_path / "error", events=errors(30.0, 7.5), summary=RMSE, algorithm="x")
+    write_cell(tmp_path / "none", events=WORK, summary=RMSE, algorithm="y")
+    table = table_of(tmp_path)
+    rows = {row["cell"]: row for row in csv_of(table, tmp_path)}
+    assert (rows["fedavg"]["score"], rows["fedavg"]["final_score"]) == ("accuracy", "0.95")
+    assert (rows["error"]["score"], rows["error"]["final_score"]) == ("rmse", "7.5")
+    assert rows["error"]["seconds_to_target"] == rows["none"]["final_score"] == "-"
+    assert {"95.0%", "7.5"} <= set(printed(table).split())
+    (alone,) = table_of(tmp_path / "none").rows
+    assert not {"final_score", "final_rmse", "seconds_to_target"} & {*alone}
+
+
+# -- console ---------------------------------------------------------------------------------------
+
+
+def test_printed_table_breaks_no_line_in_a_file_and_has_the_best_bold_on_a_terminal(tmp_path):
+    write_pair(tmp_path)
+    table = table_of(tmp_path)
+    lines = [" ".join(line.split()) for line in printed(table).splitlines()]
+    assert lines[2:4] == [
+        "fedavg 95.0% 95.0% 6.0 4 - 0.0 4 2 10 steps - 0 0 0 2.5 1.0 812 num_versions",
+        "fedasync 85.0% 92.0% 2.0 2 - 0.7 3 2 - - 2 0 0 - - - -",
+    ]
+    text = printed(table, force_terminal=True, width=200)
+    assert "\x1b[1m95.0%\x1b[0m" in text
+    assert "\x1b[1m2.0\x1b[0m" in text
+    assert "\x1b[1m85.0%" not in text
+
+
+def test_printed_mean_has_its_spread_and_only_means_compete(tmp_path):
+    write_seeds(tmp_path)
+    table = table_of(tmp_path)
+    lines = [" ".join(line.split()) for line in printed(table).splitlines()]
+    assert lines[-1] == "Of several seeds: mean and sample standard deviation (n - 1)."
+    assert lines[-2].startswith(
+        "fedasync (2 seeds) 88.5% \u00b14.9 92.0% \u00b10.0 2.0 \u00b10.0 2 "
+    )
+    text = printed(table, force_terminal=True, width=200)
+    assert "\x1b[1m2.0 \u00b10.0\x1b[0m" in text
+    assert text.count("\x1b[1m") == 4
+
+
+def test_what_a_reader_must_know_is_told_below_and_brackets_are_no_markup(tmp_path):
+    write_cell(tmp_path / "[red]", events=ROUNDS, summary={**SUMMARY, "data": "stand-in"})
+    write_cell(tmp_path / "x", events=ROUNDS, summary={**SUMMARY, "stopped": "Diverged: [red]"})
+    assert printed(table_of(tmp_path)).splitlines()[-2:] == [
+        "NOT THE REAL DATA but a stand-in: [red]",
+        "NOT RUN TO THEIR END: x (Diverged: [red])",
+    ]
+
+
+LONG = "fedasync local_lr=0.1 staleness_function=polynomial partition=dirichlet"
+
+
+def test_a_narrow_terminal_gets_the_columns_that_matter_most_and_folded_names(
+    tmp_path, monkeypatch
+):
+    for name in (LONG, "fedbuff"):
+        write_cell(tmp_path / name, events=ROUNDS, summary=SUMMARY, algorithm="fedavg")
+    table = table_of(tmp_path)
+    shown = {}
+    for width in (100, 80):
+        lines = printed(table, force_terminal=True, no_color=True, width=width).splitlines()
+        shown[width] = [Text.from_ansi(line).plain.rstrip() for line in lines]
+        assert max(map(len, shown[width])) <= width
+    assert len(shown[80][1].split()) < len(shown[100][1].split())
+    assert [" ".join(line.split()) for line in shown[80][2:6]] == [
+        "fedasync local_lr=0.1 95.0% 95.0% 6.0 4",
+        "staleness_function=polynomial",
+        "partition=dirichlet",
+        "fedbuff 95.0% 95.0% 6.0 4",
+    ]
+    assert shown[80][6].startswith("Left out for lack of room: ")
+    monkeypatch.setenv("COLUMNS", "80")  # likewise of a pipe
+    assert max(map(len, printed(table).splitlines())) <= 80
+
+
+# -- equal work ------------------------------------------------------------------------------------
+
+
+def cell(client_updates, stopped="num_versions"):
+    history = history_of(client_updates=client_updates)
+    return Cell("a", {"stopped": stopped}, history=history)
+
+
+UNEQUAL = "Unequal work: 100 to 1,000 client updates a cell"
+REMEDY = "; compare at equal updates with max_updates=1000 num_versions=null"
+
+
+@pytest.mark.parametrize(
+    ("cells", "text"),
+    [
+        ([], ""),
+        ([cell(1000), cell(1100)], ""),
+        ([cell(1000), cell(100), cell(300)], f"{UNEQUAL}{REMEDY}."),
+        ([cell(100, "seconds"), cell(1000, "target_accuracy")], f"{UNEQUAL}."),
+        ([cell(3, "interrupted"), cell(1000), cell(2, None)], ""),
+    ],
+)
+def test_work_is_told_where_it_differs(cells, text):
+    assert work_of(cells) == text
+
+
+def test_what_cells_do_for_an_update_is_told_where_it_differs():
+    """Three orders at once, of which two ended when the last began; and ten at once."""
+    spans = [(0, 0.0, 1.0), (1, 0.0, 1.0), (2, 0.5, None), (1, 1.0, 2.0)]
+    few, many = (
+        Cell("a", {"work_per_update": work}, history=history_of(orders))
+        for work, orders in (
+            ("10 steps", spans),
+            ("1 mini-batch", [(client, 0.0, None) for client in range(10)]),
+        )
+    )
+    assert (at_work(few), at_work(many)) == (3, 10)
+    assert work_of([few, few]) == ""
+    assert work_of([few, many]) == (
+        "Cells differ in what they do per update: 10 steps, 1 mini-batch, and in how many clients "
+        "are at work: 3 to 10."
+    )
+
+
+def test_table_and_page_tell_of_unequal_work(tmp_path):
+    for name, events in (("fedavg", ROUNDS), ("fedasync", ASYNCHRONOUS)):
+        write_cell(tmp_path / name, events=events, summary=SUMMARY, algorithm=name)
+    table = report.write_report(tmp_path, figures=False)
+    told = "Unequal work: 3 to 4 client updates a cell"
+    assert told in printed(table)
+    assert told in (tmp_path / report.PAGE).read_text()

@@ -144,7 +144,7 @@ def test_ctrl_c_at_the_end_of_the_last_run_came_too_late(others: int, tmp_path: 
 
 def test_ctrl_c_hides_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Such as of the checkpoint that Ctrl-C asks for."""
-    ran = Ran(Table((), 0.9), False, {}, {"a": RunError("the disk is full")}, True)
+    ran = Ran(Table([], [], 0.9), False, {}, {"a": RunError("the disk is full")}, True)
     with pytest.raises(Interrupted):
         ran.refuse_incomplete(tmp_path)
     assert capsys.readouterr().err == "error: a: the disk is full\n"

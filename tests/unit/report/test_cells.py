@@ -1,7 +1,9 @@
-import json
+"""What a run's files say: its cells, their order and their names."""
+
 import re
 
 import pytest
+from omegaconf import OmegaConf
 from run_folders import (
     ASYNCHRONOUS,
     ROUNDS,
@@ -14,8 +16,9 @@ from run_folders import (
     write_cell,
 )
 
-from fl_app.report.cells import MAX_TROUBLES, Mark, Trouble, Wait
-from fl_app.report.reading import MAX_STORY, read_cell, read_run
+from fl_app.core.events import Checkpointed, Refreshed
+from fl_app.record.score import ACCURACY, LOSS
+from fl_app.report.cells import read_cell, read_run
 
 
 def orders_of(cell):
@@ -24,10 +27,6 @@ def orders_of(cell):
         (o.client, o.start, cell.end(o), o.ended, o.version, o.age, o.reason)
         for o in cell.history.orders
     ]
-
-
-def evaluations_of(cell):
-    return [(e.t, e.accuracy, e.client_updates, e.version, e.loss) for e in cell.evaluations]
 
 
 def test_synchronous_clients_wait_for_the_slowest(tmp_path):
@@ -39,7 +38,7 @@ def test_synchronous_clients_wait_for_the_slowest(tmp_path):
         (1, 3.0, 6.0, "arrival", 1, 0, ""),
         (0, 3.0, 4.0, "arrival", 1, 0, ""),
     ]
-    assert cell.waits == [Wait(0, 1.0, 3.0), Wait(0, 4.0, 6.0)]
+    assert cell.waits == [(0, 1.0, 3.0), (0, 4.0, 6.0)]
     assert cell.aggregations == [3.0, 6.0]
     assert cell.history.ages == {0: 4}
     assert cell.history.client_updates == 4
@@ -52,40 +51,48 @@ def test_asynchronous_clients_do_not_wait_and_their_last_orders_stay_open(tmp_pa
     assert cell.waits == []
     assert orders_of(cell)[-1] == (0, 2.0, 3.0, "", 2, None, "")
     assert cell.history.ages == {0: 2, 2: 1}
-    assert evaluations_of(cell) == [
-        (0.0, 0.1, 0, 0, 1.0),
-        (2.0, 0.92, 2, 2, 1.0),
-        (3.0, 0.85, 3, 3, 1.0),
+    assert [(e.t, e.accuracy, e.client_updates) for e in cell.evaluations] == [
+        (0.0, 0.1, 0),
+        (2.0, 0.92, 2),
+        (3.0, 0.85, 3),
     ]
 
 
-def test_place_that_is_refilled_at_once_does_not_wait_for_the_buffer_to_fill(tmp_path):
-    events = [
-        dispatch(0.0, 0),
-        dispatch(0.0, 1),
-        arrival(1.0, 0),
-        dispatch(1.0, 2),
-        arrival(3.0, 1),
-        aggregate(3.0, 1, [0, 1], [0, 0]),
-    ]
+CLUSTERS = {"kind": "cluster", "version": 0, "client": [0, 1], "cluster": [0, 0]}
+TWO = [dispatch(0.0, 0), dispatch(0.0, 1), arrival(1.0, 0)]
+
+
+@pytest.mark.parametrize(
+    ("events", "waits"),
+    [
+        pytest.param(
+            [*TWO, dispatch(1.0, 2), arrival(3.0, 1), aggregate(3.0, 1, [0, 1], [0, 0])],
+            [],
+            id="a place that is refilled at once does not wait",
+        ),
+        pytest.param(
+            [
+                *(*TWO, failure(2.0, 1), dispatch(2.0, 2), arrival(5.0, 2)),
+                aggregate(5.0, 1, [0, 2], [0, 0]),
+            ],
+            [(0, 1.0, 5.0)],
+            id="the refill of a failed place does not end the waiting of others",
+        ),
+        pytest.param(
+            [
+                *(*TWO, arrival(3.0, 1), {**CLUSTERS, "t": 3.0, "dropped": [0, 1]}),
+                *(dispatch(3.0, 0), dispatch(3.0, 1), arrival(4.0, 0)),
+                {**CLUSTERS, "t": 4.0, "dropped": []},
+                *(arrival(6.0, 1), aggregate(6.0, 1, [0, 1], [0, 0])),
+            ],
+            [(0, 1.0, 3.0), (0, 4.0, 6.0)],
+            id="who trained for clusters waits until they are formed",
+        ),
+    ],
+)
+def test_a_client_waits_while_its_place_is_empty(tmp_path, events, waits):
     write_cell(tmp_path, events=events)
-    assert read_cell(tmp_path).waits == []
-
-
-def test_refill_of_a_failed_place_does_not_end_the_waiting_of_others(tmp_path):
-    events = [
-        dispatch(0.0, 0),
-        dispatch(0.0, 1),
-        arrival(1.0, 0),
-        failure(2.0, 1),
-        dispatch(2.0, 2),
-        arrival(5.0, 2),
-        aggregate(5.0, 1, [0, 2], [0, 0]),
-    ]
-    write_cell(tmp_path, events=events)
-    cell = read_cell(tmp_path)
-    assert cell.waits == [Wait(0, 1.0, 5.0)]
-    assert (1, 0.0, 2.0, "failure", 0, None, "") in orders_of(cell)
+    assert read_cell(tmp_path).waits == waits
 
 
 def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
@@ -106,27 +113,13 @@ def test_late_and_duplicate_replies_are_counted_and_train_nothing(tmp_path):
     history = cell.history
     assert (history.failures, history.rejected, history.client_updates) == (1, 3, 0)
     assert history.lost == {0: 2}
-    assert cell.marks == [Mark("reject", 3.0, 0, "late"), Mark("reject", 3.5, None, "late")]
-
-
-def test_late_reply_leaves_the_next_order_of_its_client_alone(tmp_path):
-    events = [
-        dispatch(0.0, 0, 0),
-        failure(2.0, 0, 0),
-        dispatch(2.5, 0, 1),
-        reject(3.0, client=0, base_version=0),
-        arrival(4.0, 0, 1),
-    ]
-    write_cell(tmp_path, events=events)
-    assert [order[1:4] for order in orders_of(read_cell(tmp_path))] == [
-        (0.0, 2.0, "failure"),
-        (2.5, 4.0, "arrival"),
-    ]
+    assert [(mark.t, mark.client) for mark in cell.marks] == [(3.0, 0), (3.5, None)]
+    assert [trouble.t for trouble in cell.troubles] == [2.0, 3.0, 3.5, 5.0]
 
 
 def test_evaluation_without_finite_accuracy_is_left_out(tmp_path):
     write_cell(tmp_path, events=[evaluate(0.0, 0, None), evaluate(1.0, 1, 0.3)])
-    assert evaluations_of(read_cell(tmp_path)) == [(1.0, 0.3, 0, 1, 1.0)]
+    assert [e.t for e in read_cell(tmp_path).evaluations] == [1.0]
 
 
 @pytest.mark.parametrize("torn", range(1, 90, 11))
@@ -139,13 +132,6 @@ def test_log_torn_anywhere_is_read_up_to_there(tmp_path, torn):
     whole = len(path.read_text().splitlines()) - 1
     assert cell.summary == {}
     assert len(cell.aggregations) == sum(e["kind"] == "aggregate" for e in ASYNCHRONOUS[:whole])
-
-
-def test_log_torn_inside_a_character_is_read(tmp_path):
-    write_cell(tmp_path, events=ASYNCHRONOUS)
-    path = tmp_path / "events.jsonl"
-    path.write_bytes(path.read_bytes() + '{"kind":"failure","reason":"\u00e9'.encode()[:-1])
-    assert len(read_cell(tmp_path).evaluations) == 3
 
 
 def test_run_without_cells_is_one_cell_named_after_its_algorithm(tmp_path):
@@ -204,7 +190,10 @@ def test_cells_of_an_experiment_that_differ_in_their_seed_share_a_label(tmp_path
 def test_cell_that_wrote_only_one_of_its_files_is_a_cell(tmp_path):
     write_cell(tmp_path / "a", summary={"stopped": "interrupted"})
     write_cell(tmp_path / "b", events=[])
-    assert [cell.name for cell in read_run(tmp_path)] == ["a", "b"]
+    assert [(cell.name, cell.stopped) for cell in read_run(tmp_path)] == [
+        ("a", "interrupted"),
+        ("b", ""),
+    ]
 
 
 def test_folder_without_cells_is_refused(tmp_path):
@@ -213,103 +202,18 @@ def test_folder_without_cells_is_refused(tmp_path):
             read_run(folder)
 
 
-def test_summary_is_kept_as_it_is(tmp_path):
-    write_cell(tmp_path, events=[], summary={"bytes_up": 5, "stopped": "seconds"})
-    assert read_cell(tmp_path).summary == json.loads('{"bytes_up": 5, "stopped": "seconds"}')
-
-
-def test_pause_and_refresh_are_moments_of_one_order_whatever_version_its_update_cites(tmp_path):
+def test_moments_of_an_order_are_marks_whatever_version_its_update_cites(tmp_path):
     events = [
         dispatch(0.0, 7, 0),
         aggregate(1.0, 1, [3], [0]),
-        {"kind": "pause", "t": 2.0, "client": 7, "base_version": 0, "progress": 0.25},
         {"kind": "refresh", "t": 2.0, "client": 7, "version": 1},
+        {"kind": "checkpoint", "t": 2.0, "version": 5},
         arrival(5.0, 7, 1, 0),
     ]
     write_cell(tmp_path, events=events)
     cell = read_cell(tmp_path)
     assert orders_of(cell) == [(7, 0.0, 5.0, "arrival", 0, 0, "")]
-    assert cell.marks == [
-        Mark("pause", 2.0, 7, "progress 0.25"),
-        Mark("refresh", 2.0, 7, "version 1"),
-    ]
-
-
-def test_who_trained_for_clusters_waits_until_they_are_formed(tmp_path):
-    clusters = {"version": 0, "client": [0, 1], "cluster": [0, 0]}
-    events = [
-        dispatch(0.0, 0),
-        dispatch(0.0, 1),
-        arrival(1.0, 0),
-        arrival(3.0, 1),
-        {"kind": "cluster", "t": 3.0, **clusters, "dropped": [0, 1]},
-        dispatch(3.0, 0),
-        dispatch(3.0, 1),
-        arrival(4.0, 0),
-        {"kind": "cluster", "t": 4.0, **clusters, "dropped": []},
-        arrival(6.0, 1),
-        aggregate(6.0, 1, [0, 1], [0, 0]),
-    ]
-    write_cell(tmp_path, events=events)
-    cell = read_cell(tmp_path)
-    assert cell.waits == [Wait(0, 1.0, 3.0), Wait(0, 4.0, 6.0)]
-    assert [mark.kind for mark in cell.marks] == ["cluster", "cluster"]
-
-
-def test_what_concerns_no_single_client_is_a_mark_of_the_server(tmp_path):
-    cluster = {"client": [0, 1, 2], "cluster": [0, 1, 0], "dropped": [1]}
-    events = [
-        {"kind": "cluster", "t": 1.0, "version": 4, **cluster},
-        {"kind": "checkpoint", "t": 2.0, "version": 5},
-    ]
-    write_cell(tmp_path, events=events)
-    assert read_cell(tmp_path).marks == [
-        Mark("cluster", 1.0, None, "version 4, clusters of 2, 1 clients"),
-        Mark("checkpoint", 2.0, None, "version 5"),
-    ]
-
-
-def test_trouble_is_told_with_what_the_client_did_before(tmp_path):
-    events = [
-        dispatch(0.0, 5),
-        {**arrival(1.0, 5), "loss": 0.123456},
-        dispatch(2.0, 5, 3),
-        dispatch(2.5, 6, 3),
-        {**failure(4.0, 5, 3), "reason": "KeyError: 'x'\nTraceback"},
-        reject(9.0),
-    ]
-    write_cell(tmp_path, events=events)
-    cell = read_cell(tmp_path)
-    assert list(cell.troubles) == [
-        Trouble(
-            "failure",
-            4.0,
-            5,
-            3,
-            "KeyError: 'x'\nTraceback",
-            (
-                "0.00 s: order, version 0",
-                "1.00 s: arrival on version 0, age 0, loss 0.1235",
-                "2.00 s: order, version 3",
-            ),
-        ),
-        Trouble("reject", 9.0, None, None, "late", ()),
-    ]
-    assert cell.reasons == {("failure", "KeyError: 'x'"): 1, ("reject", "late"): 1}
-
-
-def test_troubles_beyond_counting_are_counted_and_the_latest_kept(tmp_path):
-    number = MAX_TROUBLES + 50
-    events = [
-        event
-        for t in range(number)
-        for event in (dispatch(t, 0), {**failure(t, 0), "reason": "boom"})
-    ]
-    write_cell(tmp_path, events=events)
-    cell = read_cell(tmp_path)
-    assert (len(cell.troubles), cell.troubles[0].t, cell.troubles[-1].t) == (200, 50, number - 1)
-    assert cell.reasons == {("failure", "boom"): number}
-    assert len(cell.troubles[-1].story) == MAX_STORY
+    assert [type(mark) for mark in cell.marks] == [Refreshed, Checkpointed]
 
 
 def test_reports_of_the_strategy_are_series_over_versions(tmp_path):
@@ -329,19 +233,101 @@ def test_reports_of_the_strategy_are_series_over_versions(tmp_path):
 
 
 def test_configuration_says_what_was_run(tmp_path):
-    text = "algorithm: {name: eafl}\ntask: {_target_: fl_app.tasks.digits.digits}\n"
+    text = "algorithm: {name: eafl}\ntask: {_target_: fl_app.tasks.digits.digits}\nseed: 3\n"
     write_cell(tmp_path, events=[])
-    (tmp_path / "config.yaml").write_text(text + "experiment: {name: quick}\n")
+    (tmp_path / "config.yaml").write_text(text)
     cell = read_cell(tmp_path)
-    assert (cell.algorithm, cell.task, cell.experiment) == ("eafl", "digits", "quick")
-    assert cell.config.startswith(text)
+    assert (cell.algorithm, cell.task, cell.seed, cell.config) == ("eafl", "digits", 3, text)
     images = "task: {_target_: fl_app.tasks.images.image_task, data: mnist}\n"
     (tmp_path / "config.yaml").write_text(images)
     assert read_cell(tmp_path).task == "mnist"
-
-
-def test_a_damaged_configuration_is_named(tmp_path):
-    write_cell(tmp_path, events=ROUNDS, algorithm="fedavg")
     (tmp_path / "config.yaml").write_text("seed: [")
     with pytest.raises(ValueError, match=r"config\.yaml is damaged: "):
         read_cell(tmp_path)
+
+
+def test_a_run_without_a_summary_is_judged_by_what_was_measured(tmp_path):
+    write_cell(tmp_path / "a", events=[evaluate(0.0, 0, 0.5)])
+    write_cell(tmp_path / "b", events=[{"kind": "evaluate", "t": 0.0, "version": 0, "loss": 2.0}])
+    assert [cell.score for cell in read_run(tmp_path)] == [ACCURACY, LOSS]
+
+
+# -- sweeps ----------------------------------------------------------------------------------------
+
+
+def write_job(sweep, number, *overrides, **changed):
+    """A job as the run leaves it."""
+    folder = sweep / str(number)
+    folder.mkdir(parents=True)
+    config = {"algorithm": {"name": "fedasync", "client": {"local_lr": 0.1}}, "seed": 0}
+    values = [word for word in overrides if not word.startswith(("algorithm=", "partition="))]
+    config = OmegaConf.merge(config, changed, OmegaConf.from_dotlist(values))
+    OmegaConf.save(config, folder / "config.yaml")
+    OmegaConf.save(OmegaConf.create(list(overrides)), folder / "overrides.yaml")
+    write_cell(folder, events=ROUNDS)
+
+
+RATE = "algorithm.client.local_lr"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "names"),
+    [
+        (
+            [[f"{RATE}=0.05", "seed=0"], [f"{RATE}=0.05", "seed=1"], [f"{RATE}=0.1", "seed=0"]],
+            ["local_lr=0.05 seed=0", "local_lr=0.05 seed=1", "local_lr=0.1"],
+        ),
+        (
+            [["num_versions=20", f"{RATE}=0.5"], ["num_versions=20"]],
+            ["local_lr=0.5", "local_lr=0.1"],
+        ),
+        ([["a.alpha=1", "b.alpha=2"], ["a.alpha=2", "b.alpha=2.5"]], None),
+        ([["x=0.037454011"], ["x=null"]], ["x=0.037454", "x=null"]),
+        ([["x=[1,2]"], ["x=true"]], ["x=[1, 2]", "x=true"]),
+        ([["partition=iid"], ["partition=shards"]], ["partition=iid", "partition=shards"]),
+        ([[f"{RATE}=1"], [f"{RATE}=1"]], ["0", "1"]),
+        ([[], []], ["0", "1"]),
+    ],
+)
+def test_jobs_are_named_after_what_was_varied(tmp_path, jobs, names):
+    names = names or ["a.alpha=1 b.alpha=2", "a.alpha=2 b.alpha=2.5"]
+    for number, overrides in enumerate(jobs):
+        write_job(tmp_path, number, *overrides)
+    assert [cell.name for cell in read_run(tmp_path)] == [f"fedasync {name}" for name in names]
+
+
+def test_jobs_that_differ_in_their_seed_share_a_label_and_come_in_the_order_of_the_sweep(tmp_path):
+    for number in range(12):
+        write_job(
+            tmp_path, number, f"{RATE}={('0.05', '0.1', '1')[number // 4]}", f"seed={number % 4}"
+        )
+    cells = read_run(tmp_path)
+    assert [cell.folder for cell in cells] == [str(number) for number in range(12)]
+    labels = list(dict.fromkeys(cell.label for cell in cells))
+    assert labels == [f"fedasync local_lr={rate}" for rate in ("0.05", "0.1", "1")]
+    assert [cell.seed for cell in cells] == [0, 1, 2, 3] * 3
+
+
+def test_runs_that_the_user_named_keep_their_names(tmp_path):
+    for name in ("mine", "yours"):
+        write_job(tmp_path, name, "seed=3")
+    assert [cell.name for cell in read_run(tmp_path)] == ["mine", "yours"]
+
+
+def test_cells_of_experiments_in_a_sweep_have_what_was_varied_behind_their_names(tmp_path):
+    for number, alpha in enumerate(("0.1", "1")):
+        for name in ("fast-seed0", "fast-seed3", "slow"):
+            folder = tmp_path / str(number) / name
+            write_cell(folder, events=ROUNDS, algorithm="fedbuff")
+            given = ["experiment=quickstart", f"partition.alpha={alpha}"]
+            OmegaConf.save(OmegaConf.create(given), folder / "overrides.yaml")
+            with (folder / "config.yaml").open("a") as file:
+                file.write(f"seed: {name[-1] if name[-1].isdigit() else 0}\n")
+    assert [(cell.name, cell.label, cell.folder) for cell in read_run(tmp_path)] == [
+        ("fast alpha=0.1 seed=0", "fast alpha=0.1", "0/fast-seed0"),
+        ("fast alpha=0.1 seed=3", "fast alpha=0.1", "0/fast-seed3"),
+        ("slow alpha=0.1", "slow alpha=0.1", "0/slow"),
+        ("fast alpha=1 seed=0", "fast alpha=1", "1/fast-seed0"),
+        ("fast alpha=1 seed=3", "fast alpha=1", "1/fast-seed3"),
+        ("slow alpha=1", "slow alpha=1", "1/slow"),
+    ]
