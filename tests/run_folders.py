@@ -1,10 +1,7 @@
-"""Run folders and histories made by hand, for the tests of the report.
-
-The events have no numbers of orders, as those of the first release: every test of the report proves
-that such logs can be read.
-"""
+"""Run folders and histories made by hand, for the tests of the report."""
 
 import json
+from collections import defaultdict
 
 from fl_app.record.history import Evaluation, History, OrderRecord
 
@@ -16,9 +13,31 @@ def write_cell(folder, *, events=None, summary=None, algorithm=None, runtime="in
         config = f"algorithm:\n  name: {algorithm}\nruntime:\n  name: {runtime}\n"
         (folder / "config.yaml").write_text(config)
     if events is not None:
-        (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
+        lines = (json.dumps(event) + "\n" for event in numbered(events))
+        (folder / "events.jsonl").write_text("".join(lines))
     if summary is not None:
         (folder / "summary.json").write_text(json.dumps(summary))
+
+
+def numbered(events):
+    """The events with the numbers of their orders, by client and, if it is told, version."""
+    last, given, waiting = {}, {}, defaultdict(list)
+    for event in events:
+        kind, client = event["kind"], event.get("client")
+        if "order" in event or client is None:
+            yield event
+            continue
+        if kind == "dispatch":
+            last[client] = given[client, event["version"]] = len(given)
+        if kind in ("aggregate", "cluster"):
+            order = [(waiting[each] or [-1]).pop(0) for each in event.get("dropped", client)]
+        elif kind == "reject":
+            order = given.get((client, event["base_version"]), last.get(client))
+        else:
+            order = last[client]
+        if kind == "arrival":
+            waiting[client].append(order)
+        yield {**event, "order": order}
 
 
 def history_of(orders=(), evaluations=(), t=100.0, *, each=10, **counts):
@@ -120,7 +139,7 @@ EVENTFUL = [
     {"kind": "cluster", "t": 2.0, "version": 1, "client": [0, 1], "cluster": [0, 0], "dropped": []},
     {**reject(3.0, client=0, base_version=1), "reason": "loss=nan must be a number"},
     dispatch(3.0, 0, 1),
-    {"kind": "notice", "t": 3.5, "client": 0, "version": 1},
+    {"kind": "recall", "t": 3.5, "client": 0, "version": 1},
     {**failure(5.0, 2), "reason": "deadline passed"},
     {**reject(6.0, client=2, base_version=0), "reason": "late: its deadline had passed"},
     {**reject(6.5), "reason": "duplicate: this order was answered before"},

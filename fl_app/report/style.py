@@ -24,7 +24,7 @@ ALGORITHMS = (
     *("fedavgm", "krum", "multi_krum", "median"),
     *("trimmed_mean", "scaffold", "ca2fl", "cana", "fadas"),
     *("ace", "area", "fedstaleweight", "fedstaleasync"),
-    *("asyncfeded", "ringmaster"),
+    *("asyncfeded", "ringmaster", "zeno"),
 )
 _COLOURS = dict(zip(ALGORITHMS, cycle(_PALETTE)))
 # Pixels that are drawn and left out.

@@ -120,28 +120,6 @@ def test_target_that_is_kept_is_told_beside_the_first_time(tmp_path):
     assert (row["seconds_to_target"], row["seconds_to_stay_at_target"]) == (1.0, 7.0)
 
 
-# As the first release wrote it: orders without numbers, transfers without bytes, kind "notice".
-FIRST_RELEASE = """\
-{"kind":"evaluate","t":0.0,"version":0,"accuracy":0.1,"loss":2.3}
-{"kind":"dispatch","t":0.0,"client":0,"version":0}
-{"kind":"dispatch","t":0.0,"client":1,"version":0}
-{"kind":"arrival","t":1.0,"client":0,"base_version":0,"age":0,"loss":2.1}
-{"kind":"aggregate","t":1.0,"version":1,"client":[0],"age":[0],"weight":[0.5]}
-{"kind":"dispatch","t":1.0,"client":0,"version":1}
-{"kind":"notice","t":1.5,"client":1,"version":1}
-{"kind":"failure","t":2.0,"client":1,"base_version":0,"reason":"deadline passed"}
-{"kind":"reject","t":2.5,"client":1,"base_version":0,"reason":"late: its deadline had passed"}
-{"kind":"evaluate","t":3.0,"version":2,"accuracy":0.95,"loss":0.4}
-"""
-
-
-def test_logs_of_the_first_release_can_be_reported(tmp_path):
-    write_cell(tmp_path, algorithm="port")
-    (tmp_path / "events.jsonl").write_text(FIRST_RELEASE)
-    (row,) = table_of(tmp_path).rows
-    assert (row["final_accuracy"], row["failures"], row["rejected"]) == (0.95, 1, 1)
-
-
 # -- other scores ----------------------------------------------------------------------------------
 
 RMSE = {"score": "rmse", "higher_is_better": False, "stopped": "num_versions"}
