@@ -5,6 +5,7 @@ duration when the order is dispatched. So the seed decides what happens, and the
 does. The wall clock takes events from the mailbox.
 """
 
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -75,7 +76,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """The time that `Clock.alarm` asked for has come."""
+    """The time has come at which the schedule wants to be asked again."""
 
 
 ClockEvent: TypeAlias = Replied | Expired | Returned | Stray | Joined | Left | Alarm
@@ -122,10 +123,6 @@ class Clock(Protocol):
         """Ask for the result at the end of the current local epoch; false if it is too late."""
         ...
 
-    def alarm(self, at: float) -> None:
-        """Ask for an `Alarm` at this time at the latest; it replaces the previous request."""
-        ...
-
     def totals(self) -> Mapping[str, float]:
         """Numbers about the whole run, for its summary."""
         ...
@@ -143,8 +140,11 @@ class Clock(Protocol):
         """
         ...
 
-    def next(self, until: float) -> ClockEvent | None:
-        """The next event, or None when none happens before `until` seconds (or ever)."""
+    def next(self, until: float, alarm: float = math.inf) -> ClockEvent | None:
+        """The next event, or None when none happens before `until` seconds (or ever).
+
+        It is an `Alarm` if nothing else happens until `alarm` seconds.
+        """
         ...
 
     def close(self) -> None:

@@ -265,7 +265,7 @@ class Engine(Arrivals):
                 if self._settle():  # the schedule may have waited for one that left
                     continue
             started = False
-            event = clock.next(self._stop.seconds)
+            event = clock.next(self._stop.seconds, fed.alarm)
             if event is not None:
                 self._handle(event)
             elif clock.now >= self._stop.seconds:
@@ -284,7 +284,7 @@ class Engine(Arrivals):
         self._on_clients.start()
         if self._on_clients.enabled:
             self._schedule.evaluating(fed.evaluating.keys())
-        clock.alarm(self._schedule.wake(clock.now))
+        fed.alarm = self._schedule.wake(clock.now)
         model = fed.model
         for client_id in self._schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng):
             vector, config = self._strategy.dispatch(model, client_id)

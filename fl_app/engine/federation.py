@@ -1,5 +1,6 @@
 """What a run remembers between two events: versions of the model, clients' orders, and updates."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
@@ -47,6 +48,7 @@ class Federation:
         failures_in_a_row: orders that brought nothing since the last update.
         checkpointed: version of the last checkpoint.
         updates: uploads that arrived and were accepted.
+        alarm: when the schedule wants to be asked again, seconds; inf = never.
         ended: why the run ended, for its last checkpoint.
         evaluated: version that the server evaluated last.
         rng: of the schedule's draws.
@@ -62,6 +64,7 @@ class Federation:
         self.buffer: list[Update] = []
         self.latest: dict[int, Update] = {}
         self.failures_in_a_row = self.checkpointed = self.updates = 0
+        self.alarm = math.inf
         self.ended = ""
         self.evaluated: int | None = None
         self.rng = np.random.default_rng((seed, 0x5C4E))

@@ -1,63 +1,140 @@
-"""What is being computed: results of orders, ahead of the moment at which they are due."""
+"""What is being computed: results of orders, ahead of the moment at which they are due.
+
+An order under way is not needed before the clock asks for its result. Until then it can wait for
+others, and a worker trains all of them in one operation. That is exact, because an order's model,
+data and random numbers are known when it is given.
+
+Which orders share a batch decides the last bits of their results. So it follows from the sequence
+of events alone: it is the same whatever the number of workers and their speed, and a checkpoint
+holds the results of a batch that the run has begun to use.
+"""
 
 import heapq
 from collections.abc import Collection, Mapping
 from typing import Any
 
 from fl_app.core.types import Order, Reply
-from fl_app.engine.clock import Mailbox
+from fl_app.engine.clock import BatchMailbox, Mailbox
 
 READY_LIMIT = 32
+
+Batch = tuple[Order, ...]
 
 
 class Lookahead:
     """Keeps workers busy with the orders that are due next.
 
+    With a `BatchMailbox`, training orders wait until the clock needs one of them. Then all that
+    wait are divided into batches whose lengths differ by at most one, those that are due first in
+    the first batch. So several workers have a batch each. If more orders wait than results may lie
+    ready, further batches are formed ahead. Evaluate orders are computed one by one.
+
     Args:
         mailbox: has the workers; any of them serves any client.
-    """
 
-    ready_limit = READY_LIMIT
+    Attributes:
+        batch: largest number of orders in a batch; 1 = each is computed alone.
+    """
 
     def __init__(self, mailbox: Mailbox) -> None:
         self._mailbox = mailbox
-        # Not yet with a worker: when the first of some orders is due, and the orders.
-        self._pending: list[tuple[float, float, int, tuple[Order, ...]]] = []
+        self.batch = mailbox.batch if isinstance(mailbox, BatchMailbox) else 1
+        # A result of a batch stays in memory until it is due, so few batches run ahead.
+        self._most = max(READY_LIMIT, 2 * self.batch)
+        self._ready_limit = READY_LIMIT + (self._most if self.batch > 1 else 0)
+        self._waiting: list[tuple[float, float, int, Order]] = []  # for a batch
+        self._formed: dict[int, Batch] = {}  # number -> its batch, until the result is taken
+        # Not yet with a worker: when the first order of a batch is due, and the batch.
+        self._pending: list[tuple[float, float, int, Batch]] = []
         self._ready: dict[int, Reply] = {}
         self._under_way = 0  # with a worker
         self._cancelled: set[int] = set()  # numbers of those with a worker
 
     def submit(self, time: float, tie: float, order: Order) -> None:
         """Compute an order's result by a time, seconds; a smaller `tie` goes first."""
-        heapq.heappush(self._pending, (time, tie, order.number, (order,)))
+        if order.evaluates or self.batch == 1:
+            heapq.heappush(self._pending, (time, tie, order.number, (order,)))
+        else:
+            heapq.heappush(self._waiting, (time, tie, order.number, order))
 
     def result(self, number: int) -> Reply:
         """The reply of the order with this number; waits for it, and returns it once."""
+        # An order that waits is due now, so it is the first of them.
+        while self._waiting and (self._waiting[0][2] == number or self._many_wait()):
+            self._form()
         self._feed()
         if number in self._ready:
             self._gather(0.0)
         while number not in self._ready:
             self._gather(None)
+        self._formed.pop(number, None)
         return self._ready.pop(number)
 
     def cancel(self, numbers: Collection[int]) -> None:
         """Drop orders, computed or not."""
-        alone = {entry[2] for entry in self._pending if len(entry[3]) == 1}.intersection(numbers)
-        if alone:
-            self._pending = [entry for entry in self._pending if entry[2] not in alone]
+        alone = {entry[2] for entry in self._pending if len(entry[3]) == 1}
+        dropped = alone.union(entry[2] for entry in self._waiting).intersection(numbers)
+        if dropped:
+            self._pending = [
+                entry for entry in self._pending if len(entry[3]) > 1 or entry[2] not in dropped
+            ]
+            self._waiting = [entry for entry in self._waiting if entry[2] not in dropped]
             heapq.heapify(self._pending)
+            heapq.heapify(self._waiting)
         for number in numbers:
-            if number not in alone and self._ready.pop(number, None) is None:
+            self._formed.pop(number, None)
+            if number not in dropped and self._ready.pop(number, None) is None:
                 self._cancelled.add(number)
 
     def state_dict(self) -> dict[str, Any]:
-        """What cannot be computed again with equal results, for `fl_app.core.snapshot`."""
-        return {}
+        """What cannot be computed again with equal results: batches, and what is ready of them.
+
+        A batch that is being computed holds orders that were dropped meanwhile, too: without them,
+        it would be another batch.
+        """
+        under_way = {
+            id(batch): batch
+            for batch in self._formed.values()
+            if not any(order.number in self._ready for order in batch)
+        }
+        return {
+            "ready": [self._ready[number] for number in self._formed if number in self._ready],
+            "under_way": list(under_way.values()),
+            "needed": [number for number, batch in self._formed.items() if id(batch) in under_way],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> Collection[int]:
         """Restore a result of `state_dict`; returns the orders that need not be submitted."""
-        del state
-        return ()
+        needed = set(state["needed"])
+        for reply in state["ready"]:
+            self._ready[reply.number] = reply
+            self._formed[reply.number] = ()
+        for place, batch in enumerate(state["under_way"]):
+            # They were formed in this sequence, and before all batches to come.
+            heapq.heappush(self._pending, (-1.0, float(place), place, batch))
+            for order in batch:
+                if order.number in needed:
+                    self._formed[order.number] = batch
+                else:
+                    self._cancelled.add(order.number)
+        return self._formed.keys()
+
+    def _many_wait(self) -> bool:
+        """Whether a batch formed now would be as long as one formed later, and has room."""
+        room = self._most - len(self._formed)
+        return room >= self.batch and len(self._waiting) >= self._most
+
+    def _form(self) -> None:
+        """Form batches of the orders that wait: as many as there is room for, at least one."""
+        room = max(self._most - len(self._formed), self.batch)
+        count = min(room, len(self._waiting))
+        for batches_left in range(-(-count // self.batch), 0, -1):
+            length = -(-count // batches_left)
+            entries = [heapq.heappop(self._waiting) for _ in range(length)]
+            batch = tuple(entry[3] for entry in entries)
+            self._formed |= {order.number: batch for order in batch}
+            heapq.heappush(self._pending, (*entries[0][:3], batch))
+            count -= length
 
     def _gather(self, timeout: float | None) -> None:
         for reply in self._mailbox.pull(timeout):
@@ -75,12 +152,11 @@ class Lookahead:
         while (
             self._pending
             and self._mailbox.capacity() > 0
-            and (len(self._ready) < self.ready_limit or self._under_way == 0)
+            and (len(self._ready) < self._ready_limit or self._under_way == 0)
         ):
-            orders = heapq.heappop(self._pending)[3]
-            self._under_way += len(orders)
-            self._push(orders)
-
-    def _push(self, orders: tuple[Order, ...]) -> None:
-        (order,) = orders
-        self._mailbox.push(order)
+            batch = heapq.heappop(self._pending)[3]
+            self._under_way += len(batch)
+            if isinstance(self._mailbox, BatchMailbox) and len(batch) > 1:
+                self._mailbox.push_together(batch)
+            else:
+                self._mailbox.push(*batch)

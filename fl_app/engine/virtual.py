@@ -1,19 +1,18 @@
 """Virtual time: the seed decides what happens, and the host's speed never does."""
 
+import heapq
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from enum import IntEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fl_app.core.types import NO_EXTRA, Devices, Order, Parts, Reply, Vector
-from fl_app.engine.agenda import Agenda, Entry, Kind, is_computed
-from fl_app.engine.batches import Batches
 from fl_app.engine.clock import (
     NO_VECTOR,
     Alarm,
-    BatchMailbox,
     ClockEvent,
     Expired,
     Joined,
@@ -26,7 +25,38 @@ from fl_app.engine.lookahead import Lookahead
 from fl_app.engine.presence import Availability, Presence
 from fl_app.engine.server import Server, Work
 
-RECEIVED = (Kind.REPLY, Kind.LATE_REPLY)  # moments at which a message comes
+
+class Kind(IntEnum):
+    """What comes at a moment."""
+
+    REPLY = 0
+    DEADLINE = 1
+    LATE_REPLY = 2
+    EARLIEST_PAUSE = 3
+
+
+class Moment(NamedTuple):
+    """A coming moment of an order; ties are broken by a seeded random key, not by client id.
+
+    Attributes:
+        time: on the run's clock, seconds.
+        tie: smaller ones come first among moments of the same time.
+        number: of the work whose reply is due, unique among replies.
+        kind: what comes.
+        order: whose moment it is.
+    """
+
+    # A tuple, because a heap of thousands compares tuples without calling Python.
+    time: float
+    tie: float
+    number: int
+    kind: Kind
+    order: Order
+
+    @property
+    def is_computed(self) -> bool:
+        """Whether the order's result is needed."""
+        return self.kind in (Kind.REPLY, Kind.EARLIEST_PAUSE)
 
 
 class VirtualClock:
@@ -71,17 +101,21 @@ class VirtualClock:
         server: Server | None = None,
     ) -> None:
         self._now = 0.0
-        self._server = server
+        self._server = server or Server()
+        self._server_works = server is not None
         self._mailbox = mailbox
         self._devices = devices
         self._num_clients = num_clients
         self._ties = np.random.default_rng((seed, 0x71E5))
+        self._deadline = deadline
+        self._moments: list[Moment] = []  # a heap
         self._parts: dict[int, Parts] = {}  # of every client's order
-        self._agenda = Agenda(deadline)
-        self._lookahead, batch = Lookahead(mailbox), 1
-        if isinstance(mailbox, BatchMailbox) and mailbox.batch > 1:
-            self._lookahead, batch = Batches(mailbox), mailbox.batch
-        self._computed = {"batch": batch, "batched_orders": 0, "single_orders": 0}
+        self._lookahead = Lookahead(mailbox)
+        self._computed = {
+            "batch": self._lookahead.batch,
+            "batched_orders": 0,
+            "single_orders": 0,
+        }
         self._presence: Presence | None = None
         if availability is not None:
             self._presence = Presence(availability, num_clients)
@@ -105,25 +139,22 @@ class VirtualClock:
         return self._mailbox.share(vector)
 
     def work(self, what: Work) -> None:
-        if self._server is not None:
-            self._now = max(self._now, self._server.work(what, self._now))
+        self._now = max(self._now, self._server.work(what, self._now))
 
     @property
     def busy(self) -> Mapping[str, float] | None:
-        return None if self._server is None else dict(self._server.busy)
+        return dict(self._server.busy) if self._server_works else None
 
     def dispatch(self, order: Order) -> Parts | None:
         self._idle_alarm = False
         if order.evaluates:
             # Its tie comes after those of all training orders, whose draws stay as they are.
-            seconds = self._seconds_of_evaluation(order)
-            if self._server is not None:
-                seconds += self._server.dispatch_delay
+            seconds = self._seconds_of_evaluation(order) + self._server.dispatch_delay
             self._plan(order, self._now + seconds, 1.0)
             return None
         parts = self._devices.parts(order.client_id, order.sequence, self._now)
-        if self._server is not None:
-            parts = parts._replace(download=self._server.dispatch_delay + parts.download)
+        if delay := self._server.dispatch_delay:
+            parts = parts._replace(download=delay + parts.download)
         seconds = parts.seconds
         if self._counts_epochs and "local_epochs" in order.config:
             share = int(order.config["local_epochs"]) / self._epochs
@@ -144,17 +175,19 @@ class VirtualClock:
         self._plan(order, end, self._ties.random())
 
     def call_off_training(self) -> None:
-        computed = {e.number for e in self._agenda.call_off_training() if is_computed(e)}
-        self._lookahead.cancel(computed - self._early.keys())
+        off = [moment for moment in self._moments if not moment.order.evaluates]
+        self._moments = [moment for moment in self._moments if moment.order.evaluates]
+        heapq.heapify(self._moments)
+        self._lookahead.cancel({m.number for m in off if m.is_computed} - self._early.keys())
         self._early.clear()
         self._lost = {c: order for c, order in self._lost.items() if order.evaluates}
         self._parts.clear()
         self._recalled.clear()
 
     def recall(self, order: Order) -> bool:
-        planned = self._agenda.reply_of(order)
-        if planned is None:
-            return False
+        planned = next((moment for moment in self._moments if moment.order is order), None)
+        if planned is None or planned.kind is not Kind.REPLY:
+            return False  # its result is not known yet, or comes too late
         download, training, upload = self._parts[order.client_id][:3]
         began = order.sent_at + download
         epoch = training / self._epochs
@@ -172,34 +205,37 @@ class VirtualClock:
             self._lookahead.cancel([planned.number])
         number = -1 - planned.number  # negative, so unlike the number of any other order
         self._recalled[number] = done
-        entry = planned._replace(time=began + done * epoch + upload, number=number)
-        self._agenda.replace(planned, entry)
-        self._submit(entry)
+        moment = planned._replace(time=began + done * epoch + upload, number=number)
+        self._moments[self._moments.index(planned)] = moment
+        heapq.heapify(self._moments)
+        self._submit(moment)
         return True
-
-    def alarm(self, at: float) -> None:
-        self._agenda.alarm = at
 
     def totals(self) -> Mapping[str, float]:
         """The largest batch, training orders computed together and alone, and the server's work."""
-        if self._server is None:
+        if not self._server_works:
             return self._computed
         work = {f"server_seconds_{what}": seconds for what, seconds in self._server.busy.items()}
         return {**self._computed, **work}
 
     def state_dict(self) -> dict[str, Any]:
+        # Orders that await their reply in time are in the engine's state, so only their numbers.
+        moments = [
+            (*m[:3], m.kind.name, m.order.number if m.is_computed else m.order)
+            for m in self._moments
+        ]
         return {
             "now": self._now,
             "ties": self._ties,
             "parts": {client_id: tuple(parts[:3]) for client_id, parts in self._parts.items()},
-            "agenda": self._agenda.state_dict(),
+            "moments": moments,
             "presence": None if self._presence is None else self._presence.state_dict(),
             "lost": self._lost,
             "early": self._early,
             "recalled": self._recalled,
             "computed": self._computed,
             "lookahead": self._lookahead.state_dict(),
-            **({} if self._server is None else {"server": self._server.state_dict()}),
+            "server": self._server.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
@@ -209,68 +245,68 @@ class VirtualClock:
         self._recalled = dict(state["recalled"])
         if self._presence is not None:
             self._presence.load_state_dict(state["presence"])
-        if self._server is not None:
-            self._server.load_state_dict(state["server"])
-        self._computed |= state.get("computed", {})
-        computed = {*self._early, *self._lookahead.load_state_dict(state.get("lookahead", {}))}
+        self._server.load_state_dict(state["server"])
+        self._computed |= state["computed"]
+        self._moments = [  # which is a heap already
+            Moment(at, tie, number, Kind[kind], orders[o] if isinstance(o, int) else o)
+            for at, tie, number, kind, o in state["moments"]
+        ]
+        computed = {*self._early, *self._lookahead.load_state_dict(state["lookahead"])}
         # What else was computed ahead of its time is computed again.
-        for entry in self._agenda.load_state_dict(state["agenda"], orders):
-            if entry.number not in computed:
-                self._submit(entry)
+        for moment in self._moments:
+            if moment.is_computed and moment.number not in computed:
+                self._submit(moment)
         return True
 
-    def next(self, until: float) -> ClockEvent | None:
-        agenda, presence = self._agenda, self._presence
-        while True:
-            if self._now > until:  # the server's own work took it there
-                return None
-            first = begins = due = agenda.first
-            if self._server is not None and math.isfinite(first):
-                begins, due = self._handling(self._server)
+    def next(self, until: float, alarm: float = math.inf) -> ClockEvent | None:
+        presence = self._presence
+        while self._now <= until:  # the server's own work may have taken it further
+            begins, due = self._handling()
             change = presence.due if presence else math.inf
-            if presence and change < first and change <= min(until, agenda.alarm):
+            first = self._moments[0].time if self._moments else math.inf
+            if presence and change < first and change <= min(until, alarm):
                 return self._next_presence_change(presence)
-            if agenda.alarm < begins and max(self._now, agenda.alarm) <= until:
+            if alarm < begins and max(self._now, alarm) <= until:
                 if math.isinf(min(first, change)):
                     if self._idle_alarm:  # nothing came of the last one: the run has stalled
                         return None
                     self._idle_alarm = True
-                self._now = max(self._now, agenda.pop_alarm())
+                self._now = max(self._now, alarm)
                 return Alarm()
-            if due > until or math.isinf(first):
+            if due > until or math.isinf(due):
                 # Time passes up to the limit of the run, unless nothing is to come at all.
-                if math.isfinite(until) and (math.isfinite(first) or presence):
+                if math.isfinite(until) and (self._moments or presence):
                     self._now = max(self._now, until)
                 return None
-            entry = agenda.pop()
-            if self._server is None:
-                self._now = entry.time
-            elif entry.kind in RECEIVED:
-                self._now = max(self._now, self._server.receive(entry.time))
-            else:
-                self._now = max(self._now, entry.time)
-            match entry.kind:
+            moment = heapq.heappop(self._moments)
+            if moment.kind in (Kind.REPLY, Kind.LATE_REPLY):
+                self._server.receive(moment.time)
+            self._now = max(self._now, due)
+            match moment.kind:
                 case Kind.DEADLINE:
-                    return Expired(entry.order)
+                    return Expired(moment.order)
                 case Kind.LATE_REPLY:
-                    return Returned(entry.order)
+                    return Returned(moment.order)
                 case Kind.REPLY:
-                    return Replied(entry.order, self._reply(entry))
-            self._resolve_early_result(entry)
+                    return Replied(moment.order, self._reply(moment))
+            self._resolve_early_result(moment)
+        return None
 
     def close(self) -> None:
         self._mailbox.close()
 
-    def _handling(self, server: Server) -> tuple[float, float]:
-        """When the server begins and ends to handle the agenda's first moment."""
-        first = self._agenda.first
-        if self._agenda.first_kind in RECEIVED:
-            return server.begins(first), server.received(first)
-        at = max(self._now, first)
+    def _handling(self) -> tuple[float, float]:
+        """When the server begins and ends to handle the first moment, seconds; inf = never."""
+        if not self._moments:
+            return math.inf, math.inf
+        first = self._moments[0]
+        if first.kind in (Kind.REPLY, Kind.LATE_REPLY):
+            return self._server.begins(first.time), self._server.received(first.time)
+        at = max(self._now, first.time)
         return at, at
 
     def _plan(self, order: Order, end: float, tie: float, pause: float = math.inf) -> None:
-        """Put on the agenda how an order ends: by its reply, its deadline or its client's leaving.
+        """Note when an order ends: by its reply, its deadline or its client's leaving.
 
         Args:
             order: the order, just given to its client.
@@ -278,34 +314,36 @@ class VirtualClock:
             tie: orders the events of one moment.
             pause: the earliest time at which the client may pause; inf = it cannot.
         """
-        given_up = order.sent_at + self._agenda.deadline
+        given_up = order.sent_at + self._deadline
         leaves = self._presence.until(order.client_id) if self._presence else math.inf
         if math.isfinite(end) and end <= min(given_up, leaves):
             kind = Kind.EARLIEST_PAUSE if pause < end else Kind.REPLY
-            entry = Entry(min(pause, end), tie, order.number, kind, order)
-            self._agenda.add(entry)
-            self._submit(entry)
+            moment = Moment(min(pause, end), tie, order.number, kind, order)
+            heapq.heappush(self._moments, moment)
+            self._submit(moment)
             return
         # It is never computed, so it must not keep vectors alive either.
         order = replace(order, vector=NO_VECTOR, extra=NO_EXTRA)
         if leaves < given_up:
             self._lost[order.client_id] = order
-        else:
-            self._agenda.add_deadline(order, tie, back=end if end <= leaves else math.inf)
+            return
+        for at, kind in ((given_up, Kind.DEADLINE), (end, Kind.LATE_REPLY)):
+            if math.isfinite(at) and at <= leaves:
+                heapq.heappush(self._moments, Moment(at, tie, order.number, kind, order))
 
-    def _submit(self, entry: Entry) -> None:
-        order = entry.order
-        if entry.number in self._recalled:
-            config = {**order.config, "local_epochs": self._recalled[entry.number]}
-            order = replace(order, number=entry.number, config=config)
-        self._lookahead.submit(entry.time, entry.tie, order)
+    def _submit(self, moment: Moment) -> None:
+        order = moment.order
+        if moment.number in self._recalled:
+            config = {**order.config, "local_epochs": self._recalled[moment.number]}
+            order = replace(order, number=moment.number, config=config)
+        self._lookahead.submit(moment.time, moment.tie, order)
 
-    def _reply(self, entry: Entry) -> Reply:
+    def _reply(self, moment: Moment) -> Reply:
         """The reply that is due now."""
-        self._recalled.pop(entry.number, None)
-        reply = self._early.pop(entry.number, None) or self._lookahead.result(entry.number)
-        if not entry.order.evaluates and (reply.upload is None or reply.upload.done):
-            del self._parts[entry.order.client_id]
+        self._recalled.pop(moment.number, None)
+        reply = self._early.pop(moment.number, None) or self._lookahead.result(moment.number)
+        if not moment.order.evaluates and (reply.upload is None or reply.upload.done):
+            del self._parts[moment.order.client_id]
             self._computed["batched_orders" if reply.together else "single_orders"] += 1
         return reply
 
@@ -320,16 +358,16 @@ class VirtualClock:
         parts = self._devices.parts(order.client_id, sequence, self._now)
         return parts.download + self._evaluation_share(order.client_id) * parts.training
 
-    def _resolve_early_result(self, entry: Entry) -> None:
+    def _resolve_early_result(self, moment: Moment) -> None:
         """Enter the reply at its own time, now that it is known whether the client pauses."""
-        order = entry.order
-        reply = self._early[entry.number] = self._lookahead.result(entry.number)
+        order = moment.order
+        reply = self._early[moment.number] = self._lookahead.result(moment.number)
         download, training, upload = self._parts[order.client_id][:3]
         share = 1.0
         if reply.upload is not None and not reply.upload.done:
             share, upload = reply.upload.progress, 0.0
-        at = max(order.sent_at + download + share * training + upload, entry.time)
-        self._agenda.add(entry._replace(time=at, kind=Kind.REPLY))
+        at = max(order.sent_at + download + share * training + upload, moment.time)
+        heapq.heappush(self._moments, moment._replace(time=at, kind=Kind.REPLY))
 
     def _next_presence_change(self, presence: Presence) -> Joined | Left:
         self._now = max(self._now, presence.due)

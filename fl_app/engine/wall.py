@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from fl_app.core.types import Order, Reply, Vector
-from fl_app.engine.agenda import Agenda
 from fl_app.engine.clock import (
     Alarm,
     ClockEvent,
@@ -42,9 +41,9 @@ class WallClock:
         self._mailbox = mailbox
         self._monotonic = monotonic
         self._began = monotonic()
-        self._orders: dict[int, Order] = {}  # with a client, in time
+        self._orders: dict[int, Order] = {}  # with a client, in time; oldest first
         self._expired: dict[int, Order] = {}  # expired, the client still at work
-        self._agenda = Agenda(deadline)
+        self._deadline = deadline
         self._inbox: list[Reply | Joined | Left] = []
 
     @property
@@ -66,12 +65,11 @@ class WallClock:
 
     def dispatch(self, order: Order) -> None:
         self._orders[order.number] = order
-        self._agenda.add_deadline(order)
         self._mailbox.push(order)
 
     def continue_order(self, order: Order, progress: float) -> None:
         del progress
-        self._orders[order.number] = order  # its deadline stands
+        self._orders[order.number] = order  # its place and deadline stand
         self._mailbox.push(order)
 
     def call_off_training(self) -> None:
@@ -82,9 +80,6 @@ class WallClock:
         # NOTE: a SuperNode handles one message at a time, so no recall reaches one that trains.
         del order
         return False
-
-    def alarm(self, at: float) -> None:
-        self._agenda.alarm = at
 
     def totals(self) -> Mapping[str, float]:
         return {}
@@ -101,23 +96,20 @@ class WallClock:
             self._mailbox.load_state_dict(state.get("mailbox", {}))
         return False
 
-    def next(self, until: float) -> ClockEvent | None:
-        while True:
-            if self._inbox:
-                return self._event(self._inbox.pop(0))
-            now = self.now
-            if now >= self._agenda.alarm:
-                self._agenda.pop_alarm()
+    def next(self, until: float, alarm: float = math.inf) -> ClockEvent | None:
+        while not self._inbox:
+            now, oldest = self.now, next(iter(self._orders.values()), None)
+            expires = math.inf if oldest is None else oldest.sent_at + self._deadline
+            if now >= alarm:
                 return Alarm()
-            while self._agenda.first <= now:
-                order = self._orders.pop(self._agenda.pop().number, None)
-                if order is not None:
-                    self._expired[order.number] = order
-                    return Expired(order)
+            if oldest is not None and expires <= now:
+                self._expired[oldest.number] = self._orders.pop(oldest.number)
+                return Expired(oldest)
             if now >= until:
                 return None
-            due = min(until, self._agenda.alarm, self._agenda.first)
+            due = min(until, alarm, expires)
             self._inbox.extend(self._mailbox.pull(due - now if math.isfinite(due) else None))
+        return self._event(self._inbox.pop(0))
 
     def close(self) -> None:
         self._mailbox.close()
@@ -127,13 +119,9 @@ class WallClock:
             return message
         if isinstance(message, Left):
             lost = [o for o in self._orders.values() if o.client_id == message.client_id]
-            for order in lost:
-                del self._orders[order.number]
-            self._expired = {
-                number: order
-                for number, order in self._expired.items()
-                if order.client_id != message.client_id
-            }
+            for orders in (self._orders, self._expired):
+                for order in [o for o in orders.values() if o.client_id == message.client_id]:
+                    del orders[order.number]
             return replace(message, orders=tuple(lost))
         if message.number in self._orders:
             return Replied(self._orders.pop(message.number), message)

@@ -1,28 +1,24 @@
-"""A worker process: reads orders from its pipe, trains, and writes the results to shared memory."""
+"""Carries out orders: in this process, or in one that reads them from its pipe."""
 
 import pickle
 import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
 from fl_app.core.bugs import traceback_of
-from fl_app.core.layout import check_extra
-from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.core.errors import RunError
+from fl_app.core.layout import check_extra, check_shape
+from fl_app.core.types import NO_EXTRA, Order, Reply, Scores, Upload, Vector
 from fl_app.engine.arena import Arena
 from fl_app.engine.clock import NO_VECTOR
 
-# What travels through the pipe: every field of an Order and of an Upload but the vectors.
-BESIDE_ORDER, BESIDE_VECTOR = (
-    [entry.name for entry in fields(cls) if entry.name not in ("vector", "extra")]
-    for cls in (Order, Upload)
-)
 NOTHING = -1  # in place of a slot: an empty vector, the client continues with its model
 
 
@@ -48,59 +44,51 @@ class BatchTrainer(Trainer, Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Failure:
-    """Why a client has neither an upload nor scores; `traceback` as of `Reply`."""
+class Message(NamedTuple):
+    """An order on its way to a worker, whose vectors are in shared memory.
 
-    reason: str
-    traceback: str
+    Attributes:
+        order: without vectors.
+        places: slots of what the client receives: the model, and the extra vectors `names`.
+        names: of the extra vectors of the order.
+        results: slots for the upload's vector, and for its extra vectors.
+    """
 
-
-Answer: TypeAlias = Upload | Scores | Failure  # of a client
-
-
-@dataclass(frozen=True)
-class Unfit:
-    """Sent by a worker that cannot train, and has ended: the reason."""
-
-    reason: str
+    order: Order
+    places: Sequence[int]
+    names: Sequence[str]
+    results: Sequence[int]
 
 
-def carry_out_all(trainer: Trainer, orders: Sequence[Order]) -> list[tuple[Answer, bool]]:
-    """The answer to every order, and whether it was computed together with others."""
+def carry_out(trainer: Trainer, orders: Sequence[Order]) -> list[Reply]:
+    """The reply to every order."""
     uploads: Sequence[Upload | None] = [None] * len(orders)
     if len(orders) > 1 and isinstance(trainer, BatchTrainer):
         # What one of them raises must not be the end of the others. Nor must too little memory.
         with suppress(Exception):
             uploads = trainer.train_together(orders)
     return [
-        (_carry_out(trainer, order), False) if upload is None else (upload, True)
+        _alone(trainer, order) if upload is None else Reply(order.number, upload, together=True)
         for order, upload in zip(orders, uploads, strict=True)
     ]
 
 
-def _carry_out(trainer: Trainer, order: Order) -> Answer:
-    """A client's upload or scores, or why there are none."""
+def _alone(trainer: Trainer, order: Order) -> Reply:
     try:
-        if order.evaluates:
-            scores = trainer.score(order)
-            if not isinstance(scores, Scores):
-                return _unusable(f"the client returned {type(scores).__name__} instead of Scores")
-            return scores
-        upload = trainer.train(order)
+        result: Any = trainer.score(order) if order.evaluates else trainer.train(order)
     except Exception as error:
-        return Failure(f"{type(error).__name__}: {error}", traceback_of(error))
-    if not isinstance(upload, Upload):
-        return _unusable(f"the client returned {type(upload).__name__} instead of an Upload")
-    if not isinstance(upload.extra, Mapping):
-        return _unusable(
-            f"the upload's extra is a {type(upload.extra).__name__} instead of a mapping"
-        )
-    return upload
-
-
-def _unusable(reason: str) -> Failure:
-    return Failure(reason, traceback=reason)
+        reason = f"{type(error).__name__}: {error}"
+        return Reply(order.number, error=reason, traceback=traceback_of(error))
+    if order.evaluates and isinstance(result, Scores):
+        return Reply(order.number, scores=result)
+    problem = f"the client returned {type(result).__name__} instead of "
+    problem += "Scores" if order.evaluates else "an Upload"
+    if not order.evaluates and isinstance(result, Upload):
+        if isinstance(result.extra, Mapping):
+            return Reply(order.number, result)
+        kind = type(result.extra).__name__
+        problem = f"the upload's extra is a {kind} instead of a mapping"
+    return Reply(order.number, error=problem, traceback=problem)
 
 
 def work(
@@ -112,11 +100,13 @@ def work(
 ) -> None:
     """A worker's life: read orders, train, write the results into their slots, say so.
 
+    Every answer is a list of replies, each with whether its vectors are in their slots.
+
     Args:
         pipe: to the engine's process.
         inherited: other ends of pipes, which a process that was forked has, too.
         arena: has the vectors.
-        equip: makes the trainer.
+        equip: makes the trainer. What it raises is sent as a `RunError`.
         upload_extra: names of the extra vectors of an upload.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
@@ -125,53 +115,49 @@ def work(
         other.close()  # else the pipes of a dead parent never end
     # Read while training: a client's state can be larger than a pipe, and a parent that waits to
     # send the next order would wait for ever for a worker that waits to send its answer.
-    messages: SimpleQueue[Any] = SimpleQueue()
+    messages: SimpleQueue[list[Message] | None] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, messages), daemon=True).start()
     try:
         trainer = equip()
     except Exception as error:
-        send(pipe, Unfit(f"{type(error).__name__}: {error}"))
+        send(pipe, RunError(f"a worker process cannot train: {type(error).__name__}: {error}"))
         return
     while (batch := messages.get()) is not None:
-        orders: list[Order] = []
-        results: list[list[Vector]] = []
-        for places, slots, names, about in batch:
-            received, *extra = (NO_VECTOR if p == NOTHING else arena.view(p) for p in places)
-            for vector in (received, *extra):
-                vector.flags.writeable = False  # it is the server's, and other clients' too
-            beside = dict(zip(BESIDE_ORDER, about, strict=True))
-            named = dict(zip(names, extra, strict=True))
-            orders.append(Order(vector=received, extra=named, **beside))
-            results.append([*map(arena.view, slots)])
-        answers = carry_out_all(trainer, orders)
+        orders = [_received(message, arena) for message in batch]
+        results = [[arena.view(slot) for slot in message.results] for message in batch]
+        replies = carry_out(trainer, orders)
         send(
             pipe,
             [
-                (_without_vectors(answer, places, upload_extra), batched)
-                for (answer, batched), places in zip(answers, results, strict=True)
+                _without_vectors(reply, places, upload_extra)
+                for reply, places in zip(replies, results, strict=True)
             ],
         )
 
 
+def _received(message: Message, arena: Arena) -> Order:
+    vectors = [NO_VECTOR if place == NOTHING else arena.view(place) for place in message.places]
+    for vector in vectors:
+        vector.flags.writeable = False  # it is the server's, and other clients' too
+    vector, *extra = vectors
+    named = dict(zip(message.names, extra, strict=True))
+    return replace(message.order, vector=vector, extra=named)
+
+
 def _without_vectors(
-    answer: Answer, results: Sequence[Vector], names: Sequence[str]
-) -> Answer | tuple[Any, ...]:
-    """What is sent of an answer whose vectors fit into shared memory, or else the answer itself."""
-    out, *further = results
-    if (
-        not isinstance(answer, Upload)
-        or not isinstance(answer.vector, np.ndarray)
-        or (answer.vector.dtype, answer.vector.shape) != (out.dtype, out.shape)
-        or check_extra(answer.extra, tuple(names), out.size)
-    ):
-        return answer
-    np.copyto(out, answer.vector)
-    for name, result in zip(names, further, strict=True):
-        np.copyto(result, answer.extra[name])
-    return tuple(getattr(answer, name) for name in BESIDE_VECTOR)
+    reply: Reply, results: Sequence[Vector], names: Sequence[str]
+) -> tuple[Reply, bool]:
+    """The reply without vectors and True if these fit into shared memory, else as it is."""
+    upload, size = reply.upload, results[0].size
+    if upload is None or check_shape(upload.vector, size) or check_extra(upload.extra, names, size):
+        return reply, False
+    vectors = (upload.vector, *(upload.extra[name] for name in names))
+    for result, vector in zip(results, vectors, strict=True):
+        np.copyto(result, vector)
+    return replace(reply, upload=replace(upload, vector=NO_VECTOR, extra=NO_EXTRA)), True
 
 
-def _receive(pipe: Connection, messages: SimpleQueue[Any]) -> None:
+def _receive(pipe: Connection, messages: SimpleQueue[list[Message] | None]) -> None:
     with suppress(EOFError, OSError):
         while True:
             messages.put(pipe.recv())
@@ -179,7 +165,5 @@ def _receive(pipe: Connection, messages: SimpleQueue[Any]) -> None:
 
 
 def send(pipe: Connection, message: object) -> None:
-    """Send a message, as `Connection.send` does, but sooner."""
-    # `Connection.send` makes a pickler with tables of its own for every message, and a dataclass
-    # names its fields one by one: together 0.1 ms a message.
+    """Send a message, as `Connection.send` does, but without a pickler of its own each time."""
     pipe.send_bytes(pickle.dumps(message, pickle.HIGHEST_PROTOCOL))

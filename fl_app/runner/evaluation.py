@@ -14,7 +14,6 @@ from fl_app.client.recipe import Recipe
 from fl_app.core.errors import require
 from fl_app.core.types import Order, Scores, Upload, Vector
 from fl_app.engine.evaluation import Background, Evaluate
-from fl_app.engine.spawned import SpawnedWorkers
 from fl_app.engine.workers import Workers
 from fl_app.runner.placement import Placement
 from fl_app.tasks.per_class import ClassTask, PerClass
@@ -106,7 +105,7 @@ def build_evaluation(
         return lambda version, vector: {}
     if placement.gpus:
         equip, size = TesterRecipe(recipe, metrics), trainer.model.layout.size
-        return Background(SpawnedWorkers(equip, placement.gpus[:1], 1, size), None)
+        return Background(Workers(equip, 1, size, devices=placement.gpus[:1]), None)
     tester = Tester(trainer.model, _test(task, metrics))
     if placement.workers == 0:
         return tester.measure

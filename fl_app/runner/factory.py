@@ -25,7 +25,6 @@ from fl_app.devices import Fleet, Overlapping
 from fl_app.engine.clock import Clock, Mailbox
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.intake import Intake
-from fl_app.engine.spawned import SpawnedWorkers
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
@@ -362,23 +361,14 @@ def _mailbox(
         if reason := obstacle(trainer):
             log.warning("runtime.batch=%s: clients are trained one at a time: %s", batch, reason)
             batch = 1
-    if gpus:
-        return SpawnedWorkers(
-            components.recipe(batch),
-            gpus,
-            workers,
-            layout.size,
-            upload_extra=components.strategy.upload_extra,
-            patience=runtime.patience,
-            batch=batch,
-        )
-    carries_out = together(trainer, batch)
-    if workers == 0:
-        return Inline(carries_out)
+    if not workers:
+        return Inline(together(trainer, batch))
     return Workers(
-        carries_out,
+        components.recipe(batch) if gpus else together(trainer, batch),
         workers,
         layout.size,
+        devices=gpus,
+        batch=batch,
         upload_extra=components.strategy.upload_extra,
         patience=runtime.patience,
     )

@@ -1,17 +1,14 @@
 """What README, docs/ and CONTRIBUTING.md name exists: links, modules, files, commands, packages."""
 
-import ast
 import importlib
 import pkgutil
 import re
 import sys
 import tomllib
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from configs import composed
 from helpers import Quadratic, run, vec
 
@@ -70,36 +67,6 @@ def test_files_that_are_named_exist(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
-@cache
-def members() -> dict[str, set[str]]:
-    """Class -> the names in its body and in those of its bases."""
-    own: dict[str, set[str]] = {}
-    bases: dict[str, set[str]] = {}
-    for path in (ROOT / "fl_app").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.ClassDef):
-                names = own.setdefault(node.name, set())
-                bases.setdefault(node.name, set()).update(
-                    base.id for base in node.bases if isinstance(base, ast.Name)
-                )
-                for part in node.body:
-                    if isinstance(part, ast.FunctionDef):
-                        names.add(part.name)
-                    elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
-                        names.add(part.target.id)
-    return {
-        name: names.union(*(own.get(base, set()) for base in bases[name]))
-        for name, names in own.items()
-    }
-
-
-@every_page
-def test_methods_that_are_named_exist(page: Path) -> None:
-    known = members()
-    for owner, name in set(re.findall(r"`([A-Z]\w+)\.(\w+)\b", page.read_text())):
-        assert owner not in known or name in known[owner], f"{owner}.{name}"
-
-
 @every_page
 def test_commands_name_options_that_exist(page: Path) -> None:
     """What follows `python -m fl_app` in a block of commands composes."""
@@ -125,20 +92,6 @@ def test_the_packages_are_those_that_the_linter_knows() -> None:
     assert [re.findall(r"\w+", row) for row in rows] == layers
     found = {module.name for module in pkgutil.iter_modules(fl_app.__path__)}
     assert {package for layer in layers for package in layer} == found
-
-
-def test_the_glossary_is_in_alphabetical_order_and_names_nothing_twice() -> None:
-    words = re.findall(r"^\| (\w[^|]*?) \|", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
-    assert words[1:] == sorted(set(words[1:]), key=lambda word: word.replace("-", " "))
-
-
-def test_the_citation_has_what_its_format_requires() -> None:
-    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
-    assert citation["cff-version"] == "1.2.0"
-    assert citation["version"] == project["version"]
-    assert citation["license"] == project["license"]
 
 
 def test_the_algorithm_with_more_than_one_vector_trains(

@@ -11,10 +11,6 @@ def test_linear_decay_by_hand() -> None:
     assert [decay.factor(v) for v in range(6)] == pytest.approx([1, 0.8, 0.6, 0.4, 0.2, 0.2])
 
 
-def test_to_one_is_constant() -> None:
-    assert {LinearDecay(to=1.0, versions=7).factor(v) for v in range(20)} == {1.0}
-
-
 @pytest.mark.parametrize(
     ("to", "versions", "text"),
     [

@@ -10,7 +10,7 @@ from helpers import vec
 
 from fl_app.core.snapshot import Encoder, Unkeepable, decode
 from fl_app.core.types import Order, Parts, Reply, Update, Upload
-from fl_app.engine.agenda import Kind
+from fl_app.engine.virtual import Kind
 
 
 def again(value: Any) -> Any:
@@ -47,27 +47,12 @@ def test_values_come_back_with_their_types(value: Any) -> None:
     assert type(back) is type(value)
 
 
-def test_a_deque_forgets_as_before() -> None:
-    back = again(deque([1, 2], maxlen=2))
-    back.append(3)
-    assert back == deque([2, 3])
-    assert again(deque([1, 2])).maxlen is None
-
-
-def test_order_of_a_mapping_is_kept() -> None:
-    assert list(again({9: 0, 1: 0, 5: 0})) == [9, 1, 5]
-
-
 @pytest.mark.parametrize(
     "array", [np.arange(3, dtype=np.float32), np.array(2.5), np.zeros((0, 3)), np.array([True])]
 )
 def test_arrays_come_back_to_the_bit(array: Any) -> None:
     back = again({"a": array})["a"]
     assert (back.dtype, back.shape, back.tobytes()) == (array.dtype, array.shape, array.tobytes())
-
-
-def test_a_number_of_numpys_comes_back_as_one() -> None:
-    assert type(again(np.float32(0.5))) is np.float32
 
 
 def test_an_array_met_twice_is_one_again() -> None:

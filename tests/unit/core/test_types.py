@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from helpers import vec
 
-from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.core.types import GlobalModel, Update, Vector
 
 MODEL = GlobalModel(vec(0, 0, 20), 5, {3: vec(1, 2, 10), 5: vec(0, 0, 20)}, num_trainable=2)
 PAYLOADS = {
@@ -35,11 +35,6 @@ def test_every_kind_means_the_same(kind: str) -> None:
     assert uploaded.vector.tolist() == PAYLOADS[kind].tolist()
 
 
-def test_age_counts_versions_since() -> None:
-    assert MODEL.age(update("delta", vec(0, 0, 0))) == 2
-    assert MODEL.age(update("delta", vec(0, 0, 0), version=5)) == 0
-
-
 def test_step_moves_buffers_by_the_whole_direction() -> None:
     """[0, 0] - 1/4 [-4, 8] = [1, -2]; buffer 20 - (-4) = 24."""
     stepped = MODEL.step(vec(-4, 8, -4), 0.25)
@@ -52,15 +47,3 @@ def test_base_is_the_version_that_was_cited() -> None:
     assert MODEL.base(update("delta", vec(0, 0, 0), version=5)) is MODEL.params
     with pytest.raises(KeyError, match=r"client 7 cites version 4, .* not in the history \[3, 5\]"):
         MODEL.base(update("model", vec(0, 0, 0), version=4))
-
-
-def test_without_buffers_everything_is_trainable() -> None:
-    model = GlobalModel(vec(1, 1), version=0)
-    assert model.num_trainable == 2
-    assert model.step(vec(2, 4), 0.5).tolist() == [0, -1]
-
-
-def test_an_update_is_an_upload_with_its_origin() -> None:
-    upload = Upload(vec(1, 2), "pseudo", 30, 0.7, 0.25, {"seconds": 3.0}, done=False)
-    made = Update.of(upload, client_id=4, base_version=2)
-    assert made == Update(4, 2, upload.vector, "pseudo", 30, 0.7, 0.25, {"seconds": 3.0}, False)

@@ -4,12 +4,11 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import MeanDelta, Recorder, Run, run, vec
+from helpers import MeanDelta, Recorder, Run, run
 
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Scores, Upload, Vector
@@ -150,14 +149,6 @@ def test_without_another_way_the_run_ends_and_says_why() -> None:
     assert result.events[-1]["t"] > result.kind("evaluate")[-1]["t"]
 
 
-def test_an_error_of_the_test_itself_is_raised() -> None:
-    def wrong(version: int, vector: Vector) -> dict[str, float]:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        trained(beside(wrong, wrong))
-
-
 def test_ctrl_c_leaves_what_was_measured() -> None:
     class CtrlC:
         def emit(self, event: Any) -> None:
@@ -170,31 +161,3 @@ def test_ctrl_c_leaves_what_was_measured() -> None:
     for result in results:
         assert result.outcome.stopped == "interrupted"
         assert result.kind("evaluate")[-1]["version"] == 4
-
-
-def test_a_vector_that_changes_afterwards_was_copied() -> None:
-    background = beside()
-    try:
-        vector = vec(1, 2).copy()
-        measuring = background(0, vector)
-        vector[:] = 100
-        assert measuring.result() == {"accuracy": 0.0, "loss": 5.0}
-        assert measuring.done()
-    finally:
-        background.close()
-
-
-def test_files_are_the_same(tmp_path: Path) -> None:
-    """Of runs from the configuration, with workers and without."""
-    from configs import composed
-
-    from fl_app.runner.cell import run_cell
-
-    words = ("algorithm=fedbuff", "num_clients=8", "num_versions=6", "eval_every=1")
-    words += ("algorithm.client.local_steps=1", "checkpoint_every=2", "metrics=[recall]")
-    for workers in (0, 1):
-        config = composed(*words, f"runtime.workers={workers}")
-        run_cell(config, tmp_path / str(workers), label="test", show=False)
-    for file in ("events.jsonl", "model.npz", "metrics.csv"):
-        one, other = ((tmp_path / str(workers) / file).read_bytes() for workers in (0, 1))
-        assert one == other

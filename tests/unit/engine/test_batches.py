@@ -11,10 +11,9 @@ from helpers import MeanDelta, Recorder, Times, vec
 
 from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import Order, Reply, Scores, Upload, Vector
-from fl_app.engine.batches import Batches
 from fl_app.engine.clock import Replied
 from fl_app.engine.engine import Engine, Stop
-from fl_app.engine.lookahead import READY_LIMIT
+from fl_app.engine.lookahead import READY_LIMIT, Lookahead
 from fl_app.engine.virtual import VirtualClock
 from fl_app.schedule import Buffered, Schedule, fully_async, synchronous
 
@@ -72,7 +71,7 @@ class Pile:
 
 def test_a_batch_is_formed_of_those_that_are_due_first() -> None:
     pile = Pile(3)
-    batches = Batches(pile)
+    batches = Lookahead(pile)
     for number, time in enumerate([5.0, 1.0, 4.0, 2.0, 3.0]):
         batches.submit(time, 0.5, order(number))
     assert pile.given == []  # the clock needs none of them
@@ -89,7 +88,7 @@ def test_a_batch_is_formed_of_those_that_are_due_first() -> None:
 )
 def test_batches_that_are_formed_together_have_equal_length(count: int, lengths: list[int]) -> None:
     pile = Pile(4)
-    batches = Batches(pile)
+    batches = Lookahead(pile)
     for number in range(count):
         batches.submit(float(number), 0.5, order(number))
     batches.result(0)
@@ -98,7 +97,7 @@ def test_batches_that_are_formed_together_have_equal_length(count: int, lengths:
 
 def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready() -> None:
     pile = Pile(4, capacity=100)
-    batches = Batches(pile)
+    batches = Lookahead(pile)
     for number in range(2 * READY_LIMIT + 3):
         batches.submit(float(number), 0.5, order(number))
     for number in range(4):
@@ -111,15 +110,9 @@ def test_a_batch_is_formed_ahead_where_more_orders_wait_than_may_lie_ready() -> 
     assert len(pile.given) == READY_LIMIT // 4 + 1  # READY_LIMIT do not wait any more
 
 
-def test_one_alone_is_no_batch() -> None:
-    batches = Batches(Pile(3))
-    batches.submit(1.0, 0.5, order(7))
-    assert not batches.result(7).together
-
-
 def test_evaluate_orders_are_in_no_batch() -> None:
     pile = Pile(3)
-    batches = Batches(pile)
+    batches = Lookahead(pile)
     for number in range(4):
         batches.submit(1.0 + number, 0.5, order(number, evaluates=number == 1))
     batches.result(0)
@@ -127,21 +120,9 @@ def test_evaluate_orders_are_in_no_batch() -> None:
     assert batches.result(1).scores is not None
 
 
-def test_results_that_lie_ready_are_bounded() -> None:
-    pile = Pile(4)
-    batches = Batches(pile)
-    for number in range(1000):
-        batches.submit(float(number), 0.5, order(number))
-    for number in range(900):
-        batches.result(number)
-        done = sum(map(len, pile.given))
-        assert done <= number + 1 + READY_LIMIT
-    assert all(len(members) == 4 for members in pile.given)
-
-
 def test_dropped_orders_leave_their_batch_as_it_is() -> None:
     pile = Pile(3)
-    batches = Batches(pile)
+    batches = Lookahead(pile)
     for number in range(6):
         batches.submit(float(number), 0.5, order(number))
     batches.result(0)
@@ -150,16 +131,6 @@ def test_dropped_orders_leave_their_batch_as_it_is() -> None:
         assert batches.result(number).number == number
     assert pile.given == [[0, 1, 2], [3, 4, 5]]
     assert batches.state_dict() == {"ready": [], "under_way": [], "needed": []}
-
-
-def test_a_dropped_order_that_waits_is_never_computed() -> None:
-    pile = Pile(8)
-    batches = Batches(pile)
-    for number in range(3):
-        batches.submit(float(number), 0.5, order(number))
-    batches.cancel([1])
-    batches.result(0)
-    assert pile.given == [[0, 2]]
 
 
 # -- in a run -------------------------------------------------------------------------------------
@@ -242,8 +213,7 @@ def test_a_recalled_order_is_computed_anew_with_others() -> None:
     given = [replace(order(number), config={"local_epochs": 4}) for number in range(6)]
     for each in given:
         clock.dispatch(each)
-    clock.alarm(1.5)
-    clock.next(1e9)
+    clock.next(1e9, 1.5)
     assert clock.recall(given[5])
     event = clock.next(1e9)
     assert isinstance(event, Replied)

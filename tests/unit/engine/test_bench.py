@@ -63,12 +63,6 @@ def test_an_accepted_update_ends_the_row() -> None:
     assert len(result.kind("reject")) > 3
 
 
-def test_nobody_is_benched_unless_it_is_asked_for() -> None:
-    result = federation(lambda sequence: True)
-    assert result.kind("bench") == []
-    assert orders_of(result, 9) > 10
-
-
 def test_updates_that_are_too_old_do_not_count() -> None:
     """Their client is slow, and not hostile."""
     result = run(
@@ -121,9 +115,3 @@ def test_a_run_whose_clients_are_all_benched_says_so() -> None:
     )  # fmt: skip
     assert len(result.kind("bench")) == 10
     assert result.outcome.stopped.endswith("0 updates waiting, 10 clients benched")
-
-
-@pytest.mark.parametrize("value", [0, -1, 1.5, True])
-def test_a_bound_without_meaning_is_refused(value: Any) -> None:
-    with pytest.raises(ValueError, match=f"guard.bench_after={value} must be an integer >= 1"):
-        Guard(bench_after=value)

@@ -22,19 +22,16 @@ from helpers import (
 )
 
 from fl_app.client import LocalTrainer
-from fl_app.core.types import GlobalModel, Order, Parts, Reply, Scores, Update, Vector
+from fl_app.core.types import GlobalModel, Order, Reply, Scores, Update, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation, figures, unusable
 from fl_app.engine.clock import Joined, Left, Returned
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
-from fl_app.record.history import History
 from fl_app.schedule import (
     Buffered,
-    RandomK,
     RoundBlocking,
     Schedule,
-    fully_async,
     synchronous,
 )
 from fl_app.schedule.clustered_quorum import ClusteredQuorum
@@ -103,13 +100,6 @@ def test_figures_of_three_clients() -> None:
     )
 
 
-def test_the_worst_decile_of_25_clients_is_the_mean_of_three() -> None:
-    many = [Scores({"accuracy": i / 100, "rmse": float(i)}, 1) for i in range(25)]
-    found = figures(many)
-    assert found["accuracy_worst_decile"] == pytest.approx((0.00 + 0.01 + 0.02) / 3)
-    assert found["rmse_worst_decile"] == pytest.approx((24 + 23 + 22) / 3)
-
-
 @pytest.mark.parametrize(
     ("name", "worst"),
     [
@@ -121,11 +111,6 @@ def test_the_worst_decile_of_25_clients_is_the_mean_of_three() -> None:
 def test_the_worst_decile_of_what_should_be_low_is_high(name: str, worst: float) -> None:
     numbers = figures([Scores({name: float(i)}, 10) for i in range(10)])
     assert numbers[f"{name}_worst_decile"] == worst
-
-
-def test_a_metric_of_some_clients_is_theirs_alone() -> None:
-    found = figures([Scores({"a": 1.0}, 10), Scores({"a": 3.0, "b": 5.0}, 30)])
-    assert (found["a_mean"], found["b_mean"]) == (2.5, 5.0)
 
 
 def test_a_metric_that_is_not_defined_on_a_clients_examples_counts_for_the_others() -> None:
@@ -215,59 +200,6 @@ def test_the_log_of_a_fast_and_a_slow_client() -> None:
     assert (result.outcome.seconds, result.outcome.stopped) == (5.0, "num_versions")
 
 
-def test_what_evaluations_cost() -> None:
-    """Six orders of a model of two floats, six replies of two numbers; 0.5 s and 1.6 s each."""
-    result = evaluated(num_versions=5)
-    history = result.history
-    assert history.bytes_down == 8 * len(result.kind("dispatch")) + 6 * 8
-    assert history.bytes_up == 8 * 5 + 6 * 16
-    assert history.seconds_evaluating == pytest.approx(3 * 0.5 + 3 * 1.6)
-    assert [e.version for e in history.client_evaluations] == [2, 4, 5]
-    assert [e.t for e in history.client_evaluations] == [2.0, 3.5, 5.0]
-
-
-def test_an_evaluation_downloads_the_model_and_takes_a_share_of_the_training_time() -> None:
-    class Parted:
-        def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-            return Parts(2.0, 6.0, 100.0)
-
-    result = run(
-        fully_async(1),
-        Scripted(toward_own_number, scores),
-        num_clients=1,
-        num_versions=1,
-        devices=Parted(),
-        evaluation_share=lambda client: 1 / 3,
-        client_evaluation=ClientEvaluation(1),
-    )
-    assert [e["t"] for e in result.kind("client_evaluate")] == [108.0 + 2.0 + 2.0]
-
-
-def test_an_evaluation_before_the_first_training_order_does_not_take_what_that_order_does() -> None:
-    """Of two clients, only one is at work; first orders download the model's fixed part, too."""
-    asked: list[tuple[int, float]] = []
-
-    class First:
-        def parts(self, client_id: int, sequence: int, now: float) -> Parts:
-            return Parts(2.0 if sequence else 50.0, 6.0, 0.0)
-
-    def joules(client_id: int, sequence: int, start: float, elapsed: float) -> float:
-        asked.append((sequence, elapsed))
-        return 0.0
-
-    run(
-        fully_async(1),
-        Scripted(toward_own_number, scores),
-        num_clients=2,
-        num_versions=1,
-        devices=First(),
-        evaluation_share=lambda client: 1 / 3,
-        client_evaluation=ClientEvaluation(1),
-        sinks=[History(joules=joules)],
-    )
-    assert [each for each in asked if each[1]] == [(0, 56.0), (1, 4.0), (1, 4.0)]
-
-
 def test_a_slow_client_measures_the_latest_version_alone() -> None:
     """v2, v4 and v6 are due while client 1 is at work, until 7.7; it measures v6."""
     result = evaluated(seconds=(1.0, 7.7), num_versions=9)
@@ -277,20 +209,6 @@ def test_a_slow_client_measures_the_latest_version_alone() -> None:
     assert by_client == {0: [2, 4, 6, 8, 9], 1: [6, 9]}
     counted = {e["version"]: e["clients"] for e in result.kind("clients_evaluate")}
     assert counted == {2: 1, 4: 1, 6: 2, 8: 1, 9: 2}
-
-
-def test_nobody_waits_for_an_evaluation() -> None:
-    """Client 3 takes a hundred times as long as the others, which publish version after version."""
-    seconds = (1.0, 1.1, 1.2, 100.0)
-    result = evaluated(seconds=seconds, every=10, num_versions=100)
-    alone = run(
-        ALL_AT_WORK,
-        num_clients=4,
-        num_versions=100,
-        devices=Times(lambda client, _: seconds[client]),
-    )
-    # After ten versions, each of three clients evaluates for half an order: 0.5 of 3.67 orders.
-    assert 1.0 < result.outcome.seconds / alone.outcome.seconds < 1 + 0.5 / 3.6
 
 
 @pytest.mark.parametrize(
@@ -309,21 +227,6 @@ def test_a_client_that_evaluates_is_counted_among_those_at_work(
     assert {len(e["client"]) for e in result.kind("aggregate")} == sizes
 
 
-def test_a_client_does_one_thing_at_a_time() -> None:
-    result = evaluated(
-        Buffered(6, 2), every=1, fraction=0.5, seconds=(1, 1.3, 2, 2.4, 3, 3.1, 4, 5, 5.5, 7)
-    )
-    at_work: set[int] = set()
-    for event in result.events:
-        match event["kind"]:
-            case "dispatch" | "evaluate_order":
-                assert event["client"] not in at_work or result.outcome.seconds <= event["t"]
-                at_work.add(event["client"])
-            case "arrival" | "client_evaluate" | "failure":
-                at_work.discard(event["client"])
-    assert len({e["client"] for e in result.kind("client_evaluate")}) > 7
-
-
 @pytest.mark.parametrize(("fraction", "count"), [(0.25, 2), (0.01, 1), (1.0, 10)])
 def test_the_share_of_the_clients_that_is_drawn(fraction: float, count: int) -> None:
     """0.25 of 10 clients are 2; some always evaluate."""
@@ -332,41 +235,6 @@ def test_the_share_of_the_clients_that_is_drawn(fraction: float, count: int) -> 
     )
     sent = Counter(e["version"] for e in result.kind("evaluate_order"))
     assert sent == {3: count, 6: count, 7: count}
-
-
-def test_training_draws_the_same_randomness_with_and_without_evaluations() -> None:
-    """The gradients of every client's orders, all at one model; only their times differ."""
-
-    def gradients(on_clients: ClientEvaluation) -> dict[tuple[int, int], float]:
-        found: dict[tuple[int, int], float] = {}
-        counts: Counter[int] = Counter()
-
-        class Still(MeanDelta):
-            def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-                for update in updates:
-                    found[update.client_id, counts[update.client_id]] = float(update.vector[0])
-                    counts[update.client_id] += 1
-                return model.params.copy()
-
-            transient = ("histories",)
-
-        trainer = LocalTrainer(Quadratic.scattered(4, 6), upload="gradient", batch_size=2)
-        run(
-            ALL_AT_WORK,
-            trainer,
-            num_clients=4,
-            num_versions=40,
-            strategy=Still(),
-            evaluation_share=trainer.evaluation_share,
-            client_evaluation=on_clients,
-        )
-        return found
-
-    plain, measured = gradients(ClientEvaluation()), gradients(ClientEvaluation(2, 0.5))
-    common = plain.keys() & measured.keys()
-    assert len(common) > 30
-    assert len({plain[key] for key in common}) > 10
-    assert all(plain[key] == measured[key] for key in common)
 
 
 def test_equal_runs_have_equal_logs_with_any_number_of_workers() -> None:
@@ -399,26 +267,6 @@ def test_the_share_of_an_orders_training_time(settings: dict[str, Any], share: f
     assert trainer.evaluation_share(0) == pytest.approx(share)
 
 
-def test_a_schedule_that_decides_times_is_not_disturbed() -> None:
-    """WKAFL's draws: iterations fall on whole seconds, and evaluations take no time."""
-
-    def once(on_clients: ClientEvaluation) -> Run:
-        schedule = RandomK(2, 5, seed=3)
-        return run(
-            schedule,
-            Scripted(toward_own_number, scores),
-            num_clients=5,
-            devices=schedule.devices,
-            num_versions=10,
-            client_evaluation=on_clients,
-        )
-
-    plain, measured = once(ClientEvaluation()), once(ClientEvaluation(2, 0.6))
-    when = [(e["t"], sorted(e["client"])) for e in plain.kind("aggregate")]
-    assert [(e["t"], sorted(e["client"])) for e in measured.kind("aggregate")] == when
-    assert len(measured.kind("clients_evaluate")) == 5
-
-
 # -- what is measured -----------------------------------------------------------------------------
 
 
@@ -445,23 +293,6 @@ def test_a_version_is_measured_as_it_was_however_late() -> None:
     assert measured.keys() == {(c, v) for c in (0, 1) for v in (2, 4, 5)}
     for (_, version), value in measured.items():
         assert value == pytest.approx(published[version] + 100)
-
-
-def test_strategies_do_not_see_versions_that_are_kept_for_evaluations() -> None:
-    def histories(on_clients: ClientEvaluation) -> list[list[int]]:
-        strategy = MeanDelta()
-        run(
-            fully_async(1),
-            Scripted(toward_own_number, scores),
-            num_clients=2,
-            devices=Times(lambda *_: 1.0),
-            evaluation_share=lambda _: 5.0,
-            strategy=strategy,
-            client_evaluation=on_clients,
-        )
-        return strategy.histories
-
-    assert histories(ClientEvaluation(4, 0.5)) == histories(ClientEvaluation())
 
 
 # -- failures, deadlines, absences ----------------------------------------------------------------
@@ -617,19 +448,6 @@ def test_the_last_version_is_evaluated_whoever_is_late(num_versions: int) -> Non
     assert (last["kind"], last["version"], last["clients"]) == (EVALUATION[2], num_versions, 1)
 
 
-def test_a_run_that_is_interrupted_evaluates_nothing_more() -> None:
-    class Stops(Recorder):
-        def emit(self, event: Any) -> None:
-            super().emit(event)
-            if event.kind == "aggregate" and event.version == 4:
-                raise KeyboardInterrupt
-
-    sink = Stops()
-    result = evaluated(num_versions=50, sinks=[sink])
-    assert result.outcome.stopped == "interrupted"
-    assert sink.events[-1]["kind"] == "aggregate"
-
-
 def test_an_interrupt_ends_the_last_evaluation_and_not_the_run() -> None:
     """v5 is published at 5.0; client 0 has measured it at 5.5, client 1 never does."""
 
@@ -643,17 +461,6 @@ def test_an_interrupt_ends_the_last_evaluation_and_not_the_run() -> None:
     assert result.outcome.stopped == "num_versions"
     last = result.kind("clients_evaluate")[-1]
     assert (last["version"], last["clients"], last["t"]) == (5, 1, 5.5)
-
-
-def test_scores_of_a_diverged_model_are_told() -> None:
-    def measure(client_id: int, version: int, vector: Vector) -> Scores:
-        return Scores({"accuracy": 0.1, "loss": math.nan}, 10)
-
-    result = evaluated(measure=measure, num_versions=4)
-    last = result.kind("clients_evaluate")[-1]
-    assert last["accuracy_mean"] == pytest.approx(0.1)
-    assert math.isnan(last["loss_mean"])
-    assert math.isnan(result.history.evaluations[-1].loss)
 
 
 # -- real time ------------------------------------------------------------------------------------

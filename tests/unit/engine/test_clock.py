@@ -6,13 +6,11 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
-from helpers import MeanDelta, Recorder, Times, vec
+from helpers import Times, vec
 
 from fl_app.core.types import Order, Parts, Reply, Upload, Vector
 from fl_app.engine.clock import (
-    NO_VECTOR,
     Alarm,
     Expired,
     Joined,
@@ -21,11 +19,9 @@ from fl_app.engine.clock import (
     Returned,
     Stray,
 )
-from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.lookahead import READY_LIMIT
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
-from fl_app.schedule import Buffered
 
 UPLOAD = Upload(vec(1, 1), "delta", 10, 0.5)
 
@@ -93,15 +89,6 @@ def test_events_come_in_the_order_of_virtual_time(capacity: int, newest_first: b
     assert drain(clock) == [(t, "Replied", number) for t, number in expected]
 
 
-def test_every_event_brings_its_own_reply() -> None:
-    clock = virtual(Shelf(4, newest_first=True), lambda client, _: 1.0 + client)
-    for number in range(8):
-        clock.dispatch(order(number, client_id=number))
-    while (event := clock.next(math.inf)) is not None:
-        assert isinstance(event, Replied)
-        assert event.order.number == event.reply.number
-
-
 def test_work_is_done_in_the_order_of_its_end_and_lazily() -> None:
     mailbox = Shelf(capacity=2)
     clock = virtual(mailbox, lambda client, _: 10.0 - client)
@@ -111,19 +98,6 @@ def test_work_is_done_in_the_order_of_its_end_and_lazily() -> None:
     clock.next(math.inf)
     # The last to be given was the first to end. One done, two more under way.
     assert mailbox.pushed == [4, 3, 2]
-
-
-def test_results_do_not_pile_up() -> None:
-    """The first event's order is the last that the mailbox finishes."""
-    mailbox = Shelf(capacity=2, newest_first=True)
-    clock = virtual(mailbox, lambda client, _: 1.0 + client)
-    for number in range(10 * READY_LIMIT):
-        clock.dispatch(order(number, client_id=number))
-    first = clock.next(math.inf)
-    assert isinstance(first, Replied)
-    assert first.reply.number == first.order.number == 0
-    assert len(mailbox.pushed) <= READY_LIMIT + 3
-    assert len(drain(clock)) == 10 * READY_LIMIT - 1
 
 
 def test_the_next_event_is_computed_however_many_results_lie_ready() -> None:
@@ -151,20 +125,6 @@ def test_an_order_may_overtake_one_that_a_worker_already_has() -> None:
     assert isinstance(clock.next(math.inf), Replied)  # 1; and 0 is with the worker now
     clock.dispatch(order(2, client_id=2))
     assert drain(clock) == [(3.0, "Replied", 2), (5.0, "Replied", 0)]
-
-
-def test_ties_are_broken_by_the_seed_and_not_by_the_client() -> None:
-    def arrivals(seed: int) -> list[int]:
-        clock = virtual(Shelf(), lambda *_: 1.0, seed=seed)
-        for number in range(20):
-            clock.dispatch(order(number, client_id=number))
-        return [number for _, _, number in drain(clock)]
-
-    assert arrivals(0) == arrivals(0) != arrivals(1)
-    assert sorted(arrivals(0)) == list(range(20)) != arrivals(0)
-    # Over many seeds every order is as likely to be first: binomial(400, 1/20), 4 deviations.
-    first = np.bincount([arrivals(seed)[0] for seed in range(400)], minlength=20)
-    assert abs(first - 20).max() < 4.5 * (400 * 0.05 * 0.95) ** 0.5
 
 
 def test_a_late_order_expires_and_returns_and_is_never_computed() -> None:
@@ -196,12 +156,6 @@ def test_time_stops_where_it_is_told_to() -> None:
     assert clock.now == 2.0
     assert clock.next(math.inf) is None
     assert clock.now == 2.0
-
-
-def test_close_reaches_the_mailbox() -> None:
-    mailbox = Shelf()
-    virtual(mailbox, lambda *_: 1.0).close()
-    assert mailbox.closed
 
 
 # -- wall -----------------------------------------------------------------------------------------
@@ -295,58 +249,6 @@ def test_whoever_leaves_takes_its_orders_along(time: SimpleNamespace) -> None:
     assert isinstance(clock.next(math.inf), Replied)
 
 
-def test_wall_time_stops_where_it_is_told_to(time: SimpleNamespace) -> None:
-    clock = wall_clock(Field(time, [(9.0, [Joined(1)])]))
-    assert clock.next(4.0) is None
-    assert clock.now == 4.0
-    assert clock.next(math.inf) == Joined(1)
-
-
-def test_exactly_k_although_one_poll_brings_more(time: SimpleNamespace) -> None:
-    """Seven replies in one pull, K = 3: two versions, one update left; duplicates are counted."""
-    replies = [Reply(number, UPLOAD) for number in range(7)]
-    field = Field(time, [(0.0, [Joined(c) for c in range(7)]), (1.0, [*replies, replies[0]])])
-    sink = Recorder()
-    outcome = Engine(
-        strategy=MeanDelta(),
-        schedule=Buffered(concurrency=7, buffer_size=3, refill="after_aggregation"),
-        clock=wall_clock(field),
-        initial=vec(0, 0),
-        stop=Stop(seconds=2.0),
-        sinks=[sink],
-    ).run()
-    assert [e["client"] for e in sink.events if e["kind"] == "aggregate"] == [[0, 1, 2], [3, 4, 5]]
-    assert outcome.version == 2
-    assert outcome.params.tolist() == [2.0, 2.0]
-    assert sink.history.client_updates == 7
-    assert [e["reason"] for e in sink.events if e["kind"] == "reject"] == [
-        "duplicate: this order was answered before"
-    ]
-
-
-def test_a_node_that_vanishes_frees_its_place(time: SimpleNamespace) -> None:
-    """Two places, three nodes; one that works leaves, the third takes its place."""
-    field = Field(time, [(0.0, [Joined(0), Joined(1)]), (1.0, [Joined(2)]), (1.0, [Left(0)])])
-    sink = Recorder()
-    Engine(
-        strategy=MeanDelta(),
-        schedule=Buffered(concurrency=2, buffer_size=2),
-        clock=wall_clock(field),
-        initial=vec(0, 0),
-        stop=Stop(seconds=3.0),
-        sinks=[sink],
-    ).run()
-    story = [(e["kind"], e["t"], e["client"]) for e in sink.events]
-    assert story == [
-        ("dispatch", 0.0, 0),
-        ("dispatch", 0.0, 1),
-        ("failure", 2.0, 0),
-        ("dispatch", 2.0, 2),
-    ]
-    assert sink.events[2]["reason"] == "node vanished"
-    assert sink.history.failures == 1
-
-
 # -- alarms, pauses, recalls ----------------------------------------------------------------------
 
 
@@ -380,31 +282,25 @@ def paused(progress: float) -> Upload:
     return replace(UPLOAD, done=False, progress=progress)
 
 
-def test_an_alarm_comes_at_its_time_and_once() -> None:
+def test_an_alarm_comes_at_its_time_unless_something_else_does() -> None:
     clock = virtual(Shelf(), lambda client, sequence: 4.0)
     clock.dispatch(order(0))
-    clock.alarm(3.0)
-    assert isinstance(clock.next(math.inf), Alarm)
+    assert clock.next(math.inf, 3.0) == Alarm()
     assert clock.now == 3.0
-    clock.alarm(4.0)  # what ends at the same moment comes first
-    assert isinstance(clock.next(math.inf), Replied)
-    assert isinstance(clock.next(math.inf), Alarm)
+    assert isinstance(clock.next(math.inf, 4.0), Replied)  # of the same moment
+    assert clock.next(math.inf, 4.0) == Alarm()
     assert clock.next(math.inf) is None
-    clock.alarm(9.0)
-    assert clock.next(5.0) is None
+    assert clock.next(5.0, 9.0) is None
 
 
 def test_alarms_that_bring_no_order_do_not_keep_a_clock_going_with_nothing_under_way() -> None:
     clock = virtual(Shelf(), lambda client, _: 1.0 if client else math.inf)
     clock.dispatch(order(0))  # which never ends
-    clock.alarm(5.0)
-    assert isinstance(clock.next(math.inf), Alarm)
+    assert clock.next(math.inf, 5.0) == Alarm()
     clock.dispatch(order(1, client_id=1))
-    clock.alarm(10.0)
-    assert isinstance(clock.next(math.inf), Replied)
-    assert isinstance(clock.next(math.inf), Alarm)
-    clock.alarm(15.0)
-    assert clock.next(math.inf) is None
+    assert isinstance(clock.next(math.inf, 10.0), Replied)
+    assert clock.next(math.inf, 10.0) == Alarm()
+    assert clock.next(math.inf, 15.0) is None
     assert clock.now == 10.0
 
 
@@ -424,27 +320,6 @@ def test_a_client_pauses_when_it_says_and_goes_on_with_the_rest() -> None:
     assert isinstance(event, Replied)
     assert event.order.config == {"continues": True}
     assert clock.now == pytest.approx(13.0)
-
-
-def test_nothing_newer_costs_no_download() -> None:
-    clock = VirtualClock(
-        Answers({0: paused(0.4)}), Parted(lambda *_: 10.0), 1, epochs=5, pauses=True
-    )
-    clock.dispatch(order(0))
-    event = clock.next(math.inf)
-    assert isinstance(event, Replied)
-    clock.continue_order(replace(event.order, vector=NO_VECTOR), 0.4)
-    assert clock.next(math.inf) is not None
-    assert clock.now == pytest.approx(12.0)
-
-
-def test_who_does_not_pause_ends_as_always() -> None:
-    clock = VirtualClock(Shelf(), Parted(lambda *_: 10.0), 1, epochs=5, pauses=True)
-    clock.dispatch(order(0))
-    event = clock.next(math.inf)
-    assert isinstance(event, Replied)
-    assert event.reply.upload == UPLOAD
-    assert clock.now == 12.0
 
 
 @pytest.mark.parametrize("computed", [False, True])

@@ -1,6 +1,5 @@
 """A run that goes on past its end is as one that had a later end from the beginning."""
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -98,14 +97,6 @@ def test_events_are_those_of_one_long_run(short: dict[str, float], long: dict[st
     check_extension(Stop(**short), Stop(**long))
 
 
-@pytest.mark.parametrize("seconds", np.linspace(1.0, 8.0, 12).tolist())
-@pytest.mark.parametrize("long", [{"num_versions": 40}, {"seconds": 9.0}, {"updates": 44}])
-def test_a_clock_that_was_moved_to_the_end_does_no_harm(
-    seconds: float, long: dict[str, float]
-) -> None:
-    check_extension(Stop(seconds=seconds), Stop(**long))
-
-
 def test_two_ends_at_a_time() -> None:
     """The update that completes a version is also the last one that was asked for."""
     events, _, stopped = course(Stop(updates=10, num_versions=10))
@@ -139,11 +130,3 @@ def test_updates_end_a_run_with_what_they_complete() -> None:
     assert kinds.count("arrival") == 8
     assert kinds.count("aggregate") == 8
     assert kinds[-1] == "evaluate"
-
-
-def test_the_last_evaluation_does_not_change_what_ended_a_run() -> None:
-    """One that would not be made in a longer run, and reaches the target."""
-    events, _, stopped = course(Stop(num_versions=3, target_accuracy=0.03))
-    assert (stopped, events[-1]["accuracy"]) == ("num_versions", 0.03)
-    check_extension(Stop(3, target_accuracy=0.03), Stop(9, target_accuracy=0.03))
-    check_extension(Stop(9, target_accuracy=0.07), Stop(20, math.inf, 0.07))

@@ -155,20 +155,6 @@ def test_uploads_that_do_not_fit_are_refused(extra: Any, text: str, workers: int
     assert 3 not in {event["client"] for event in result.kind("arrival")}
 
 
-def test_what_no_strategy_asked_for_is_refused() -> None:
-    """Nobody has counted its bytes."""
-
-    class Talkative:
-        def train(self, order: Order) -> Upload:
-            assert order.extra == {}
-            extra = {"seen": vec(1, 1)} if order.client_id == 3 else {}
-            return Upload(vec(1, 1), "delta", 10, 0.5, extra=extra)
-
-    result = run(SCHEDULE, Talkative())
-    reasons = {event["reason"] for event in result.kind("reject")}
-    assert reasons == {"extra vectors are seen, expected none"}
-
-
 def test_the_answer_to_a_pause_brings_those_of_the_newer_version() -> None:
     """When client 0 pauses others have made versions; the answer counts as an order."""
     seen = []

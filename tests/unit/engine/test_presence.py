@@ -14,7 +14,7 @@ from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.presence import Presence
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.workers import Inline
-from fl_app.schedule import Buffered, k_async
+from fl_app.schedule import Buffered
 
 
 def make_clock(availability: Any, seconds: float, deadline: float = math.inf) -> VirtualClock:
@@ -65,12 +65,6 @@ def test_who_goes_offline_loses_its_order_and_comes_back() -> None:
     assert events(clock) == [(3.0, Left, 0, 1), (5.0, Replied, 1), (7.0, Joined, 0)]
 
 
-def test_an_order_that_ends_with_the_stay_arrives() -> None:
-    clock = make_clock(Stays({0: [5.0]}), seconds=5.0)
-    clock.dispatch(order(0))
-    assert events(clock) == [(5.0, Replied, 0), (5.0, Left, 0, 0)]
-
-
 def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once() -> None:
     clock = make_clock(Stays({0: [3.0]}), seconds=5.0, deadline=2.0)
     clock.dispatch(order(0))
@@ -78,13 +72,6 @@ def test_a_deadline_that_passes_before_the_client_leaves_fails_the_order_once() 
     clock = make_clock(Stays({0: [6.0]}), seconds=5.0, deadline=2.0)
     clock.dispatch(order(0))
     assert events(clock) == [(2.0, Expired, 0), (5.0, Returned, 0), (6.0, Left, 0, 0)]
-
-
-def test_nothing_happens_before_until() -> None:
-    clock = make_clock(Stays({0: [3.0]}), seconds=5.0)
-    assert clock.next(2.0) is None
-    assert clock.now == 2.0
-    assert isinstance(clock.next(3.0), Left)
 
 
 def run(availability: Any, seconds: float, **settings: Any) -> tuple[Engine, helpers.Recorder]:
@@ -116,43 +103,6 @@ def test_an_offline_client_is_given_nothing_and_its_lost_order_is_a_failure() ->
     }  # fmt: skip
     assert recorder.history.failures == 1
     assert outcome.stopped == "num_versions"
-
-
-def test_those_who_wait_offline_keep_nobody_from_starting() -> None:
-    # Client 0 reports at second 1 and leaves; client 1 joins, and with K = 2 must start at once.
-    engine, recorder = run(
-        Stays({0: [2.0], 1: [3.0]}, offline=[1]),
-        1.0,
-        schedule=k_async(buffer_size=2),
-        stop=Stop(num_versions=1),
-    )
-    engine.run()
-    (aggregate,) = [e for e in recorder.events if e["kind"] == "aggregate"]
-    assert aggregate["t"] == 4.0
-    assert aggregate["client"] == [0, 1]
-
-
-def test_churn_neither_depends_on_workers_nor_ends_a_run() -> None:
-    logs = []
-    for _ in range(2):
-        recorder = helpers.Recorder()
-        engine = Engine(
-            strategy=helpers.MeanDelta(),
-            schedule=Buffered(concurrency=6, buffer_size=3),
-            clock=VirtualClock(
-                Inline(helpers.Scripted(helpers.toward_own_number)),
-                helpers.Times(lambda client, sequence: 1.0 + client % 3),
-                20,
-                availability=Churn(mean_online=6.0, mean_offline=6.0, seed=2),
-            ),
-            initial=np.zeros(2, np.float32),
-            stop=Stop(num_versions=100),
-            sinks=[recorder],
-        )
-        assert engine.run().stopped == "num_versions"
-        assert recorder.history.failures > 10
-        logs.append(recorder.events)
-    assert logs[0] == logs[1]
 
 
 def test_orders_that_no_stay_can_hold_stall_the_run() -> None:

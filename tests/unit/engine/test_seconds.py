@@ -2,20 +2,16 @@
 
 import json
 from collections.abc import Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 from helpers import MeanDelta, Scripted, Times, toward_own_number, vec
 
 from fl_app.core.events import Arrived, Event
 from fl_app.core.snapshot import Encoder, decode
-from fl_app.core.types import Config, GlobalModel, Order, Parts, Reply, Update, Upload, Vector
-from fl_app.engine.clock import Joined
+from fl_app.core.types import Config, GlobalModel, Parts, Update, Upload, Vector
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
-from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline
 from fl_app.schedule import Buffered
 
@@ -111,34 +107,3 @@ def test_a_pause_counts_and_its_own_seconds_are_those_until_then() -> None:
     made.run()
     assert made._strategy.state["paused"] == 5.0
     assert noted(made)[:4] == [[(0, 4.0)], [(0, 4.0)], [(0, 4.0)], [(1, 13.0)]]
-
-
-def test_on_the_wall_clock_they_are_real() -> None:
-    """Both orders are given at 0.5 s of the run; the replies come at 2 s and at 4.5 s."""
-    time = SimpleNamespace(now=100.0)
-
-    upload = Upload(vec(1, 1), "delta", 10, 0.5)
-    script: list[tuple[float, list[Any]]] = [
-        (0.5, [Joined(7), Joined(8)]),
-        (1.5, [Reply(0, upload)]),
-        (2.5, [Reply(1, upload)]),
-    ]
-
-    class Field:
-        def share(self, vector: Vector) -> Vector:
-            return vector
-
-        def push(self, order: Order) -> None: ...
-
-        def pull(self, timeout: float | None) -> list[Any]:
-            seconds, events = script.pop(0)
-            time.now += seconds
-            return events
-
-        def close(self) -> None: ...
-
-    clock = WallClock(Field(), monotonic=lambda: time.now)  # type: ignore[arg-type]
-    made = engine(clock, 1)
-    made.run()
-    ((first, second),) = noted(made)
-    assert (first[1], second[1]) == pytest.approx((1.5, 4.0))

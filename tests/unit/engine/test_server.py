@@ -7,18 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 from helpers import (
-    HeadedQuadratic,
     MeanDelta,
     Recorder,
     Run,
     Scripted,
-    Stays,
     Times,
     run,
     toward_own_number,
 )
 
-from fl_app.client import LocalTrainer
 from fl_app.core.events import Aggregated, from_json, to_json
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.server import WORK, Server
@@ -81,13 +78,6 @@ def test_an_idle_server_looks_every_poll_seconds() -> None:
     assert server.receive(7.0) == 8.0  # 2.75 + 5 looks = 7.75
 
 
-def test_a_look_that_was_only_asked_for_changes_nothing() -> None:
-    server = Server(**BUSY)
-    before = deepcopy(server.state_dict())
-    assert server.received(5.0) == server.begins(5.0) + 0.3
-    assert server.state_dict() == before
-
-
 @pytest.mark.parametrize("key", [*WORK, "poll"])
 def test_negative_seconds_are_refused(key: str) -> None:
     with pytest.raises(ValueError, match=rf"^devices\.server\.{key}=-1 must be "):
@@ -127,13 +117,6 @@ def test_a_server_without_a_cost_changes_no_event_but_for_its_own_field() -> Non
     assert free.final == none.final
 
 
-def test_without_a_server_events_have_no_busy_time() -> None:
-    result = at_work(server=None)
-    assert not any("busy" in event for event in result.events)
-    assert result.history.server_seconds == {}
-    assert not [key for key in result.outcome.totals if key.startswith("server")]
-
-
 def test_busy_time_adds_up_and_is_read_from_the_log() -> None:
     result = at_work(num_versions=6)
     last = result.kind("aggregate")[-1]
@@ -153,65 +136,7 @@ def test_busy_time_adds_up_and_is_read_from_the_log() -> None:
     assert to_json(event) == last
 
 
-@pytest.mark.parametrize("serial", [True, False])
-def test_time_never_runs_backwards(serial: bool) -> None:
-    result = at_work(
-        Buffered(6, 3),
-        server=Server(**BUSY, serial=serial),
-        availability=Stays({client: [7.0 + client, 3.0] for client in range(5)}),
-        deadline=6.0,
-        num_versions=15,
-    )
-    assert result.kind("failure")
-    course = [event["t"] for event in result.events]
-    assert course == sorted(course)
-
-
-def test_a_slow_server_makes_updates_rarer() -> None:
-    fast, slow = (at_work(server=Server(receipt=seconds)) for seconds in (0.0, 3.0))
-    assert slow.outcome.seconds >= 3.0 * len(slow.kind("arrival")) > fast.outcome.seconds
-
-
-def test_a_reply_that_came_by_its_deadline_counts_though_it_is_received_later() -> None:
-    result = run(
-        synchronous(3),
-        devices=Times(lambda client, order: 5.0),
-        num_clients=3,
-        num_versions=1,
-        deadline=5.5,
-        server=Server(receipt=2.0),
-    )
-    assert times(result, "arrival") == [7.0, 9.0, 11.0]
-
-
 # -- it follows from the events alone -------------------------------------------------------------
-
-
-class Unequal(HeadedQuadratic):
-    def train_indices(self, client_id: int) -> Any:
-        return super().train_indices(client_id)[: 1 + client_id % 4]
-
-
-def trained(**more: Any) -> Run:
-    trainer = LocalTrainer(Unequal.scattered(10), upload="delta", batch_size=3)
-    return at_work(Buffered(6, 3), trainer=trainer, num_versions=10, **more)
-
-
-def test_workers_change_nothing() -> None:
-    one, two = trained(), trained(workers=2)
-    assert one.events == two.events
-    assert one.final == two.final
-
-
-def test_batches_change_no_time() -> None:
-    """Losses differ in their last bits."""
-    one, together = trained(), trained(batch=4)
-    assert together.outcome.totals["batched_orders"] > 0
-
-    def course(result: Run) -> list[Any]:
-        return [(e["kind"], e["t"], e.get("client"), e.get("busy")) for e in result.events]
-
-    assert course(one) == course(together)
 
 
 def engine(recorder: Recorder, stop: Stop, checkpoints: list[Any] | None = None) -> Engine:

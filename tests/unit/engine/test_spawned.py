@@ -11,8 +11,7 @@ from spawned import Equips
 
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply
-from fl_app.engine.parcel import Parcel
-from fl_app.engine.spawned import SpawnedWorkers
+from fl_app.engine.workers import Workers
 
 
 def order(number: int, client_id: int = 0) -> Order:
@@ -26,7 +25,7 @@ def no_process_is_left() -> Iterator[None]:
 
 
 def test_three_workers_on_two_devices_and_a_killed_one_is_replaced_on_its_own() -> None:
-    with closing(SpawnedWorkers(Equips(), ["7", "8"], 3, 2)) as mailbox:
+    with closing(Workers(Equips(), 3, 2, devices=["7", "8"])) as mailbox:
         for number in range(6):
             mailbox.push(order(number))
         replies: list[Reply] = []
@@ -49,7 +48,7 @@ def test_three_workers_on_two_devices_and_a_killed_one_is_replaced_on_its_own() 
 
 
 def test_a_device_that_does_not_work_ends_the_run_with_its_reason() -> None:
-    with closing(SpawnedWorkers(Equips(broken=["8"]), ["8"], 1, 2)) as mailbox:
+    with closing(Workers(Equips(broken=["8"]), 1, 2, devices=["8"])) as mailbox:
         mailbox.push(order(0))
         with pytest.raises(RunError, match=r"^a worker process cannot train: OSError: no GPU 8$"):
             mailbox.pull(None)
@@ -57,11 +56,4 @@ def test_a_device_that_does_not_work_ends_the_run_with_its_reason() -> None:
 
 def test_what_cannot_be_pickled_is_refused_in_words() -> None:
     with pytest.raises(ValueError, match=r"cannot be pickled \(.*define classes and functions in"):
-        SpawnedWorkers(lambda device: Equips()(device), ["1"], 1, 2)
-
-
-def test_a_parcel_is_unpacked_as_often_as_one_likes() -> None:
-    parcel = Parcel({"data": [1, 2]})
-    first, second = parcel.open(), parcel.open()
-    assert first == second == {"data": [1, 2]}
-    assert first is not second
+        Workers(lambda device: Equips()(device), 1, 2, devices=["1"])

@@ -12,9 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from helpers import MeanDelta, Quadratic, Scripted, run, toward_own_number, vec
-from torch import Tensor
 
 from fl_app.client import LocalTrainer
 from fl_app.core.events import Aggregated
@@ -79,12 +77,6 @@ def test_orders_are_spread_and_answered(start: Any) -> None:
     processes = {reply.upload.num_examples for reply in replies.values() if reply.upload}
     assert len(processes) == 2
     assert os.getpid() not in processes
-
-
-def test_nothing_is_waited_for_if_not_asked_to(start: Any) -> None:
-    mailbox = start(lambda *_: threading.Event().wait())
-    mailbox.push(order(0))
-    assert list(mailbox.pull(0.0)) == []
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -204,36 +196,6 @@ def test_same_events_and_bytes_inline_and_on_1_2_and_4_workers(upload: str) -> N
         assert other.final == runs[0].final
     assert runs[0].outcome.version == 15
     assert runs[0].outcome.params.any()
-
-
-class Remembering(LocalTrainer):
-    """Adds the gradients of a client's orders before to those of the present one."""
-
-    def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
-        before = torch.from_numpy(self.state.get("sum", np.zeros(3, np.float32)))
-        self.state["sum"] = (before + grad[0]).numpy()
-        return [grad[0] + 0.1 * before]
-
-
-def test_clients_that_remember_are_the_same_inline_and_on_workers() -> None:
-    task = Quadratic.scattered(8)
-    settings: dict[str, Any] = {"upload": "delta", "batch_size": 3}
-    inline, two, four = (
-        run(SCHEDULE, Remembering(task, **settings), num_clients=8, workers=workers)
-        for workers in (0, 2, 4)
-    )
-    assert inline.events == two.events == four.events
-    assert inline.final == two.final == four.final
-    without = run(SCHEDULE, LocalTrainer(task, **settings), num_clients=8)
-    assert without.final != inline.final
-
-
-def test_another_seed_is_another_run() -> None:
-    one, other = train(0), train(0, seed=1)
-    assert [e["client"] for e in one.events if "client" in e] != [
-        e["client"] for e in other.events if "client" in e
-    ]
-    assert one.final != other.final
 
 
 # -- clients that misbehave -----------------------------------------------------------------------
@@ -367,12 +329,6 @@ def test_a_client_that_misbehaves_is_an_event_and_the_run_goes_on(name: str) -> 
         assert (after["kind"], after["t"]) == ("dispatch", incident["t"])
 
 
-def test_a_loss_that_is_not_finite_is_no_reason_to_refuse() -> None:
-    result = run(SCHEDULE, Scripted(lambda *_: replace(GOOD, loss=float("nan"))), num_versions=3)
-    assert result.history.rejected == 0
-    assert {event["loss"] for event in result.kind("arrival")} == {None}
-
-
 def test_a_killed_worker_is_replaced() -> None:
     """SIGKILL in the middle of client 3's first order: that order fails, all others are done."""
 
@@ -387,17 +343,6 @@ def test_a_killed_worker_is_replaced() -> None:
         (3, "worker process died (exit code -9)")
     ]
     assert any(event["client"] == 3 for event in result.kind("arrival"))
-
-
-def test_all_workers_killed_again_and_again() -> None:
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
-        if client_id >= 7:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return toward_own_number(client_id, sequence, received)
-
-    result = run(SCHEDULE, Scripted(script), workers=2, num_versions=5)
-    assert result.outcome.version == 5
-    assert {event["client"] for event in result.kind("failure")} == {7, 8, 9}
 
 
 def test_a_hanging_worker_is_replaced_after_patience() -> None:
@@ -430,31 +375,6 @@ def test_patience_is_counted_from_the_end_of_the_order_before(start: Any) -> Non
     now.seconds = 15.0
     (second,) = mailbox.pull(None)
     assert (first.number, first.error, second.number, second.error) == (0, "", 1, "")
-
-
-def test_an_order_given_to_a_worker_that_is_dead_fails(start: Any) -> None:
-    mailbox = start(lambda *_: GOOD, num_workers=1)
-    (worker,) = multiprocessing.active_children()
-    worker.kill()
-    worker.join()
-    mailbox.push(order(0))
-    assert list(mailbox.pull(None)) == [Reply(0, error="worker process died (exit code -9)")]
-    mailbox.push(order(1))
-    (reply,) = mailbox.pull(None)
-    assert reply.upload is not None
-
-
-def test_a_worker_that_reads_nothing_holds_nobody_up(start: Any) -> None:
-    """A stopped one, and a client's state that does not fit into the pipe."""
-    mailbox = start(lambda *_: GOOD, num_workers=1, patience=0.2)
-    (worker,) = multiprocessing.active_children()
-    os.kill(worker.pid or 0, signal.SIGSTOP)
-    mailbox.push(replace(order(0), state={"kept": np.zeros(1_000_000, np.float32)}))
-    (failed,) = mailbox.pull(None)
-    assert (failed.number, failed.upload) == (0, None)
-    mailbox.push(order(1))
-    (reply,) = mailbox.pull(None)
-    assert reply.upload is not None
 
 
 def test_an_idle_worker_that_died_costs_no_order(start: Any) -> None:
@@ -548,14 +468,3 @@ def test_ctrl_c_ends_the_run_with_what_was_done(workers: int) -> None:
     assert result.outcome.version == 4
     assert result.outcome.params.tolist() == run(SCHEDULE, num_versions=4).outcome.params.tolist()
     assert multiprocessing.active_children() == []
-
-
-def test_ctrl_c_while_a_client_trains_in_this_process() -> None:
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
-        if sequence == 2:
-            raise KeyboardInterrupt
-        return toward_own_number(client_id, sequence, received)
-
-    result = run(SCHEDULE, Scripted(script))
-    assert result.outcome.stopped == "interrupted"
-    assert 0 < result.outcome.version < 20

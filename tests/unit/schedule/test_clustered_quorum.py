@@ -85,12 +85,6 @@ def test_without_dsa_one_cluster_is_taken_at_a_time() -> None:
     assert take(schedule, 5, 3, 1, 0, 2) == [3, 1]
 
 
-def test_who_was_taken_restarts_and_nobody_else() -> None:
-    schedule = clustered(TWO, participation=0.5)
-    assert take(schedule, 3, 5, 1, 0) == [3, 5, 1]
-    assert start(schedule, [3, 5, 1, 0], busy=[2, 4], buffer=updates(0)) == {3, 5, 1}
-
-
 def test_nobody_waits_for_who_left() -> None:
     """Three of the four in cluster 0 are there: round(1.5) = 2 still; then one: 1."""
     schedule = clustered(TWO, participation=0.5)
@@ -100,13 +94,6 @@ def test_nobody_waits_for_who_left() -> None:
     assert take(schedule, 0, 4) == [0, 4]
     start(schedule, [], busy=[4, 5])
     assert take(schedule, 4) == [4]
-
-
-def test_who_left_while_its_update_waits_is_still_its_clusters_quorum() -> None:
-    schedule = clustered(TWO, participation=0.5)
-    start(schedule, [], busy=[0, 1, 2, 3], buffer=updates(4))
-    assert take(schedule, 4, 0) == []
-    assert take(schedule, 4, 0, 1) == [4, 0, 1]
 
 
 def test_nobody_waits_for_who_brought_nothing() -> None:
@@ -119,31 +106,6 @@ def test_nobody_waits_for_who_brought_nothing() -> None:
     assert take(schedule, 5, 0, 4, 1) == [5, 0, 4, 1]
     start(schedule, [0, 1, 4, 5])
     assert take(schedule, 0, 4, 1) == []
-
-
-def test_the_first_clusters_do_not_wait_for_who_brought_nothing() -> None:
-    schedule = ClusteredQuorum(num_clusters=2)
-    start(schedule, range(4))
-    start(schedule, [0], busy=[1, 2, 3])
-    assert not schedule.survey(0, updates(1))
-    start(schedule, [2], busy=[0, 1, 3])
-    assert not schedule.survey(0, updates(1))
-    assert schedule.survey(0, updates(1, 3))
-
-
-def test_the_first_clusters_need_as_many_clients_as_there_are_clusters() -> None:
-    schedule = ClusteredQuorum(num_clusters=2)
-    start(schedule, [0])
-    assert not schedule.survey(0, updates(0))
-    start(schedule, [1], buffer=updates(0))
-    assert schedule.survey(0, updates(0, 1))
-
-
-def test_who_comes_later_is_in_the_largest_cluster() -> None:
-    schedule = clustered(TWO, participation=0.5)
-    start(schedule, [9], busy=TWO)
-    assert take(schedule, 1, 2, 4, 5) == []  # of five, round(2.5) = 3 are waited for
-    assert take(schedule, 9, 4, 1, 2) == [9, 4, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -205,17 +167,6 @@ def quorums(
         deadline=deadline,
         strategy=ByParity(),
     )
-
-
-def test_a_version_has_the_quorum_of_every_cluster() -> None:
-    """Of three even and three odd clients, round(1.5) = 2 each."""
-    result = quorums(participation=0.5, recluster_every=7)
-    for event in result.kind("aggregate"):
-        odd = sum(client % 2 for client in event["client"])
-        assert (odd, len(event["client"])) == (2, 4)
-    assert [event["version"] for event in result.kind("cluster")] == [0, 7, 14, 21, 28]
-    assert result.strategy.shown == [[*range(6)]] * 5
-    assert result.history.failures == result.history.rejected == 0
 
 
 def test_what_was_trained_for_the_clusters_makes_no_version() -> None:

@@ -2,13 +2,11 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Flat, Stays, Times, run, vec
+from helpers import Times, run, vec
 
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Update
@@ -53,13 +51,6 @@ def test_buffered_refills_at_once() -> None:
     assert start(schedule, [], busy=[2], buffer=[]) == []
 
 
-def test_rounds_start_together() -> None:
-    schedule = synchronous(4)
-    assert len(set(start(schedule, range(10)))) == 4
-    assert start(schedule, range(4, 10), busy=[0, 1, 2, 3]) == []
-    assert start(schedule, range(1, 10), busy=[0], buffer=[1, 2, 3]) == []
-
-
 def test_a_round_replaces_whoever_failed() -> None:
     """0 works, 1 and 2 have reported, the fourth failed: one more, and not 1 or 2 again."""
     schedule = synchronous(4)
@@ -72,13 +63,6 @@ def test_k_async_restarts_participants_after_the_aggregation() -> None:
     assert sorted(start(schedule, range(5))) == [0, 1, 2, 3, 4]
     assert start(schedule, [3, 1], busy=[0, 2, 4], buffer=[3, 1]) == []
     assert sorted(start(schedule, [3, 1, 4], busy=[0, 2])) == [1, 3, 4]
-
-
-def test_random_k_starts_whoever_does_not_wait() -> None:
-    schedule = RandomK(2, 5, seed=0)
-    assert start(schedule, range(5)) == [0, 1, 2, 3, 4]
-    assert start(schedule, [3], busy=[0, 1, 2, 4], buffer=[3]) == []
-    assert start(schedule, [3, 1], busy=[0, 2, 4], buffer=[3]) == [1]
 
 
 def test_round_blocking_takes_nobody_twice_in_a_round() -> None:
@@ -126,54 +110,7 @@ def test_a_round_does_not_wait_for_whose_order_brought_nothing() -> None:
     assert [u.client_id for u in schedule.take([update(1), update(2)])] == [1, 2]
 
 
-def test_who_failed_and_left_is_not_missed_twice() -> None:
-    """Of four clients 3 fails and leaves: the round is one of 0, 1 and 2."""
-    schedule = RoundBlocking(2)
-    start(schedule, range(4))
-    start(schedule, [3], busy=[0, 1, 2])
-    start(schedule, [], busy=[0, 1, 2])
-    assert [u.client_id for u in schedule.take([update(0), update(1)])] == [0, 1]
-    assert not schedule.take([update(0)])
-    assert [u.client_id for u in schedule.take([update(0), update(2)])] == [2]
-
-
 # -- whole runs -----------------------------------------------------------------------------------
-
-
-def at_work(events: list[Flat]) -> Iterator[tuple[Flat, set[int]]]:
-    """Every event with the clients at work after it."""
-    busy: set[int] = set()
-    for event in events:
-        if event["kind"] == "dispatch":
-            assert event["client"] not in busy
-            busy.add(event["client"])
-        elif event["kind"] in ("arrival", "failure"):
-            busy.remove(event["client"])
-        yield event, set(busy)
-
-
-@pytest.mark.parametrize("buffer_size", [3, 5, 10])
-def test_round_blocking_uses_every_client_once_a_round(buffer_size: int) -> None:
-    """Rounds of 10 clients: of 3, 3, 3 and 1 updates, or 5 and 5, or all 10."""
-    result = run(RoundBlocking(buffer_size), num_versions=40)
-    used: set[int] = set()
-    for aggregate in result.kind("aggregate"):
-        assert len(aggregate["client"]) == min(buffer_size, 10 - len(used))
-        assert not used & set(aggregate["client"])
-        used |= set(aggregate["client"])
-        if len(used) == 10:
-            used = set()
-    assert result.history.failures == 0
-
-
-def test_buffered_keeps_its_clients_at_work() -> None:
-    """At every moment that time passes, 6 are at work; every aggregation has exactly 4."""
-    result = run(Buffered(concurrency=6, buffer_size=4), num_versions=30)
-    for (event, busy), (after, _) in pairwise(at_work(result.events)):
-        if after["t"] > event["t"]:
-            assert len(busy) == 6
-    assert {len(event["client"]) for event in result.kind("aggregate")} == {4}
-    assert max(result.history.ages) > 0
 
 
 def test_exactly_k_although_all_arrive_at_the_same_instant() -> None:
@@ -245,13 +182,6 @@ def test_impossible_schedules(make: Any, text: str) -> None:
         make()
 
 
-@pytest.mark.parametrize(
-    "schedule", [synchronous(9), k_async(9), Buffered(9, 3), RandomK(2, 9, 0), RoundBlocking(9)]
-)
-def test_possible_schedules(schedule: Schedule) -> None:
-    schedule.validate_population(num_clients=9)
-
-
 @pytest.mark.parametrize("restart", ["at_once", "next_round"])
 def test_a_round_may_begin_with_one_model_for_all(restart: Restart) -> None:
     """Three clients, K = 1: rounds begin at versions 0, 3, 6, ...; client 2 is slow."""
@@ -267,25 +197,3 @@ def test_a_round_may_begin_with_one_model_for_all(restart: Restart) -> None:
         assert len(event["client"]) == 1
     takers = [event["client"][0] for event in result.kind("aggregate")]
     assert all(sorted(takers[i : i + 3]) == [0, 1, 2] for i in range(0, 30, 3))
-
-
-def test_a_round_that_begins_together_waits_for_nobody_who_left() -> None:
-    """Client 2 leaves at second 7 for ever; the others' rounds go on."""
-    result = run(
-        RoundBlocking(1, "next_round"),
-        num_clients=3,
-        num_versions=30,
-        devices=Times(lambda client, number: 1.0 + 0.1 * client),
-        availability=Stays({2: [7.0]}),
-    )
-    assert result.outcome.stopped == "num_versions"
-    takers = [event["client"][0] for event in result.kind("aggregate")]
-    assert 2 in takers[:9]
-    assert sorted(set(takers[-8:])) == [0, 1]
-
-
-def test_another_moment_of_restart_is_refused() -> None:
-    with pytest.raises(
-        ValueError, match=r"^algorithm\.schedule\.restart=never must be one of at_once, next"
-    ):
-        RoundBlocking(3, "never")  # type: ignore[arg-type]
