@@ -16,7 +16,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
 from fl_app import targets
-from fl_app.tasks.options import DECIDING, USUAL_CLIENTS
+from fl_app.tasks.kind import USUAL_CLIENTS
+from fl_app.tasks.partition.flwr import DECIDING
 
 _PACKAGE = Path(__file__).resolve().parent
 # Where the package is installed, it holds the configuration; in a clone and in the bundle that

@@ -47,9 +47,8 @@ def build_task(config: DictConfig, data: str | None = None) -> "TrainingTask":
     """
     if data is not None:
         config = own_config(config, data)
-    task = instantiate(
-        config.task,
-        leave_out=COMMON_KEYS,
+    load = instantiate(config.task, leave_out=COMMON_KEYS)
+    task = load(
         partition=instantiate(config.partition),
         # Without owners, null says that the nodes are the clients.
         num_clients=None if owners_decide(config) else config.num_clients or 1,

@@ -1,5 +1,6 @@
 """The task of a node with data of its own, which the server and the other nodes never see."""
 
+import re
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import replace
@@ -10,6 +11,12 @@ from numpy.typing import NDArray
 from omegaconf import DictConfig
 
 TASKS = "task=csv, image_folder, huggingface or arrays"
+
+
+def kind_of(task: Any) -> str:
+    """What the user wrote behind ``task=``, of the configuration's task; "" = nothing is known."""
+    name = str(task.get("_target_", "")).rpartition(".")[2]
+    return str(task.get("data") or re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower())
 
 
 class AnyId:

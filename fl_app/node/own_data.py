@@ -44,13 +44,13 @@ def load(config: "DictConfig", path: str) -> "TrainingTask":
     """
     # Imported here, because torch takes seconds to import on a small device.
     from fl_app.client.build import build_task
-    from fl_app.client.node_data import own_config, too_few
+    from fl_app.client.node_data import kind_of, own_config, too_few
 
     own_config(config, path)  # what it refuses quotes the run's configuration alone
     try:
         task = build_task(config, path)
     except Exception as error:
-        name = str(config.task._target_).rpartition(".")[2]
+        name = kind_of(config.task)
         raise ValueError(
             f"this node's own data cannot be read as task={name} with the run's schema: the node's "
             "log says why, and so does `python -m fl_app.field doctor` on it"

@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from yaml import YAMLError
 
+from fl_app.client.node_data import kind_of
 from fl_app.core.errors import require
 from fl_app.core.events import (
     Aggregated,
@@ -108,7 +109,7 @@ class Cell:
     @property
     def task(self) -> str:
         """Name of the data set; of a task without one, that of its function; may be empty."""
-        return self.get("task.data") or (self.get("task._target_") or "").rpartition(".")[2]
+        return kind_of(self.get("task") or {})
 
     @property
     def on_wall_clock(self) -> bool:

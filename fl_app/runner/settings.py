@@ -21,7 +21,7 @@ from fl_app.core.hyper import (
     within,
 )
 from fl_app.record.measures import PER_CLASS
-from fl_app.tasks.options import FORM, OWN
+from fl_app.tasks.models import FORM, OWN
 
 METRICS = Bound(
     f"a list of some of {', '.join(PER_CLASS)}, or []",

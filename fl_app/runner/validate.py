@@ -4,17 +4,16 @@ A bad value is refused before torch is imported, which takes seconds.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
-from inspect import Parameter
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.build import (
+    COMMON_KEYS,
     asks_for_masks,
     build_task,
-    check_type,
     instantiate,
     locate,
     owners_decide,
@@ -34,8 +33,6 @@ from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.settings import RUNTIMES, RunSettings, TaskSettings
 from fl_app.schedule import Schedule
 from fl_app.strategy import AsyncStrategy
-from fl_app.tasks import options
-from fl_app.tasks.image_sets import image_set
 from fl_app.tasks.schema import inline_schema
 
 PARTS = ("network", "availability", "energy", "server")  # of the devices, each with its own target
@@ -64,7 +61,6 @@ def count_owners(config: DictConfig) -> None:
         ValueError: the task is refused.
     """
     if owners_decide(config):
-        _check_task(config.task)
         config.num_clients = build_task(config).num_clients
 
 
@@ -99,7 +95,7 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     )
     _check(TaskSettings, config.task)
     if given.task is None:
-        _check_task(config.task)
+        instantiate(config.task, leave_out=COMMON_KEYS)
         _require_data(config)
     _check(TrainingSettings, config.algorithm.client)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
@@ -132,37 +128,6 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
         )
     if not real:  # there, as many clients as nodes connect
         schedule.validate_population(config.num_clients)
-
-
-def _check_task(task: DictConfig) -> None:
-    """Check the keys of the project's own tasks.
-
-    Others check theirs when they are built.
-    """
-    settings = cast(dict[str, Any], OmegaConf.to_container(task, resolve=True))
-    module, _, _ = settings["_target_"].rpartition(".")
-    if module.rpartition(".")[0] != "fl_app.tasks":
-        return
-    text = module == "fl_app.tasks.text"
-    if settings["model"] is not None:  # null follows the data
-        options.check_model(settings["model"], text=text)
-    for check in (
-        options.check_options,
-        options.check_synthetic,
-        options.check_own_data,
-        options.check_images,
-        image_set,
-    ):
-        known = signature_of(check).parameters
-        values = {key: value for key, value in settings.items() if key in known}
-        for key, value in values.items():
-            check_type(f"task.{key}", value, known[key].annotation)
-        if known.keys() <= values.keys() | _optional(known):
-            check(**values)
-
-
-def _optional(parameters: Mapping[str, Parameter]) -> set[str]:
-    return {key for key, each in parameters.items() if each.default is not Parameter.empty}
 
 
 def _require_data(config: DictConfig) -> None:

@@ -1,137 +1,107 @@
 """A task on a data set of Hugging Face's `datasets`, from a folder or from the hub."""
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
-from fl_app.tasks import own_data as own
-from fl_app.tasks.cache import Arrays
 from fl_app.tasks.items import column_of, label_names
-from fl_app.tasks.options import check_images, check_options, check_own_data, image_shape
+from fl_app.tasks.own_data import ImageKeys, Part, TableData, existing, names_of
 from fl_app.tasks.partition import Partitioner
-from fl_app.tasks.schema import Schema, read_schema
 from fl_app.tasks.sources import said
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-    from fl_app.tasks.table import Roles
+    from fl_app.tasks.task import Task
 
 
-def huggingface(
-    *,
-    partition: Partitioner,
-    num_clients: int | None,
-    path: str | None = None,
-    subset: str | None = None,
-    inputs: str | Sequence[str] | None = None,
-    target: str | Sequence[str] | None = None,
-    client: str | None = None,
-    ignore: str | Sequence[str] = (),
-    categories: str | Sequence[str] = (),
-    split: str = "train",
-    test_split: str | None = None,
-    test_share: float = 0.2,
-    size: int | Sequence[int] = 32,
-    channels: int = 3,
-    scaling: str = "standardised",
-    kind: str = "auto",
-    missing: str | None = None,
-    model: str | None = None,
-    schema: str | Mapping[str, Any] | None = None,
-    seed: int = 0,
-) -> own.OwnTask:
+@dataclass(kw_only=True)
+class Huggingface(ImageKeys, TableData):
     """Predict columns of a data set from a column of images, or from columns of numbers and texts.
 
-    Numbers are standardised. Each category of a column of texts becomes one input. A column of
-    lists of numbers becomes as many columns as its lists are long. Names of classes are those of
-    the data set. A target of lists of classes makes a label of each class.
+    The path is a folder that ``save_to_disk`` has written or that holds files of data, or a name on
+    the hub. A column of lists of numbers becomes as many columns as its lists are long. Names of
+    classes are those of the data set. A target of lists of classes makes a label of each class.
 
     Args:
-        partition: distributes the training examples, unless `client` is given.
-        num_clients: N >= 1; None = all owners, or 50 where nobody owns anything.
-        path: a folder that ``save_to_disk`` has written or that holds files of data, or a name on
-            the hub; None = no data, only a schema.
         subset: of a data set on the hub that has several.
-        inputs: columns to predict from; None = all that have no other role.
-        target: column to predict, or several; None = those of the schema.
-        client: column that says whose an example is; `num_clients` of its values take part, each a
-            client.
-        ignore: columns that are no inputs.
-        categories: input columns whose numbers are names, such as postcodes.
         split: part of the data set for training.
-        test_split: part that is the test set; None = ``"test"`` if there is one, else a share of
-            the training part.
-        test_share: this share, in [0, 1); 0 = no test set.
-        size: height and width of the model's images in pixels, or both as ``[height, width]``.
-        channels: of the model's images, 1 (grey) or 3 (colours).
-        scaling: of images, see `fl_app.tasks.scaling.make_scaling`.
-        kind: as of `fl_app.tasks.table.fit_targets`.
-        missing: of columns, as of `fl_app.tasks.csv.csv`.
-        model: a model's name; None = ``"cnn"`` for images, ``"mlp"`` for other inputs.
-        schema: states columns, categories and classes, which are else those of the training
-            examples; a path, or the contents of a file (`fl_app.tasks.schema`).
-        seed: seed of the partition.
-
-    Raises:
-        ValueError: a value is out of its bounds, the data cannot be reached or encoded, a column is
-            missing, or a client gets no examples.
+        test_split: part that is the test set; None = test if there is one, else a share of split.
     """
-    check_own_data(path=path, schema=schema, kind=kind, test_share=test_share, missing=missing)
-    check_images(size=size, channels=channels)
-    check_options(scaling=scaling)
-    if path is None:
-        return own.task_without_data("huggingface", schema, model)
-    known = read_schema(schema)
-    rule = known.missing if known else missing or "refuse"
-    folder = folder_of(path, "task.path")
-    shape = known.input_shape if known else image_shape(size, channels)
-    given = (target, inputs, ignore, categories, client)
 
-    def read() -> Arrays:
-        from fl_app.tasks.table import Roles  # loads pandas
+    subset: str | None = None
+    split: str = "train"
+    test_split: str | None = None
 
-        roles = Roles.of(*given)
-        with loaded(path, subset, "task.path") as parts:
-            for key, name in (("task.split", split), ("task.test_split", test_split)):
+    name: ClassVar[str] = "huggingface"
+
+    def files(self) -> Sequence[Path]:
+        folder = folder_of(self.path or "", "task.path")
+        return [*folder.rglob("*")] if folder else []
+
+    def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
+        task = super().__call__(partition=partition, num_clients=num_clients, seed=seed)
+        on_hub = self.path is not None and folder_of(self.path, "task.path") is None
+        return replace(task, source="hub") if on_hub else task
+
+    def read(self) -> tuple[Part, Part | None]:
+        path = self.path or ""
+        with loaded(path, self.subset, "task.path") as parts:
+            for key, name in (("task.split", self.split), ("task.test_split", self.test_split)):
                 bound = f"a part of {path}, one of {', '.join(parts)}"
                 require(name in (None, *parts), key, name, bound, "there is no other")
+            train = self._part(parts[self.split], f"task.path={path}, {self.split}")
+            tests = self.test_split or (
+                "test" if "test" in parts and self.split != "test" else None
+            )
+            if tests is None:
+                return train, None
+            tester = replace(self, client=None)
+            return train, tester._part(parts[tests], f"task.path={path}, {tests}")
 
-            def part(name: str, roles: Roles) -> own.Part:
-                return _part(parts[name], roles, rule, known, shape, f"task.path={path}, {name}")
+    def _part(self, data: "Dataset", where: str) -> Part:
+        """The examples of one part of a data set.
 
-            tests = test_split or ("test" if "test" in parts and split != "test" else None)
-            train = part(split, roles)
-            test = None if tests is None else part(tests, replace(roles, client=None))
-        return own.encode(
-            train,
-            test,
-            kind=kind,
-            test_share=test_share,
-            schema=known,
-            categories=roles.categories,
-            missing=rule,
+        Raises:
+            ValueError: a column is missing or cannot be an input, or an image cannot be read.
+        """
+        import datasets
+
+        from fl_app.tasks.pictures import decode
+
+        images = [name for name, kind in data.features.items() if isinstance(kind, datasets.Image)]
+        inputs = images if self.inputs is None else names_of(self.inputs)
+        image = next((name for name in images if name in inputs), None)
+        if image is not None and len(inputs) > 1:
+            raise ValueError(
+                f"task.inputs={inputs} must be one column of images, or columns of numbers and "
+                "texts: the model takes one kind"
+            )
+        targets, ignored = names_of(self.target), names_of(self.ignore)
+        used = {*targets, *inputs, self.client, *(self.known.targets if self.known else ())}
+        if not inputs:  # all columns may be some
+            used |= {*data.column_names} - {*ignored}
+        names = [name for name in data.column_names if name in used and name not in images]
+        table, made = _table(data, names, where, needed=self.known is None)
+        if image is not None:
+            table[image] = True  # so that it is there; images have no missing values
+        reader = replace(
+            self,
+            target=[new for old in targets for new in made.get(old, [old])],
+            inputs=[new for old in inputs for new in made.get(old, [old])] or None,
+            ignore=[name for name in ignored if name not in data.column_names],
         )
-
-    return own.own_task(
-        "huggingface",
-        folder or path,
-        [*folder.rglob("*")] if folder else [],
-        (path, subset, split, test_split, given, kind, test_share, missing, shape, known),
-        read,
-        partition=partition,
-        num_clients=num_clients,
-        seed=seed,
-        model=model,
-        scaling=scaling,
-        source="own" if folder else "hub",
-    )
+        part = reader.part_of(table, where)
+        if image is None:
+            return part
+        kept = data.select(part.targets.index)
+        return replace(part, inputs=decode(stored_images(kept, image, where), self.shape))
 
 
 def folder_of(path: str, key: str) -> Path | None:
@@ -143,7 +113,7 @@ def folder_of(path: str, key: str) -> Path | None:
     if Path(path).expanduser().is_dir():
         return Path(path).expanduser()
     if path.startswith((".", "/", "~")) or path.count("/") > 1:
-        own.existing(path, key, "folder")  # raises
+        existing(path, key, "folder")  # raises
     return None
 
 
@@ -202,51 +172,6 @@ def stored_images(data: "Dataset", column: str, where: str) -> list[tuple[str, P
         )
         for row, image in enumerate(stored, 1)
     ]
-
-
-def _part(
-    data: "Dataset",
-    roles: "Roles",
-    missing: str,
-    schema: Schema | None,
-    shape: Sequence[int],
-    where: str,
-) -> own.Part:
-    """The examples of one part of a data set.
-
-    Raises:
-        ValueError: a column is missing or cannot be an input, or an image cannot be read.
-    """
-    import datasets
-
-    from fl_app.tasks.pictures import decode
-
-    images = [name for name, kind in data.features.items() if isinstance(kind, datasets.Image)]
-    inputs = roles.inputs or (() if roles.inputs is not None else tuple(images))
-    image = next((name for name in images if name in inputs), None)
-    if image is not None and len(inputs) > 1:
-        raise ValueError(
-            f"task.inputs={list(inputs)} must be one column of images, or columns of numbers and "
-            "texts: the model takes one kind"
-        )
-    used = {*roles.target, *inputs, roles.client, *(schema.targets if schema else ())}
-    if not inputs:  # all columns may be some
-        used |= {*data.column_names} - {*roles.ignore}
-    names = [name for name in data.column_names if name in used and name not in images]
-    table, made = _table(data, names, where, needed=schema is None)
-    if image is not None:
-        table[image] = True  # so that it is there; images have no missing values
-    roles = replace(
-        roles,
-        target=tuple(new for old in roles.target for new in made.get(old, [old])),
-        inputs=tuple(new for old in inputs for new in made.get(old, [old])) or None,
-        ignore=tuple(name for name in roles.ignore if name not in data.column_names),
-    )
-    part = own.part_of(table, roles, missing, schema, where)
-    if image is None:
-        return part
-    kept = data.select(part.targets.index)
-    return replace(part, inputs=decode(stored_images(kept, image, where), shape))
 
 
 def _table(

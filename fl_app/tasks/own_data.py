@@ -1,49 +1,46 @@
-"""Tasks on data of the user's own: what their readers share."""
+"""Tasks on data of the user's own: their common keys, and how examples are encoded."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.tasks.augmentation import AUGMENTATIONS
+from fl_app.core.hyper import Bound, bounded, within
 from fl_app.tasks.cache import Arrays, cached, file_facts
-from fl_app.tasks.models import architecture
-from fl_app.tasks.objective import objective_of
-from fl_app.tasks.options import FLAT_MODELS, USUAL_CLIENTS
+from fl_app.tasks.kind import USUAL_CLIENTS, TaskKind, chunk_of, scaling
+from fl_app.tasks.models import FLAT_MODELS, architecture
 from fl_app.tasks.partition import Natural, Partitioner, make_partition
-from fl_app.tasks.scaling import are_images, make_scaling, moments_of
-from fl_app.tasks.schema import Schema, read_schema
-from fl_app.tasks.task import Task, chunk_of
+from fl_app.tasks.schema import KINDS, MISSING, Schema, read_schema
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from fl_app.tasks.table import Roles
+    from fl_app.tasks.task import Task
 
-READER = 4  # of what the cache holds of a user's data; a new number makes old entries invalid
+Names = str | Sequence[str]
+READER = 5  # of what the cache holds of a user's data; a new number makes old entries invalid
+# What pandas calls columns without a name: numbers of rows, from which classes could be told.
+NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
+PIXELS = Bound(
+    "a number of pixels >= 1, or [height, width]",
+    lambda value: (
+        all(
+            isinstance(side, int) and side >= 1
+            for side in ([value] if isinstance(value, int) else value)
+        )
+        and (isinstance(value, int) or len(value) in (1, 2))
+    ),
+)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
-class OwnTask(Task):
-    """A task on a user's data.
-
-    Attributes:
-        schema: what must be known to encode other data alike.
-        by_owner: whether its clients are the owners that the data name.
-    """
-
-    schema: Schema
-    by_owner: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,31 +61,273 @@ class Part:
     owners: "pd.Series | None" = None
 
 
-def part_of(
-    table: "pd.DataFrame", roles: "Roles", missing: str, schema: Schema | None, where: str
-) -> Part:
-    """The examples in the rows of a table.
+@dataclass(kw_only=True)
+class OwnData(TaskKind):
+    """A task on a user's data.
 
-    Raises:
-        ValueError: a column or a value is missing.
+    Args:
+        path: of the data; None = no data, only a schema.
+        test_share: share of the examples that is the test set if the data have none, in [0, 1); 0 =
+            no test set.
+        model: see `TaskKind`; None = cnn for images, mlp for other inputs.
+        schema: file that states inputs and outputs (python -m fl_app.tasks.schema), or its
+            contents; None = they are those of the training examples.
+
+    Attributes:
+        known: the schema, once it is read.
     """
-    from fl_app.tasks.table import completed  # loads pandas, which takes a second
 
-    inputs, targets = roles.resolve(table, schema, where)
-    owner = [roles.client] if roles.client else []
-    whole = completed(table, inputs, [*targets, *owner], missing, where)
-    if left_out := len(table) - len(whole):
-        log.warning("%s: task.missing=drop leaves out %d rows", where, left_out)
-    return Part(where, whole[inputs], whole[targets], whole[owner[0]] if owner else None)
+    path: str | None = None
+    test_share: float = bounded(0.2, within("[0, 1)"), "it is a share of the examples")
+    schema: str | Mapping[str, Any] | None = None
+
+    name: ClassVar[str]  # first part of the task's name
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        bound = "the place of the data; null needs task.schema"
+        told = "nothing would say what the model's inputs and outputs are"
+        given = self.path is not None or self.schema is not None
+        require(given, "task.path", "null", bound, told)
+        self.known = read_schema(self.schema)
+        kinds: tuple[str | None, ...] = ("auto", *KINDS)
+        rules: tuple[str | None, ...] = (None, *MISSING)
+        if self.known is not None:
+            kinds, rules = ("auto", self.known.kind), (None, self.known.missing)
+        for key, values in (("kind", kinds), ("missing", rules)):
+            value, end = getattr(self, key, values[0]), " as in task.schema" if self.known else ""
+            bound = ", ".join(each or "null" for each in values) + end
+            require(value in values, f"task.{key}", value, bound, "nodes and server would differ")
+
+    @abstractmethod
+    def files(self) -> Sequence[Path]:
+        """What is read: if one of them changes, the data are read again.
+
+        Raises:
+            ValueError: a place does not exist.
+        """
+
+    @abstractmethod
+    def read(self) -> tuple[Part, Part | None]:
+        """The examples for training, and those for testing if the data have any.
+
+        Raises:
+            ValueError: the data cannot be read.
+        """
+
+    def encoded(self) -> Arrays:
+        """Arrays of the task, and its schema in bytes."""
+        return encode(*self.read(), schema=self.known, test_share=self.test_share)
+
+    def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
+        if self.path is None:  # a server whose devices own the data
+            assert self.known is not None, "the constructor refuses this"
+            return self._empty(self.name, self.known)
+        # Imported here, because they load torch.
+        import torch
+
+        from fl_app.tasks.scaling import AUGMENTATIONS, are_images, make_scaling
+
+        facts, place = file_facts(self.files()), Path(self.path)
+        resolved = place.resolve()
+        name = f"{self.name}-{resolved.name if resolved.is_dir() else place.stem}"
+        keys = {**vars(self), "model": None, "schema": None}
+        arrays = cached(name, (READER, facts, keys), self.encoded, private=place)
+        schema = read_schema(arrays["schema"].tobytes().decode())
+        assert schema is not None
+        owners = arrays.get("owners")
+        if owners is not None and not getattr(partition, "by_owner", False):
+            partition = Natural()
+        if num_clients is None and not getattr(partition, "decides", False):
+            num_clients = USUAL_CLIENTS
+            if owners is not None:
+                sizes = np.unique(owners, return_counts=True)[1]
+                num_clients = int((sizes >= getattr(partition, "min_size", 1)).sum())
+        task = self._empty(name, schema)
+        names = ("inputs", "targets", "test_inputs", "test_targets")
+        given = {name: torch.from_numpy(arrays[name]) for name in names if name in arrays}
+        tensors: dict[str, Any] = given
+        strata = task.objective.strata(tensors["targets"])
+        prepare = None
+        if are_images(arrays["inputs"]):
+            scaling = getattr(self, "scaling", "standardised")
+            if scaling == "standardised":
+                require_moments(schema, scaling)
+            prepare = make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
+        return replace(
+            task,
+            partition=make_partition(partition, strata, num_clients, seed, owners),
+            prepare=prepare,
+            augment=AUGMENTATIONS[getattr(self, "augment", None)],
+            **tensors,
+        )
+
+    def _empty(self, name: str, schema: Schema) -> "Task":
+        """The task without examples."""
+        import torch  # takes seconds to load
+
+        from fl_app.tasks.objective import objective_of
+        from fl_app.tasks.task import Task
+
+        shape, num_outputs = schema.input_shape, len(schema.outputs)
+        model = self.model or ("cnn" if len(shape) == 3 else "mlp")
+        # These take inputs of any shape; two sizes would be taken for those of a text.
+        taken = (prod(shape),) if model in FLAT_MODELS else shape
+        of_each = () if schema.kind == "classification" else (num_outputs,)
+        return Task(
+            name=name,
+            objective=objective_of(
+                schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
+            ),
+            architecture=architecture(model, taken, num_outputs),
+            inputs=torch.empty(0, *shape),
+            targets=torch.empty(0, *of_each, dtype=torch.float32 if of_each else torch.int64),
+            source="own",
+            test_chunk=chunk_of(shape),
+            schema=schema,
+        )
+
+
+@dataclass(kw_only=True)
+class ImageKeys(OwnData):
+    """Images of one shape.
+
+    Args:
+        size: height and width of the model's images in pixels, or both as [height, width].
+        channels: 3 (colours) or 1 (grey).
+        scaling: raw255 (original values), unit ([0, 1]) or standardised (mean 0, deviation 1).
+    """
+
+    size: int | Sequence[int] = bounded(32, PIXELS, "there would be no image")
+    channels: int = bounded(3, Bound("1 (grey) or 3 (colours)", (1, 3).__contains__), "unknown")
+    scaling: str = scaling("standardised")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(channels, height, width) of the model's images."""
+        if self.known is not None:
+            return self.known.input_shape
+        sides = [self.size] if isinstance(self.size, int) else self.size
+        return self.channels, sides[0], sides[-1]
+
+
+@dataclass(kw_only=True)
+class TableData(OwnData):
+    """Rows of a table: numbers are standardised, each category of a text becomes one input.
+
+    Args:
+        target: column to predict, or several; None = those of the schema.
+        inputs: columns to predict from; None = all that have no other role.
+        ignore: columns that are no inputs.
+        categories: input columns whose numbers are names, such as postcodes; texts are anyway.
+        client: column that says whose a row is; each of its values is a client, or num_clients of
+            them, and partition= has no effect.
+        kind: classification, multi_label (columns of 0 and 1), regression, or auto: texts and up to
+            20 different whole numbers are classes, several columns of 0 and 1 are labels, other
+            numbers are predicted.
+        missing: rows without a value: refuse, drop (they are left out), median (of the training
+            rows; of texts the commonest one); None = as the schema says, else refuse. A row without
+            target or client is never filled.
+    """
+
+    target: Names | None = None
+    inputs: Names | None = None
+    ignore: Names = ()
+    categories: Names = ()
+    client: str | None = None
+    kind: str = "auto"
+    missing: str | None = None
+
+    @property
+    def rule(self) -> str:
+        """What becomes of rows that lack a value, one of `MISSING`."""
+        return self.known.missing if self.known else self.missing or "refuse"
+
+    def encoded(self) -> Arrays:
+        return encode(
+            *self.read(),
+            schema=self.known,
+            test_share=self.test_share,
+            kind=self.kind,
+            categories=names_of(self.categories),
+            missing=self.rule,
+        )
+
+    def texts(self) -> set[str]:
+        """Columns whose values are read as texts, so that 01 and 1 remain two names."""
+        own = {*names_of(self.target), *names_of(self.categories), *names_of(self.client)}
+        if self.known is None:
+            return own
+        return own.union(self.known.targets, (c.name for c in self.known.columns if c.categories))
+
+    def part_of(self, table: "pd.DataFrame", where: str) -> Part:
+        """The examples in the rows of a table.
+
+        Args:
+            table: a row for each example.
+            where: the table, for messages.
+
+        Raises:
+            ValueError: a column or a value is missing.
+        """
+        from fl_app.tasks.table import completed  # loads pandas, which takes a second
+
+        inputs, targets = self._columns(table, where)
+        owner = names_of(self.client)
+        whole = completed(table, inputs, [*targets, *owner], self.rule, where)
+        if left_out := len(table) - len(whole):
+            log.warning("%s: task.missing=drop leaves out %d rows", where, left_out)
+        return Part(where, whole[inputs], whole[targets], whole[owner[0]] if owner else None)
+
+    def _columns(self, table: "pd.DataFrame", where: str) -> tuple[list[str], list[str]]:
+        """Names of the input columns and of the target columns.
+
+        Raises:
+            ValueError: a column does not exist or has two roles, there is no target or no input, or
+                the schema has another target.
+        """
+        known = self.known
+        targets = names_of(self.target) or ([*known.targets] if known else [])
+        there = f"a column of {where}, which has {', '.join(table)}"
+        require(len(targets) > 0, "task.target", "null", there, "nobody could say what to predict")
+        if known is not None:
+            bound = f"{', '.join(known.targets)} as in task.schema, or null"
+            same = (*targets,) == known.targets
+            require(same, "task.target", ", ".join(targets), bound, "the model predicts that")
+        roles = {"task.target": targets, "task.client": names_of(self.client)}
+        if known is not None and known.columns:
+            inputs = [column.name for column in known.columns]
+            roles["a column of task.schema"] = inputs
+        else:
+            ignored, inputs = names_of(self.ignore), names_of(self.inputs)
+            if self.inputs is None:
+                others = table.columns.isin([*targets, *ignored, self.client])
+                inputs = [*table.columns[~others & ~table.columns.str.match(NAMELESS)]]
+            roles |= {"task.inputs": inputs, "task.ignore": ignored}
+            roles["task.categories"] = names_of(self.categories)
+        for key, names in roles.items():
+            for name in names:
+                require(name in table, key, name, there, "it cannot be read")
+        require(len(inputs) > 0, "task.inputs", "[]", there, "there is nothing to predict from")
+        both = ", ".join({*inputs} & {*targets})
+        require(not both, "task.inputs", inputs, f"without {both}", "it is the target")
+        return inputs, targets
+
+
+def names_of(value: Names | float | None) -> list[str]:
+    """Names of columns; a single one need not be a list, and Hydra reads 2020 as a number."""
+    return [
+        str(each) for each in ([value] if isinstance(value, str | int | float) else value or ())
+    ]
 
 
 def encode(
     train: Part,
     test: Part | None,
     *,
-    kind: str,
-    test_share: float,
     schema: Schema | None,
+    test_share: float,
+    kind: str = "auto",
     categories: Sequence[str] = (),
     missing: str = "refuse",
     scaling: str = "standardised",
@@ -98,23 +337,25 @@ def encode(
     Args:
         train: examples for training.
         test: examples for testing; None = a share of `train`.
-        kind: as of `fl_app.tasks.table.fit_targets`.
-        test_share: this share, in [0, 1).
         schema: states the encoding; None = it is fitted to the training examples.
+        test_share: this share, in [0, 1).
+        kind: as of `fl_app.tasks.table.fit_targets`.
         categories: columns of a table whose numbers are names.
-        missing: one of `fl_app.tasks.schema.MISSING`, for a new schema.
+        missing: one of `MISSING`, for a new schema.
         scaling: of arrays that are no images.
 
     Raises:
         ValueError: inputs or targets cannot be encoded, or there are too few examples.
     """
+    # Imported here: they load pandas and torch.
+    from fl_app.tasks.scaling import moments_of
     from fl_app.tasks.table import (
         codes_of,
         encode_targets,
         fit_columns,
         fit_targets,
         in_order,
-        names_of,
+        texts_of,
     )
 
     where = train.where
@@ -126,7 +367,7 @@ def encode(
     groups = targets if kind == "classification" else np.zeros(len(targets), np.int64)
     owners = None
     if train.owners is not None:
-        groups = owners = codes_of(train.owners, in_order(names_of(train.owners)), where)
+        groups = owners = codes_of(train.owners, in_order(texts_of(train.owners)), where)
     tested = choose_test(groups, 0 if test else test_share, where)
     if schema is None:
         names = tuple(map(str, train.targets))
@@ -159,7 +400,8 @@ def encode(
 
 def _inputs(part: Part, schema: Schema, scaling: str) -> NDArray[Any]:
     """Inputs of the model; bytes of images, which are scaled batch by batch."""
-    from fl_app.tasks.table import encode_columns
+    from fl_app.tasks.scaling import are_images  # loads torch
+    from fl_app.tasks.table import encode_columns  # loads pandas
 
     inputs = part.inputs
     if not isinstance(inputs, np.ndarray):
@@ -173,7 +415,7 @@ def _inputs(part: Part, schema: Schema, scaling: str) -> NDArray[Any]:
         return inputs
     if scaling != "standardised":
         return inputs.astype(np.float32) / np.float32(255 if scaling == "unit" else 1)
-    _require_moments(schema, scaling)
+    require_moments(schema, scaling)
     shape = (1, -1, *(1,) * (inputs.ndim - 2))
     scaled = (inputs - np.reshape(schema.mean, shape)) / np.reshape(schema.deviation, shape)
     return np.asarray(scaled, np.float32)
@@ -211,121 +453,12 @@ def choose_test(groups: NDArray[np.int64], share: float, where: str) -> NDArray[
     return chosen
 
 
-# -- tasks -----------------------------------------------------------------------------------------
-
-
-def own_task(
-    kind_of_data: str,
-    place: Path | str,
-    files: Sequence[Path],
-    keys: object,
-    read: Callable[[], Arrays],
-    *,
-    partition: Partitioner,
-    num_clients: int | None,
-    seed: int,
-    model: str | None,
-    scaling: str = "raw255",
-    augment: str | None = None,
-    source: str = "own",
-) -> OwnTask:
-    """The task on a user's data, which are read unless the cache has them.
-
-    Args:
-        kind_of_data: first part of the task's name.
-        place: of the data; its name without an ending is the rest of the task's name.
-        files: if one of them changes, the data are read again.
-        keys: of the configuration that `read` depends on.
-        read: reads and encodes the data.
-        partition: distributes the training examples, unless their owners are known: then each
-            owner is a client.
-        num_clients: N >= 1; None = as many as the partition decides, or all owners, or
-            `USUAL_CLIENTS` where they are not known.
-        seed: seed of the partition.
-        model: a model's name; None = ``"cnn"`` for images, ``"mlp"`` for other inputs.
-        scaling: of images, as of `fl_app.tasks.scaling.make_scaling`.
-        augment: random change of training batches, as of `fl_app.tasks.images.image_task`.
-        source: of the data.
-
-    Raises:
-        ValueError: the data cannot be read, the model does not fit, or a client gets no data.
-    """
-    resolved = Path(place).resolve()
-    name = f"{kind_of_data}-{resolved.name if resolved.is_dir() else Path(place).stem}"
-    arrays = cached(name, (READER, file_facts(files), keys), read, private=place)
-    schema = read_schema(arrays["schema"].tobytes().decode())
-    assert schema is not None
-    owners = arrays.get("owners")
-    if owners is not None and not getattr(partition, "by_owner", False):
-        partition = Natural()
-    if num_clients is None and not getattr(partition, "decides", False):
-        num_clients = USUAL_CLIENTS
-        if owners is not None:
-            sizes = np.unique(owners, return_counts=True)[1]
-            num_clients = int((sizes >= getattr(partition, "min_size", 1)).sum())
-    targets = torch.from_numpy(arrays["targets"])
-    task = _empty(name, schema, model)
-    strata = task.objective.strata(targets)
-    tests = (arrays.get("test_inputs"), arrays.get("test_targets"))
-    test_inputs, test_targets = (None if part is None else torch.from_numpy(part) for part in tests)
-    prepare = None
-    if are_images(arrays["inputs"]):
-        if scaling == "standardised":
-            _require_moments(schema, scaling)
-        prepare = make_scaling(scaling, 255.0, np.array([schema.mean, schema.deviation]))
-    return replace(
-        task,
-        inputs=torch.from_numpy(arrays["inputs"]),
-        targets=targets,
-        test_inputs=test_inputs,
-        test_targets=test_targets,
-        partition=make_partition(partition, strata, num_clients, seed, owners),
-        prepare=prepare,
-        augment=None if augment is None else AUGMENTATIONS[augment],
-        source=source,
-        by_owner=owners is not None,
-    )
-
-
-def _require_moments(schema: Schema, scaling: str) -> None:
+def require_moments(schema: Schema, scaling: str) -> None:
+    """Refuse to standardise images of a schema that states no moments of them."""
     bound = f"unit or raw255 with a task.schema that has {len(schema.mean)} means"
     fits = len(schema.mean) == schema.input_shape[0]
     told = f"inputs have {schema.input_shape[0]} channels or entries"
     require(fits, "task.scaling", scaling, bound, told)
-
-
-def task_without_data(
-    name: str, schema: str | Mapping[str, Any] | None, model: str | None
-) -> OwnTask:
-    """The task of a server whose devices own the data: a model, and no examples.
-
-    Raises:
-        ValueError: there is no schema, or the model does not fit.
-    """
-    known = read_schema(schema)
-    assert known is not None, "fl_app.tasks.options.check_own_data refuses this"
-    return _empty(name, known, model)
-
-
-def _empty(name: str, schema: Schema, model: str | None) -> OwnTask:
-    shape, num_outputs = schema.input_shape, len(schema.outputs)
-    if model is None:
-        model = "cnn" if len(shape) == 3 else "mlp"
-    # These take inputs of any shape; two sizes would be taken for those of a text.
-    taken = (prod(shape),) if model in FLAT_MODELS else shape
-    num_targets = () if schema.kind == "classification" else (num_outputs,)
-    return OwnTask(
-        name=name,
-        objective=objective_of(
-            schema.kind, schema.outputs, schema.target_mean, schema.target_deviation
-        ),
-        architecture=architecture(model, taken, num_outputs),
-        inputs=torch.empty(0, *shape),
-        targets=torch.empty(0, *num_targets, dtype=torch.float32 if num_targets else torch.int64),
-        source="own",
-        test_chunk=chunk_of(shape),
-        schema=schema,
-    )
 
 
 def existing(path: str, key: str, what: str) -> Path:

@@ -6,7 +6,6 @@ scikit-learn is not: it can only be unpickled. The numbers are those of its `Sim
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,99 +13,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.tasks.schema import Column, Schema
+from fl_app.tasks.schema import Column
 
 MOST_CATEGORIES = 1000  # of one column: each becomes an input of the model
 FEW = 20  # distinct values that are always taken for categories or classes
 SHOWN = 10  # names in a message
-# What pandas calls columns without a name: numbers of rows, from which classes could be told.
-NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 FLAGS = {"true": 1, "false": 0}
-
-
-@dataclass(frozen=True)
-class Roles:
-    """Which column of a table is what.
-
-    Attributes:
-        target: columns to predict; () = those of the schema.
-        inputs: columns to predict from; None = all that have no other role. A schema's columns
-            come first.
-        ignore: columns that are no inputs.
-        categories: input columns whose numbers are names.
-        client: column that says whose a row is; None = nobody's.
-    """
-
-    target: tuple[str, ...]
-    inputs: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
-    client: str | None = None
-
-    @classmethod
-    def of(
-        cls,
-        target: str | Sequence[str] | None,
-        inputs: str | Sequence[str] | None,
-        ignore: str | Sequence[str],
-        categories: str | Sequence[str],
-        client: str | None,
-    ) -> "Roles":
-        """Roles from values of the configuration, where one name need not be a list."""
-
-        def names(value: str | Sequence[str] | None) -> tuple[str, ...]:
-            # Hydra reads a name such as 2020 as a number.
-            several = [value] if isinstance(value, str | int | float) else value or ()
-            return tuple(map(str, several))
-
-        chosen = None if inputs is None else names(inputs)
-        return cls(names(target), chosen, names(ignore), names(categories), client)
-
-    def texts(self, schema: Schema | None) -> set[str]:
-        """Columns whose values are read as texts, so that 01 and 1 remain two names."""
-        own = {*self.target, *self.categories, *([self.client] if self.client else [])}
-        if schema is None:
-            return own
-        return own.union(schema.targets, (c.name for c in schema.columns if c.categories))
-
-    def resolve(
-        self, table: pd.DataFrame, schema: Schema | None, where: str
-    ) -> tuple[list[str], list[str]]:
-        """Names of the input columns and of the target columns.
-
-        Args:
-            table: a row for each example.
-            schema: of the data, which decides where it is given.
-            where: the table, for messages.
-
-        Raises:
-            ValueError: a column does not exist or has two roles, there is no target or no input, or
-                the schema has another target.
-        """
-        targets = self.target or (schema.targets if schema else ())
-        there = f"a column of {where}, which has {', '.join(table)}"
-        require(len(targets) > 0, "task.target", "null", there, "nobody could say what to predict")
-        bound = f"{', '.join(schema.targets if schema else ())} as in task.schema, or null"
-        same = schema is None or targets == schema.targets
-        require(same, "task.target", ", ".join(targets), bound, "the model predicts that")
-        roles: dict[str, Sequence[str]] = {
-            "task.target": targets,
-            "task.client": [self.client] if self.client else [],
-        }
-        if schema is not None and schema.columns:
-            key, inputs = "a column of task.schema", [column.name for column in schema.columns]
-        else:
-            others = [*targets, *self.ignore, self.client]
-            rest = table.columns[~table.columns.isin(others) & ~table.columns.str.match(NAMELESS)]
-            key, inputs = "task.inputs", [*(rest if self.inputs is None else self.inputs)]
-            roles |= {"task.ignore": self.ignore, "task.categories": self.categories}
-        for named, names in {**roles, key: inputs}.items():
-            for name in names:
-                require(name in table, named, name, there, "it cannot be read")
-        require(len(inputs) > 0, "task.inputs", "[]", there, "there is nothing to predict from")
-        both = ", ".join({*inputs} & {*targets})
-        require(not both, "task.inputs", inputs, f"without {both}", "it is the target")
-        return inputs, [*targets]
 
 
 def completed(
@@ -143,7 +55,7 @@ def completed(
 # -- values ----------------------------------------------------------------------------------------
 
 
-def names_of(values: pd.Series) -> pd.Series:
+def texts_of(values: pd.Series) -> pd.Series:
     """Values as names: texts without spaces around them, whole numbers without a point."""
     if pd.api.types.is_float_dtype(values) and (values % 1 == 0).all():
         values = values.astype(np.int64)
@@ -165,7 +77,7 @@ def codes_of(values: pd.Series, known: Sequence[str], where: str) -> NDArray[np.
     Raises:
         ValueError: naming the first row that has another one.
     """
-    names = names_of(values)
+    names = texts_of(values)
     codes = pd.Index(known).get_indexer(names)
     if (codes < 0).any():
         place = int((codes < 0).argmax())
@@ -251,7 +163,7 @@ def _fit(
         numbers = numbers if median is None else numbers.fillna(median)
         deviation = float(numbers.std(ddof=0)) if np.ptp(numbers) else 1.0  # else it divides by 0
         return Column(name, float(numbers.mean()), deviation, fill=median)
-    names = names_of(there)
+    names = texts_of(there)
     known = in_order(names)
     most = MOST_CATEGORIES if named else min(MOST_CATEGORIES, max(FEW, len(names) // 2))
     if len(known) > most:
@@ -318,7 +230,7 @@ def fit_targets(targets: pd.DataFrame, kind: str, where: str) -> tuple[str, tupl
         return kind, names
     bound = f"multi_label or regression with the {len(names)} target columns {', '.join(names)}"
     require(len(names) == 1, "task.kind", kind, bound, "an example has one class")
-    classes = in_order(names_of(targets.iloc[:, 0]))
+    classes = in_order(texts_of(targets.iloc[:, 0]))
     if len(classes) < 2:
         raise ValueError(
             f"{where}: column {names[0]!r} has only the class {classes[0]!r}: there would be "

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 from pathlib import Path
 from typing import Any, Required, Self, TypedDict, Unpack
 
@@ -12,16 +11,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.core.errors import is_number, require, require_count
-from fl_app.tasks.client_examples import CHUNK, ClientExamples
+from fl_app.tasks.client_examples import ClientExamples
 from fl_app.tasks.examples import Examples, examples_of, given_partition, partitioner_of
 from fl_app.tasks.items import class_names, column_of, dealt, read_columns, read_pairs, splits_of
-from fl_app.tasks.models import architecture
+from fl_app.tasks.kind import CHUNK, chunk_of
+from fl_app.tasks.models import MODELS, TEXT_MODELS, architecture
 from fl_app.tasks.models.foreign import imported, maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
-from fl_app.tasks.options import IMAGE_MODELS
-from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling
+from fl_app.tasks.schema import Schema
 
 SHOWN = 10  # classes in a line
 PROBED = 16  # examples on which metrics are tried before a run
@@ -64,6 +63,7 @@ class Task(ClientExamples):
         augment: random change of a training batch before `prepare`; draws from torch's global
             random state, which every order seeds.
         test_chunk: examples per forward pass of a test, >= 1.
+        schema: of a user's data, what must be known to encode other data alike.
     """
 
     name: str
@@ -77,6 +77,7 @@ class Task(ClientExamples):
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor], Tensor] | None = None
     test_chunk: int = CHUNK
+    schema: Schema | None = None
 
     @classmethod
     def from_arrays(
@@ -141,7 +142,7 @@ class Task(ClientExamples):
             "a number >= 0 and below 1",
             "it is the share of every client's examples that it does not train on",
         )
-        tokens = model not in IMAGE_MODELS
+        tokens = model not in MODELS or model in TEXT_MODELS
         data = examples_of(
             x_train, y_train, x_test, y_test, objective, loss, metrics, tokens=tokens
         )
@@ -458,50 +459,6 @@ class Task(ClientExamples):
         metrics = objective.figures(summed, sum(losses) / total, total)
         metrics |= {name: float(metric.compute()) for name, metric in further.items()}
         return metrics, summed
-
-
-def public_task(
-    name: str,
-    arrays: Mapping[str, Any],
-    objective: Objective,
-    architecture: Callable[[], nn.Module],
-    partition: Partitioner,
-    num_clients: int,
-    seed: int,
-    **more: Any,
-) -> Task:
-    """The task on a public data set.
-
-    Args:
-        name: of the task.
-        arrays: ``train_inputs``, ``train_targets``, ``test_inputs``, ``test_targets`` as NumPy's
-            arrays or tensors, and ``train_owners`` if they are known.
-        objective: kind of the targets.
-        architecture: makes a new model.
-        partition: distributes the training examples.
-        num_clients: N >= 1.
-        seed: seed of the partition.
-        more: further fields of `Task`.
-
-    Raises:
-        ValueError: a client gets no data.
-    """
-    names = ("inputs", "targets", "test_inputs", "test_targets")
-    keys = ("train_inputs", "train_targets", *names[2:])
-    tensors = {name: torch.as_tensor(arrays[key]) for name, key in zip(names, keys, strict=True)}
-    strata, owners = objective.strata(tensors["targets"]), arrays.get("train_owners")
-    return Task(
-        name=name,
-        objective=objective,
-        architecture=architecture,
-        partition=make_partition(partition, strata, num_clients, seed, owners),
-        **{**tensors, **more},
-    )
-
-
-def chunk_of(shape: Sequence[int]) -> int:
-    """Test examples of a shape per forward pass: activations of 500 large images take gigabytes."""
-    return max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(shape)))
 
 
 def _architecture(model: Any, data: Examples) -> Callable[[], nn.Module]:

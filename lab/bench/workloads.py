@@ -11,8 +11,8 @@ from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.schedule import Schedule, k_async
 from fl_app.strategy import AsyncStrategy
+from fl_app.tasks.made import Synthetic
 from fl_app.tasks.partition import Iid
-from fl_app.tasks.synthetic import synthetic
 from fl_app.tasks.task import Task
 
 # Small steps and loud noise: no loss comes near 0 however long the measurement takes, for numbers
@@ -49,14 +49,13 @@ class Workload:
 
     def task(self) -> Task:
         """The data of all clients; seconds of work and some hundred MB."""
-        return synthetic(
-            partition=Iid(),
-            num_clients=self.num_clients,
+        kind = Synthetic(
             model=self.model,
             shape=self.shape,
             num_examples=self.num_clients * self.examples,
             noise=NOISE,
         )
+        return kind(partition=Iid(), num_clients=self.num_clients)
 
     def trainer(self, task: Task) -> LocalTrainer:
         """The client half."""

@@ -28,7 +28,7 @@ seed: 3
 num_clients: 4
 runtime: {device: cpu}
 task:
-  _target_: fl_app.tasks.synthetic.synthetic
+  _target_: fl_app.tasks.made.Synthetic
   model: logistic
   shape: [1, 2, 2]
   num_classes: 2

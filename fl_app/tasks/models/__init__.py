@@ -1,56 +1,71 @@
-"""Models by name. A model maps inputs of a given shape to logits."""
+"""Models by name. A model maps inputs of a given shape to logits.
 
+Nothing imports torch here, because names are checked before torch is imported.
+"""
+
+import re
 from collections.abc import Callable
 from functools import partial
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torch import nn
+from fl_app.core.errors import require
 
-from fl_app.tasks.models import plain
-from fl_app.tasks.models.cnn_bn import cnn_bn
-from fl_app.tasks.models.foreign import imported, maker_of, torchvision_model
-from fl_app.tasks.models.residual import resnet18, resnet20, resnet_r
-from fl_app.tasks.models.shape import Shape, require_images
-from fl_app.tasks.models.text import textcnn, transformer
-from fl_app.tasks.models.vgg import alexnet, vgg11, vgg_r
-from fl_app.tasks.options import check_model
+if TYPE_CHECKING:
+    from torch import nn
 
-Model = Callable[[Shape, int], nn.Module]
+# (channels, height, width) of an image, (length, vocabulary size) of a sequence of tokens, (d,) of
+# a row of a table.
+Shape: TypeAlias = tuple[int, ...]
 
-MODELS: dict[str, Model] = {
-    "logistic": plain.logistic,
-    "mlp": plain.mlp,
-    "cnn": plain.cnn,
-    "lenet": plain.lenet,
-    "cnn_emnist": plain.cnn_emnist,
-    "cnn_celeba": plain.cnn_celeba,
-    "cnn_asmu": plain.cnn_asmu,
-    "mlp_overlap": plain.mlp_overlap,
-    "mnistnet": plain.mnistnet,
-    "cnn_cifar": plain.cnn_cifar,
-    "cnn_cifar_quirk": plain.cnn_cifar_quirk,
-    "cnn_bn": cnn_bn,
-    "alexnet": alexnet,
-    "vgg11": vgg11,
-    "vgg_r": vgg_r,
-    "resnet18": resnet18,
-    "resnet20": resnet20,
-    "resnet_r": resnet_r,
-    "textcnn": textcnn,
-    "transformer": transformer,
-}
+FLAT_MODELS = ("logistic", "mlp", "mlp_overlap")  # which take inputs of any shape
+TEXT_MODELS = ("textcnn", "transformer")
+MODELS = (
+    *FLAT_MODELS,
+    *("cnn", "lenet", "cnn_emnist", "cnn_celeba", "cnn_asmu", "mnistnet", "cnn_cifar"),
+    *("cnn_cifar_quirk", "cnn_bn", "alexnet", "vgg11", "vgg_r", "resnet18", "resnet20", "resnet_r"),
+    *TEXT_MODELS,
+)
+FORM = "package.module:callable"
+OWN = re.compile(r"[\w.]+:[\w.]+")  # of `FORM`
+
+
+def check_model(model: str, *, text: bool) -> None:
+    """Refuse a model that does not exist or does not accept a task's inputs.
+
+    Args:
+        model: its name.
+        text: whether inputs are sequences of tokens.
+
+    Raises:
+        ValueError: no model has this name, or it accepts other inputs.
+    """
+    if OWN.fullmatch(model):
+        return
+    known = model in MODELS or model in torchvision_models()
+    bound = f"one of {', '.join(MODELS)}, a classification model of torchvision, or {FORM}"
+    require(known, "task.model", model, bound, "unknown model")
+    kind = "sequences" if model in TEXT_MODELS else "images"
+    fits = (kind == "sequences") == text
+    require(fits, "task.model", model, "one that fits the task's inputs", f"it takes {kind}")
+
+
+def torchvision_models() -> set[str]:
+    """Names of torchvision's classification models, from its files: its import loads torch."""
+    found = PathFinder.find_spec("torchvision")
+    folder = Path(found.origin or "").parent / "models" if found else Path()
+    text = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
+    return {*re.findall(r"@register_model\(\)\n.*?^def (\w+)", text, re.MULTILINE | re.DOTALL)}
 
 
 def architecture(
-    name: str,
-    shape: Shape,
-    num_outputs: int,
-    *,
-    tokens: bool | None = None,
-) -> Callable[[], nn.Module]:
+    name: str, shape: Shape, num_outputs: int, *, tokens: bool | None = None
+) -> "Callable[[], nn.Module]":
     """A callable that makes new models, with weights from torch's global random state.
 
     Args:
-        name: a key of `MODELS`, a classification model of torchvision, or
+        name: one of `MODELS`, a classification model of torchvision, or
             ``package.module:callable`` (see `fl_app.tasks.models.foreign.maker_of`).
         shape: shape of one input: (channels, height, width) of an image, (length, vocabulary size)
             of a sequence of tokens, (d,) of a row of a table.
@@ -60,15 +75,36 @@ def architecture(
 
     Raises:
         ValueError: no model has this name, it does not accept such inputs, or it cannot be
-            imported. The callable raises it if the model does not accept inputs of
-            this size.
+            imported. The callable raises it if the model does not accept inputs of this size.
     """
+    # Imported here, because they load torch.
+    from fl_app.tasks.models import foreign, plain, residual, text, vgg
+
     tokens = len(shape) == 2 if tokens is None else tokens
     check_model(name, text=tokens)
-    if name in MODELS:
-        if not tokens:
-            require_images(name, shape)
-        return partial(MODELS[name], shape, num_outputs)
     if ":" in name:
-        return maker_of(imported("task.model", name), shape, num_outputs)
-    return partial(torchvision_model, name, num_outputs)
+        return foreign.maker_of(foreign.imported("task.model", name), shape, num_outputs)
+    if name not in MODELS:
+        return partial(foreign.torchvision_model, name, num_outputs)
+    if not tokens and len(shape) != 3 and name not in FLAT_MODELS:
+        raise ValueError(
+            f"task.model={name} needs images (channels, height, width), the task's inputs are "
+            f"{'x'.join(map(str, shape))}: use {', '.join(FLAT_MODELS)}, or give images of one "
+            "channel a dimension for it"
+        )
+    modules: tuple[Any, ...] = (plain, vgg, residual, text)
+    make = next(getattr(module, name) for module in modules if hasattr(module, name))
+    return partial(make, shape, num_outputs)
+
+
+def require_shape(name: str, shape: Shape, fits: bool, needed: str) -> None:
+    """Refuse a shape.
+
+    Raises:
+        ValueError: `fits` is false. The message says `needed`, the shape that the model accepts.
+    """
+    if not fits:
+        what = "images" if len(shape) == 3 else "sequences"
+        raise ValueError(
+            f"task.model={name} needs {what} {needed}, the task's are {'x'.join(map(str, shape))}"
+        )

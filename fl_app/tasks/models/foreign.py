@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from fl_app.tasks.models.shape import Shape
+from fl_app.tasks.models import Shape
 from fl_app.tasks.vision import torchvision
 
 # During training these give the outputs of further heads, too, unless they are told not to.

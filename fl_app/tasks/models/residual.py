@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_app.tasks.models.shape import Shape, require_shape
+from fl_app.tasks.models import Shape, require_shape
 from fl_app.tasks.vision import torchvision
 
 

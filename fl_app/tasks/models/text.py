@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from fl_app.tasks.models.shape import Shape, require_shape
+from fl_app.tasks.models import Shape, require_shape
 
 
 class TextCNN(nn.Module):

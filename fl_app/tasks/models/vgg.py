@@ -4,9 +4,8 @@ import math
 
 from torch import nn
 
-from fl_app.tasks.models.plain import dense
-from fl_app.tasks.models.pooling import MaxPool2d
-from fl_app.tasks.models.shape import Shape, require_shape
+from fl_app.tasks.models import Shape, require_shape
+from fl_app.tasks.models.plain import MaxPool2d, dense
 
 
 def alexnet(shape: Shape, num_classes: int) -> nn.Module:

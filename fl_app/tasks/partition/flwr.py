@@ -11,8 +11,10 @@ import numpy as np
 
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
-from fl_app.tasks.options import DECIDING
 from fl_app.tasks.partition.base import Indices
+
+# Those that decide how many clients there are.
+DECIDING = ("natural_id", "grouped_natural_id", "size", "inner_dirichlet")
 
 
 class Flwr:

@@ -65,7 +65,7 @@ def test_data_that_a_run_cannot_use(tmp_path: Path, rows: list[str], text: str) 
 
 def test_a_task_that_reads_no_data_of_a_devices_own(tmp_path: Path) -> None:
     (_, found) = of_data(str(table(tmp_path, "30,yes")), composed("task=digits"))
-    assert "fl_app.tasks.digits.digits reads no data of a node's own" in found.text
+    assert "fl_app.tasks.made.Digits reads no data of a node's own" in found.text
 
 
 def test_without_a_run_only_the_files_are_checked(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ seed: 3
 num_clients: null
 runtime: {{device: cpu}}
 task:
-  _target_: fl_app.tasks.csv.csv
+  _target_: fl_app.tasks.csv.Csv
   model: logistic
   path: null
   test_share: 0.2
@@ -241,6 +241,6 @@ def test_a_run_that_cannot_read_data_of_a_nodes_own(tmp_path: Path) -> None:
         node_config, text
     )
     made = config()
-    made.task = {"_target_": "fl_app.tasks.synthetic.synthetic"}
+    made.task = {"_target_": "fl_app.tasks.made.Synthetic"}
     reason = refusal(node_config, OmegaConf.to_yaml(made))
-    assert "_target_=fl_app.tasks.synthetic.synthetic reads no data of a node's own" in reason
+    assert "_target_=fl_app.tasks.made.Synthetic reads no data of a node's own" in reason

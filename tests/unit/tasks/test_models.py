@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from fl_app.client.build import build_task
 from fl_app.client.flat import FlatModel
 from fl_app.runner.validate import validate_config
-from fl_app.tasks.models import MODELS, Shape, architecture
-from fl_app.tasks.models.pooling import MaxPool2d
+from fl_app.tasks.models import MODELS, Shape, architecture, torchvision_models
+from fl_app.tasks.models.plain import MaxPool2d
 from fl_app.tasks.models.residual import Block
-from fl_app.tasks.options import TORCHVISION_MODELS
 from fl_app.tasks.vision import torchvision
 
 DIGIT, GREY, COLOUR, FACE, TINY = (1, 8, 8), (1, 28, 28), (3, 32, 32), (3, 84, 84), (3, 64, 64)
@@ -72,7 +71,7 @@ def test_parameters_outputs_and_the_flat_vector(
 
 def test_every_model_is_in_the_table_above() -> None:
     (marker,) = test_parameters_outputs_and_the_flat_vector.pytestmark  # type: ignore[attr-defined]
-    assert {row[0] for row in marker.args[1]} == MODELS.keys()
+    assert {row[0] for row in marker.args[1]} == {*MODELS}
 
 
 def test_weights_follow_torchs_random_state() -> None:
@@ -266,7 +265,7 @@ def _module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_models_of_torchvision_have_as_many_outputs_as_the_task() -> None:
     models = torchvision().models
     names = models.list_models(module=models)
-    assert sorted({*names} - {*MODELS}) == sorted(TORCHVISION_MODELS)
+    assert torchvision_models() == {*names}
     for name, size in (("squeezenet1_1", 32), ("resnet34", 32), ("googlenet", 64)):
         model = architecture(name, (3, size, size), 7)()
         assert model(torch.zeros(2, 3, size, size)).shape == (2, 7)

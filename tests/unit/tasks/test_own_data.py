@@ -24,15 +24,16 @@ from fl_app.api.settings import plan_of
 from fl_app.cli import compose
 from fl_app.client.build import build_task
 from fl_app.runner.validate import checked_cells
-from fl_app.tasks.arrays import arrays
+from fl_app.tasks.arrays import Arrays
 from fl_app.tasks.cache import cache_folder
-from fl_app.tasks.csv import csv
-from fl_app.tasks.huggingface import huggingface
-from fl_app.tasks.image_folder import image_folder
+from fl_app.tasks.csv import Csv
+from fl_app.tasks.huggingface import Huggingface
+from fl_app.tasks.image_folder import ImageFolder
 from fl_app.tasks.objective import Classification, MultiLabel, Regression
-from fl_app.tasks.own_data import OwnTask, choose_test
+from fl_app.tasks.own_data import choose_test
 from fl_app.tasks.partition import Iid
 from fl_app.tasks.schema import read_schema
+from fl_app.tasks.task import Task
 
 ROWS = """age,city,owner,bought
 20,Bern,b,no
@@ -56,24 +57,32 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def built(make: Callable[..., OwnTask], path: str | None, **keys: Any) -> OwnTask:
-    return make(path=path, **{"partition": Iid(), "num_clients": 1, "test_share": 0.0, **keys})
+def built(
+    make: Callable[..., Any],
+    path: str | None,
+    num_clients: int | None = 1,
+    seed: int = 0,
+    **keys: Any,
+) -> Task:
+    load = make(path=path, **{"test_share": 0.0, **keys})
+    task: Task = load(partition=Iid(), num_clients=num_clients, seed=seed)
+    return task
 
 
-def table(text: str | None, *, name: str = "table.csv", **keys: Any) -> OwnTask:
+def table(text: str | None, *, name: str = "table.csv", **keys: Any) -> Task:
     if text is not None:
         Path(name).write_text(text)
-    return built(csv, None if text is None else name, **{"target": "bought", **keys})
+    return built(Csv, None if text is None else name, **{"target": "bought", **keys})
 
 
-def stored(named: dict[str, Any], **keys: Any) -> OwnTask:
+def stored(named: dict[str, Any], **keys: Any) -> Task:
     np.savez("data.npz", **named)
-    return built(arrays, "data.npz", **keys)
+    return built(Arrays, "data.npz", **keys)
 
 
-def folder(path: str = "images", **keys: Any) -> OwnTask:
+def folder(path: str = "images", **keys: Any) -> Task:
     Path(path).mkdir(exist_ok=True)
-    return built(image_folder, path, **{"size": 4, **keys})
+    return built(ImageFolder, path, **{"size": 4, **keys})
 
 
 def draw(*names: str, colour: Any = (255, 0, 0), mode: str = "RGB", **more: Any) -> None:
@@ -98,10 +107,10 @@ def rows(kinds: dict[str, Any] = KINDS) -> Dataset:
     return Dataset.from_dict({n: values for n, (_, values) in kinds.items()}, features=features)
 
 
-def hub(data: Dataset | DatasetDict | None = None, path: str = "set", **keys: Any) -> OwnTask:
+def hub(data: Dataset | DatasetDict | None = None, path: str = "set", **keys: Any) -> Task:
     if not Path(path).exists():
         (rows() if data is None else data).save_to_disk(path)
-    return built(huggingface, path, **{"target": "label", **keys})
+    return built(Huggingface, path, **{"target": "label", **keys})
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -229,10 +238,10 @@ def test_a_file_is_read_again_if_it_or_a_key_changes() -> None:
         return len([p for p in cache_folder().iterdir() if p.name.startswith("csv-table-")])
 
     table("x,bought\n1,no\n2,yes\n")
-    built(csv, "table.csv", target="bought", num_clients=2, model="logistic", seed=3)
+    built(Csv, "table.csv", target="bought", num_clients=2, model="logistic", seed=3)
     assert entries() == 1
     assert len(table("x,bought\n1,no\n2,yes\n3,yes\n").inputs) == 3
-    assert len(built(csv, "table.csv", target="bought", test_share=0.3).inputs) == 2
+    assert len(built(Csv, "table.csv", target="bought", test_share=0.3).inputs) == 2
     assert entries() == 1  # what was there before is not kept
 
 
@@ -580,12 +589,12 @@ def test_columns_that_do_not_fit_are_refused(
 
 def test_places_without_data_are_refused_with_a_remedy() -> None:
     with pytest.raises(ValueError, match=r"task.path=no/such is no folder here") as caught:
-        built(huggingface, "no/such", subset="small")
+        built(Huggingface, "no/such", subset="small")
     assert "load('no/such', 'small').save_to_disk('DIR')" in str(caught.value)
     with pytest.raises(ValueError, match=r"task.path=./none must be a folder: it does not exist"):
-        built(huggingface, "./none")
+        built(Huggingface, "./none")
     Path("empty").mkdir()
     with pytest.raises(ValueError, match=r"task.path=.*empty must be a folder that save_to_disk"):
-        built(huggingface, "empty")
+        built(Huggingface, "empty")
     with pytest.raises(ValueError, match=r"task.path=empty must be a file: it is something else"):
-        built(csv, "empty")
+        built(Csv, "empty")

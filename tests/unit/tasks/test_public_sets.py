@@ -19,20 +19,20 @@ from PIL import Image
 
 from fl_app.client import LocalTrainer
 from fl_app.tasks.cache import Arrays, cache_folder, cached
-from fl_app.tasks.image_sets import IMAGE_SETS
-from fl_app.tasks.images import image_task
+from fl_app.tasks.images import IMAGE_SETS, Images
 from fl_app.tasks.partition import Iid, LabelQuantity, Natural, Shards
-from fl_app.tasks.sources import DataSet, load
+from fl_app.tasks.sources import DataSet, PublicTask
 from fl_app.tasks.task import Task
-from fl_app.tasks.text import IMDB_LENGTH, IMDB_VOCABULARY, imdb, wikitext2
+from fl_app.tasks.text import IMDB_LENGTH, IMDB_VOCABULARY, Imdb, Wikitext2
 from fl_app.tasks.vision import torchvision
 
+IID = Iid()
 RNG = np.random.default_rng(0)
 
 
-def make(data: str, **more: Any) -> Task:
-    settings = {"partition": Iid(), "num_clients": 2, "model": "logistic", "scaling": "unit"}
-    return image_task(data=data, **{**settings, "sources": ["local"], **more})
+def make(data: str, num_clients: int = 2, partition: Any = IID, **more: Any) -> Task:
+    settings = {"model": "logistic", "scaling": "unit", "sources": ["local"], **more}
+    return Images(data=data, **settings)(partition=partition, num_clients=num_clients)
 
 
 # -- images ----------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_damaged_files_are_told_with_the_command_that_fetches_them(tmp_path: Pat
     [
         ({"data": "mnits"}, r"task\.data=mnits must be .*one of mnist, fashion_mnist"),
         ({"data": "emnist", "split": "letters"}, r"task\.split=letters must be"),
-        ({"augment": "flip"}, r"task\.augment=flip must be null or crop_flip"),
+        ({"augment": "flip"}, r"task\.augment=flip must be crop_flip or null"),
         ({"scaling": "raw"}, r"task\.scaling=raw must be"),
         ({"model": "lennet"}, r"task\.model=lennet must be"),
         ({"num_clients": 10_001}, r"num_clients=10001 must be at most 10000"),
@@ -219,7 +219,7 @@ def reviews(root: Path, train: list[tuple[str, int]], test: list[tuple[str, int]
     for split, rows in (("train", train), ("test", test)):
         lines = [json.dumps({"text": text, "label": label}) + "\n" for text, label in rows]
         (root / "imdb" / f"{split}.jsonl").write_text("".join(lines))
-    return imdb(partition=Iid(), num_clients=2, root=str(root))
+    return Imdb(root=str(root))(partition=Iid(), num_clients=2)
 
 
 def test_words_are_numbered_by_frequency_in_the_training_set(tmp_path: Path) -> None:
@@ -241,13 +241,16 @@ def test_long_reviews_are_cut_and_rare_words_forgotten(tmp_path: Path) -> None:
 SENTENCE = " the cat sat on the <unk> mat . \n\n"  # 8 words, and two ends of lines
 
 
-def words(root: Path, **more: Any) -> Task:
+def words(
+    root: Path, partition: Any = IID, num_clients: int = 1, train_split: str = "train"
+) -> Task:
     folder = root / "wikitext-2"
     folder.mkdir()
     texts = {"train": SENTENCE * 8, "valid": " a b \n" * 20, "test": " a cat \n" * 20}
     for name, text in texts.items():
         (folder / f"{name}.txt").write_text(text)
-    return wikitext2(**{"partition": Iid(), "num_clients": 1, "root": str(root), **more})
+    kind = Wikitext2(root=str(root), train_split=train_split)
+    return kind(partition=partition, num_clients=num_clients)
 
 
 def test_pieces_of_the_text_and_what_follows(tmp_path: Path) -> None:
@@ -267,19 +270,17 @@ def test_pieces_of_the_text_and_what_follows(tmp_path: Path) -> None:
 
 def test_the_validation_text_can_be_trained_on(tmp_path: Path) -> None:
     assert words(tmp_path, train_split="validation").objective.num_outputs == 4
-    with pytest.raises(
-        ValueError, match=r"task\.train_split=test must be one of train, validation"
-    ):
-        wikitext2(partition=Iid(), num_clients=1, train_split="test")
+    with pytest.raises(ValueError, match=r"task\.train_split=test must be train or validation"):
+        Wikitext2(train_split="test")
 
 
 def test_texts_that_are_made_up_can_be_learnt() -> None:
-    task = imdb(partition=Iid(), num_clients=100, sources=["synthetic"])
+    task = Imdb(sources=["synthetic"])(partition=Iid(), num_clients=100)
     found = [set(task.inputs[task.targets == label].unique().tolist()) for label in (0, 1)]
     assert len(found[0] - found[1]) >= 1000  # that only one class uses
     inputs, targets = task.batch(np.arange(4))
     assert task.loss(task.model()(inputs), targets).item() == pytest.approx(math.log(2), abs=0.5)
-    task = wikitext2(partition=Iid(), num_clients=50, sources=["synthetic"])
+    task = Wikitext2(sources=["synthetic"])(partition=Iid(), num_clients=50)
     trainer = LocalTrainer(task, local_lr=1.0, batch_size=8, local_steps=1, upload="model")
     assert math.isfinite(trainer.train(order_for(0, 0, trainer.model.read(), {})).loss)
 
@@ -287,19 +288,24 @@ def test_texts_that_are_made_up_can_be_learnt() -> None:
 # -- sources ---------------------------------------------------------------------------------------
 
 
-def read(root: Path) -> Arrays:
-    return {"x": np.frombuffer((root / "letters" / "a.bin").read_bytes(), np.uint8).copy()}
+class Letters(PublicTask):
+    """A set that notes how often it is read."""
 
+    reads = 0
+    found = DataSet("letters", "letters")
 
-DATA = DataSet(
-    name="letters",
-    folder="letters",
-    hub="",
-    convert=dict,
-    read=read,
-    fetch="fetch it DIR",
-    stand_in=lambda: {"x": np.array([9])},
-)
+    @property
+    def data_set(self) -> DataSet:
+        return self.found
+
+    def read(self, root: Path) -> Arrays:
+        self.reads += 1
+        return {"x": np.frombuffer((root / "letters" / "a.bin").read_bytes(), np.uint8).copy()}
+
+    def stand_in(self) -> Arrays:
+        return {"x": np.array([9])}
+
+    convert = content = None  # type: ignore[assignment]
 
 
 @pytest.fixture
@@ -313,39 +319,39 @@ def test_files_are_unpacked_once_until_they_change(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FL_APP_DATA", str(tmp_path))  # the root of the configuration wins
-    reads = []
-    data = replace(DATA, read=lambda folder: reads.append(folder) or read(folder))
-    first, again = (load(data, ["local", "synthetic"], str(root)) for _ in range(2))
+    data = Letters(sources=["local", "synthetic"], root=str(root))
+    first, again = data.load(), data.load()
     assert (first[0]["x"].tolist(), first[1]) == ([1, 2], "local")
     again[0]["x"][0] = 5  # a private copy: neither file nor other users see it
     monkeypatch.setenv("FL_APP_DATA", str(root))
-    assert load(data, ["local"], None)[0]["x"].tolist() == [1, 2]
-    assert len(reads) == 1
+    assert Letters().load()[0]["x"].tolist() == [1, 2]
+    assert data.reads == 1
     (root / "letters/a.bin").write_bytes(b"\x01\x02\x03")
-    assert load(data, ["local"], str(root))[0]["x"].tolist() == [1, 2, 3]
+    assert data.load()[0]["x"].tolist() == [1, 2, 3]
 
 
 def test_where_it_looked_and_what_would_help_is_told(
-    root: Path, caplog: pytest.LogCaptureFixture
+    root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert load(DATA, ["hub", "synthetic", "local"], str(root))[1] == "stand-in"
+    assert Letters(sources=["hub", "synthetic", "local"], root=str(root)).load()[1] == "stand-in"
     assert "letters: NOT THE REAL DATA but a synthetic stand-in" in caplog.text
     for given, told in (
         (None, "local: neither task.root nor the environment variable FL_APP_DATA"),
         (str(root / "letters"), "has no folder letters"),
     ):
         with pytest.raises(ValueError, match="no data for letters") as error:
-            load(DATA, ["local", "hub"], given)
+            Letters(root=given).load()
         assert told in str(error.value)
         assert "hub: the hub is not known to have this set" in str(error.value)
-        assert "fetch it DIR\nthen export FL_APP_DATA=DIR. task.sources=" in str(error.value)
+        assert "'DIR/letters')\"\nthen export FL_APP_DATA=DIR. task.sources=" in str(error.value)
     with pytest.raises(ValueError, match=r"task\.root=.*/nowhere must be a folder"):
-        load(DATA, ["local", "synthetic"], str(root / "nowhere"))
+        Letters(root=str(root / "nowhere")).load()
     for wrong in ([], ["lokal"], "local"):
         with pytest.raises(ValueError, match=r"task\.sources=.* must be a list of local, hub"):
-            load(DATA, wrong, None)
+            Letters(sources=wrong)
+    monkeypatch.setattr(Letters, "found", DataSet("letters", "letters", "no/letters"))
     with pytest.raises(ValueError, match=r"hub: no/letters: \w*Error: .*Offline") as error:
-        load(replace(DATA, hub="no/letters", fetch=""), ["hub"], None)
+        Letters(sources=["hub"]).load()
     assert "load('no/letters').save_to_disk('DIR/letters')" in str(error.value)
     assert not [path for path in cache_folder().iterdir() if "hub" in path.name]
 

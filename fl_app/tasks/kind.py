@@ -1,0 +1,141 @@
+"""A kind of task: a dataclass whose fields are the keys below ``task``, with their bounds.
+
+Modules that hold one do not import torch at their top, because keys are checked before torch is
+loaded.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from fl_app.core.hyper import bounded, check_bounds, one_of, or_none
+from fl_app.tasks.models import Shape, architecture, check_model
+from fl_app.tasks.partition import Partitioner, make_partition
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fl_app.tasks.task import Task
+
+CHUNK = 500  # examples per forward pass of a test: they hide overhead, and caches hold them
+USUAL_CLIENTS = 50  # of a run that does not say, and whose data do not either
+
+
+@dataclass(frozen=True, kw_only=True)
+class Content:
+    """What a kind of classification is made of.
+
+    Attributes:
+        name: of the task.
+        arrays: ``train_inputs``, ``train_targets``, ``test_inputs``, ``test_targets``, arrays or
+            tensors, and ``train_owners``, int64 of shape ``(n,)``, if they are known.
+        shape: of one input of the model.
+        num_classes: C.
+        sequences: whether targets are sequences.
+        source: as of `fl_app.tasks.task.Task`, and so are those that follow.
+        prepare: see there.
+        augment: see there.
+        test_chunk: see there.
+    """
+
+    name: str
+    arrays: Mapping[str, Any]
+    shape: Shape
+    num_classes: int
+    sequences: bool = False
+    source: str = "built-in"
+    prepare: "Callable[[Tensor], Tensor] | None" = None
+    augment: "Callable[[Tensor], Tensor] | None" = None
+    test_chunk: int = CHUNK
+
+
+@dataclass(kw_only=True)
+class TaskKind(ABC):
+    """The keys of a task. A call loads its data.
+
+    Args:
+        model: a name in `fl_app.tasks.models.MODELS`, a classification model of torchvision, or
+            package.module:callable.
+
+    Raises:
+        ValueError: a value is out of its bounds, or the model takes other inputs.
+    """
+
+    model: str | None = None
+
+    text: ClassVar[bool] = False  # whether inputs are sequences of tokens
+
+    def __post_init__(self) -> None:
+        check_bounds("task", self)
+        if self.model is not None:
+            check_model(self.model, text=self.text)
+
+    @abstractmethod
+    def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
+        """The task.
+
+        Args:
+            partition: distributes the training examples.
+            num_clients: N >= 1; None = as many as the data or the partition say.
+            seed: seed of the partition, and of data that are drawn.
+
+        Raises:
+            ValueError: the data are missing or refused, or a client gets none.
+        """
+
+
+@dataclass(kw_only=True)
+class Classes(TaskKind):
+    """A task of classification whose data are known, or are drawn."""
+
+    def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
+        # Imported here, because they load torch.
+        import torch
+
+        from fl_app.tasks.objective import Classification
+        from fl_app.tasks.task import Task
+
+        found = self.content(seed)
+        names = {"inputs": "train_inputs", "targets": "train_targets"}
+        tensors: dict[str, Any] = {
+            name: torch.as_tensor(found.arrays[names.get(name, name)])
+            for name in ("inputs", "targets", "test_inputs", "test_targets")
+        }
+        objective = Classification(found.num_classes, sequences=found.sequences)
+        strata, owners = objective.strata(tensors["targets"]), found.arrays.get("train_owners")
+        return Task(
+            name=found.name,
+            objective=objective,
+            architecture=architecture(self.model or "", found.shape, found.num_classes),
+            partition=make_partition(partition, strata, num_clients, seed, owners),
+            source=found.source,
+            prepare=found.prepare,
+            augment=found.augment,
+            test_chunk=found.test_chunk,
+            **tensors,
+        )
+
+    @abstractmethod
+    def content(self, seed: int) -> Content:
+        """What the task is made of.
+
+        Raises:
+            ValueError: the data are missing or refused.
+        """
+
+
+def scaling(default: str) -> Any:
+    """A field that says how images are scaled (`fl_app.tasks.scaling.make_scaling`)."""
+    return bounded(default, one_of("raw255", "unit", "standardised"), "unknown")
+
+
+def augmentation() -> Any:
+    """A field that names a random change of training images; None = they stay as they are."""
+    return bounded(None, or_none(one_of("crop_flip")), "unknown")
+
+
+def chunk_of(shape: Sequence[int]) -> int:
+    """Test examples of a shape per forward pass: activations of 500 large images take gigabytes."""
+    return max(1, min(CHUNK, CHUNK * 3 * 32 * 32 // prod(shape)))

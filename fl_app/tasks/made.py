@@ -1,0 +1,114 @@
+"""Tasks without downloads: handwritten digits that come with the package, and synthetic images."""
+
+import json
+import zlib
+from base64 import b64decode
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fl_app.core.errors import require_at_least
+from fl_app.core.hyper import Bound, at_least, bounded, count
+from fl_app.tasks.cache import Arrays
+from fl_app.tasks.kind import Classes, Content, scaling
+
+# The README.md of this folder says where the digits come from.
+TABLES = resources.files("fl_app.tasks") / "tables"
+STREAM = 0x7379_6E74_6865_7469  # keeps synthetic data's random numbers apart from all others
+IMAGE_SHAPE = Bound(
+    "three numbers >= 1: channels, height, width",
+    lambda value: len(value) == 3 and all(isinstance(size, int) and size >= 1 for size in value),
+)
+
+
+@dataclass(kw_only=True)
+class Digits(Classes):
+    """1,437 training and 360 test images of digits, 1x8x8, ten classes, stratified.
+
+    Args:
+        scaling: raw255 (original values, here 0 to 16), unit ([0, 1]) or standardised (mean 0,
+            deviation 1).
+    """
+
+    model: str | None = "mlp"
+    scaling: str = scaling("unit")
+
+    def content(self, seed: int) -> Content:
+        import torch  # takes seconds to load
+
+        from fl_app.tasks.scaling import make_scaling, moments
+
+        table, split = _table("digits.json"), _table("digits_split.json")
+        pixels = np.frombuffer(zlib.decompress(b64decode(table["images"])), np.uint8)
+        images = pixels.reshape(-1, 1, 8, 8)
+        labels = np.array([int(label) for label in table["labels"]])
+        # So few images are scaled once, in advance, which saves a tenth of every step.
+        scale = make_scaling(self.scaling, 16.0, moments(images[np.array(split["train"])]))
+        arrays: dict[str, Any] = {}
+        for part, rows in split.items():
+            arrays[f"{part}_inputs"] = scale(torch.from_numpy(images[np.array(rows)]))
+            arrays[f"{part}_targets"] = torch.from_numpy(labels[np.array(rows)])
+        return Content(name="digits", arrays=arrays, shape=(1, 8, 8), num_classes=10)
+
+
+@dataclass(kw_only=True)
+class Synthetic(Classes):
+    """Images ``template[class] + noise * N(0, 1)``, standard normal templates, balanced classes.
+
+    Templates and noise follow from the run's seed.
+
+    Args:
+        shape: of one image: channels, height, width.
+        num_classes: C >= 2.
+        num_examples: training images of all clients together, >= num_classes.
+        num_test: test images, >= num_classes.
+        noise: standard deviation of the noise, >= 0; with 1 the task is easy.
+    """
+
+    model: str | None = "lenet"
+    shape: Sequence[int] = bounded((1, 28, 28), IMAGE_SHAPE, "there would be no image")
+    num_classes: int = bounded(10, count(2), "there would be nothing to tell apart")
+    num_examples: int = 10_000
+    num_test: int = 1_000
+    noise: float = bounded(1.0, at_least(0), "a deviation cannot be negative")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key, told in (("num_examples", "be missing"), ("num_test", "not be tested")):
+            value = getattr(self, key)
+            require_at_least(f"task.{key}", value, self.num_classes, f"a class would {told}")
+
+    def content(self, seed: int) -> Content:
+        rng = np.random.default_rng((seed, STREAM))
+        templates = rng.standard_normal((self.num_classes, *self.shape), np.float32)
+        arrays: Arrays = {}
+        for part, number in (("train", self.num_examples), ("test", self.num_test)):
+            images, labels = _images(templates, number, self.noise, rng)
+            arrays |= {f"{part}_inputs": images, f"{part}_targets": labels}
+        return Content(
+            name="synthetic",
+            arrays=arrays,
+            shape=(*self.shape,),
+            num_classes=self.num_classes,
+            source="generated",
+        )
+
+
+def _images(
+    templates: NDArray[np.float32], count: int, noise: float, rng: np.random.Generator
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    labels = np.arange(count, dtype=np.int64) % len(templates)
+    images = rng.standard_normal((count, *templates.shape[1:]), np.float32)
+    images *= np.float32(noise)
+    for label, template in enumerate(templates):
+        images[label :: len(templates)] += template
+    return images, labels
+
+
+def _table(name: str) -> dict[str, Any]:
+    table: dict[str, Any] = json.loads((TABLES / name).read_text(encoding="utf-8"))
+    return table
