@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fl_app.core.types import Order, Scores, Update, Upload, Vector
+from fl_app.core.types import Order, Update, Upload, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
@@ -18,19 +18,6 @@ from fl_app.secure.terms import Terms
 
 SIZE, CLIENTS = 64, 6
 TERMS = Terms("task", "fedbuff", "", "delta", SIZE, 4.0, 2.0**18)
-
-
-class Given:
-    """Trains nothing: uploads what it was given."""
-
-    def __init__(self, uploads: Sequence[Upload]) -> None:
-        self.uploads = list(uploads)
-
-    def train(self, order: Order) -> Upload:
-        return self.uploads.pop(0)
-
-    def score(self, order: Order) -> Scores:
-        raise NotImplementedError
 
 
 def upload(vector: Vector, examples: int = 10) -> Upload:
@@ -55,10 +42,8 @@ def masked(
             return helper_key(0).public_key(), device_key(0, client)
 
     order = Order(9, client, sequence, base_version, vector, {"run": terms.run}, 0.0)
-    trainer = Masked(
-        Given([upload(vector, examples)]), replace(terms, run=""), seed=0, losses=losses, keys=keys
-    )
-    return Update.of(trainer.train(order), client, base_version, 9)
+    mask = Masked(replace(terms, run=""), seed=0, losses=losses, keys=keys)
+    return Update.of(mask.send(order, upload(vector, examples)), client, base_version, 9)
 
 
 def vectors(count: int = CLIENTS, seed: int = 0, size: int = SIZE) -> list[Vector]:

@@ -27,6 +27,7 @@ from torch import Tensor
 from fl_app.client.flat import FlatModel
 from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
+from fl_app.client.transform import Trainer, Transformed
 from fl_app.core.layout import Layout
 from fl_app.core.types import Order, Scores, Upload, Vector
 
@@ -470,21 +471,27 @@ def _of_client(
     return rows.reshape(-1, width)[:steps], lengths.reshape(-1)[:steps]
 
 
-def obstacle(trainer: LocalTrainer) -> str:
+def obstacle(trainer: Trainer) -> str:
     """Why its orders must be trained one at a time; "" if nothing is against batches.
+
+    A subclass of `LocalTrainer` says ``batches: ClassVar = True`` if its orders can be trained
+    together with equal results. Then `basis`, `begin`, `correct` and `finish` are called on a copy
+    of the trainer for each client, whose `model` has `layout`, `params`, `flat` and `read` alone,
+    and `train` is not called. `penalty` and `should_pause` are not called either.
 
     Beside what is known of the trainer, a step of two clients is computed both ways and compared.
     So layers that mix the examples of a mini-batch, random draws, and losses that are no means over
     examples are found, whatever their class.
     """
+    if isinstance(trainer, Transformed):
+        return f"each upload passes through {type(trainer.transformation).__name__}"
+    assert isinstance(trainer, LocalTrainer)
     name = type(trainer).__name__
     own = [h for h in ALONE if getattr(type(trainer), h) is not getattr(LocalTrainer, h)]
     if own:
         return f"{name} has a {own[0]} of its own"
-    if not trainer.batches:
+    if type(trainer) is not LocalTrainer and not trainer.batches:
         return f"{name} does not say that its clients can be trained together (batches)"
-    if trainer.sender is not trainer:
-        return f"each upload passes through {type(trainer.sender).__name__}"
     if trainer.model.layout.size > trainer.model.layout.num_trainable:
         return "the model has buffers, such as the running statistics of BatchNorm"
     owners = range(min(trainer.task.num_clients, SEARCHED))

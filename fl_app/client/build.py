@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin
 from omegaconf import DictConfig, OmegaConf
 
 from fl_app.client.node_data import own_config, with_any_id
+from fl_app.client.transform import Trainer, chain
 from fl_app.core.errors import require
 from fl_app.core.extras import missing
 
@@ -92,42 +93,31 @@ def complete_task(config: DictConfig, task: Any) -> "TrainingTask":
     """
     if not task.num_clients and len(task.targets):  # a server whose nodes own the data has none
         task = task.with_clients(instantiate(config.partition), config.num_clients, config.seed)
-    holdout = config.task.get("holdout", 0.0)
+    holdout, loss, trainable = (config.task.get(key) for key in ("holdout", "loss", "trainable"))
     if holdout and task.num_clients:
-        require(
-            hasattr(task, "with_holdout"),
-            "task.holdout",
-            holdout,
-            f"0 with a {type(task).__name__}",
-            "it does not know how to keep examples for validation (`fl_app.tasks.task.Task` does)",
-        )
+        _require_able(task, "with_holdout", "holdout", holdout, 0)
         task = task.with_holdout(holdout, config.seed)
-    loss = config.task.get("loss")
     if loss is not None:
-        require(
-            hasattr(task, "with_loss"),
-            "task.loss",
-            loss,
-            f"null with a {type(task).__name__}",
-            "it has a loss of its own (`fl_app.tasks.task.Task` takes another)",
-        )
+        _require_able(task, "with_loss", "loss", loss, "null")
         task = task.with_loss(loss)
-    trainable = config.task.get("trainable")
     if trainable is not None:
         # Imported here: checks of a configuration import this module, and not torch.
         from fl_app.client.flat import trainable_only
 
-        require(
-            hasattr(task, "architecture"),
-            "task.trainable",
-            list(trainable),
-            f"null with a {type(task).__name__}",
-            "it makes its models itself (`fl_app.tasks.task.Task` does not): set requires_grad "
-            "there",
-        )
+        _require_able(task, "architecture", "trainable", list(trainable), "null")
         task = replace(task, architecture=trainable_only(task.architecture, trainable))
     complete: TrainingTask = task
     return complete
+
+
+def _require_able(task: Any, attribute: str, key: str, value: object, neutral: object) -> None:
+    require(
+        hasattr(task, attribute),
+        f"task.{key}",
+        value,
+        f"{neutral} with a {type(task).__name__}",
+        f"it has no {attribute} (`fl_app.tasks.task.Task` has it)",
+    )
 
 
 def build_trainer(
@@ -151,17 +141,22 @@ def build_trainer(
         seed=config.seed,
         device=config.runtime.device if device is None else device,
     )
-    if asks_for_masks(config):
-        masked = locate(config.secure_aggregation._target_)
-        trainer.sender = masked(config, trainer.sender, trainer.model.layout.size)
+    trainer.sender = transformed(config, trainer)
     return trainer
+
+
+def transformed(config: DictConfig, trainer: "LocalTrainer") -> Trainer:
+    """A trainer within the transformations that a run asks for; orders are given to it."""
+    if not asks_for_masks(config):
+        return chain(trainer)
+    masked = locate(config.secure_aggregation._target_)
+    return chain(trainer, masked(config, trainer.model.layout.size))
 
 
 def asks_for_masks(config: DictConfig) -> bool:
     """Whether uploads are masked (``secure_aggregation=helper``)."""
-    # Servers of earlier versions send false, or nothing.
     secure = config.get("secure_aggregation")
-    return isinstance(secure, DictConfig) and secure.name == "helper"
+    return secure is not None and secure.name == "helper"
 
 
 def prepare_process() -> None:

@@ -11,14 +11,15 @@ its error is a 2,048th of an entry.
 """
 
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fl_app.client.transform import Transformation
 from fl_app.core.errors import require
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.core.types import Order, Upload, Vector
 from fl_app.core.vector import all_finite
 
 INDEX_BYTES = 4
@@ -48,6 +49,11 @@ class Compression:
         )
         self.dtype = np.dtype(dtype)
         self.top_k = top_k
+
+    @property
+    def changes(self) -> bool:
+        """Whether an upload is changed at all."""
+        return self.top_k is not None or self.dtype != np.float32
 
     def count(self, layout: Layout) -> int:
         """k, the number of trainable entries that are sent."""
@@ -94,34 +100,24 @@ class Compression:
         return np.clip(entries, -largest, largest).astype(self.dtype)
 
 
-class Trainer(Protocol):
-    """Makes uploads (`fl_app.client.LocalTrainer`)."""
-
-    def train(self, order: Order) -> Upload: ...
-    def score(self, order: Order) -> Scores: ...
-
-
-class Compressed:
-    """A trainer with compression applied to its uploads; its training is unchanged.
+class Compressed(Transformation):
+    """Compression of a trainer's uploads; the client's state also holds the residuals.
 
     Args:
-        trainer: does the training.
-        compression: applied to its uploads.
-        layout: layout of its model.
+        compression: applied to uploads.
+        layout: of the model.
     """
 
-    def __init__(self, trainer: Trainer, compression: Compression, layout: Layout) -> None:
-        self._trainer = trainer
+    def __init__(self, compression: Compression, layout: Layout) -> None:
         self._compression = compression
         self._layout = layout
 
-    def train(self, order: Order) -> Upload:
-        """See `fl_app.client.LocalTrainer.train`; the state also holds the residuals."""
-        residuals: dict[str, NDArray[Any]] = {}
-        own: dict[str, NDArray[Any]] = {}
-        for key, value in order.state.items():
-            (residuals if key.partition(".")[0] == RESIDUAL else own)[key] = value
-        upload = self._trainer.train(replace(order, state=own))
+    def receive(self, order: Order) -> Order:
+        own = {key: array for key, array in order.state.items() if not _is_residual(key)}
+        return replace(order, state=own)
+
+    def send(self, order: Order, upload: Upload) -> Upload:
+        residuals = {key: array for key, array in order.state.items() if _is_residual(key)}
         if upload.done:
             # Copies, because the client may keep the same vectors, uncompressed.
             extra = {name: vector.copy() for name, vector in upload.extra.items()}
@@ -131,11 +127,8 @@ class Compressed:
                 residual = self._compression.apply(vector, self._layout, residuals.get(key))
                 if residual is not None:
                     residuals[key] = residual
-        if not residuals:
-            return upload
-        return replace(upload, state={**upload.state, **residuals})
+        return replace(upload, state={**upload.state, **residuals}) if residuals else upload
 
-    def score(self, order: Order) -> Scores:
-        """See `fl_app.client.LocalTrainer.score`; models are not compressed."""
-        own = {k: v for k, v in order.state.items() if k.partition(".")[0] != RESIDUAL}
-        return self._trainer.score(replace(order, state=own))
+
+def _is_residual(key: str) -> bool:
+    return key.partition(".")[0] == RESIDUAL

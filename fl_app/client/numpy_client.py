@@ -8,10 +8,11 @@ from flwr.client import NumPyClient
 from flwr.common import Scalar
 from numpy.typing import NDArray
 
-from fl_app.client.compression import Compression, Trainer
+from fl_app.client.compression import Compression
 from fl_app.client.flat import FlatModel
 from fl_app.client.private import private_of
 from fl_app.client.task import TrainingTask
+from fl_app.client.transform import Trainer
 from fl_app.core.types import Extra, Order, Vector
 
 NOTHING: Vector = np.empty(0, np.float32)

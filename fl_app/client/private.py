@@ -11,41 +11,32 @@ and lasts from order to order.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from fl_app.client.compression import Trainer
-from fl_app.core.types import Order, Scores, State, Upload
-
-if TYPE_CHECKING:
-    from fl_app.client.flat import FlatModel
+from fl_app.client.flat import FlatModel
+from fl_app.client.transform import Transformation
+from fl_app.core.types import Order, State, Upload
 
 PRIVATE = "private."  # prefix of a name in the client state
 
 
-class Private:
-    """A trainer whose private parameters are part of the client's state.
+class Private(Transformation):
+    """Keeps a model's private parameters in the client's state.
 
     Args:
-        trainer: does the training.
-        model: its model.
+        model: of the trainer.
     """
 
-    def __init__(self, trainer: Trainer, model: "FlatModel") -> None:
-        self._trainer = trainer
+    def __init__(self, model: FlatModel) -> None:
         self._model = model
 
-    def train(self, order: Order) -> Upload:
-        """See `fl_app.client.LocalTrainer.train`; the state also holds the private parameters."""
+    def receive(self, order: Order) -> Order:
         self._model.load_private(private_of(order.state))
-        own = {k: v for k, v in order.state.items() if not k.startswith(PRIVATE)}
-        upload = self._trainer.train(replace(order, state=own))
+        own = {name: array for name, array in order.state.items() if not name.startswith(PRIVATE)}
+        return replace(order, state=own)
+
+    def send(self, order: Order, upload: Upload) -> Upload:
         kept = {PRIVATE + name: array for name, array in self._model.read_private().items()}
         return replace(upload, state={**upload.state, **kept})
-
-    def score(self, order: Order) -> Scores:
-        """See `fl_app.client.LocalTrainer.score`; the client's private parameters take part."""
-        self._model.load_private(private_of(order.state))
-        return self._trainer.score(order)
 
 
 def private_of(state: State) -> State:

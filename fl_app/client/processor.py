@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fl_app.client.task import TrainingTask
 
@@ -46,7 +46,7 @@ class Processor:
         return there
 
     def places(self, indices: NDArray[np.int64]) -> NDArray[np.int64] | Tensor:
-        """Indices of examples in the form in which `loss` takes them at once."""
+        """Indices of examples in the form in which `examples` takes them at once."""
         return torch.from_numpy(indices).to(self.device) if self._holds_data else indices
 
     def seed(self, seed: int) -> None:
@@ -67,10 +67,3 @@ class Processor:
         if self.device.type != "cpu" and not self._holds_data:
             inputs, target = inputs.to(self.device), target.to(self.device)
         return inputs, target
-
-    def loss(
-        self, module: nn.Module, task: TrainingTask, chosen: NDArray[np.int64] | Tensor
-    ) -> Tensor:
-        """A batch's loss, a scalar; `chosen` as of `examples`."""
-        inputs, target = self.examples(task, chosen)
-        return task.loss(module(inputs), target)

@@ -1,5 +1,6 @@
 """What another process needs to train the clients of a run."""
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -8,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 from omegaconf import DictConfig
 
-from fl_app.client.build import build_trainer, prepare_process
+from fl_app.client.build import build_trainer, prepare_process, transformed
 from fl_app.client.gpus import prepare
+from fl_app.client.transform import Trainer
 
 if TYPE_CHECKING:
-    from fl_app.client.compression import Trainer
     from fl_app.client.task import TrainingTask
     from fl_app.client.trainer import LocalTrainer
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Makes the trainer of a run in a process that inherits nothing; it can be pickled.
-
-    Called with a device, it prepares the process and returns what a worker trains with.
+    """Makes what carries out orders in a process that inherits nothing; it can be pickled.
 
     Attributes:
         config: of the run.
@@ -37,23 +38,24 @@ class Recipe:
     fixed: "Mapping[str, NDArray[np.uint8]] | None" = None
     batch: int = 1
 
-    def __call__(self, device: str) -> "Trainer":
-        return together(self.trainer(device), self.batch)
-
-    def trainer(self, device: str) -> "LocalTrainer":
+    def __call__(self, device: str) -> Trainer:
         """The trainer on a device, in a process that is prepared for it."""
         prepare_process()
         prepare(device)
         trainer = build_trainer(self.config, self.task, self.make, device)
         if self.fixed:
             trainer.model.load_fixed(self.fixed)
-        return trainer
+        return together(self.config, trainer, self.batch)
 
 
-def together(trainer: "LocalTrainer", batch: int) -> "Trainer":
-    """What carries out orders, up to `batch` of them in one operation."""
+def together(config: DictConfig, trainer: "LocalTrainer", batch: int) -> Trainer:
+    """What carries out orders, up to `batch` of them in one operation if that is possible."""
+    whole = transformed(config, trainer)
     if batch == 1:
-        return trainer.sender
-    from fl_app.client.batch import BatchTrainer  # which needs torch
+        return whole
+    from fl_app.client.batch import BatchTrainer, obstacle  # which need torch
 
+    if reason := obstacle(whole):
+        log.warning("runtime.batch=%s: clients are trained one at a time: %s", batch, reason)
+        return whole
     return BatchTrainer(trainer, batch)

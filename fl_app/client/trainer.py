@@ -14,16 +14,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fl_app.client.compression import Compressed
 from fl_app.client.initial import build_model
 from fl_app.client.numpy_client import NOTHING, TrainerClient
 from fl_app.client.pauses import PAUSED, Paused, Progress, without_pause
-from fl_app.client.private import Private
 from fl_app.client.processor import Processor
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.task import TrainingTask
 from fl_app.client.tensors import to_vector
-from fl_app.core.errors import require
+from fl_app.client.transform import chain
 from fl_app.core.types import NO_EXTRA, Config, Order, Scores, Upload, Vector
 
 
@@ -46,8 +44,8 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         model: the model in training, with its layout.
         compression: what is done to uploads (`fl_app.client.compression`).
         overlaps: whether it trains while models travel.
-        sender: this trainer with private parameters kept in the client's state, and compression
-            applied to its uploads. Orders are given to it.
+        batches: whether a subclass can be trained for several clients at once
+            (`fl_app.client.batch.obstacle`).
         client_id: the client of the current order.
         state: arrays by name that this client keeps between its orders. Replace them; never change
             them in place.
@@ -58,6 +56,7 @@ class LocalTrainer(TrainingSettings, TrainerClient):
     """
 
     overlaps: ClassVar[bool] = False
+    batches: ClassVar[bool] = False
 
     task: TrainingTask
     _: KW_ONLY
@@ -72,40 +71,16 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         self._pauses = cls.should_pause is not LocalTrainer.should_pause
         self._proximal = self.proximal
         self.lineage = [c.__name__ for c in cls.__mro__ if issubclass(c, LocalTrainer)][:-1]
-        self.client_id = 0
-        self.state = {}
-        self.extra = NO_EXTRA
+        self.client_id, self.state, self.extra = 0, {}, NO_EXTRA
         self.processor = Processor(self.device)
         self.model = build_model(self.task, self.seed, self.processor.device, self.private)
         self.task = self.processor.placed(self.task)
-        self.sender = self
-        if self.private:
-            require(
-                not cls.overlaps,
-                "algorithm.client.private",
-                list(self.private),
-                f"null with {cls.__name__}",
-                "it trains for orders that it has not received, and private parameters would be "
-                "ahead of their client's state",
-            )
-            self.sender = Private(self.sender, self.model)
-        if self.top_k is not None or self.upload_dtype != "float32":
-            self.sender = Compressed(self.sender, self.compression, self.model.layout)
+        self.sender = chain(self)  # for Flower's calls
 
     @property
     def pauses(self) -> bool:
         """Whether a client may pause in the middle of an order."""
         return self._pauses
-
-    @property
-    def batches(self) -> bool:
-        """Whether orders of several clients can be trained in one operation, with equal results.
-
-        A subclass says so itself. Then `basis`, `begin`, `correct` and `finish` are called on a
-        copy of the trainer for each client, whose `model` has `layout`, `params`, `flat` and `read`
-        alone, and `train` is not called. `penalty` and `should_pause` are not called either.
-        """
-        return type(self) is LocalTrainer
 
     # -- hooks ------------------------------------------------------------------------------------
 
@@ -344,7 +319,8 @@ class LocalTrainer(TrainingSettings, TrainerClient):
 
     def loss(self, chosen: Any) -> Tensor:
         """A batch's loss, a scalar, without penalty."""
-        return self.processor.loss(self.model.module, self.task, chosen)
+        inputs, target = self.processor.examples(self.task, chosen)
+        return self.task.loss(self.model.module(inputs), target)
 
     # -- pauses -----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-SHOWN = 5  # names in a message
+SHOWN = 500  # letters of what torch says
 
 
 def load_weights(module: nn.Module, file: str) -> None:
@@ -33,8 +33,23 @@ def load_weights(module: nn.Module, file: str) -> None:
             "torch.save(model.state_dict(), ...) wrote, with nothing but tensors by name: nothing "
             f"else is read, since pickled objects can run code ({type(error).__name__}: {reason})"
         ) from error
-    _require_fit(weights, module.state_dict(keep_vars=True), file)
-    module.load_state_dict(weights, strict=False)  # what is tied needs only one of its names
+    model = module.state_dict(keep_vars=True)
+    given = {id(tensor): weights[name] for name, tensor in model.items() if name in weights}
+    tied = {name: given[id(tensor)] for name, tensor in model.items() if id(tensor) in given}
+    wrong = [f"{name} is not finite" for name, tensor in weights.items() if not _is_finite(tensor)]
+    try:
+        module.load_state_dict({**weights, **tied})  # of what is tied one name will do
+    except RuntimeError as error:
+        wrong.append(" ".join(str(error).split())[:SHOWN])
+    if wrong:
+        raise ValueError(
+            f"task.weights={file} must hold the tensors of the model of task.model, all of them "
+            f"and no others: {'; '.join(wrong)}"
+        )
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return bool(tensor.isfinite().all())
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -54,36 +69,3 @@ def _read(path: Path) -> dict[str, Tensor]:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name!r} is a {type(tensor).__name__}")
     return dict(weights)
-
-
-def _require_fit(weights: Mapping[str, Tensor], model: Mapping[str, Tensor], file: str) -> None:
-    given = {id(tensor) for name, tensor in model.items() if name in weights}
-    problems = []
-    for what, names in (
-        ("it lacks", [name for name, tensor in model.items() if id(tensor) not in given]),
-        ("the model lacks", [name for name in weights if name not in model]),
-        (
-            "shapes differ of",
-            [
-                f"{name} ({_shape(weights[name])}, the model's is {_shape(tensor)})"
-                for name, tensor in model.items()
-                if name in weights and weights[name].shape != tensor.shape
-            ],
-        ),
-        (
-            "not finite are",
-            [name for name, tensor in weights.items() if not bool(tensor.isfinite().all())],
-        ),
-    ):
-        if names:
-            more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-            problems.append(f"{what} {', '.join(names[:SHOWN])}{more}")
-    if problems:
-        raise ValueError(
-            f"task.weights={file} must hold the tensors of the model of task.model, all of them "
-            f"and no others: {'; '.join(problems)}"
-        )
-
-
-def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "a number"

@@ -14,8 +14,8 @@ from fl_app.engine.workers import Inline
 from fl_app.record.provenance import processor
 
 if TYPE_CHECKING:
-    from fl_app.client import LocalTrainer
     from fl_app.client.recipe import Recipe
+    from fl_app.client.transform import Trainer
 
 COMPARED = ("numpy", "torch")  # Ray itself compares the versions of Python and of Ray
 
@@ -77,7 +77,7 @@ class ClusterWorker:
                 f"{platform.node()} has {told}: results would differ, or objects not be "
                 "understood; install the same there, or run on machines that have it"
             )
-        self._inline = Inline(_build(recipe[0]).sender)
+        self._inline = Inline(_build(recipe[0]))
         return self.place()
 
     def work(self, parcels: Sequence[Parcel], *vectors: Vector) -> tuple[list[Reply], float]:
@@ -107,7 +107,7 @@ class ClusterWorker:
         return replies, time.perf_counter() - began
 
 
-def _build(reference: Any) -> "LocalTrainer":
+def _build(reference: Any) -> "Trainer":
     import ray
 
     from fl_app.client.gpus import AUTO, gpus_of
@@ -115,7 +115,7 @@ def _build(reference: Any) -> "LocalTrainer":
     recipe: Recipe = ray.get(reference)
     device = str(recipe.config.runtime.device)
     gpus = gpus_of(device)  # Ray shows a worker its own ones
-    return recipe.trainer(gpus[0] if gpus else "cpu" if device == AUTO else device)
+    return recipe(gpus[0] if gpus else "cpu" if device == AUTO else device)
 
 
 def package_versions() -> dict[str, str]:

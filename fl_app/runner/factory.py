@@ -354,17 +354,12 @@ def _mailbox(
     if not runtime.get("train", True):
         return Inline(Untrained(trainer, components.strategy.upload_extra))
     workers, gpus = components.placement.workers, components.placement.gpus
-    batch: int = runtime.batch
-    if batch > 1:
-        from fl_app.client.batch import obstacle  # which needs torch
-
-        if reason := obstacle(trainer):
-            log.warning("runtime.batch=%s: clients are trained one at a time: %s", batch, reason)
-            batch = 1
+    carries_out = together(components.config, trainer, runtime.batch)
+    batch = getattr(carries_out, "batch", 1)
     if not workers:
-        return Inline(together(trainer, batch))
+        return Inline(carries_out)
     return Workers(
-        components.recipe(batch) if gpus else together(trainer, batch),
+        components.recipe(batch) if gpus else carries_out,
         workers,
         layout.size,
         devices=gpus,

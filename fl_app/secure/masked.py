@@ -4,12 +4,13 @@ import math
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
-from fl_app.core.types import Order, Scores, Upload
+from fl_app.client.transform import Transformation
+from fl_app.core.types import Order, Upload
 from fl_app.secure import simulated
 from fl_app.secure.fixed_point import FixedPoint
 from fl_app.secure.masks import SEED_BYTES, Mask
@@ -19,20 +20,12 @@ from fl_app.secure.terms import Terms, terms_of
 ROUNDING = 0x5EC0  # of the generator that rounds, which no other draw uses
 
 
-class Trainer(Protocol):
-    """Makes uploads (`fl_app.client.LocalTrainer`)."""
-
-    def train(self, order: Order) -> Upload: ...
-    def score(self, order: Order) -> Scores: ...
-
-
-class Masked:
-    """A trainer whose uploads are clipped, rounded and masked; its training is unchanged.
+class Masked(Transformation):
+    """Clips, rounds and masks a trainer's uploads.
 
     The upload's vector then holds the bits of integers modulo 2^32 (``vector.view(np.uint32)``).
 
     Args:
-        trainer: does the training.
         terms: of the run, but for its ``run``, which orders tell.
         seed: of the run, which decides the rounding in a simulation, so that results can be
             repeated; None = rounding is nobody's to predict, as on real devices.
@@ -43,27 +36,24 @@ class Masked:
 
     def __init__(
         self,
-        trainer: Trainer,
         terms: Terms,
         *,
         seed: int | None,
         losses: bool = True,
         keys: Callable[[int], tuple[X25519PublicKey, DeviceKey]] | None,
     ) -> None:
-        self._trainer = trainer
         self._terms = terms
         self._point = FixedPoint(terms.clip_norm, terms.scale, terms.size)
         self._seed = seed
         self._losses = losses
         self._keys = keys
 
-    def train(self, order: Order) -> Upload:
-        """See `fl_app.client.LocalTrainer.train`.
+    def send(self, order: Order, upload: Upload) -> Upload:
+        """The masked upload.
 
         Raises:
             ValueError: the upload is not finite, or of another kind than the run's.
         """
-        upload = self._trainer.train(order)
         if not upload.done:
             raise ValueError("a client paused, but a masked upload answers an order at once")
         if upload.kind != self._terms.kind:
@@ -92,17 +82,12 @@ class Masked:
             seal=seal.to_bytes(),
         )
 
-    def score(self, order: Order) -> Scores:
-        """See `fl_app.client.LocalTrainer.score`; scores are not masked."""
-        return self._trainer.score(order)
 
-
-def masked(config: Mapping[str, Any], trainer: Trainer, size: int) -> Masked:
-    """A trainer that masks its uploads as the configuration says.
+def masked(config: Mapping[str, Any], size: int) -> Masked:
+    """The transformation that masks uploads as the configuration says.
 
     Args:
         config: of the run, with clip norm and scale filled in.
-        trainer: does the training.
         size: d.
     """
     secure, seed = config["secure_aggregation"], int(config["seed"])
@@ -119,7 +104,6 @@ def masked(config: Mapping[str, Any], trainer: Trainer, size: int) -> Masked:
             return helper, simulated.device_key(seed, client)
 
     return Masked(
-        trainer,
         terms_of(config, size, ""),
         seed=None if real else seed,
         losses=bool(secure["losses"]),

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fl_app.client import TrainingTask
 from fl_app.client.build import build_task, build_trainer
+from fl_app.client.transform import chain
 from fl_app.core.types import GlobalModel
 from fl_app.runner.validate import build_strategy
 
@@ -81,8 +82,8 @@ def test_frozen_and_private_parameters_are_there_too(name: str) -> None:
     state: Any = {}
     for sequence in range(2):
         order = order_for(0, sequence, vector, {"version": 0}, state, extra)
-        state = trainer.sender.train(order).state
+        state = chain(trainer).train(order).state
         assert state["private.3.bias"].shape == (10,)
-    assert trainer.sender.score(order_for(0, 2, vector, {}, state)).num_examples > 0
+    assert chain(trainer).score(order_for(0, 2, vector, {}, state)).num_examples > 0
     model.load_fixed(model.fixed_bytes())
     assert list(model.named(vector)) == ["1.weight", "1.bias", "3.weight", "3.bias"]

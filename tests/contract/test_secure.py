@@ -6,6 +6,7 @@ from collections import Counter
 from copy import deepcopy
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,14 +16,16 @@ from fake_grid import FakeGrid
 from helpers import Recorder
 from omegaconf import DictConfig
 
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Update, Upload, Vector
 from fl_app.flower import wire
 from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.validate import build_strategy, validate_config
+from fl_app.secure import masked
 from fl_app.secure.masks import Integers
 from fl_app.secure.request import Request
 from fl_app.secure.run import linear_kinds
 from fl_app.secure.server import SecureAggregation
+from fl_app.secure.simulated import device_key, helper_key
 from fl_app.strategy.privacy import epsilon
 
 FITS = {
@@ -185,17 +188,15 @@ class Run:
         validate_config(config)
         components = build_components(config)
         self.secrets: dict[tuple[int, int], Vector] = {}  # (client, sequence) -> upload
-        masked = components.trainer.sender
-        if hasattr(masked, "_trainer"):
-            inner, secrets = masked._trainer, self.secrets
+        trainer: Any = components.trainer
+        train = trainer.train
 
-            class Spied:
-                def train(self, order: Any) -> Any:
-                    upload = inner.train(order)
-                    secrets[order.client_id, order.sequence] = upload.vector.copy()
-                    return upload
+        def spied(order: Any) -> Any:
+            upload = train(order)
+            self.secrets[order.client_id, order.sequence] = upload.vector.copy()
+            return upload
 
-            masked._trainer = Spied()
+        trainer.train = spied
         self.recorder = Recorder()
         engine = build_engine(components, sinks=[self.recorder])
         self.seen: list[tuple[list[Update], Vector]] = []
@@ -357,13 +358,17 @@ def test_a_client_twice_in_the_buffer_is_once_in_an_aggregation() -> None:
     assert any(a == b for a, b in pairwise(arrivals))
 
 
-def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on() -> None:
+def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     config = secure("fedbuff", "num_versions=12")
     components = build_components(config)
-    sender: Any = components.trainer.sender
-    keys = sender._keys
     liar = 3
-    sender._keys = lambda client: (keys(0)[0], keys(4 if client == liar else client)[1])
+    of_others = SimpleNamespace(
+        helper_key=helper_key,
+        device_key=lambda seed, client: device_key(seed, 4 if client == liar else client),
+    )
+    monkeypatch.setattr(masked, "simulated", of_others)
     recorder = Recorder()
     engine = build_engine(components, sinks=[recorder])
     assert engine.run().stopped == "num_versions"
@@ -383,22 +388,16 @@ def test_messages_have_the_same_size_whatever_they_hold() -> None:
     from fl_app.core.layout import Layout
 
     components = build_components(secure("fedbuff"))
-    trainer = components.trainer
+    trainer: Any = components.trainer
     layout: Layout = trainer.model.layout
     FakeGrid(lambda message, context: message, 0)  # gives this process the identity of a ServerApp
     message = Message(wire.query_record(), dst_node_id=3, message_type="train")
     order = message_from_proto(message_to_proto(message))
     sizes = set()
     for fill in (0.0, 1e-3, 5.0):
-        sender: Any = trainer.sender
-
-        class Fixed:
-            def train(self, order: Any, fill: float = fill) -> Any:
-                from fl_app.core.types import Upload
-
-                return Upload(np.full(layout.size, fill, np.float32), "delta", 10, 0.1 + fill)
-
-        sender._trainer = Fixed()
+        vector = np.full(layout.size, fill, np.float32)
+        upload = Upload(vector, "delta", 10, 0.1 + fill)
+        trainer.train = lambda order, upload=upload: upload
         arrays, examples, metrics = trainer.fit([], {"client-id": 3, "version": 0})
         reply = wire.pack_upload(order, layout, arrays, examples, metrics)
         upload = wire.unpack_reply(reply, layout)

@@ -15,6 +15,7 @@ from helpers import Quadratic, Recorder, order_for, vec
 
 from fl_app.algorithms.area import AREA
 from fl_app.algorithms.area.trainer import AREATrainer
+from fl_app.client.transform import chain
 from fl_app.core.snapshot import Encoder, decode
 from fl_app.core.types import RESIDUAL, GlobalModel, Order, Update, Upload, Vector
 from fl_app.devices import Fleet, UniformRatio
@@ -147,11 +148,11 @@ def test_a_client_without_its_memory_says_so():
 def test_what_compression_left_out_is_part_of_the_next_upload(settings):
     """y moves by what was sent, so that what the server adds up stays y."""
     device, received = trainer(**settings), vec(1, 2, 3)
-    first = device.sender.train(order_for(1, 0, received, {"after": 0}))
+    first = chain(device).train(order_for(1, 0, received, {"after": 0}))
     assert first.vector.tolist() != (device.model.read() - received).tolist()
     y = received + first.vector
     order = order_for(1, 1, received, {"after": 1}, first.state)
-    second = device.sender.train(order)
+    second = chain(device).train(order)
     exact = device.model.read() - y
     if "top_k" in settings:
         place = np.abs(exact).argmax()

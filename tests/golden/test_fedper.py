@@ -19,6 +19,7 @@ from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
 from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.algorithms.scaffold.trainer import SCAFFOLDTrainer
 from fl_app.client import LocalTrainer
+from fl_app.client.transform import chain
 from fl_app.schedule import synchronous
 
 
@@ -57,21 +58,21 @@ def test_shared_part_is_sent_and_private_part_is_kept() -> None:
     """
     trainer = LocalTrainer(Two(), **HALF)
     assert trainer.model.layout.names == ["body"]
-    first = trainer.sender.train(order_for(0, 0, vec(0), {}))
+    first = chain(trainer).train(order_for(0, 0, vec(0), {}))
     assert first.vector.tolist() == [2.0]
     assert {name: array.tolist() for name, array in first.state.items()} == {"private.head": [2.0]}
-    other = trainer.sender.train(order_for(1, 0, vec(0), {}))
+    other = chain(trainer).train(order_for(1, 0, vec(0), {}))
     assert (other.vector.tolist(), other.state["private.head"].tolist()) == ([0.0], [0.0])
-    again = trainer.sender.train(order_for(0, 1, vec(1), {}, first.state))
+    again = chain(trainer).train(order_for(0, 1, vec(1), {}, first.state))
     assert (again.vector.tolist(), again.state["private.head"].tolist()) == ([1.5], [2.5])
-    last = trainer.sender.train(order_for(1, 1, vec(1), {}, other.state))
+    last = chain(trainer).train(order_for(1, 1, vec(1), {}, other.state))
     assert (last.vector.tolist(), last.state["private.head"].tolist()) == ([0.5], [-0.5])
 
 
 def fedper(workers: int) -> Any:
     trainer = LocalTrainer(Two(), **HALF)
     return run(
-        synchronous(2), trainer.sender, num_clients=2, num_versions=2,
+        synchronous(2), chain(trainer), num_clients=2, num_versions=2,
         strategy=FedAvg(), initial=vec(0), workers=workers,
     )  # fmt: skip
 
@@ -96,7 +97,7 @@ def test_all_terms_of_the_gradient() -> None:
 
     def both(**settings: Any) -> tuple[float, float]:
         trainer = LocalTrainer(Two(), **{**HALF, "local_steps": 2, **settings})
-        upload = trainer.sender.train(order_for(0, 0, vec(0), {}))
+        upload = chain(trainer).train(order_for(0, 0, vec(0), {}))
         return upload.vector.item(), upload.state["private.head"].item()
 
     assert both(momentum=0.5) == (3.0, 3.0)
@@ -109,14 +110,14 @@ def test_all_terms_of_the_gradient() -> None:
 def test_uploads_are_those_of_the_shared_part(kind: str) -> None:
     """From w = 1, p = 0: r = -3, so w = 2.5: a displacement of 1.5, a gradient of -3."""
     trainer = LocalTrainer(Two(), **HALF, upload=kind, upload_dtype="float16")
-    upload = trainer.sender.train(order_for(0, 0, vec(1), {}))
+    upload = chain(trainer).train(order_for(0, 0, vec(1), {}))
     assert upload.vector.tolist() == [{"delta": 1.5, "pseudo": -3.0, "model": 2.5}[kind]]
     assert upload.state["private.head"].tolist() == [1.5]
 
 
 def test_top_k_keeps_its_residual_beside_the_private_part() -> None:
     trainer = LocalTrainer(Two(), **HALF, upload="delta", top_k=1.0)
-    upload = trainer.sender.train(order_for(0, 0, vec(0), {}))
+    upload = chain(trainer).train(order_for(0, 0, vec(0), {}))
     assert set(upload.state) == {"private.head", "residual"}
     assert upload.state["residual"].shape == (1,)
 
@@ -128,15 +129,15 @@ def test_scaffold_controls_the_shared_part() -> None:
     gradient of w is 0 - c_i + c = 0 + 4 - 2 = 2 and w = 1; p_0 stays 2.
     """
     trainer = SCAFFOLDTrainer(Two(), **HALF, upload="delta")
-    first = trainer.sender.train(order_for(0, 0, vec(0), {}, extra={"control": vec(0)}))
+    first = chain(trainer).train(order_for(0, 0, vec(0), {}, extra={"control": vec(0)}))
     assert first.extra["control"].tolist() == [-4.0]
     state = {name: array.tolist() for name, array in first.state.items()}
     assert state == {"control": [-4.0], "private.head": [2.0]}
-    again = trainer.sender.train(order_for(0, 1, vec(2), {}, first.state, {"control": vec(-2)}))
+    again = chain(trainer).train(order_for(0, 1, vec(2), {}, first.state, {"control": vec(-2)}))
     assert again.vector.tolist() == [-1.0]
     assert again.state["private.head"].tolist() == [2.0]
     whole = run(
-        synchronous(2), trainer.sender, num_clients=2, num_versions=3, strategy=SCAFFOLD(),
+        synchronous(2), chain(trainer), num_clients=2, num_versions=3, strategy=SCAFFOLD(),
         initial=vec(0),
     )  # fmt: skip
     assert np.isfinite(whole.outcome.params).all()
@@ -156,12 +157,12 @@ def test_a_pause_keeps_the_private_part_and_the_whole_velocity() -> None:
         "private": ["head"], "local_lr": 0.25, "momentum": 0.5, "local_epochs": 2
     }  # fmt: skip
     trainer = Pausing(Two(), **settings, slot="first")
-    paused = trainer.sender.train(order_for(0, 0, vec(0), {"slot": 1}))
+    paused = chain(trainer).train(order_for(0, 0, vec(0), {"slot": 1}))
     assert not paused.done
     assert paused.state["private.head"].tolist() == [1.0]
-    trainer.sender.train(order_for(1, 0, vec(0), {"slot": 1}))  # the same process, another client
+    chain(trainer).train(order_for(1, 0, vec(0), {"slot": 1}))  # the same process, another client
     config = {"slot": 1, "continues": True}
-    upload = trainer.sender.train(order_for(0, 0, vec(), config, paused.state))
+    upload = chain(trainer).train(order_for(0, 0, vec(), config, paused.state))
     assert upload.vector.tolist() == [2.0]
     assert upload.state["private.head"].tolist() == [2.0]
 
@@ -174,7 +175,7 @@ def test_the_client_evaluates_with_its_own_part() -> None:
     trainer.state = {}
     assert trainer.evaluate([vec(1)], {"client-id": 0})[0] == 4.5
     for state, loss in (({"private.head": vec(3)}, 0.0), ({}, 4.5)):
-        scores = trainer.sender.score(order_for(0, 1, vec(1), {}, state))
+        scores = chain(trainer).score(order_for(0, 1, vec(1), {}, state))
         assert scores.metrics["loss"] == loss
 
 

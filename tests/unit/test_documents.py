@@ -13,6 +13,7 @@ from configs import composed
 from helpers import Quadratic, run, vec
 
 import fl_app
+from fl_app.client.transform import chain
 from fl_app.schedule import Buffered
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,7 +111,7 @@ def test_the_algorithm_with_more_than_one_vector_trains(
         schedule = Buffered(concurrency=6, buffer_size=3)
         result = run(
             schedule,
-            trainer.sender,
+            chain(trainer),
             strategy=leaning.Leaning(),
             initial=vec(0, 0, 0),
             num_versions=60,

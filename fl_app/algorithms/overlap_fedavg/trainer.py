@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from fl_app.client import LocalTrainer
+from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import Order, Upload, Vector
 
@@ -36,6 +37,14 @@ class OverlapTrainer(LocalTrainer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require(
+            not self.private,
+            "algorithm.client.private",
+            list(self.private or ()),
+            "null with OverlapTrainer",
+            "it trains for orders that it has not received, and private parameters would be ahead "
+            "of their client's state",
+        )
         self._latest: Order | None = None
         self._ahead: tuple[int, Vector, Upload] | None = None
         self._until: Callable[[], bool] | None = None

@@ -9,6 +9,7 @@ from torch import nn
 
 from fl_app.client import LocalTrainer
 from fl_app.client.batch import BatchTrainer, mini_batches, obstacle
+from fl_app.client.transform import chain
 from fl_app.core.types import Order, Upload, Vector
 from fl_app.tasks.models import architecture
 from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
@@ -269,12 +270,13 @@ def test_trainers_that_do_not_say_they_can(trainer: type[LocalTrainer], reason: 
     assert obstacle(trainer(task())).startswith(reason)
 
 
-def test_uploads_that_pass_through_something_else_are_made_alone() -> None:
-    assert (
-        obstacle(LocalTrainer(task(), top_k=0.1, upload="delta"))
-        == "each upload passes through Compressed"
-    )
-    assert obstacle(LocalTrainer(task(), private=["3.*"])) == "each upload passes through Private"
+@pytest.mark.parametrize(
+    ("settings", "name"),
+    [({"top_k": 0.1, "upload": "delta"}, "Compressed"), ({"private": ["3.*"]}, "Private")],
+)
+def test_uploads_that_pass_through_something_else_are_made_alone(settings: Any, name: str) -> None:
+    reason = obstacle(chain(LocalTrainer(task(), **settings)))
+    assert reason == f"each upload passes through {name}"
 
 
 def test_a_trainer_that_says_it_can_is_asked_for_each_client() -> None:

@@ -17,6 +17,7 @@ from helpers import Quadratic, Scripted, order_for, run, vec
 
 from fl_app.client import LocalTrainer
 from fl_app.client.compression import Compressed, Compression
+from fl_app.client.transform import Transformed, chain
 from fl_app.core.layout import Layout, check_vector
 from fl_app.core.types import Upload, Vector
 from fl_app.schedule import Buffered
@@ -142,7 +143,7 @@ def counting(client_id: int, sequence: int, received: Vector) -> Upload:
 
 
 def test_the_residual_is_kept_beside_what_the_trainer_keeps() -> None:
-    compressed = Compressed(Scripted(counting), HALF, LINE)
+    compressed = Transformed(Scripted(counting), Compressed(HALF, LINE))
     first = compressed.train(order_for(0, 0, vec(0, 0, 0, 0), {}))
     assert first.vector.tolist() == [4, 3, 0, 0]
     assert first.state.keys() == {"orders", "residual"}
@@ -157,7 +158,7 @@ def test_a_pause_leaves_the_residual_alone() -> None:
         upload = counting(client_id, sequence, received)
         return replace(upload, vector=vec(), done=False, progress=0.5)
 
-    paused = Compressed(Scripted(pausing), HALF, LINE).train(
+    paused = Transformed(Scripted(pausing), Compressed(HALF, LINE)).train(
         order_for(0, 0, vec(0, 0, 0, 0), {}, {"residual": vec(0, 0, 2, 1)})
     )
     assert paused.vector.size == 0
@@ -172,7 +173,7 @@ def test_training_gets_there_with_a_third_of_the_entries() -> None:
         trainer = LocalTrainer(task, upload="delta", local_lr=0.1, local_steps=3, **settings)
         result = run(
             Buffered(5, 5),
-            trainer.sender,
+            chain(trainer),
             num_versions=80,
             initial=np.zeros(task.dim, np.float32),
             upload_bytes=trainer.compression.num_bytes(trainer.model.layout),
@@ -192,7 +193,7 @@ def test_extra_vectors_have_residuals_of_their_own_and_what_is_kept_stays_whole(
         control = vec(1, 2, 3, 4)
         return replace(upload, extra={"c": control}, state={"control": control})
 
-    compressed = Compressed(Scripted(training), HALF, LINE)
+    compressed = Transformed(Scripted(training), Compressed(HALF, LINE))
     first = compressed.train(order_for(0, 0, vec(0, 0, 0, 0), {}))
     assert first.extra["c"].tolist() == [0, 0, 3, 4]
     assert first.state["control"].tolist() == [1, 2, 3, 4]
@@ -208,6 +209,7 @@ def test_extra_vectors_travel_in_half_precision_too() -> None:
         return replace(counting(client_id, sequence, received), extra={"c": vec(1 / 3, 1e6, 0, 1)})
 
     half = Compression(dtype="float16", top_k=None, kind="delta")
-    upload = Compressed(Scripted(training), half, LINE).train(order_for(0, 0, vec(0, 0, 0, 0), {}))
+    compressed = Transformed(Scripted(training), Compressed(half, LINE))
+    upload = compressed.train(order_for(0, 0, vec(0, 0, 0, 0), {}))
     assert upload.extra["c"].tolist() == [float(np.float16(1 / 3)), 65504, 0, 1]
     assert upload.state.keys() == {"orders"}

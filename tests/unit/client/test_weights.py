@@ -55,10 +55,10 @@ def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(f"task.weights={file} must hold")) as refusal:
         load_weights(model(), file)
     for part in (
-        "it lacks 2.bias;",
-        "the model lacks head.bias;",
-        "shapes differ of 0.weight (5x3, the model's is 4x3), 0.bias (5, the model's is 4)",
-        "and 2 more; not finite are 2.weight",
+        "2.weight is not finite;",
+        'Missing key(s) in state_dict: "2.bias"',
+        'Unexpected key(s) in state_dict: "head.bias"',
+        "size mismatch for 0.weight",
     ):
         assert part in str(refusal.value)
 
@@ -73,7 +73,7 @@ def test_tied_weights_need_one_of_their_names(tmp_path: Path) -> None:
     weights = {"0.weight": saved.state_dict()["0.weight"]}  # as safetensors has them
     load_weights(loaded, save(tmp_path / "a.safetensors", weights))
     assert torch.equal(loaded.state_dict()["1.weight"], weights["0.weight"])
-    with pytest.raises(ValueError, match=r"it lacks 0\.weight, 1\.weight; the model lacks other"):
+    with pytest.raises(ValueError, match=r'Missing .*"0.weight", "1.weight".*Unexpected .*"other"'):
         load_weights(loaded, save(tmp_path / "b.pt", {"other": torch.zeros(1)}))
 
 

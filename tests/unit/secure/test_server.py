@@ -9,7 +9,7 @@ import pytest
 from secure_world import CLIENTS, SIZE, TERMS, helper, masked, server, vectors
 
 from fl_app.core.errors import RunError
-from fl_app.core.types import GlobalModel, Update, Upload, Vector
+from fl_app.core.types import GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.secure.errors import Refused
 from fl_app.secure.masked import Masked
@@ -89,17 +89,11 @@ def test_losses_can_be_left_out() -> None:
 
 
 def test_a_pause_and_another_kind_are_refused() -> None:
-    class Other:
-        def __init__(self, **changes: Any) -> None:
-            self._upload = replace(Upload(vectors(1)[0], "delta", 10, 0.5), **changes)
-
-        def train(self, order: object) -> Upload:
-            return self._upload
-
+    order = Order(0, 0, 0, 0, vectors(1)[0], {}, 0.0)
     for changes, text in (({"done": False}, "paused"), ({"kind": "model"}, "is a model")):
-        trainer = Masked(Other(**changes), TERMS, seed=0, keys=None)  # type: ignore[arg-type]
+        upload: Any = replace(Upload(vectors(1)[0], "delta", 10, 0.5), **changes)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match=text):
-            trainer.train(None)  # type: ignore[arg-type]
+            Masked(TERMS, seed=0, keys=None).send(order, upload)
 
 
 # -- the transcript -------------------------------------------------------------------------------
