@@ -111,19 +111,6 @@ def test_the_quickest_cell_of_an_experiment_runs(name, tmp_path):
     run_small(cell, tmp_path)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", NAMES)
-def test_the_small_form_of_every_other_algorithm_s_first_cell_runs(name, tmp_path):
-    """The others are validated; what their keys do is shown by tests of the algorithm."""
-    cells = cells_of(name)
-    run = {cells[quickest(name)].algorithm.name}
-    for label, cell in cells.items():
-        if cell.algorithm.name not in run:
-            run.add(cell.algorithm.name)
-            run_small(cell, tmp_path / label)
-
-
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_small_form_of_every_algorithm_runs(name, tmp_path):
     cell = composed(f"algorithm={name}")[1][""]
