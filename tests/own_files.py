@@ -45,22 +45,3 @@ def arrays(folder: Path) -> list[str]:
     owners = np.arange(ROWS) // (ROWS // CLIENTS)
     np.savez(folder / "arrays.npz", x_train=points, y_train=labels, client=owners)
     return ["task=arrays", f"task.path={folder}/arrays.npz"]
-
-
-def hub(folder: Path) -> list[str]:
-    """A data set of Hugging Face with owners; the overrides of its task."""
-    from datasets import Dataset  # loads pandas
-
-    rng = np.random.default_rng(0)
-    labels = np.arange(ROWS) % 2
-    points = rng.standard_normal((ROWS, 3)) + 3 * labels[:, None]
-    rows = {"point": points.tolist(), "label": labels.tolist()}
-    rows["user"] = [str(row % CLIENTS) for row in range(ROWS)]
-    Dataset.from_dict(rows).save_to_disk(folder / "set")
-    return [
-        *("task=huggingface", f"task.path={folder}/set", "task.target=label"),
-        *("task.inputs=point", "task.client=user"),
-    ]
-
-
-ALL = {"csv": table, "image_folder": images, "arrays": arrays, "huggingface": hub}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from configs import ALGORITHMS, composed
+from configs import REPRESENTATIVES, composed
 from helpers import order_for
 from torch import Tensor
 
@@ -45,7 +45,7 @@ def _made_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", REPRESENTATIVES)
 def test_two_orders_and_an_evaluation(name: str) -> None:
     config = composed(f"algorithm={name}", "runtime.device=meta", *TERMS)
     trainer = build_trainer(config, digits())

@@ -84,9 +84,10 @@ def test_search_finds_a_word_in_pages_that_are_opened_as_files(site: Path, tmp_p
 
 
 @needs_browser
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("page", ["index", "api/algorithms", "notebooks/your_data"])
+@pytest.mark.parametrize(
+    ("page", "width", "dark"),
+    [("index", 390, False), ("api/algorithms", 390, True), ("notebooks/your_data", 1280, False)],
+)
 def test_page_fits_a_phone_and_the_dark(
     site: Path, tmp_path: Path, page: str, width: int, dark: bool
 ) -> None:

@@ -49,7 +49,6 @@ def run(app: Path, overrides: str, output: Path) -> subprocess.CompletedProcess[
     "overrides",
     [
         "experiment=quickstart experiment.scale=smoke",
-        "algorithm=fedasmu num_versions=2 client_eval_every=1 checkpoint_every=1",
         "secure_aggregation=helper secure_aggregation.clip_norm=5 num_versions=2",
     ],
 )

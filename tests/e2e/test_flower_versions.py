@@ -26,10 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]
 OWN = re.compile(r"(flwr|uv|certifi)==")  # of Flower's requirements, those that follow its version
 
 
-@pytest.fixture(scope="module", params=["lowest-direct", "highest"])
-def flower(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def flower(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """A folder with the oldest or the newest Flower that this project allows."""
-    folder = tmp_path_factory.mktemp("flower")
+    folder = tmp_path / "flower"
+    folder.mkdir()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     (wanted,) = (
         requirement.specifier
@@ -76,7 +77,9 @@ def start(command: Sequence[str], flower: Path, folder: Path, warm: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("warm", ["1", "0"])
+@pytest.mark.parametrize(
+    ("flower", "warm"), [("lowest-direct", "0"), ("highest", "1")], indirect=["flower"]
+)
 def test_the_demo_runs_on_every_flower_that_is_allowed(
     flower: Path, tmp_path: Path, warm: str
 ) -> None:

@@ -33,8 +33,6 @@ SMALL = ("devices=uniform_110x", "seed=7", "num_clients=20", "tensorboard=false"
 ALGORITHMS = {
     "fedbuff": ("client_eval_every=2", "task.holdout=0.2"),
     "scaffold": (),
-    "feddyn": (),
-    "moon": (),
     "fedasmu": (),
     "port": (),
     "overlap_fedavg": ("deadline=50",),
@@ -185,16 +183,16 @@ def test_vectors_in_the_store(cluster: Any, tmp_path: Path) -> None:
     assert_same(tmp_path / "here", tmp_path / "there")
 
 
-def test_a_machine_lost_at_four_moments_takes_nothing_along(
+def test_a_machine_lost_at_two_moments_takes_nothing_along(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Machines join in the middle of the run, and are lost, all but that of the command."""
-    settings = ["num_versions=100", "eval_every=1", "algorithm.client.local_epochs=6"]
+    settings = ["num_versions=60", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)
     rng = random.Random(3)
     own = start(1)
     with started(words(own, tmp_path / "there", settings)) as process:
-        for moment in range(4):
+        for moment in range(2):
             # The command is connected to the machine that was there when it started.
             machine = own.add_node(num_cpus=1, object_store_memory=STORE)
             wait_for_version(process, tmp_path / "there", 20 * moment + rng.randrange(20))
@@ -209,21 +207,18 @@ def test_a_machine_lost_at_four_moments_takes_nothing_along(
 
 
 def test_killed_workers_are_replaced(cluster: Any, tmp_path: Path) -> None:
-    settings = ["num_versions=80", "eval_every=1", "algorithm.client.local_epochs=6"]
+    settings = ["num_versions=40", "eval_every=1", "algorithm.client.local_epochs=6"]
     here(tmp_path / "here", *settings)
     rng = random.Random(5)
     with started(words(cluster, tmp_path / "there", settings)) as process:
-        for moment in range(6):
+        for moment in range(3):
             wait_for_version(process, tmp_path / "there", 12 * moment)
             rng.choice(workers()).kill()
         assert "a worker is lost" in process.ended()
     assert_same(tmp_path / "here", tmp_path / "there")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_run_goes_on_that_was_interrupted_with_its_cluster(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_a_run_goes_on_that_was_interrupted_with_its_cluster(tmp_path: Path) -> None:
     """The signal goes to all of their processes, as at a terminal or of a batch system."""
     settings = ["algorithm=scaffold", "num_versions=60", "eval_every=1"]
     here(tmp_path / "here", *settings)
@@ -233,15 +228,15 @@ def test_a_run_goes_on_that_was_interrupted_with_its_cluster(
     with started(command) as process:
         wait_for_version(process, tmp_path / "there", 20)
         children = psutil.Process(process.pid).children(recursive=True)
-        os.killpg(process.pid, number)
-        assert "Traceback" not in process.ended(128 + number, seconds=60)
+        os.killpg(process.pid, signal.SIGTERM)
+        assert "Traceback" not in process.ended(128 + signal.SIGTERM, seconds=60)
     assert "goes on from version" in output_of([*command, "resume=auto"])
     assert_same(tmp_path / "here", tmp_path / "there")
     assert not psutil.wait_procs(children, timeout=10)[1]
 
 
 CELLS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist]"]
-CELLS += ["num_versions=40", "eval_every=10", "checkpoint_every=10"]
+CELLS += ["num_versions=8", "eval_every=4", "checkpoint_every=4"]
 
 
 def test_cells_side_by_side_share_a_cluster(cluster: Any, tmp_path: Path) -> None:
@@ -377,34 +372,6 @@ def marked(folder: Path) -> list[psutil.Process]:
 
 
 # -- bad input ------------------------------------------------------------------------------------
-
-
-def refused(command: Sequence[str], seconds: float = 40.0) -> str:
-    """The last line of a command that fails in time; ten seconds are for its start."""
-    began = time.monotonic()
-    output = output_of(command, status=1)
-    assert time.monotonic() - began < seconds
-    return output.splitlines()[-1]
-
-
-def test_a_worker_larger_than_any_machine(cluster: Any, tmp_path: Path) -> None:
-    output = output_of(words(cluster, tmp_path, ["runtime.cpus_per_worker=9"]), status=2)
-    assert "cpus_per_worker" in output.splitlines()[-1]
-    assert "1 CPUs" in output.splitlines()[-1]
-
-
-def test_processors_that_another_run_holds(cluster: Any, tmp_path: Path) -> None:
-    long = ["num_versions=100000", "eval_every=1"]
-    with started(words(cluster, tmp_path / "long", long)) as process:
-        wait_for_version(process, tmp_path / "long", 1)
-        while len(workers()) < 3:
-            time.sleep(0.1)
-        told = refused(words(cluster, tmp_path / "short", []), seconds=90.0)
-        assert "no worker got a place within 60 s" in told
-        assert "ray status" in told
-    deadline = time.monotonic() + 60
-    while workers() and time.monotonic() < deadline:  # of the run that was killed
-        time.sleep(0.1)
 
 
 def test_machines_without_memory(

@@ -78,12 +78,12 @@ def test_a_search_that_is_killed_at_random_moments_or_runs_side_by_side_is_the_s
     searched: Path, tmp_path: Path
 ) -> None:
     draw = random.Random(0)
-    for kill in (True, True, True, False):
+    for kill in (True, True, False):
         with subprocess.Popen(
             command(tmp_path, "resume=auto", "search.parallel=2"), start_new_session=True
         ) as process:
             try:
-                process.wait(draw.uniform(8, 20) if kill else 300)
+                process.wait(draw.uniform(6, 12) if kill else 300)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
     assert process.returncode == 0
@@ -218,9 +218,8 @@ def test_a_search_by_seconds_has_rungs_in_seconds(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("setting", ["n10-dir0.1", "n100-slow"])
-def test_every_method_of_the_benchmark_has_the_budget_and_a_space(setting: str) -> None:
-    words = ["experiment=benchmark", f"experiment.only=['@{setting}']"]
+def test_every_method_of_the_benchmark_has_the_budget_and_a_space() -> None:
+    words = ["experiment=benchmark", "experiment.only=['@n100-slow']"]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         cells = cells_of(words, words)
     settings = Settings(trials=9, grid=6)

@@ -1,10 +1,12 @@
-"""What a device installs: a wheel of this project and what it requires, where nothing else is."""
+"""What a wheel holds, an editable clone, and what a device installs: no more than it needs."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
+import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -51,7 +53,78 @@ print(json.dumps({
 }))
 """
 
+# Where a Python finds package and configuration, and a value of it.
+COMPOSE = """
+import hydra
+import fl_app
+from fl_app.cli import CONF
+with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+    config = hydra.compose("config", overrides=["algorithm=krum", "experiment=quickstart"])
+print(fl_app.__file__, CONF, config.algorithm.strategy.inner.num_malicious_nodes)
+"""
+OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index")
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+def pip(python: str | Path, *words: str | Path) -> None:
+    command = [python, "-m", "pip", "--disable-pip-version-check", *words]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+
+
+def composed_by(python: str | Path, cwd: Path, **more: str) -> list[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | more
+    command = [python, "-c", COMPOSE]
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, check=True, capture_output=True, text=True
+    )
+    return done.stdout.split()
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy, since building leaves files in the folder."""
+    folder = tmp_path_factory.mktemp("installed") / "clone"
+    for name in ("fl_app", "conf"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(clone: Path) -> Path:
+    pip(sys.executable, "wheel", *OFFLINE, "--wheel-dir", clone.parent, clone)
+    (wheel,) = clone.parent.glob("*.whl")
+    return wheel
+
+
+def test_a_wheel_holds_its_configuration_and_claims_no_name_but_its_own(
+    wheel: Path, tmp_path: Path
+) -> None:
+    site = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as file:
+        file.extractall(site)
+    assert {path.name.partition("-")[0] for path in site.iterdir()} == {"fl_app"}
+    for folder, pattern, below in (("conf", "*.yaml", "fl_app/conf"), ("fl_app", "*", "fl_app")):
+        for source in (ROOT / folder).rglob(pattern):
+            if source.is_file() and "__pycache__" not in source.parts:
+                copy = site / below / source.relative_to(ROOT / folder)
+                assert copy.read_bytes() == source.read_bytes()
+    found = composed_by(sys.executable, tmp_path, PYTHONPATH=str(site))
+    assert found == [str(site / "fl_app/__init__.py"), str(site / "fl_app/conf"), "2"]
+
+
+def test_a_clone_can_be_installed_in_editable_mode(clone: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    # What is installed here is seen there, but after what is installed there.
+    here = next(path for path in map(Path, sys.path) if path.name == "site-packages")
+    there = next((tmp_path / "venv").rglob("site-packages"))
+    (there / "zzz.pth").write_text(f"{here}\n")
+    pip(python, "install", *OFFLINE, "--editable", clone)
+    found = composed_by(python, tmp_path)
+    assert found == [str(clone / "fl_app/__init__.py"), str(clone / "conf"), "2"]
 
 
 def order(path: Path) -> None:
@@ -78,20 +151,11 @@ def carried_out(python: str | Path, path: Path) -> dict[str, object]:
 
 
 def test_a_device_trains_with_what_a_wheel_requires(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And it has nothing that only servers, reports and simulations need."""
-    clone = tmp_path / "clone"  # building leaves files in the folder
-    for name in ("fl_app", "conf"):
-        shutil.copytree(ROOT / name, clone / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, clone)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-deps"]
-    offline = ["--no-build-isolation", "--no-index", "--wheel-dir", tmp_path, clone]
-    subprocess.run([*pip, *offline], check=True, capture_output=True)
-    (wheel,) = tmp_path.glob("*.whl")
-    venv = tmp_path / "venv"
-    command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", venv, "--torch", "cpu"]
+    there = tmp_path / "venv"
+    command = [sys.executable, ROOT / "fl_app/field/packages.py", "--venv", there, "--torch", "cpu"]
     command += ["--constraints", ROOT / "constraints.txt", "--keep-cache", wheel]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     if done.returncode and any(
@@ -103,13 +167,13 @@ def test_a_device_trains_with_what_a_wheel_requires(
         print(f"\n{done.stdout}", end="")
 
     order(tmp_path / "order")
-    small = carried_out(venv / "bin" / "python", tmp_path / "order")
+    small = carried_out(there / "bin" / "python", tmp_path / "order")
     full = carried_out(sys.executable, tmp_path / "order")
-    assert str(small["file"]).startswith(str(venv))
+    assert str(small["file"]).startswith(str(there))
     assert small["norm"] == pytest.approx(full["norm"], rel=1e-4)
     assert set(small["there"]) <= OF_TORCH
     assert set(full["there"]) >= EXTRAS.keys()
-    used = subprocess.run(["du", "-sm", venv], capture_output=True, text=True, check=True).stdout
+    used = subprocess.run(["du", "-sm", there], capture_output=True, text=True, check=True).stdout
     print(f"{used.split()[0]} MB")
     if "CUDA's libraries" not in done.stdout:
         assert int(used.split()[0]) <= MOST
