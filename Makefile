@@ -51,12 +51,12 @@ test: setup ## Run the tests, but not the slow ones: four minutes on two cores
 	$(pytest) -m "not slow" --dist worksteal --budget $(TEST_BUDGET)
 
 .PHONY: test-slow
-test-slow: setup ## Run the slow tests, but not those of federations: half an hour on two cores
+test-slow: setup ## Run the slow tests, but not those of federations: ten minutes on two cores
 	$(pytest) -m "slow and not federation" --dist worksteal
 
 # One after the other: they depend on time.
 .PHONY: test-federations
-test-federations: setup ## Run the tests of federations of real processes: half an hour
+test-federations: setup ## Run the tests of federations of real processes: a quarter of an hour
 	$(python) -m pytest --durations 10 -m federation
 
 .PHONY: check
@@ -70,6 +70,10 @@ check: setup ## Check format, style, types, imports and spelling, as before ever
 .PHONY: bench
 bench: setup ## Measure speed against a bare training loop, and memory
 	$(python) -m lab.bench
+
+.PHONY: mutants
+mutants: setup ## Put faults into the code at random, and count those that its tests notice
+	$(python) -m lab.mutation
 
 .PHONY: faults
 faults: setup ## Inject faults into real processes and links, and show a table
