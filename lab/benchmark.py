@@ -46,6 +46,10 @@ class Interval(NamedTuple):
         """Such as "-1.2 [-2.0, -0.4]"."""
         return f"{form} [{form}, {form}]".format(*(unit * value for value in self))
 
+    def short(self, unit: float = 100) -> str:
+        """Such as "1.2±0.8"."""
+        return f"{unit * self.mean:.1f}±{unit * (self.high - self.mean):.1f}"
+
 
 def interval(values: Sequence[float]) -> Interval:
     """The mean of values, one per seed and at least two, with its interval."""
@@ -326,8 +330,8 @@ def _ranks(found: Benchmark) -> Part:
     tables = [found.table([setting]) for setting in found.settings]
     rows = [
         [name]
-        + [of[name].text(1, "{:.1f}") if name in of else "-" for of in (ranks, in_time)]
-        + [interval(list(table[name])).text(form="{:.1f}") for table in tables]
+        + [of[name].short(1) if name in of else "-" for of in (ranks, in_time)]
+        + [interval(list(table[name])).short() for table in tables]
         for name in ranks
     ]
     header = ["method", "mean rank", "among those in time", *found.settings]
