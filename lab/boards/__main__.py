@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lab.boards import arm, compose, systemd
 from lab.boards.podman import CACHE, Podman
-from lab.boards.row import Impossible, Row, line, show
+from lab.boards.steps import Impossible, Row, line, show
 
 Part = Callable[[Path], Iterator[Row]]
 PARTS: Mapping[str, Part] = {"systemd": systemd.run, "compose": compose.run, "arm": arm.run}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lab.boards import bases
 from lab.boards.podman import Podman
-from lab.boards.row import Impossible, Row, attempt
+from lab.boards.steps import Impossible, Row, attempt
 from lab.boards.systemd import PAGE, STEPS, Boards
 
 PART = "arm"

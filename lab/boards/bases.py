@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.boards.commands import ask
 from lab.boards.podman import NAME, Podman
-from lab.boards.row import Disappointed, Impossible
+from lab.boards.steps import Disappointed, Impossible, ask
 
 SUITE = "bookworm"  # with Python 3.11, as Raspberry Pi OS of 2023 and as the base of the Dockerfile
 USER = "pi"

@@ -13,16 +13,28 @@ from typing import Self
 
 from fl_app.field.loopback import free_ports
 from fl_app.field.supervise import end
-from lab.boards import images
-from lab.boards.commands import ask, require_programs
-from lab.boards.kits import UID, change, make_kit, own, told
+from lab.boards import bases
 from lab.boards.podman import Container, Podman
-from lab.boards.row import Disappointed, Row, attempt, wait_for
+from lab.boards.steps import (
+    UID,
+    Disappointed,
+    Row,
+    ask,
+    attempt,
+    change,
+    make_kit,
+    own,
+    require_programs,
+    told,
+    wait_for,
+)
 from lab.faults.link import Link
 
 PART = "compose"
 NODES = 2
 TOOL = Path(sys.executable).with_name("docker-compose")
+PYTHON = "docker.io/library/python:3.11-slim-bookworm"  # the Dockerfile's default base
+SUPERNODE, SUPERLINK = "localhost/fl-app-supernode:latest", "localhost/fl-app-superlink:latest"
 HOST = "host.containers.internal"  # this machine, as containers of Podman know it
 SHORT = "num_versions=4"  # added to the kit's OVERRIDES, whose run would take longer
 SECONDS = 900.0  # that a run may take
@@ -40,8 +52,8 @@ def run(work: Path) -> Iterator[Row]:
         yield from attempt(
             PART,
             [
-                ("a base made of Debian's packages", partial(images.make_base, podman)),
-                ("docker/Dockerfile", partial(images.build, podman)),
+                ("a base made of Debian's packages", partial(make_base, podman)),
+                ("docker/Dockerfile", partial(build, podman)),
                 ("compose.yaml of the server and of each device", compose.apart),
                 ("a device's own data can be read and not changed", compose.data),
                 ("a device whose process dies is started again", compose.crash),
@@ -73,8 +85,8 @@ class Compose:
             "DOCKER_HOST": socket,
             "OWNER": f"{UID}:{UID}",
             "PATH": path,
-            "SUPERLINK_IMAGE": images.SUPERLINK,
-            "SUPERNODE_IMAGE": images.SUPERNODE,
+            "SUPERLINK_IMAGE": SUPERLINK,
+            "SUPERNODE_IMAGE": SUPERNODE,
         }
         with (self._place / "log").open("wb") as log:
             self._engine = subprocess.Popen(
@@ -150,3 +162,19 @@ class Compose:
     def _execute(self, folder: str, service: str, *command: str) -> str:
         container = self._type(folder, f"ps --quiet {service}").strip()
         return self._podman.ask("exec", container, *command)
+
+
+def make_base(podman: Podman) -> str:
+    """Make a base under the name that the Dockerfile expects, so that nothing is pulled."""
+    image = bases.make(podman, bases.SLIM)
+    podman.ask("tag", image, PYTHON)
+    return f"Debian's {bases.SUITE} with Python, {podman.megabytes(image):,.0f} MB"
+
+
+def build(podman: Podman) -> str:
+    """Build the images of server and device."""
+    sizes = []
+    for image, target in ((SUPERNODE, "supernode"), (SUPERLINK, "superlink")):
+        podman.build(image, target)
+        sizes.append(f"{target} {podman.megabytes(image):,.0f} MB")
+    return f"{', '.join(sizes)}, with the base"

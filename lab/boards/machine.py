@@ -1,13 +1,15 @@
-"""A machine with a service manager, in a container: somebody types commands on it."""
+"""A machine with a service manager, in a container: somebody types a page's commands on it."""
 
+import re
 import shlex
 import shutil
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from lab.boards import bases
 from lab.boards.podman import Container, Podman
-from lab.boards.row import Disappointed, Impossible, wait_for
+from lab.boards.steps import Disappointed, Impossible, wait_for
 
 BOOT = 90.0  # seconds that it may take until all services were started
 LIFE = 3000  # seconds after which Podman ends it
@@ -93,26 +95,12 @@ class Machine:
         self.container.kill()
         self.on = False
 
-    def switch_on(self, *, plugged: bool = True) -> None:
-        """Boot it again, with the files that it had.
-
-        Args:
-            plugged: whether it has a network; `plug` makes up for that.
-        """
+    def switch_on(self) -> None:
+        """Boot it again, with the files that it had."""
         self.container.start()
-        if not plugged:
-            self._link("down")
         self.on = True
         self._cwd = self.home
         self.wait()
-
-    def plug(self) -> None:
-        """Connect it to its network, in which it still has its address."""
-        self._link("up")
-
-    def _link(self, state: str) -> None:
-        words = ["ip", "link", "set", "eth0", state]
-        self.container.ask(*words, options=["--privileged"])
 
     def fetch(self, folder: str, into: Path) -> Path:
         """Copy a folder of its files to this machine; return where it lies."""
@@ -120,10 +108,6 @@ class Machine:
         shutil.rmtree(copy, ignore_errors=True)
         self.container.get(folder, into)
         return copy
-
-    def journal(self, unit: str, lines: int = 20) -> str:
-        """The last lines of a service's log."""
-        return self.root("journalctl", "--no-pager", "-n", lines, "-u", unit)
 
     def _booted(self) -> bool:
         return self._state("is-system-running") in ("running", "degraded")
@@ -134,3 +118,67 @@ class Machine:
             return self.root("sh", "-c", f"systemctl {shlex.join(question)} || true").strip()
         except Disappointed:  # it does not take commands yet
             return ""
+
+
+class Walk:
+    """The commands of a page, typed as they are written: one on every line of a block of ``sh``.
+
+    Args:
+        page: Markdown file.
+        typists: types a command on a machine and returns what it printed, by the machine's name.
+        meanings: of the page's placeholders, such as ``<server>``.
+        transcript: file to which commands, seconds and outputs are appended.
+    """
+
+    def __init__(
+        self,
+        page: Path,
+        typists: Mapping[str, Callable[[str], str]],
+        meanings: Mapping[str, str],
+        transcript: Path,
+    ) -> None:
+        self._page = page
+        self._typists = typists
+        self._meanings = meanings
+        self._transcript = transcript
+
+    def follow(self, section: str, number: int, machine: str) -> str:
+        """Type the commands of a block; return what the last one printed.
+
+        Args:
+            section: heading right above the block.
+            number: of the block among those with commands in this section, from 0.
+            machine: on which they are typed.
+
+        Raises:
+            Disappointed: there is no such block, or a command failed.
+            KeyError: a placeholder has no meaning.
+        """
+        said = ""
+        for line in block(self._page, section, number).splitlines():
+            command = re.sub(r"<(\w+)>", lambda name: self._meanings[name[1]], line)
+            began = time.monotonic()
+            try:
+                said = self._typists[machine](command)
+            except Disappointed as error:
+                self._note(f"on {machine}: {command}\n{error}")
+                raise Disappointed(f"{section}, on {machine}: `{command}`: {error}") from None
+            self._note(f"on {machine}, {time.monotonic() - began:.1f} s: {command}\n{said}")
+        return said
+
+    def _note(self, text: str) -> None:
+        with self._transcript.open("a") as file:
+            file.write(f"{text}\n\n")
+
+
+def block(page: Path, section: str, number: int) -> str:
+    """A block with commands, by its section's heading and its number in the section, from 0.
+
+    Raises:
+        Disappointed: the page has none there.
+    """
+    _, _, text = page.read_text().partition(f"# {section}\n")
+    found = re.findall(r"^```sh\n(.*?)^```", text.partition("\n#")[0], re.MULTILINE | re.DOTALL)
+    if number >= len(found):
+        raise Disappointed(f"{page.name} has {len(found)} blocks of commands below {section!r}")
+    return str(found[number])

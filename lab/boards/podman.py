@@ -10,19 +10,23 @@ import shutil
 import signal
 import subprocess
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from fl_app.field.supervise import end
-from lab.boards.commands import ANSWER, ask, require_programs
-from lab.boards.row import Disappointed, Impossible, wait_for
-from lab.boards.surroundings import volumes
+from lab.boards.steps import (
+    ANSWER,
+    PROJECT,
+    Disappointed,
+    Impossible,
+    ask,
+    require_programs,
+    wait_for,
+)
 
-PROJECT = Path(__file__).resolve().parents[2]
-ROOT = Path("/")  # of this machine's files
 CACHE = PROJECT / "outputs" / "boards"  # what outlasts a run
 NAME = "fl-boards"  # with which the names of containers, images and networks begin
 REMOVE = ("rm", "--all", "--force", "--time", "0", "--volumes")
@@ -33,6 +37,8 @@ LIMITS = (
     ("nproc", resource.RLIMIT_NPROC, 4096),
 )
 PACKAGES = "apt install podman buildah runc catatonit mmdebstrap fuse-overlayfs aardvark-dns"
+INDEX = ("INDEX_URL", "EXTRA_INDEX_URL", "FIND_LINKS")  # of PIP_ and UV_
+CERTIFICATES = Path("/etc/ssl/certs")  # of this machine, which may trust more than a new one
 FILE = PROJECT / "docker" / "Dockerfile"
 BUILD = 1800.0  # seconds that a build may take
 
@@ -62,7 +68,7 @@ class Podman:
         if os.geteuid() != 0:
             raise Impossible("this user is not root, as the bases need it: sudo make boards")
         self.storage.mkdir(parents=True, exist_ok=True)
-        self._settings.write_text(_settings(volumes(self.cache)))
+        self._settings.write_text(_settings(_packages(self.cache)))
         try:
             self.ask("info")
         except Disappointed as error:
@@ -152,23 +158,11 @@ class Podman:
         """Size of an image with all its layers."""
         return float(self.ask("image", "inspect", "--format", "{{.Size}}", image)) / 1e6
 
-    def build(
-        self, image: str, *, file: Path = FILE, target: str = "", arguments: Iterable[str] = ()
-    ) -> None:
-        """Build an image from this clone.
-
-        Args:
-            image: name of the image.
-            file: that says how.
-            target: stage at which to stop; "" = the last.
-            arguments: build arguments, as ``KEY=VALUE``.
-        """
-        words = ["build", "--network", "host", "--pull-never"]
+    def build(self, image: str, target: str) -> None:
+        """Build an image from this clone, up to a stage of the Dockerfile."""
+        words = ["build", "--network", "host", "--pull-never", "--target", target]
         words += ["--format", "docker"]  # the other format has no health checks
-        for argument in arguments:
-            words += ["--build-arg", argument]
-        words += ["--target", target] if target else []
-        self.ask(*words, "--tag", image, "--file", file, PROJECT, seconds=BUILD)
+        self.ask(*words, "--tag", image, "--file", FILE, PROJECT, seconds=BUILD)
 
     def network(self) -> str:
         """Create a network in which containers know each other by name; return its option."""
@@ -259,47 +253,6 @@ class Container:
         """Copy a file or a folder out of it, into a folder."""
         self._podman.ask("cp", f"{self.name}:{source}", target)
 
-    def disconnect(self) -> None:
-        """Take it off the network."""
-        self._podman.ask("network", "disconnect", self._podman.network_name, self.name)
-
-    def connect(self) -> None:
-        """Connect it to the network again."""
-        self._podman.ask("network", "connect", self._podman.network_name, self.name)
-
-    def log(self) -> str:
-        """What its process has printed."""
-        return self._podman.ask("logs", self.name)
-
-    def peak(self) -> float:
-        """The most memory that the kernel counted for its processes, with caches, in MiB.
-
-        Raises:
-            Disappointed: the kernel does not count it.
-        """
-        return int(self._counted("memory.peak", "memory.max_usage_in_bytes")) / 2**20
-
-    def killed(self) -> int:
-        """How many of its processes the kernel has killed for want of memory.
-
-        Raises:
-            Disappointed: the kernel does not count them.
-        """
-        lines = self._counted("memory.events", "memory.oom_control").splitlines()
-        return int(dict(line.split() for line in lines)["oom_kill"])
-
-    def _counted(self, name: str, old_name: str) -> str:
-        """A file of its control group, by its names in version 2 and in version 1."""
-        lines = (ROOT / f"proc/{self.state('{{.State.Pid}}')}/cgroup").read_text().splitlines()
-        groups = dict(line.split(":", 2)[1:] for line in lines)
-        for path in (
-            ROOT / f"sys/fs/cgroup{groups.get('', '/-')}/{name}",
-            ROOT / f"sys/fs/cgroup/memory{groups.get('memory', '/-')}/{old_name}",
-        ):
-            if path.exists():
-                return path.read_text()
-        raise Disappointed(f"the kernel counts no memory for {self.name}")
-
 
 def _settings(mounted: Sequence[str]) -> str:
     """Podman's settings: locks of its own, and limits that this process may pass on."""
@@ -317,3 +270,27 @@ def _settings(mounted: Sequence[str]) -> str:
         'events_logger = "file"\n'
         'lock_type = "file"\n'
     )
+
+
+def _packages(folder: Path) -> list[str]:
+    """Tell pip and uv in builds and containers where packages come from on this machine.
+
+    They read it from settings of the whole machine, as an administrator would write them: ``sudo``
+    removes environment variables, and not these. Returns what to mount, as ``source:target:ro``.
+    """
+    words = {name: os.environ.get(f"PIP_{name}", "").split() for name in INDEX}
+    for name in INDEX:
+        words[name] += os.environ.get(f"UV_{name}", "").replace(",", " ").split()
+    pip, uv = ["[global]"], ["native-tls = true"]  # else uv trusts only its own authorities
+    for name, found in words.items():
+        if values := list(dict.fromkeys(found)):
+            key = name.lower().replace("_", "-")
+            pip += [f"{key} =", *(f"    {value}" for value in values)]
+            uv.append(f"{key} = {json.dumps(values[0] if name == 'INDEX_URL' else values)}")
+    mounts = []
+    for target, lines in (("/etc/pip.conf", pip), ("/etc/uv/uv.toml", uv)):
+        path = folder / Path(target).name
+        path.write_text("\n".join(lines) + "\n")
+        mounts.append(f"{path}:{target}:ro")
+    local = {Path(word) for word in words["FIND_LINKS"] if os.path.isabs(word)}
+    return mounts + [f"{p}:{p}:ro" for p in sorted({*local, CERTIFICATES}) if p.is_dir()]

@@ -15,12 +15,9 @@ from fl_app.core.events import Arrived, Event
 from fl_app.field.__main__ import INTERRUPTED
 from fl_app.record.log import read_events
 from lab.boards import bases
-from lab.boards.commands import ask
-from lab.boards.kits import told
-from lab.boards.machine import Machine
-from lab.boards.podman import PROJECT, Podman
-from lab.boards.row import Disappointed, Row, attempt, wait_for
-from lab.boards.walk import Walk
+from lab.boards.machine import Machine, Walk
+from lab.boards.podman import Podman
+from lab.boards.steps import PROJECT, Disappointed, Row, ask, attempt, told, wait_for
 
 PART = "systemd"
 PAGE = PROJECT / "docs" / "edge.md"

@@ -1,0 +1,225 @@
+"""What the parts share: commands of this machine, kits, steps, and the rows of the table."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fl_app.core.errors import RunError
+from fl_app.core.events import Arrived, Event
+from fl_app.field.supervise import end
+from fl_app.record.log import read_events
+
+PROJECT = Path(__file__).resolve().parents[2]
+ANSWER = 120.0  # seconds that a command may take, unless it is told otherwise
+LAST = 4000  # characters of a failed command's output that are shown
+UID = 1000  # the images' user, who owns the folders of kits
+Verdict = Literal["passed", "failed", "impossible"]
+# What install.sh, `packages.py` and uv say on a machine that reaches no packages.
+NO_NETWORK = (
+    "No matching distribution found for uv",
+    "error sending request",
+    "to a network, and run",
+)
+COLOURS: dict[Verdict, str] = {"passed": "green", "failed": "red", "impossible": "yellow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One thing that was tried.
+
+    Attributes:
+        part: name of the part that tried it.
+        what: was tried.
+        verdict: "impossible" if this machine lacks what it needs.
+        seconds: that it took.
+        detail: what was seen. If impossible: what is missing, and how to get it.
+    """
+
+    part: str
+    what: str
+    verdict: Verdict
+    seconds: float
+    detail: str
+
+
+class Disappointed(Exception):
+    """What should have happened did not happen."""
+
+
+class Impossible(Exception):
+    """This machine lacks something; the message says what, and how to get it."""
+
+
+def attempt(part: str, steps: Sequence[tuple[str, Callable[[], str]]]) -> Iterator[Row]:
+    """Carry out steps one after the other; yield a row for each.
+
+    After a step that failed or is impossible, the others are not carried out, as they need it. One
+    row names them.
+
+    Args:
+        part: name of the part.
+        steps: what is tried, and the function that tries it. It returns what it saw.
+    """
+    for i, (what, action) in enumerate(steps):
+        began = time.monotonic()
+        verdict: Verdict = "passed"
+        try:
+            detail = action()
+        except Impossible as error:
+            verdict, detail = "impossible", str(error)
+        except Disappointed as error:
+            verdict, detail = "failed", str(error)
+            if any(sign in detail for sign in NO_NETWORK):
+                verdict = "impossible"
+        except (RunError, subprocess.SubprocessError, OSError, ValueError) as error:
+            verdict, detail = "failed", str(error)
+        yield Row(part, what, verdict, time.monotonic() - began, detail)
+        if verdict != "passed":
+            if rest := [name for name, _ in steps[i + 1 :]]:
+                yield Row(part, "; ".join(rest), verdict, 0.0, f"not tried, for want of: {what}")
+            return
+
+
+def wait_for(true: Callable[[], bool], what: str, seconds: float, every: float = 1.0) -> float:
+    """Wait until a condition is true; return the seconds that it took.
+
+    Raises:
+        Disappointed: it is not true in time.
+    """
+    began = time.monotonic()
+    while not true():
+        if time.monotonic() - began > seconds:
+            raise Disappointed(f"not within {seconds:g} s: {what}")
+        time.sleep(every)
+    return time.monotonic() - began
+
+
+def line(row: Row) -> str:
+    """A row as a line of text."""
+    return f"{row.part}: {row.what}: {row.verdict}, {row.seconds:.0f} s: {row.detail}"
+
+
+def show(rows: Sequence[Row]) -> None:
+    """Print the table."""
+    table = Table("part", "what", "verdict", "s", "what was seen")
+    for row in rows:
+        verdict = f"[{COLOURS[row.verdict]}]{row.verdict}[/]"
+        table.add_row(row.part, escape(row.what), verdict, f"{row.seconds:.0f}", escape(row.detail))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def ask(
+    command: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    seconds: float = ANSWER,
+    cwd: Path | None = None,
+    name: str | None = None,
+) -> str:
+    """Run a command; return what it printed. Nothing of it is left, also after Ctrl-C.
+
+    Args:
+        command: and its arguments.
+        environment: of the command; None = this process's.
+        seconds: that it may take.
+        cwd: folder in which it runs.
+        name: of the command in errors; None = all of its words.
+
+    Raises:
+        Disappointed: it failed, or did not end in time.
+    """
+    name = name or " ".join(command)
+    began = time.monotonic()
+    process = subprocess.Popen(
+        command,
+        env=environment,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        told, _ = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise Disappointed(f"not done within {seconds:g} s: {name}") from None
+    finally:
+        if process.poll() is None:
+            end(process, grace=10.0)
+    text = told.decode(errors="replace")
+    if process.returncode != 0:
+        passed = time.monotonic() - began
+        raise Disappointed(
+            f"{name} ended with {process.returncode} after {passed:.0f} s: {text.strip()[-LAST:]}"
+        )
+    return text
+
+
+def require_programs(names: Iterable[str], how: str) -> None:
+    """Check that this machine has programs.
+
+    Args:
+        names: of the programs.
+        how: they are installed.
+
+    Raises:
+        Impossible: some are missing.
+    """
+    missing = [name for name in names if shutil.which(name) is None]
+    if missing:
+        raise Impossible(f"{', '.join(missing)} is missing: {how}")
+
+
+def make_kit(out: Path, host: str, *words: str, nodes: int) -> None:
+    """Write a kit with the project's command.
+
+    Args:
+        out: new folder.
+        host: name of the server.
+        words: further options of ``init``.
+        nodes: number of devices.
+    """
+    command = [sys.executable, "-m", "fl_app.field", "init", f"--nodes={nodes}"]
+    ask([*command, f"--host={host}", *words, str(out)], cwd=PROJECT, seconds=300)
+
+
+def own(folder: Path) -> None:
+    """Give a folder to the images' user."""
+    ask(["chown", "-R", f"{UID}:{UID}", str(folder)])
+
+
+def change(settings: Path, old: str, new: str) -> None:
+    """Replace words of a kit's settings, as a person edits them."""
+    text = settings.read_text()
+    if old not in text:
+        raise Disappointed(f"{settings} must hold {old}")
+    settings.write_text(text.replace(old, new))
+
+
+def told(run: Path) -> str:
+    """What a run came to.
+
+    Raises:
+        Disappointed: it did not end as it should.
+    """
+    summary = json.loads((run / "summary.json").read_text())
+    if summary["stopped"] not in ("num_versions", "seconds"):
+        raise Disappointed(f"{run} stopped with {summary['stopped']}")
+    events: list[Event] = list(read_events(run / "events.jsonl"))
+    arrived = [event for event in events if isinstance(event, Arrived)]
+    if not arrived:
+        raise Disappointed(f"no update arrived in {run}")
+    return (
+        f"{summary['num_versions']} versions from {len(arrived)} updates in "
+        f"{events[-1].t:.0f} s, {summary['failures']} failures"
+    )
