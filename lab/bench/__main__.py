@@ -3,16 +3,17 @@
 import argparse
 import json
 import multiprocessing
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 
-from lab.bench import batches, cluster, exchange, memory, server_step, throughput
+from lab.bench import alone, races
 from lab.bench.workloads import CROWD, WORKLOADS
 
 
 def main() -> None:
     """Measure one workload after the other, each in processes of its own."""
-    names = [workload.work for workload in (*WORKLOADS, *batches.WORKLOADS, CROWD)]
-    names += [exchange.WORK, server_step.WORK, *cluster.WORKS]
+    names = [workload.work for workload in (*WORKLOADS, *races.TOGETHER, CROWD)]
+    names += [alone.EXCHANGE, alone.STEP, *races.CLUSTER]
     parser = argparse.ArgumentParser(prog="python -m lab.bench", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="W")
     parser.add_argument("--repeats", type=int, default=5, help="paired measurements")
@@ -28,41 +29,28 @@ def main() -> None:
     options = parser.parse_args()
     if options.quick:
         options.repeats, options.seconds, options.versions = 2, 2.0, 240
+    repeats, seconds = options.repeats, options.seconds
+    jobs: list[tuple[str, Callable[..., object], tuple[object, ...]]] = [
+        *(
+            (w.work, races.engine, (w, repeats, seconds, not options.plain_limit))
+            for w in WORKLOADS
+        ),
+        *(
+            (w.work, races.together, (w, algorithm, options.batch, repeats, seconds))
+            for w in races.TOGETHER
+            for algorithm in races.ALGORITHMS
+        ),
+        (CROWD.work, alone.memory, (options.versions,)),
+        (alone.EXCHANGE, alone.exchange, (repeats,)),
+        (alone.STEP, alone.server_step, (4 * repeats,)),
+        *((work, races.on_cluster, (work, repeats, seconds)) for work in races.CLUSTER),
+    ]
     # Spawned: memory and allocator start from nothing, whatever was measured before.
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, max_tasks_per_child=1) as fresh:
-        for workload in WORKLOADS:
-            if workload.work in options.only:
-                job = fresh.submit(
-                    throughput.measure,
-                    workload,
-                    options.repeats,
-                    options.seconds,
-                    not options.plain_limit,
-                )
-                print(json.dumps(job.result()), flush=True)
-        for workload in batches.WORKLOADS:
-            for algorithm in batches.ALGORITHMS if workload.work in options.only else ():
-                job = fresh.submit(
-                    batches.measure,
-                    workload,
-                    algorithm,
-                    options.batch,
-                    options.repeats,
-                    options.seconds,
-                )
-                print(json.dumps(job.result()), flush=True)
-        if CROWD.work in options.only:
-            print(json.dumps(fresh.submit(memory.measure, options.versions).result()), flush=True)
-        if exchange.WORK in options.only:
-            print(json.dumps(fresh.submit(exchange.measure, options.repeats).result()), flush=True)
-        if server_step.WORK in options.only:
-            job = fresh.submit(server_step.measure, 4 * options.repeats)
-            print(json.dumps(job.result()), flush=True)
-        for work in cluster.WORKS:
+        for work, measure, words in jobs:
             if work in options.only:
-                job = fresh.submit(cluster.measure, work, options.repeats, options.seconds)
-                print(json.dumps(job.result()), flush=True)
+                print(json.dumps(fresh.submit(measure, *words).result()), flush=True)
 
 
 if __name__ == "__main__":

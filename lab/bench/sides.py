@@ -8,23 +8,32 @@ completions.
 import ctypes
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import psutil
+import torch
+from torch.nn import functional as F
 
 from fl_app.client.build import prepare_process
+from fl_app.client.flat import FlatModel
 from fl_app.core.errors import RunError
 from fl_app.core.types import Order, Reply, Vector
 from fl_app.engine.clock import Joined, Left, Mailbox
 from fl_app.tasks.task import Task
-from lab.bench.processes import cpu_seconds, freeze, pss_mb, thaw
-from lab.bench.workloads import Workload
+from lab.bench.workloads import LOCAL_LR, Workload
 
 TURN = 0.5  # seconds
+TICKS = os.sysconf("SC_CLK_TCK")
+
+Counters = ctypes.Array[ctypes.c_ulonglong]
 
 Count = Callable[[int], None]
 """Called with the number of further client updates."""
@@ -100,6 +109,61 @@ class Federation:
         self._process.join()
 
 
+class Limit:
+    """Processes that do nothing but SGD on the workload's batches.
+
+    Args:
+        workload: what is trained.
+        task: its data, inherited through fork.
+        num_processes: one per core.
+    """
+
+    def __init__(self, workload: Workload, task: Task, num_processes: int) -> None:
+        context = multiprocessing.get_context("fork")
+        self._steps_per_update = workload.steps
+        self._steps = context.RawArray(ctypes.c_ulonglong, num_processes)
+        self._processes = [
+            context.Process(target=_loop, args=(workload, task, self._steps, place), daemon=True)
+            for place in range(num_processes)
+        ]
+        for process in self._processes:
+            process.start()
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes if process.pid is not None]
+
+    def updates(self) -> float:
+        """Client updates done so far; a step is a fraction of one."""
+        return sum(self._steps) / self._steps_per_update
+
+    def close(self) -> None:
+        """End the processes at once."""
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+
+def _loop(workload: Workload, task: Task, steps: Counters, place: int) -> None:
+    torch.set_num_threads(1)
+    rng = np.random.default_rng(place)
+    model = FlatModel(task.model())  # parameters are views of one vector
+    module, params = model.module.train(), tuple(model.params)
+    batches = [
+        torch.from_numpy(batch)
+        for client_id in rng.permutation(workload.num_clients)
+        for batch in rng.permutation(task.train_indices(client_id)).reshape(-1, workload.batch_size)
+    ]
+    inputs, targets = task.inputs, task.targets
+    for batch in cycle(batches):
+        output = module(inputs.index_select(0, batch))
+        loss = F.cross_entropy(output, targets.index_select(0, batch))
+        grad = torch.autograd.grad(loss, params)
+        with torch.no_grad():
+            torch._foreach_add_(params, grad, alpha=-LOCAL_LR)
+        steps[place] += 1
+
+
 class Counted:
     """A mailbox that counts uploads as soon as they come in, however late their virtual time is.
 
@@ -158,7 +222,7 @@ def race(sides: Sequence[Side], warm_up: int, repeats: int, seconds: float) -> l
     for side in sides:
         while side.updates() < warm_up:
             time.sleep(0.05)
-        freeze(side.pids)
+        send(signal.SIGSTOP, side.pids)
     results = []
     for _ in range(repeats):
         tallies = [Tally() for _ in sides]
@@ -173,9 +237,9 @@ def _turn(side: Side, tally: Tally) -> None:
     """Let one side run for a while; the others are frozen."""
     pids = side.pids
     before = side.updates(), time.perf_counter(), cpu_seconds(pids)
-    thaw(pids)
+    send(signal.SIGCONT, pids)
     time.sleep(TURN)
-    freeze(pids)
+    send(signal.SIGSTOP, pids)
     tally.updates += side.updates() - before[0]
     tally.seconds += time.perf_counter() - before[1]
     tally.cpu += cpu_seconds(pids) - before[2]
@@ -190,3 +254,37 @@ def memory_mb(side: Side, others: Sequence[Side]) -> float:
     for other in others:
         other.close()
     return pss_mb([os.getpid(), *side.pids])["Pss"]
+
+
+def send(interruption: signal.Signals, pids: Iterable[int]) -> None:
+    """Freeze processes where they are (SIGSTOP), or let them go on (SIGCONT)."""
+    for pid in pids:
+        os.kill(pid, interruption)
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """User and system time of processes with all their threads, in clock ticks."""
+    ticks = 0
+    for pid in pids:
+        # The name in parentheses, the second field, may hold spaces.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / TICKS
+
+
+def pss_mb(pids: Iterable[int]) -> dict[str, float]:
+    """Proportional set size of processes in MB: all of it, and its parts.
+
+    Pages that n processes share count 1/n for each, so the sum is what all of them take together.
+
+    Returns:
+        Keys ``Pss``, ``Pss_Anon`` (private memory), ``Pss_Shmem`` (the arena) and ``Pss_File``
+        (code; the one part that unrelated processes with the same libraries change).
+    """
+    total = dict.fromkeys(("Pss", "Pss_Anon", "Pss_Shmem", "Pss_File"), 0.0)
+    for pid in pids:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+            name, amount = line.split()[:2]
+            if name[:-1] in total:
+                total[name[:-1]] += int(amount) / 1024
+    return total
