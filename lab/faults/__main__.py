@@ -20,10 +20,8 @@ from rich.table import Table
 
 from fl_app.core.errors import RunError
 from lab.faults.field import NODES, Disappointed, Field, Run
-from lab.faults.groups import GROUPS, Group
-from lab.faults.injections import SECONDS, Injection
-from lab.faults.story import Span, share
-from lab.faults.verdict import KEPT, Row, judge
+from lab.faults.injections import GROUPS, SECONDS, Group, Injection
+from lab.faults.story import KEPT, Row, Span, judge, share
 
 WINDOW = 60.0  # seconds in which the others' rate is measured
 

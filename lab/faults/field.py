@@ -238,10 +238,6 @@ class Run:
         """How often the supervisor has submitted the run."""
         return self._told.count(" submitted: ")
 
-    def told(self, text: str) -> int:
-        """How often the supervisor has said something."""
-        return self._told.count(text)
-
     def until(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
         """Wait until a condition is true.
 

@@ -14,9 +14,7 @@ import tempfile
 import time
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import psutil
 
@@ -39,66 +37,23 @@ RUN = [
 ]
 
 
-@dataclass(frozen=True)
-class Kill:
-    """What followed a kill.
-
-    Attributes:
-        name: kind of the process.
-        back: seconds until an update of its client had arrived; of every client, for the server's.
-        version: seconds until the next version.
-    """
-
-    name: str
-    back: float
-    version: float
-
-
-def kill_often(
-    field: Field,
-    run: Run,
-    times: int,
-    rng: random.Random,
-    together: int = 1,
-    only: Collection[str] = (*SERVER, *NODE),
-) -> list[str]:
-    """Kill processes at random moments; returns what is wrong afterwards.
-
-    Args:
-        field: the federation.
-        run: under way in it.
-        times: how often.
-        rng: draws processes and moments.
-        together: how many processes are killed at the same time.
-        only: kinds of processes that are killed.
-    """
+def kill_often(field: Field, run: Run, times: int, rng: random.Random) -> list[str]:
+    """Kill processes at random moments; returns what is wrong afterwards."""
     problems: list[str] = []
-    kills: list[Kill] = []
     published: list[Aggregated] = []  # the newest version at each kill
-    among = [(where, name) for where, name in PROCESSES if name in only]
-    for i in range(0, times, together):
-        chosen = rng.sample(among, min(together, times - i))
-        told = f"{i + 1}: {', '.join(f'{name} of {where}' for where, name in chosen)}"
+    for i in range(times):
+        where, name = rng.choice(PROCESSES)
         try:
             time.sleep(rng.uniform(0.0, 2 * SECONDS))
             published += newest(run)
-            for where, name in chosen:
-                kill(field, where, name)
+            kill(field, where, name)
             began = time.monotonic()
             known = {id_of(event) for event in run.events() if isinstance(event, Arrived)}
-            back, version = until_all_answer(run, began, known)
+            seen = f"all answer after {until_all_answer(run, began, known):.0f} s"
         except Disappointed as error:
-            problems.append(f"{told}: {error}")
-            print(problems[-1], flush=True)
-            continue
-        except KeyboardInterrupt:
-            print(f"interrupted after {i} kills", flush=True)
-            break
-        print(f"{told}: {max(back.values()):.0f} s, next version {version:.0f} s", flush=True)
-        for where, name in chosen:
-            own = max(back.values()) if where == "server" else back[int(where.split("-")[1])]
-            kills.append(Kill(name, own, version))
-    tell(kills)
+            seen = str(error)
+            problems.append(f"{i + 1}: {name} of {where}: {seen}")
+        print(f"{i + 1}: {name} of {where}: {seen}", flush=True)
     return problems + of_log(run.events(), published)
 
 
@@ -118,18 +73,6 @@ def kill(field: Field, where: str, name: str) -> None:
     for process in found:
         with suppress(psutil.NoSuchProcess):
             process.kill()
-
-
-def tell(kills: Sequence[Kill]) -> None:
-    """Print a line for each kind of process."""
-    for name in (*SERVER, *NODE):
-        of_kind = [kill for kill in kills if kill.name == name]
-        if of_kind:
-            back, version = (
-                f"median {median(values):.0f} s, most {max(values):.0f} s"
-                for values in ([k.back for k in of_kind], [k.version for k in of_kind])
-            )
-            print(f"{name}: {len(of_kind)} kills; back: {back}; next version: {version}")
 
 
 def of_log(events: Sequence[Event], published: Sequence[Aggregated]) -> list[str]:
@@ -154,10 +97,8 @@ def newest(run: Run) -> list[Aggregated]:
     return [event for event in run.events() if isinstance(event, Aggregated)][-1:]
 
 
-def until_all_answer(
-    run: Run, since: float, known: Collection[tuple[int, int, float]]
-) -> tuple[dict[int, float], float]:
-    """Seconds from a moment until an update of each client has arrived, and until a version.
+def until_all_answer(run: Run, since: float, known: Collection[tuple[int, int, float]]) -> float:
+    """Seconds from a moment until an update of each client has arrived, and a new version.
 
     Args:
         run: in which they answer.
@@ -167,25 +108,15 @@ def until_all_answer(
     Raises:
         Disappointed: a client does not answer in time, or there is no version.
     """
-    back: dict[int, float] = {}
-    last, version = newest(run), 0.0
-    while len(back) < NODES or not version:
-        seconds = time.monotonic() - since
-        if seconds > BACK:
-            missing = sorted({*range(NODES)} - back.keys())
-            away = f"clients {missing} did not answer" if missing else "no version came"
-            raise Disappointed(f"{away} within {BACK:g} s")
+    versions = sum(isinstance(event, Aggregated) for event in run.events())
+    while (seconds := time.monotonic() - since) < BACK:
+        events = run.events()
+        new = [e for e in events if isinstance(e, Arrived) and id_of(e) not in known]
+        missing = sorted({*range(NODES)} - {event.client for event in new})
+        if not missing and sum(isinstance(e, Aggregated) for e in events) > versions:
+            return seconds
         time.sleep(0.5)
-        for event in run.events():
-            if isinstance(event, Arrived) and id_of(event) not in known:
-                back.setdefault(event.client, time.monotonic() - since)
-        if not version and _number(newest(run)) > _number(last):
-            version = time.monotonic() - since
-    return back, version
-
-
-def _number(last: Sequence[Aggregated]) -> int:
-    return last[-1].version if last else 0
+    raise Disappointed(f"clients {missing} did not answer, or no version came, within {BACK:g} s")
 
 
 def id_of(event: Arrived) -> tuple[int, int, float]:
@@ -197,10 +128,6 @@ def main() -> int:
     """Run the command line; return 0 if every client came back and nothing was lost, else 1."""
     parser = argparse.ArgumentParser(prog="python -m lab.faults.kills", description=__doc__)
     parser.add_argument("--times", type=int, default=40)
-    parser.add_argument("--together", type=int, default=1, help="processes killed at once (1)")
-    parser.add_argument(
-        "--only", nargs="+", choices=(*SERVER, *NODE), default=(*SERVER, *NODE), help="kinds (all)"
-    )
     parser.add_argument("--seed", type=int, default=0, help="of processes and moments")
     parser.add_argument("--folder", type=Path, help="new; for logs and the run (a temporary one)")
     options = parser.parse_args()
@@ -213,7 +140,7 @@ def main() -> int:
             field.give(range(NODES), seconds=SECONDS)
             run = field.submit(RUN, folder / "run")
             rng = random.Random(options.seed)
-            problems = kill_often(field, run, options.times, rng, options.together, options.only)
+            problems = kill_often(field, run, options.times, rng)
         finally:
             field.stop()
     print(*problems or ["nothing was lost"], sep="\n")

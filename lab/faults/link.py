@@ -1,4 +1,4 @@
-"""A bad link in user space: a proxy that delays, throttles, cuts or repeats what passes through.
+"""A bad link in user space: a proxy that delays, throttles or cuts what passes through.
 
 It forwards streams, above TCP, so it cannot lose packets: that needs netem in the kernel.
 """
@@ -49,14 +49,11 @@ class Link:
         port: on which it listens.
         up: direction from the client to the server.
         down: direction from the server to the client.
-        repeated: number of requests that were sent a second time.
     """
 
     def __init__(self, port: int, bytes_per_second: float = math.inf, *, host: str = HOST) -> None:
         self._to, self._host = port, host
         self.up, self.down = Way(bytes_per_second), Way(bytes_per_second)
-        self.repeated = 0
-        self._twice, self._after = b"", b""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -69,19 +66,6 @@ class Link:
     def restore(self) -> None:
         """Resume the traffic, also what was held back."""
         self._tell(self._whole.set)
-
-    def repeat(self, path: str, after: str = "") -> None:
-        """Send every HTTP request to a path a second time, on a separate connection.
-
-        It does not work with TLS.
-
-        Args:
-            path: prefix of the path, such as ``/v1/push``; "" ends the repetition.
-            after: prefix of another path. Requests are repeated when a request to it passes; "" =
-                at once.
-        """
-        self._twice = f"POST {path}".encode() if path else b""
-        self._after = f"POST {after or path}".encode()
 
     def close(self) -> None:
         """Abort all connections and stop."""
@@ -102,7 +86,6 @@ class Link:
         self._loop.call_soon_threadsafe(action)
 
     async def _listen(self) -> int:
-        self._kept: list[bytes] = []  # requests to repeat
         self._whole = asyncio.Event()
         self._whole.set()
         self._server = await asyncio.start_server(self._connect, self._host, 0, limit=CHUNK)
@@ -136,7 +119,6 @@ class Link:
         writer: asyncio.StreamWriter,
     ) -> None:
         line: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(UNDER_WAY)
-        requests = Requests()
 
         async def enter() -> None:
             with suppress(ConnectionError):  # aborted: then the other side is closed, too
@@ -153,8 +135,6 @@ class Link:
                     return
                 writer.write(data)
                 await writer.drain()
-                if way() is self.up and self._twice:
-                    await self._note(requests.feed(data))
 
         entering = asyncio.ensure_future(enter())
         try:
@@ -162,46 +142,3 @@ class Link:
         finally:
             entering.cancel()
             writer.close()
-
-    async def _note(self, requests: list[bytes]) -> None:
-        for request in requests:
-            if request.startswith(self._twice):
-                self._kept.append(request)
-            if request.startswith(self._after):
-                kept, self._kept = self._kept, []
-                for one in kept:
-                    await self._send(one)
-
-    async def _send(self, request: bytes) -> None:
-        there, back = await asyncio.open_connection(HOST, self._to)
-        self.repeated += 1
-        try:
-            back.write(request)
-            await there.read(CHUNK)  # the answer
-        finally:
-            back.close()
-
-
-class Requests:
-    """Finds complete HTTP/1.1 requests in a stream; bodies must have a ``Content-Length``."""
-
-    def __init__(self) -> None:
-        self._seen = b""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """The requests that are complete once `data` is added."""
-        self._seen += data
-        found = []
-        while b"\r\n\r\n" in self._seen:
-            head, _, rest = self._seen.partition(b"\r\n\r\n")
-            length = 0
-            for line in head.split(b"\r\n"):
-                key, _, value = line.partition(b":")
-                if key.lower() == b"content-length":
-                    length = int(value)
-            if len(rest) < length:
-                break
-            end = len(head) + 4 + length
-            found.append(self._seen[:end])
-            self._seen = self._seen[end:]
-        return found

@@ -15,7 +15,8 @@ as many updates as the trained seeds of its cell. Without these it counts up to 
 that ``UPDATES`` names. On the rack, synchronous rounds and buffers with iid data needed so many
 (the means of ``calibration.csv``). The others were not measured [A].
 
-``--measured calibration.csv`` (the columns of `lab.rack.fit_pi_rack`) fills in what was published.
+``--measured calibration.csv`` fills in what was published. It has a row per aggregation: data (iid,
+noniid), boards (all_rpi5, mixed), algorithm, seed, client_updates, seconds and accuracy.
 """
 
 import argparse
@@ -34,7 +35,6 @@ from fl_app.devices.boards import boards_of
 from fl_app.record.log import read_events
 
 TARGET = 0.6
-LEVELS = (0.3, 0.4, 0.5, 0.55, TARGET)
 BOARDS = {"equal": {"rpi5": 15}, "mixed": {"rpi5": 10, "rpi4": 5}}
 OTHER = {"equal": "mixed", "mixed": "equal"}
 PUBLISHED = {"all_rpi5": "equal", "mixed": "mixed"}  # names of the calibration
@@ -48,7 +48,7 @@ class Prediction:
     """One run.
 
     Attributes:
-        reached: level of accuracy -> second of the first evaluation there.
+        target: second of the first evaluation at the target; None = it was not reached.
         updates: that count.
         seconds: up to the last of them.
         rate: updates a second after the first version, by when all apps have started; None = there
@@ -57,17 +57,12 @@ class Prediction:
         ages: kind of board -> mean age of these updates.
     """
 
-    reached: dict[float, float]
+    target: float | None
     updates: int
     seconds: float
     rate: float | None
     shares: dict[str, float] = field(default_factory=dict)
     ages: dict[str, float] = field(default_factory=dict)
-
-    @property
-    def target(self) -> float | None:
-        """Second of the first evaluation at the target; None = it was not reached."""
-        return self.reached.get(TARGET)
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ def predicted(
         updates: up to which it counts if it does not reach the target.
         learned: version -> accuracy, which the run did not measure itself.
     """
-    reached: dict[float, float] = {}
+    target: float | None = None
     arrived, first, last = 0, (0, 0.0), (0, 0.0)
     ages: dict[str, list[int]] = defaultdict(list)
     evaluated = bool(learned) and max((learned or {}).values()) >= TARGET
@@ -117,14 +112,12 @@ def predicted(
         elif isinstance(event, Evaluated):
             evaluated = evaluated or "accuracy" in event.metrics
             accuracy = (learned or {}).get(event.version, event.metrics.get("accuracy", 0.0))
-            for level in LEVELS:
-                if accuracy >= level:
-                    reached.setdefault(level, event.t)
-            if TARGET in reached:
+            if accuracy >= TARGET:
+                target = event.t
                 break
     count = sum(map(len, ages.values()))
     return Prediction(
-        reached=reached,
+        target=target,
         updates=last[0],
         seconds=last[1],
         rate=_rate(first, last),
@@ -214,13 +207,9 @@ def published(path: Path) -> dict[str, dict[str, Prediction]]:
     found: dict[str, dict[str, Prediction]] = defaultdict(dict)
     for cell, course in rows.items():
         (first, began, _), (last, ended, _) = course[0], course[-1]
-        reached = {
-            level: next(seconds for _, seconds, accuracy in course if accuracy >= level)
-            for level in LEVELS
-            if max(accuracy for *_, accuracy in course) >= level
-        }
+        target = next((seconds for _, seconds, accuracy in course if accuracy >= TARGET), None)
         rate = _rate((first, began), (last, ended))
-        found[cell.setting][cell.seed] = Prediction(reached, last, ended, rate)
+        found[cell.setting][cell.seed] = Prediction(target, last, ended, rate)
     return found
 
 
@@ -252,8 +241,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     show_settings(found, measured)
-    show_levels(found, measured)
-    show_orders(found)
     return 0
 
 
@@ -280,45 +267,6 @@ def measures(runs: Mapping[str, Prediction]) -> list[str]:
         shown([run.shares.get("rpi4") for run in all_runs], ".1%"),
         *(shown([run.ages.get(kind) for run in all_runs], ".2f") for kind in ("rpi5", "rpi4")),
     ]
-
-
-def show_levels(
-    found: Mapping[str, Mapping[str, Prediction]], measured: Mapping[str, Mapping[str, Prediction]]
-) -> None:
-    """Print when accuracies were first reached, of what was trained and of what was measured."""
-    rows = [
-        (setting, whose, [run for run in runs.values() if run.reached])
-        for setting in found
-        for whose, runs in (
-            ("predicted", found[setting]),
-            ("measured", measured.get(setting, {})),
-        )
-    ]
-    if not any(runs for *_, runs in rows):
-        return
-    print()
-    heading(["s to", "", "runs", *(f"{level:.0%}" for level in LEVELS)])
-    for setting, whose, runs in rows:
-        if runs:
-            times = [shown([run.reached.get(level) for run in runs], ",.0f") for level in LEVELS]
-            line([setting, whose, str(len(runs)), *times])
-
-
-def show_orders(found: Mapping[str, Mapping[str, Prediction]]) -> None:
-    """Print the algorithms of every group of boards and data, the first at the target first."""
-    groups: dict[str, dict[str, float | None]] = defaultdict(dict)
-    for setting, runs in found.items():
-        algorithm, _, group = setting.partition("@")
-        targets = [run.target for run in runs.values() if run.target is not None]
-        groups[group][algorithm] = fmean(targets) if targets else None
-    print()
-    for group, seconds in groups.items():
-        known = {name: target for name, target in seconds.items() if target is not None}
-        lacks = ", ".join(sorted(seconds.keys() - known.keys()))
-        order = ", ".join(sorted(known, key=lambda name: known[name])) or "nothing was trained"
-        print(
-            f"- {group}: {order}" + (f" (not trained to 60 %: {lacks})" if known and lacks else "")
-        )
 
 
 def heading(names: Sequence[str]) -> None:
