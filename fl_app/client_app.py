@@ -4,13 +4,13 @@ Flower starts a process for every message. A warm node (`fl_app.node.warm`) has 
 that `handler` keeps what it has loaded.
 """
 
-from flwr.app import Context, Message
+from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from fl_app.core.extras import told_beside_flower
 
 with told_beside_flower():
-    from fl_app.flower import names, wire
+    from fl_app.flower import names
     from fl_app.node.handler import MessageHandler
 
 app = ClientApp()
@@ -31,7 +31,9 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @app.query()
 def query(message: Message, context: Context) -> Message:
-    """Report the partition of this node, without loading it; or its number of examples."""
-    if names.APP_CONFIG in wire.order_config(message):
-        return handler.handle(message, context)
-    return wire.pack_introduction(message, context)
+    """Introduce this node by its partition, if it has one, without loading it."""
+    partition = context.node_config.get(names.PARTITION_ID)
+    numbers = MetricRecord()
+    if partition is not None:
+        numbers[names.PARTITION_ID] = int(partition)
+    return Message(RecordDict({names.METRICS: numbers}), reply_to=message)

@@ -171,7 +171,7 @@ class FakeGrid(Grid):
     def _work(self, message_id: str, message: Message) -> None:
         node = message.metadata.dst_node_id
         try:
-            reply = _through_the_wire(self._app(_through_the_wire(message), self._contexts[node]))
+            reply = through(self._app(through(message), self._contexts[node]))
         except Exception as error:
             reason = f"{type(error)}:<'{error}'>"
             code = ErrorCode.CLIENT_APP_RAISED_EXCEPTION
@@ -180,7 +180,8 @@ class FakeGrid(Grid):
             self._replies[message_id] = [reply] * self.copies[node]
 
 
-def _through_the_wire(message: Message) -> Message:
+def through(message: Message) -> Message:
+    """A message as it arrives elsewhere."""
     return message_from_proto(message_to_proto(message))
 
 

@@ -16,12 +16,13 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 from helpers import MeanDelta, Recorder
 
+from fl_app.core.layout import Layout
 from fl_app.core.types import Parts
 from fl_app.engine.clock import Clock
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
-from fl_app.flower import encoding, wire
+from fl_app.flower import codec
 from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.schedule import Buffered
 
@@ -39,7 +40,7 @@ def train(msg: Message, context: Context) -> Message:
     if config.get("any-node"):
         context.node_config["partition-id"] = config["client-id"]
         if (config["client-id"], config["sequence"]) == (3, 0):
-            return wire.pack_error(msg, RuntimeError("out of memory"))
+            return codec.pack_error(msg, RuntimeError("out of memory"))
     return foreign_app.train(msg, context)
 
 
@@ -57,7 +58,7 @@ server_app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     torch.manual_seed(0)
     record = ArrayRecord(foreign_app.Net().state_dict())
-    layout = encoding.layout_of(record)
+    layout = Layout.of_arrays(codec.arrays_of(record))
     config = {"lr": 0.1}
 
     def run(clock: Clock, num_versions: int, concurrency: int) -> dict[str, Any]:
@@ -67,7 +68,7 @@ def main(grid: Grid, context: Context) -> None:
             strategy=MeanDelta(),
             schedule=Buffered(concurrency=concurrency, buffer_size=2),
             clock=clock,
-            initial=encoding.from_arrays(record, layout),
+            initial=codec.from_arrays(record, layout),
             num_trainable=layout.num_trainable,
             stop=Stop(num_versions=num_versions),
             sinks=[recorder],
@@ -82,7 +83,7 @@ def main(grid: Grid, context: Context) -> None:
 
     virtual = VirtualClock(AnyNode(grid, layout, train_config=config), Devices(), NUM_CLIENTS)
     results = {"virtual": run(virtual, num_versions=30, concurrency=6)}
-    mailbox = GridMailbox(grid, layout, train_config=config, introduce=False)
+    mailbox = GridMailbox(grid, layout, train_config=config)
     results["wall"] = run(WallClock(mailbox), num_versions=5, concurrency=2)
     print("RESULTS", json.dumps(results), flush=True)
 

@@ -1,4 +1,9 @@
-"""A trainer as a Flower NumPyClient."""
+"""A trainer as a Flower NumPyClient, for ClientApps that call one.
+
+This project's own ClientApp gives orders to `TrainerClient.sender` instead
+(`fl_app.flower.codec`), as a ClientApp must whose algorithm pauses or sends vectors beside the
+model.
+"""
 
 import math
 from typing import Any
@@ -10,7 +15,6 @@ from numpy.typing import NDArray
 
 from fl_app.client.compression import Compression
 from fl_app.client.flat import FlatModel
-from fl_app.client.private import private_of
 from fl_app.client.task import TrainingTask
 from fl_app.client.transform import Trainer
 from fl_app.core.types import Extra, Order, Vector
@@ -49,56 +53,18 @@ class TrainerClient(NumPyClient):
     ) -> tuple[list[NDArray[Any]], int, dict[str, Scalar]]:
         """Carry out the order ``config["sequence"]`` of client ``config["client-id"]``.
 
-        Before the call, `state` is the client's state from its previous order, and `extra` holds
-        the order's extra vectors. After it, `state` is the new state, and `extra` holds the
-        upload's extra vectors.
+        Before the call, `state` is the client's state from its previous order; after it, the new
+        one.
 
         Returns:
-            The upload as arrays in the layout's order (none after a pause), the number of examples,
-            and metrics ``loss``, ``rate-sum`` and ``kind``. If they apply, there are also
-            ``encoding`` (``"top-k"``: all but k trainable entries are 0; ``"masked"``: one array of
-            integers, and the ``seal`` of its mask), ``done``, ``progress``, ``base-version``, and
-            ``trainer``, the `lineage`.
+            The upload as arrays in the layout's order, the number of examples, and metrics
+            ``loss``, ``rate-sum`` and ``kind``.
         """
-        received = self.model.layout.flatten(parameters) if parameters else NOTHING
-        settings = {k: v for k, v in config.items() if not isinstance(v, bytes)}
-        order = Order(
-            number=0,  # unknown here, like `sent_at`; only the server uses them
-            client_id=int(config.get("client-id", 0)),
-            sequence=int(config.get("sequence", 0)),
-            base_version=int(config.get("version", 0)),
-            vector=received,
-            config=settings,
-            sent_at=0.0,
-            state=self.state,
-            extra=self.extra,
-        )
-        upload = self.sender.train(order)
-        self.state, self.extra = dict(upload.state), upload.extra
-        metrics: dict[str, Scalar] = {
-            **upload.metrics,
-            "loss": upload.loss,
-            "rate-sum": upload.rate_sum,
-            "kind": upload.kind,
-        }
-        if self.lineage:
-            metrics["trainer"] = " ".join(self.lineage)
-        if upload.base_version is not None:
-            metrics["base-version"] = upload.base_version
-        if not upload.done:
-            metrics |= {"done": 0, "progress": upload.progress}
-            return [], upload.num_examples, metrics
-        if upload.seal:
-            metrics |= {"encoding": "masked", "seal": upload.seal}
-            return [upload.vector.view(np.uint32)], upload.num_examples, metrics
-        if self.compression.top_k is not None:
-            metrics["encoding"] = "top-k"
+        upload = self.sender.train(self._order(parameters, config))
+        self.state = dict(upload.state)
+        told: dict[str, Scalar] = {"loss": upload.loss, "rate-sum": upload.rate_sum}
         arrays = self.model.layout.unflatten(upload.vector)
-        with np.errstate(over="ignore"):  # diverged: inf, which the server refuses
-            for place, entry in enumerate(self.model.layout.entries):
-                if entry.trainable:  # `sender` has rounded them already
-                    arrays[place] = arrays[place].astype(self.compression.dtype, copy=False)
-        return arrays, upload.num_examples, metrics
+        return arrays, upload.num_examples, {**upload.metrics, **told, "kind": upload.kind}
 
     def evaluate(
         self, parameters: list[NDArray[Any]], config: dict[str, Scalar]
@@ -107,9 +73,19 @@ class TrainerClient(NumPyClient):
 
         See `TrainingTask.evaluate`; the loss is NaN if there are no examples.
         """
-        self.model.load(self.model.layout.flatten(parameters))
-        self.model.load_private(private_of(self.state))
-        client_id = int(config.get("client-id", 0))
-        metrics, num_examples = self.task.evaluate(self.model.module, client_id)
-        loss = metrics.get("loss", math.nan)
-        return loss, num_examples, {k: v for k, v in metrics.items() if k != "loss"}
+        scores = self.sender.score(self._order(parameters, config))
+        metrics: dict[str, Scalar] = {**scores.metrics}
+        return float(metrics.pop("loss", math.nan)), scores.num_examples, metrics
+
+    def _order(self, parameters: list[NDArray[Any]], config: dict[str, Scalar]) -> Order:
+        vector: Vector = self.model.layout.flatten(parameters)
+        return Order(
+            number=0,  # unknown here, like `sent_at`; only the server uses them
+            client_id=int(config.get("client-id", 0)),
+            sequence=int(config.get("sequence", 0)),
+            base_version=int(config.get("version", 0)),
+            vector=vector,
+            config={k: v for k, v in config.items() if not isinstance(v, bytes)},
+            sent_at=0.0,
+            state=self.state,
+        )

@@ -177,19 +177,6 @@ class Mailbox(Protocol):
 
 
 @runtime_checkable
-class RememberingMailbox(Mailbox, Protocol):
-    """A mailbox with something to remember when a run is resumed."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it remembers, as plain data; empty if there is nothing."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Remember a result of `state_dict`."""
-        ...
-
-
-@runtime_checkable
 class BatchMailbox(Mailbox, Protocol):
     """A mailbox whose workers can compute several training orders together.
 

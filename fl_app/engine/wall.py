@@ -14,7 +14,6 @@ from fl_app.engine.clock import (
     Joined,
     Left,
     Mailbox,
-    RememberingMailbox,
     Replied,
     Returned,
     Stray,
@@ -85,15 +84,12 @@ class WallClock:
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        kept = self._mailbox.state_dict() if isinstance(self._mailbox, RememberingMailbox) else {}
-        return {"now": self.now, **({"mailbox": kept} if kept else {})}
+        return {"now": self.now}
 
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
         # The replies to these orders go to a server that exists no more.
         del orders
         self._began = self._monotonic() - state["now"]
-        if isinstance(self._mailbox, RememberingMailbox):
-            self._mailbox.load_state_dict(state.get("mailbox", {}))
         return False
 
     def next(self, until: float, alarm: float = math.inf) -> ClockEvent | None:

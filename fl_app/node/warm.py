@@ -14,7 +14,7 @@ SuperNode and SuperExec look again after a tenth of the time that they have wait
 never later than Flower.
 
 ``WARM=0`` of the environment starts Flower's SuperNode as it is. So does a Flower that was not
-tried (`fl_app.flower.private`), which the log says.
+tried (`fl_app.flower.patches`), which the log says.
 """
 
 import argparse
@@ -41,7 +41,7 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, Subpr
 from flwr.supernode.cli import flower_supernode
 
 from fl_app.core.errors import require
-from fl_app.flower.private import known, launch_with, pull_sooner, wait_with
+from fl_app.flower.patches import known, launch_with, pull_sooner, wait_with
 
 log = logging.getLogger("flwr")
 

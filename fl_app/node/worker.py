@@ -21,7 +21,7 @@ from flwr.supercore.tls import validate_and_resolve_root_certificates
 from flwr.supernode.runtime.run_clientapp import run_clientapp
 
 from fl_app.core import json_log
-from fl_app.flower.private import OrderDone, pull_sooner, stay
+from fl_app.flower.patches import OrderDone, pull_sooner, stay
 
 log = logging.getLogger("flwr")
 

@@ -28,7 +28,7 @@ from fl_app.engine.intake import Intake
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline, Workers
-from fl_app.flower import names, private
+from fl_app.flower import names, patches
 from fl_app.flower.grid import AnyNode, GridMailbox
 from fl_app.runner.evaluation import build_evaluation
 from fl_app.runner.given import NOTHING, Given
@@ -294,10 +294,10 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
         settings[names.FIXED] = trainer.model.fixed_digest
     if runtime.name == "deployment":
         assert grid is not None
-        if runtime.warm and private.known("pulls"):
-            private.pull_sooner()
-        if private.known("replies"):
-            private.bound_replies(_largest_reply(components), grid)
+        if runtime.warm and patches.known("pulls"):
+            patches.pull_sooner()
+        if patches.known("replies"):
+            patches.bound_replies(_largest_reply(components), grid)
         if run:
             settings[names.RUN] = run
         mailbox = GridMailbox(

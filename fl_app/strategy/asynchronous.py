@@ -27,7 +27,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fl_app.core.errors import RunError, require, require_at_least, require_count
 from fl_app.core.layout import Layout
 from fl_app.core.types import TRAINED, Config, GlobalModel, Scores, Update, Vector
-from fl_app.flower import encoding, names
+from fl_app.flower import codec, names
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy
 
@@ -47,7 +47,7 @@ REFUSED = {
     ),
 }
 # Keys of an order's config that the wrapper sets itself.
-RESERVED = (names.VERSION, names.CLIENT_ID, names.SEQUENCE, names.PACKED)
+RESERVED = (names.VERSION, names.CLIENT_ID, names.SEQUENCE, names.APP_CONFIG)
 # Keys that every aggregation's event has.
 TAKEN = ("kind", "t", "version", "client", "order", "age", "weight")
 LOOKS = 10  # queries of the connected nodes in one call of `configure_train`
@@ -322,14 +322,14 @@ class Asynchronous(AsyncStrategy):
     def _arrays(self, vector: Vector) -> ArrayRecord:
         if self._layout is None:
             return ArrayRecord({NAME: Array(vector)})
-        return encoding.to_arrays(vector, self._layout)
+        return codec.record_of(self._layout.named(vector))
 
     def _vector(self, arrays: ArrayRecord) -> Vector:
         if self._layout is None:
-            return np.asarray(encoding.to_numpy(NAME, arrays[NAME]), np.float32)
+            return np.asarray(codec.arrays_of(arrays)[NAME], np.float32)
         # Averages of integers, such as BatchNorm's counters, are floats.
-        named = [encoding.to_numpy(name, arrays[name]) for name in self._layout.names]
-        return self._layout.flatten(named)
+        named = codec.arrays_of(arrays)
+        return self._layout.flatten([named[name] for name in self._layout.names])
 
 
 @dataclass

@@ -26,13 +26,15 @@ from fl_app.core.events import (
     Sink,
 )
 from fl_app.core.files import disk_errors_as_run_errors
+from fl_app.core.layout import Layout
 from fl_app.core.types import Scores, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.engine import Engine, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
-from fl_app.flower import encoding
-from fl_app.flower.grid import GridMailbox, count_nodes
+from fl_app.flower import codec
+from fl_app.flower.grid import GridMailbox
+from fl_app.flower.nodes import count_nodes
 from fl_app.schedule import Schedule
 from fl_app.strategy.memories import memory_cost
 from fl_app.strategy.strategy import AsyncStrategy, described
@@ -103,12 +105,12 @@ def run(
             folder = Path(output)
             require_free(folder)
             stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
-        layout = encoding.layout_of(initial_arrays)
+        layout = Layout.of_arrays(codec.arrays_of(initial_arrays))
         result = Result()
 
         def tested(version: int, vector: Vector) -> Mapping[str, float]:
             assert evaluate is not None
-            metrics = evaluate(version, encoding.to_arrays(vector, layout))
+            metrics = evaluate(version, codec.record_of(layout.named(vector)))
             if metrics is None:
                 return {}
             log.info("Version %d: %s", version, metrics)
@@ -126,9 +128,7 @@ def run(
             train_config=strategy._prepare(layout, train_config),
             evaluate_config=dict(evaluate_config or {}),
             deadline=timeout,
-            introduce=False,
             needs=strategy.needs,
-            fewer="buffer_size of start(schedule=...)",
         )
         stack.callback(mailbox.close)  # also if the engine refuses an argument
         listening: list[Sink] = [*sinks, _Results(strategy, result, num_versions)]
@@ -136,7 +136,7 @@ def run(
             strategy=strategy,
             schedule=schedule,
             clock=WallClock(mailbox, deadline=timeout),
-            initial=encoding.from_arrays(initial_arrays, layout),
+            initial=codec.from_arrays(initial_arrays, layout),
             num_trainable=layout.num_trainable,
             stop=Stop(num_versions=num_versions),
             evaluate=tested if evaluate else None,
@@ -171,7 +171,7 @@ def run(
             listening += [history, files]
         outcome = engine.run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
-        result.arrays = encoding.to_arrays(outcome.params, layout)
+        result.arrays = codec.record_of(layout.named(outcome.params))
         if output is not None:
             about = {
                 "algorithm": strategy._label,

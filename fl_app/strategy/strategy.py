@@ -6,7 +6,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -15,7 +15,7 @@ from fl_app.core.errors import RunError, require_at_least
 from fl_app.core.events import Sink
 from fl_app.core.layout import Layout, check_returned, check_vector
 from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Scalar, Scores, Update
-from fl_app.flower import encoding, wire
+from fl_app.flower import codec, names
 from fl_app.schedule import Buffered, Schedule
 
 if TYPE_CHECKING:
@@ -202,9 +202,9 @@ class AsyncStrategy(Algorithm, Strategy):
             ValueError: the algorithm exchanges more than models.
         """
         if self.order_extra or self.upload_extra:
-            names = dict.fromkeys([*self.order_extra, *self.upload_extra])
+            extra = dict.fromkeys([*self.order_extra, *self.upload_extra])
             raise ValueError(
-                f"{type(self).__name__} exchanges more than models ({', '.join(names)}), which "
+                f"{type(self).__name__} exchanges more than models ({', '.join(extra)}), which "
                 "Flower's own round loop would drop: call start"
             )
         if RESIDUAL in self.takes:
@@ -213,8 +213,8 @@ class AsyncStrategy(Algorithm, Strategy):
                 "Flower's own round loop would drop: call start"
             )
         self._round = arrays
-        config["server-round"] = server_round
-        record = wire.train_record(arrays, config)
+        config[names.SERVER_ROUND] = server_round
+        record = RecordDict({names.ARRAYS: arrays, names.CONFIG: config})
         return [
             Message(content=record, message_type=MessageType.TRAIN, dst_node_id=node)
             for node in grid.get_node_ids()
@@ -224,8 +224,8 @@ class AsyncStrategy(Algorithm, Strategy):
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Aggregate one round, in which every update has age 0."""
-        layout = encoding.layout_of(self._round)
-        params, version = encoding.from_arrays(self._round, layout), server_round - 1
+        layout = Layout.of_arrays(codec.arrays_of(self._round))
+        params, version = codec.from_arrays(self._round, layout), server_round - 1
         updates = []
         for reply in replies:
             node = reply.metadata.src_node_id
@@ -239,7 +239,7 @@ class AsyncStrategy(Algorithm, Strategy):
         params = self.aggregate(model, updates)
         if problem := check_returned(f"{type(self).__name__}.aggregate", params, layout.size):
             raise RunError(problem)
-        arrays = encoding.to_arrays(params, layout)
+        arrays = codec.record_of(layout.named(params))
         return arrays, MetricRecord({"loss": float(np.mean([u.loss for u in updates]))})
 
     def configure_evaluate(
@@ -273,8 +273,8 @@ def described(value: object) -> Scalar | None:
 def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: str) -> Update:
     """A node's update in a round of Flower; ValueError if it cannot be aggregated."""
     if reply.has_error():
-        raise ValueError(wire.error_of(reply))
-    upload = wire.unpack_reply(reply, layout, needs=needs)
+        raise ValueError(reply.error.reason)
+    upload = codec.read_upload(reply, layout, needs)
     require_at_least("num-examples", upload.num_examples, 1, "it would have no weight")
     problem = check_vector(upload.vector, layout.size)
     if problem:

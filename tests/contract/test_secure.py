@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 from configs import ALGORITHMS, QUIET, composed
-from fake_grid import FakeGrid
+from fake_grid import FakeGrid, through
+from flwr.app import Message, RecordDict
+from flwr.common.serde import message_to_proto
 from helpers import Recorder
 from omegaconf import DictConfig
 
-from fl_app.core.types import GlobalModel, Update, Upload, Vector
-from fl_app.flower import wire
+from fl_app.core.types import GlobalModel, Order, Update, Upload, Vector
+from fl_app.flower import codec
 from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.validate import build_strategy, validate_config
 from fl_app.secure import masked
@@ -382,41 +384,19 @@ def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on(
 
 
 def test_messages_have_the_same_size_whatever_they_hold() -> None:
-    from flwr.app import Message
-    from flwr.common.serde import message_from_proto, message_to_proto
-
-    from fl_app.core.layout import Layout
-
-    components = build_components(secure("fedbuff"))
-    trainer: Any = components.trainer
-    layout: Layout = trainer.model.layout
+    trainer: Any = build_components(secure("fedbuff")).trainer
+    layout = trainer.model.layout
     FakeGrid(lambda message, context: message, 0)  # gives this process the identity of a ServerApp
-    message = Message(wire.query_record(), dst_node_id=3, message_type="train")
-    order = message_from_proto(message_to_proto(message))
+    message = through(Message(RecordDict(), dst_node_id=3, message_type="train"))
     sizes = set()
     for fill in (0.0, 1e-3, 5.0):
         vector = np.full(layout.size, fill, np.float32)
-        upload = Upload(vector, "delta", 10, 0.1 + fill)
-        trainer.train = lambda order, upload=upload: upload
-        arrays, examples, metrics = trainer.fit([], {"client-id": 3, "version": 0})
-        reply = wire.pack_upload(order, layout, arrays, examples, metrics)
-        upload = wire.unpack_reply(reply, layout)
+        trained = Upload(vector, "delta", 10, 0.1 + fill)
+        trainer.train = lambda order, trained=trained: trained
+        made = trainer.sender.train(Order(0, 3, 0, 0, vector, {}, 0.0))
+        reply = codec.pack_upload(message, made, layout)
+        upload = codec.read_upload(reply, layout)
         assert len(upload.seal) == 216
-        assert (upload.vector.view(np.uint32) == arrays[0]).all()
-        content = next(iter(reply.content.array_records["arrays"].values()))
-        texts = reply.content.config_records["config"]
-        sizes.add((len(content.data), len(texts["seal"]), len(wire.to_bytes(reply))))
+        assert upload.vector.tobytes() == made.vector.tobytes()
+        sizes.add(len(message_to_proto(reply).SerializeToString()))
     assert len(sizes) == 1
-
-
-def test_other_integers_on_the_wire_are_refused() -> None:
-    from flwr.app import Array, ArrayRecord
-
-    from fl_app.flower import encoding
-
-    layout = build_components(secure("fedbuff")).trainer.model.layout
-    for array in (np.zeros(layout.size, np.float32), np.zeros(3, np.uint32)):
-        with pytest.raises(ValueError, match=r"masked is .*, expected uint32"):
-            encoding.vector_of(ArrayRecord({"masked": Array(array)}), layout, "masked")
-    with pytest.raises(ValueError, match="a masked upload must hold masked alone"):
-        encoding.vector_of(ArrayRecord({"other": Array(array)}), layout, "masked")

@@ -12,8 +12,8 @@ from flwr.app import Context, Message
 
 from fl_app import client_app
 from fl_app.core.events import Aggregated
+from fl_app.node import memory
 from fl_app.node.handler import MessageHandler
-from fl_app.node.memory import Memory
 from fl_app.record.files import JsonLines
 from fl_app.runner.cell import run_cell
 from fl_app.runner.validate import validate_config
@@ -123,14 +123,14 @@ def test_on_real_nodes_it_is_there_when_a_run_goes_on(
 
     client_app.handler = MessageHandler()
     found: dict[Path, bool] = {}  # at the first order of every client
-    load = Memory.load
+    load = memory.load
 
-    def look(self: Memory) -> dict[str, Any]:
-        memory = load(self)
-        found.setdefault(self.path, bool(memory))
-        return memory
+    def look(path: Path) -> Any:
+        kept = load(path)
+        found.setdefault(path, bool(kept))
+        return kept
 
-    monkeypatch.setattr(Memory, "load", look)
+    monkeypatch.setattr(memory, "load", look)
     grid = FakeGrid(one_at_a_time(run_id=2), 6)
     log, _ = federation(folder, [*overrides, "resume=auto"], grid)
     assert set(state.rglob("*.npz")) >= files

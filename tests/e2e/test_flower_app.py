@@ -4,6 +4,7 @@ import logging
 import math
 import re
 import threading
+from dataclasses import replace
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from fl_app.algorithms.fedhist import FedHist
 from fl_app.asynchronous import Asynchronous
 from fl_app.core.errors import RunError
 from fl_app.core.types import Extra, GlobalModel
-from fl_app.flower import encoding, wire
+from fl_app.flower import codec
 from fl_app.schedule import Buffered, k_async, synchronous
 
 NUM_ROUNDS = 20
@@ -185,7 +186,7 @@ def test_an_unmodified_client_app_leaves_vectors_beside_the_model_alone() -> Non
     )
     assert len(result.train_metrics_clientapp) == 2
     assert grid.received
-    assert all({"arrays", "extra"} <= message.content.keys() for message in grid.received)
+    assert all({"arrays", "extra.hint"} <= message.content.keys() for message in grid.received)
 
 
 def test_clients_without_the_algorithms_own_equations_are_told_of(
@@ -289,13 +290,14 @@ def test_clients_with_the_algorithms_own_equations_are_heard(
 
     def app(message: Message, context: Context) -> Message:
         node = context.node_config["partition-id"]
-        config = {**wire.order_config(message), "client-id": node}
-        trained = devices[node].fit(wire.order_arrays(message, layout), config)
-        return wire.pack_upload(message, layout, *trained)
+        order = replace(codec.read_order(message, layout), client_id=node)
+        upload = devices[node].sender.train(order)
+        lineage = " ".join(devices[node].lineage)
+        return codec.pack_upload(message, upload, layout, lineage=lineage)
 
     result = FedDyn().start(
         FakeGrid(app, 2),
-        encoding.to_arrays(vec(0), layout),
+        codec.record_of(layout.named(vec(0))),
         num_rounds=1,
         schedule=synchronous(2),  # nobody is asked twice, however slow the other one is
     )

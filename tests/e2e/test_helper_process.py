@@ -18,12 +18,12 @@ from flwr.app import Context, Message
 from helpers import Recorder
 from secure_world import TERMS, masked, request, vectors
 
+from fl_app import client_app
 from fl_app.core.errors import RunError
 from fl_app.core.types import Update
 from fl_app.field.helper import add_helper
 from fl_app.field.kit import new_kit
 from fl_app.field.loopback import free_ports
-from fl_app.flower import wire
 from fl_app.node.handler import MessageHandler
 from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.validate import validate_config
@@ -162,7 +162,7 @@ def test_a_run_through_flowers_messages(party: Party, monkeypatch: pytest.Monkey
             _keys_in.cache_clear()
             monkeypatch.setenv("FL_APP_KIT", str(party.kit / f"node-{partition}"))
             if message.metadata.message_type == "query":
-                return wire.pack_introduction(message, context)
+                return client_app.query(message, context)
             return handlers.setdefault(partition, MessageHandler()).handle(message, context)
 
     monkeypatch.setattr("fl_app.secure.remote.kit_folder", lambda: party.kit / "server")

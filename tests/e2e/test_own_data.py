@@ -126,12 +126,9 @@ def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
         task = ["task=csv", f"task.schema={schema}", "num_versions=12", *named]
         with app_folder(own_modules(named, [tmp_path, own])) as app:
             run_on(federation, folder, [*RUN, *task], app)
-        told = federation.log("run").read_text()
     finally:
         assert federation.stop()
     check(folder, 3, "ValueError: this node's own data cannot be read as task=csv")
-    assert "client 2 has 120 training examples of its own" in told
-    assert "client 3 told no number of training examples: ValueError" in told
     monkeypatch.syspath_prepend(own)
     assert accuracy(folder, *words, *named) > 0.85
 

@@ -21,7 +21,7 @@ from fl_app.client import initial_vector
 from fl_app.client.build import build_task
 from fl_app.core.extras import EXTRAS
 from fl_app.core.types import Order
-from fl_app.flower import names, wire
+from fl_app.flower import codec, names
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST = 1500  # megabytes of a device, without CUDA
@@ -133,7 +133,7 @@ def order(path: Path) -> None:
     settings = ("num_clients=20", "algorithm.client.local_steps=5")
     config = composed("algorithm=fedbuff", "runtime=deployment", *settings)
     vector, layout = initial_vector(build_task(config), config.seed)
-    packer = wire.OrderPacker(layout, {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
+    packer = codec.OrderPacker(layout, {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
     content = packer.pack(Order(0, 5, 0, 0, vector, {}, 0.0))
     message = Message(content, dst_node_id=5, message_type="train")
     path.write_bytes(message_to_proto(message).SerializeToString())

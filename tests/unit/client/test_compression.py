@@ -87,17 +87,6 @@ def test_an_upload_that_is_not_finite_stays_so_and_leaves_the_residual_alone(
     assert check_vector(again, LAYOUT.size) == ""
 
 
-@pytest.mark.parametrize("top_k", [None, 0.5])
-def test_half_precision_says_so_too_of_what_is_not_finite(top_k: float | None) -> None:
-    """As arrays of a Flower client."""
-    trainer = LocalTrainer(
-        Quadratic([[[3.0, 0.0]]]), upload="delta", upload_dtype="float16", top_k=top_k
-    )
-    (position,), _, _ = trainer.fit([np.array([np.nan, -1e9], np.float32)], {})
-    assert position.dtype == np.float16
-    assert not np.isfinite(position).all()
-
-
 @pytest.mark.parametrize(
     ("dtype", "top_k", "num_bytes"),
     [

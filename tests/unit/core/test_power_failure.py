@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fl_app.core.files import atomic_write
-from fl_app.node.memory import Memory
+from fl_app.node import memory as files
 
 
 class Disk:
@@ -140,21 +140,21 @@ def count_of(left: dict[str, bytes], folder: Path) -> int | None:
     for name, content in left.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    memory = Memory(folder / "fl_app" / "run-7" / "client-3.npz")
-    state = memory.load()
-    assert not memory.path.with_suffix(".unreadable").exists(), "a torn file"
+    path = folder / "fl_app" / "run-7" / "client-3.npz"
+    state = files.load(path)
+    assert not path.with_suffix(".unreadable").exists(), "a torn file"
     return int(state["count"]) if state else None
 
 
 def test_a_clients_state_is_the_last_or_the_one_that_is_being_saved(
     disk: Disk, tmp_path: Path
 ) -> None:
-    memory = Memory(disk.root / "fl_app" / "run-7" / "client-3.npz")
+    path = disk.root / "fl_app" / "run-7" / "client-3.npz"
     states: list[Any] = [{"count": np.array(1)}, {"count": np.array(2)}, {}, {"count": np.array(4)}]
     earlier = None
     for state in states:
         disk.failures.clear()
-        memory.save(state)
+        files.save(path, state)
         disk.fail()
         moments = list(disk.failures)
         new = int(state["count"]) if state else None

@@ -15,15 +15,15 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fl_app.core.types import Order
 from fl_app.engine.guard import MALFORMED
-from fl_app.flower import private
-from fl_app.flower.grid import _reply
+from fl_app.flower import patches
+from fl_app.flower.orders import read_reply
 
 MIB = 2**20
 
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Any:
-    module = import_module(private.HTTP_GRID)
+    module = import_module(patches.HTTP_GRID)
     monkeypatch.setattr(module, "pull_objects", module.pull_objects)
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 1
     return module
@@ -60,7 +60,7 @@ def pulled(module: Any, bound: int, *, megabytes: int, parts: int) -> SimpleName
     )
     grid = module.HttpGrid.__new__(module.HttpGrid)
     grid.__dict__.update(_client=client, _run=Run.create_empty(1), node=Node(node_id=1))
-    private.bound_replies(bound, grid)
+    patches.bound_replies(bound, grid)
     (found.message,) = grid.pull_messages(["order"])
     return found
 
@@ -75,7 +75,7 @@ def test_a_reply_beyond_the_bound_is_malformed_and_not_held(module: Any) -> None
     assert found.message.has_error()
     assert found.num_bytes < 40 * MIB
     order = Order(0, 1, 0, 0, np.zeros(1, np.float32), {}, 0.0)
-    reply = _reply(found.message, order, None)  # type: ignore[arg-type]
+    reply = read_reply(found.message, order, None)  # type: ignore[arg-type]
     assert reply.error.startswith(f"{MALFORMED}: ")
     assert f"the reply is larger than {3 * MIB} bytes" in reply.error
 
@@ -87,11 +87,11 @@ def test_a_reply_beyond_the_bound_does_not_stay_in_the_database(module: Any) -> 
 
 def test_a_second_run_of_a_process_has_a_bound_of_its_own(module: Any) -> None:
     assert pulled(module, 3 * MIB, megabytes=2, parts=2).message.has_error()
-    assert private.difference("replies") == ""
+    assert patches.difference("replies") == ""
     assert pulled(module, 10 * MIB, megabytes=2, parts=2).message.has_content()
 
 
 def test_this_flower_has_what_the_bound_needs(monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
-    assert private.difference("replies") == ""
+    assert patches.difference("replies") == ""
     monkeypatch.setattr(module, "pull_objects", None)
-    assert "does not import pull_objects" in private.difference("replies")
+    assert "does not import pull_objects" in patches.difference("replies")

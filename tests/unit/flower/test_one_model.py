@@ -10,8 +10,8 @@ from flwr.app import Message
 from store_grid import SuperLink, serve
 
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Vector
-from fl_app.flower import wire
+from fl_app.core.types import Order, Upload, Vector
+from fl_app.flower import codec
 from fl_app.flower.grid import AnyNode, GridMailbox
 
 LAYOUT = Layout.of_arrays({"w": np.zeros(2, np.float32)})
@@ -23,8 +23,8 @@ def order(number: int, client_id: int, model: Vector = MODEL) -> Order:
 
 
 def answer(message: Message) -> Message:
-    arrays = wire.order_arrays(message, LAYOUT)
-    return wire.pack_upload(message, LAYOUT, [arrays[0] + 1], 10, {"kind": "model"})
+    vector = codec.read_order(message, LAYOUT).vector + 1
+    return codec.pack_upload(message, Upload(vector, "model", 10, 0.5), LAYOUT)
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_three_nodes_lose_no_order_whose_model_is_sent_again_when_they_have_it(
     """All start from one version at a time, and what a second thread brings of it comes late."""
     monkeypatch.setattr(os, "cpu_count", lambda: 2)  # with one, a grid sends the parts one by one
     link = SuperLink(3)
-    mailbox = GridMailbox(link.grid, LAYOUT, introduce=False)
-    clients = [next(iter(mailbox.pull(5.0))).client_id for _ in link.connections]
+    mailbox = GridMailbox(link.grid, LAYOUT)
+    clients = [event.client_id for event in mailbox.pull(5.0)]
     push_messages, push_object = link.client.PushMessages, link.client.PushObject
     registered, received = threading.Barrier(3), threading.Event()
     brought: set[str] = set()

@@ -18,7 +18,7 @@ from fl_app.client.build import build_task
 from fl_app.client.flat import FlatModel
 from fl_app.client.initial import build_model
 from fl_app.core.types import Order
-from fl_app.flower import names, wire
+from fl_app.flower import codec, names
 from fl_app.node.handler import MessageHandler
 
 SETTINGS = ("num_clients=4", "task.trainable=[3.*]", "algorithm.client.local_steps=1")
@@ -49,7 +49,7 @@ def ask(
 ) -> Message:
     digest = model.fixed_digest if digest is None else digest
     config = {names.APP_CONFIG: CONFIG, names.FIXED: digest, names.RUN: "7"}
-    packer = wire.OrderPacker(model.layout, config | more, model.fixed_bytes())
+    packer = codec.OrderPacker(model.layout, config | more, model.fixed_bytes())
     content = packer.pack(Order(0, 1, 0, 0, model.read(), {}, 0.0), fixed=fixed)
     context = Context(1, 5, {"partition-id": 1}, RecordDict(), {})
     return handler.handle(Message(content, dst_node_id=5, message_type=kind), context)
@@ -64,16 +64,16 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_what_the_seed_makes_is_not_asked_for(state: Path) -> None:
     reply = ask(MessageHandler(), server(0))
     assert reply.has_content()
-    assert not wire.asks_for_fixed(reply)
+    assert not codec.asks_for_fixed(reply)
     assert list(state.rglob("fixed-*")) == []
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_another_part_is_asked_for_once_and_used(state: Path, kind: str) -> None:
     model, handler = server(1), MessageHandler()
-    assert wire.asks_for_fixed(ask(handler, model, kind=kind))
+    assert codec.asks_for_fixed(ask(handler, model, kind=kind))
     given = ask(handler, model, kind=kind, fixed=True)
-    assert not wire.asks_for_fixed(given)
+    assert not codec.asks_for_fixed(given)
     again = ask(handler, model, kind=kind)
     later = ask(MessageHandler(), model, kind=kind)  # reads the file
     losses = [reply.content["metrics"]["loss"] for reply in (given, again, later)]
@@ -81,27 +81,27 @@ def test_another_part_is_asked_for_once_and_used(state: Path, kind: str) -> None
     other = ask(MessageHandler(), server(0), kind=kind).content["metrics"]["loss"]
     assert losses[0] != other
     if kind == "train":
-        assert wire.unpack_reply(given, model.layout).vector.shape == (330,)
+        assert codec.read_upload(given, model.layout).vector.shape == (330,)
 
 
 def test_a_node_that_serves_any_client_keeps_no_file(state: Path) -> None:
     model, handler = server(1), MessageHandler()
-    assert wire.asks_for_fixed(ask(handler, model, **{names.ANY_NODE: True}))
+    assert codec.asks_for_fixed(ask(handler, model, **{names.ANY_NODE: True}))
     assert ask(handler, model, fixed=True, **{names.ANY_NODE: True}).has_content()
-    assert not wire.asks_for_fixed(ask(handler, model, **{names.ANY_NODE: True}))
-    assert wire.asks_for_fixed(ask(MessageHandler(), model, **{names.ANY_NODE: True}))
+    assert not codec.asks_for_fixed(ask(handler, model, **{names.ANY_NODE: True}))
+    assert codec.asks_for_fixed(ask(MessageHandler(), model, **{names.ANY_NODE: True}))
     assert list(state.iterdir()) == []
 
 
 def test_a_part_that_does_not_fit_is_an_error(state: Path) -> None:
     model = server(1)
     reply = ask(MessageHandler(), model, fixed=True, digest=server(2).fixed_digest)
-    assert wire.error_of(reply).startswith(
+    assert reply.error.reason.startswith(
         "ValueError: SHA-256 of the frozen and private parameters that the server sent="
     )
-    assert "server and client do not build the same model" in wire.error_of(reply)
+    assert "server and client do not build the same model" in reply.error.reason
     whole = build_model(build_task(composed("num_clients=4", "task.trainable=[1.*]")), 0)
-    packer = wire.OrderPacker(
+    packer = codec.OrderPacker(
         model.layout,
         {names.APP_CONFIG: CONFIG, names.FIXED: "0" * 64, names.RUN: "7"},
         whole.fixed_bytes(),
@@ -109,7 +109,7 @@ def test_a_part_that_does_not_fit_is_an_error(state: Path) -> None:
     content = packer.pack(Order(0, 1, 0, 0, model.read(), {}, 0.0), fixed=True)
     context = Context(1, 5, {"partition-id": 1}, RecordDict(), {})
     reply = MessageHandler().handle(Message(content, dst_node_id=5, message_type="train"), context)
-    assert "frozen or private parameters do not fit the model: 1.weight" in wire.error_of(reply)
+    assert "frozen or private parameters do not fit the model: 1.weight" in reply.error.reason
     assert list(state.rglob("fixed-*")) == []
 
 
@@ -122,7 +122,7 @@ def test_an_unreadable_file_is_asked_for_again(
     (file,) = state.rglob("fixed-*.npz")
     file.write_bytes(content)
     with caplog.at_level(logging.WARNING, "flwr"):
-        assert wire.asks_for_fixed(ask(MessageHandler(), model))
+        assert codec.asks_for_fixed(ask(MessageHandler(), model))
     assert "cannot be read" in caplog.text
 
 
@@ -131,10 +131,10 @@ def test_a_file_with_another_part_is_asked_for_again(state: Path) -> None:
     ask(MessageHandler(), model, fixed=True)
     (file,) = state.rglob("fixed-*.npz")
     np.savez(file, **{"1.weight": np.zeros(3, np.uint8)})
-    assert wire.asks_for_fixed(ask(MessageHandler(), model))
+    assert codec.asks_for_fixed(ask(MessageHandler(), model))
     np.savez(file, **{n: np.zeros_like(a) for n, a in model.fixed_bytes().items()})
-    assert wire.asks_for_fixed(ask(MessageHandler(), model))
+    assert codec.asks_for_fixed(ask(MessageHandler(), model))
 
 
 def test_a_node_of_a_run_without_digest_uses_its_own(state: Path) -> None:
-    assert not wire.asks_for_fixed(ask(MessageHandler(), server(1), digest=""))
+    assert not codec.asks_for_fixed(ask(MessageHandler(), server(1), digest=""))

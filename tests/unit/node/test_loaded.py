@@ -19,9 +19,17 @@ from fl_app.client import initial_vector
 from fl_app.client.build import build_task
 from fl_app.core.extras import EXTRAS
 from fl_app.core.types import Order
-from fl_app.flower import names, wire
+from fl_app.flower import codec, names
 
-SERVER = {"fl_app.engine", "fl_app.flower.grid", "fl_app.record", "fl_app.report", "fl_app.runner"}
+SERVER = {
+    "fl_app.engine",
+    "fl_app.flower.grid",
+    "fl_app.flower.orders",
+    "fl_app.flower.nodes",
+    "fl_app.record",
+    "fl_app.report",
+    "fl_app.runner",
+}
 ALGORITHM = {"fl_app.schedule", "fl_app.strategy"}
 PLOTS = {"altair", "pandas", "vl_convert"}
 ABSENT = EXTRAS.keys() - {"jinja2", "markupsafe"}  # torch requires these two
@@ -58,7 +66,7 @@ def order(name: str, *task: str, num_clients: int = 20) -> RecordDict:
     config = composed(f"algorithm={name}", "runtime=deployment", *settings)
     vector, layout = initial_vector(build_task(config), config.seed)
     extra = {"regularisation": 0.1} if name == "feddyn" else {}
-    packer = wire.OrderPacker(layout, {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
+    packer = codec.OrderPacker(layout, {names.APP_CONFIG: OmegaConf.to_yaml(config, resolve=True)})
     return packer.pack(Order(0, 5, 0, 0, vector, extra, 0.0))
 
 

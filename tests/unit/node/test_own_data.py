@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from configs import composed
 from datasets import Dataset
-from fake_grid import FakeGrid
+from fake_grid import FakeGrid, through
 from flwr.app import Context, Message, RecordDict
-from flwr.common.serde import message_from_proto, message_to_proto
 from omegaconf import DictConfig, OmegaConf
 from PIL import Image
 
@@ -18,7 +17,7 @@ from fl_app import client_app
 from fl_app.client import initial_vector
 from fl_app.client.build import build_task, build_trainer
 from fl_app.core.types import Order
-from fl_app.flower import names, wire
+from fl_app.flower import codec, names
 from fl_app.node.handler import MessageHandler
 from fl_app.tasks.schema.__main__ import schema_of
 
@@ -76,14 +75,12 @@ def table(path: Path, rows: int, label: str | None = None, head: str = "age,puls
 
 def ask(kind: str, content: RecordDict, node_config: dict[str, str | int]) -> Message:
     """The ClientApp's reply, both messages serialised on the way."""
-    message = Message(content, dst_node_id=NODE, message_type=kind)
-    context = Context(1, NODE, node_config, RecordDict(), {})
-    reply = client_app.app(message_from_proto(message_to_proto(message)), context)
-    return message_from_proto(message_to_proto(reply))
+    message = through(Message(content, dst_node_id=NODE, message_type=kind))
+    return through(client_app.app(message, Context(1, NODE, node_config, RecordDict(), {})))
 
 
 def order(client_id: int = NODE, text: str = CONFIG, run: str = "r1") -> RecordDict:
-    packer = wire.OrderPacker(LAYOUT, {names.APP_CONFIG: text, names.RUN: run})
+    packer = codec.OrderPacker(LAYOUT, {names.APP_CONFIG: text, names.RUN: run})
     return packer.pack(Order(0, client_id, 2, 7, VECTOR, {}, 0.0))
 
 
@@ -92,7 +89,7 @@ def test_a_node_trains_on_all_of_its_own_data_and_on_nothing_else(tmp_path: Path
     path = str(table(tmp_path / "a.csv", 20))
     for node_config, client_id in (({}, NODE), ({"partition-id": 4}, 4)):
         reply = ask("train", order(), {"data": path, **node_config})
-        upload = wire.unpack_reply(reply, LAYOUT, version=7)
+        upload = codec.read_upload(reply, LAYOUT)
         assert upload.num_examples == 15
         trainer = build_trainer(config(), build_task(config(), data=path))
         expected = trainer.train(Order(0, client_id, 2, 7, VECTOR, {}, 0.0))
@@ -153,20 +150,10 @@ def test_all_kinds_of_data_can_be_a_nodes_own(
 # -- the number of examples, state, runs -----------------------------------------------------------
 
 
-def test_a_node_tells_its_number_of_training_examples(tmp_path: Path) -> None:
-    node_config = {"data": str(table(tmp_path / "a.csv", 20))}
-    reply = ask("query", wire.query_record(), node_config)
-    assert wire.owns_data(reply)
-    assert "num-examples" not in reply.content["metrics"]
-    reply = ask("query", wire.query_record({names.APP_CONFIG: CONFIG}), node_config)
-    assert wire.num_examples_of(reply) == 15
-    assert not wire.owns_data(ask("query", wire.query_record(), {"partition-id": 0}))
-
-
 def test_state_is_kept_under_the_id_by_which_the_server_knows_the_node(tmp_path: Path) -> None:
     text = CONFIG.replace("client.LocalTrainer", "algorithms.feddyn.trainer.FedDynTrainer")
     path = str(table(tmp_path / "a.csv", 20))
-    packer = wire.OrderPacker(
+    packer = codec.OrderPacker(
         LAYOUT, {names.APP_CONFIG: text, names.RUN: "r1", "regularisation": 0.1}
     )
     for node_config in ({}, {"partition-id": 4}):
@@ -183,7 +170,7 @@ def test_a_new_run_reads_the_data_anew(tmp_path: Path) -> None:
     for rows, run in ((20, "r1"), (40, "r1"), (40, "r2")):
         table(path, rows)
         reply = ask("train", order(run=run), {"data": str(path)})
-        found.append(wire.unpack_reply(reply, LAYOUT, version=7).num_examples)
+        found.append(codec.read_upload(reply, LAYOUT).num_examples)
     assert found == [15, 15, 30]
 
 

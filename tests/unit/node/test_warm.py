@@ -16,7 +16,7 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResultStatus
 from flwr.supernode.runtime import run_clientapp
 
 from fl_app.field.loopback import free_ports
-from fl_app.flower import private
+from fl_app.flower import patches
 from fl_app.node import warm
 
 
@@ -169,14 +169,14 @@ def test_an_order_that_was_given_up_does_not_hold_up_the_next(
 
 
 def test_flower_is_one_that_was_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert private.difference("node") == ""
-    monkeypatch.setattr(private, "version", lambda name: "1.43.0")
-    assert private.difference("node") == "a warm node was tried with <1.43,>=1.41 only"
+    assert patches.difference("node") == ""
+    monkeypatch.setattr(patches, "version", lambda name: "1.43.0")
+    assert patches.difference("node") == "a warm node was tried with <1.43,>=1.41 only"
 
 
 def test_an_untried_flower_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     started = []
-    monkeypatch.setattr(private, "version", lambda name: "1.43.0")
+    monkeypatch.setattr(patches, "version", lambda name: "1.43.0")
     monkeypatch.setattr(warm, "flower_supernode", lambda: started.append(list(warm.sys.argv)))
     monkeypatch.setattr("sys.argv", ["warm", "--superlink", "server.lan:8100"])
     monkeypatch.delenv("WARM", raising=False)
@@ -185,11 +185,11 @@ def test_an_untried_flower_runs_as_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize(("module", "name", "expected"), [
-    (private.NODE, "time", ["time.sleep(0.5)", "time.sleep(0.5)", "time.sleep(3)"]),
-    (private.SUPEREXEC, "get_executor", ["get_executor(executor_type, executor_config="
+    (patches.NODE, "time", ["time.sleep(0.5)", "time.sleep(0.5)", "time.sleep(3)"]),
+    (patches.SUPEREXEC, "get_executor", ["get_executor(executor_type, executor_config="
      "executor_config, insecure=insecure, root_certificates_path=root_certificates_path)"]),
-    (private.CLIENT_APP, "install_from_fab", ["install_from_fab(fab.content, skip_prompt=True)"]),
-    (private.CLIENT_APP, "flwr_exit", [
+    (patches.CLIENT_APP, "install_from_fab", ["install_from_fab(fab.content, skip_prompt=True)"]),
+    (patches.CLIENT_APP, "flwr_exit", [
         "flwr_exit(code=exit_code, event_type=EventType.FLWR_CLIENTAPP_RUN_LEAVE)",
     ]),
 ])  # fmt: skip
@@ -208,7 +208,7 @@ def test_an_order_that_was_carried_out_does_not_end_its_process(
         monkeypatch.setattr(run_clientapp, name, getattr(run_clientapp, name))
     ended: list[str] = []
     add_exit_handler(lambda: ended.append("told the SuperNode"))
-    private.stay()
-    with pytest.raises(private.OrderDone):
+    patches.stay()
+    with pytest.raises(patches.OrderDone):
         run_clientapp.flwr_exit(code=0)
     assert ended == ["told the SuperNode"]

@@ -1,0 +1,417 @@
+"""Orders and uploads as messages of Flower, and back; nodes and server use the same functions.
+
+| message | record | holds |
+|---|---|---|
+| order (`train`, `evaluate`) | ``arrays`` | the model |
+| | ``config`` | ``server-round`` (base version + 1), ``version``, ``client-id``, ``sequence``, |
+| | | and what the strategy and the user add |
+| reply | ``arrays`` | the upload's vector; not after `evaluate`, and empty after a pause |
+| | ``metrics`` | ``num-examples``, ``loss`` and what else the client measured |
+| | ``upload`` | the other fields of an `Upload`; ``asks`` alone asks for the fixed part |
+| both | ``extra.<name>`` | a vector beside the model, where the algorithm exchanges more |
+| both | ``state`` | what the client keeps, where any node serves any client |
+| order upon a reply that asks for it | ``fixed`` | the model's fixed part as bytes, by name |
+| introduction (`query`) | ``metrics`` | ``partition-id``, if the node has one |
+
+``arrays``, ``config`` and ``metrics`` follow Flower's own convention: the model travels as named
+arrays, and a ClientApp that does not know this project returns ``arrays`` and ``metrics``. Where
+the order carries this project's configuration, client and server are both of this project. Flower
+sends every array in a request of its own, so a vector is then one array, or its entries, their
+places if most are 0, and the buffers. Nothing is ever unpickled: Flower writes arrays in NumPy's
+format and reads them with pickle off.
+"""
+
+import math
+import threading
+import weakref
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.common.constant import ErrorCode
+from numpy.typing import NDArray
+
+from fl_app.core import bugs
+from fl_app.core.errors import RunError
+from fl_app.core.layout import Layout, names_of
+from fl_app.core.npy import reading
+from fl_app.core.types import Order, Records, Scores, Upload, Vector
+from fl_app.core.vector import read_only
+from fl_app.flower import names
+
+RECENT = 8  # serialised vectors kept
+NOTHING: Vector = np.empty(0, np.float32)
+# Fields of an `Upload` in the record of that name. A ClientApp that does not know this project has
+# none, and the defaults are true of it.
+FIELDS = dict(kind=str, rate_sum=float, done=bool, progress=float, base_version=int, seal=bytes)
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+# -- arrays ---------------------------------------------------------------------------------------
+
+
+def record_of(arrays: Arrays) -> ArrayRecord:
+    """Arrays by name, serialised."""
+    return ArrayRecord({name: Array(np.asarray(array)) for name, array in arrays.items()})
+
+
+def arrays_of(record: ArrayRecord) -> dict[str, NDArray[Any]]:
+    """The inverse of `record_of`.
+
+    Raises:
+        ValueError: an array cannot be read.
+    """
+    arrays = {}
+    for name, array in record.items():
+        try:
+            with reading:
+                arrays[name] = array.numpy()
+            if not isinstance(arrays[name], np.ndarray):
+                raise TypeError(f"it holds a {type(arrays[name]).__name__}")
+        except Exception as error:  # bytes from elsewhere may raise anything
+            reason = f"{type(error).__name__}: {error}"
+            raise ValueError(f"array {name!r} cannot be read: {reason}") from error
+    return arrays
+
+
+def from_arrays(record: ArrayRecord, layout: Layout) -> Vector:
+    """A vector ``(d,)`` from the arrays of `Layout.named`; new and read-only.
+
+    Raises:
+        ValueError: names, shapes or kinds of dtypes are not those of the layout.
+    """
+    arrays = arrays_of(record)
+    missing, unexpected = layout.slices.keys() - arrays.keys(), arrays.keys() - layout.slices.keys()
+    if missing or unexpected:
+        told = [names_of(sorted(odd)) or "none" for odd in (missing, unexpected)]
+        raise ValueError(f"arrays do not fit the model: missing {told[0]}; unexpected {told[1]}")
+    for entry in layout.entries:
+        dtype = arrays[entry.name].dtype
+        if dtype.kind != np.dtype(entry.dtype).kind:
+            raise ValueError(f"array {entry.name!r} has dtype {dtype}, the model's {entry.dtype}")
+    with np.errstate(over="ignore"):  # a float64 too large becomes inf, which is refused later
+        return read_only(layout.flatten([arrays[name] for name in layout.names]))
+
+
+def encode(vector: Vector, split: int, dtype: str = "float32", *, sparse: bool = False) -> Arrays:
+    """A vector as few and small arrays.
+
+    Args:
+        vector: shape ``(d,)``.
+        split: number of trainable entries, which lead.
+        dtype: of these; they were rounded to it.
+        sparse: whether most of them are 0, and travel with their places.
+    """
+    if dtype == "float32" and not sparse:
+        return {names.VECTOR: vector}
+    entries, buffers = np.split(vector, [split])
+    arrays: dict[str, NDArray[Any]] = {names.BUFFERS: buffers}
+    if sparse:
+        arrays[names.PLACES] = np.flatnonzero(entries).astype(np.uint32)
+        entries = entries[arrays[names.PLACES]]
+    with np.errstate(over="ignore"):  # infinite entries are refused by the server
+        return {**arrays, names.ENTRIES: entries.astype(dtype)}
+
+
+def decode(record: ArrayRecord, layout: Layout) -> Vector:
+    """The inverse of `encode`, read-only.
+
+    Raises:
+        ValueError: the arrays do not fit the model.
+    """
+    arrays, split = arrays_of(record), layout.num_trainable
+    if not arrays:  # a paused client: it sends nothing, and may be sent nothing
+        return NOTHING
+    if arrays.keys() == {names.VECTOR}:
+        return read_only(_fitting(arrays, names.VECTOR, "f4", layout.size))
+    if arrays.keys() - {names.PLACES} != {names.ENTRIES, names.BUFFERS}:
+        raise ValueError(f"arrays do not fit the model: got {names_of(arrays) or 'none'}")
+    vector = np.zeros(layout.size, np.float32)
+    vector[split:] = _fitting(arrays, names.BUFFERS, "f4", layout.size - split)
+    if names.PLACES not in arrays:
+        vector[:split] = _fitting(arrays, names.ENTRIES, "f2 f4", split)
+        return read_only(vector)
+    places = _fitting(arrays, names.PLACES, "u4", arrays[names.PLACES].size)
+    # They increase, so none occurs twice, and the last one is the largest.
+    if (np.diff(places.astype(np.int64), append=split) <= 0).any():
+        raise ValueError(f"{names.PLACES} must increase and be below {split}")
+    vector[places] = _fitting(arrays, names.ENTRIES, "f2 f4", places.size)
+    return read_only(vector)
+
+
+def _fitting(arrays: Arrays, name: str, dtypes: str, size: int) -> NDArray[Any]:
+    array = arrays[name]
+    if array.dtype.str[1:] not in dtypes.split() or array.shape != (size,):
+        found = f"{array.dtype}{list(array.shape)}"
+        raise ValueError(f"arrays do not fit the model: {name} is {found}, expected [{size}]")
+    return array
+
+
+# -- server ---------------------------------------------------------------------------------------
+
+
+class OrderPacker:
+    """Packs orders; may be called from several threads.
+
+    An Array is serialised when it is made. So the last few are kept, and shared by all orders that
+    carry the same vector.
+
+    Args:
+        layout: of the vectors.
+        config: sent with every training order; the strategy's settings override it.
+        fixed: bytes of the model's fixed part by name (`fl_app.client.flat.FlatModel`), for clients
+            that ask for it.
+        evaluate_config: sent with every evaluate order; None = `config`.
+
+    Attributes:
+        num_fixed_bytes: size of the fixed part.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        config: Mapping[str, object],
+        fixed: Arrays | None = None,
+        evaluate_config: Mapping[str, object] | None = None,
+    ) -> None:
+        self._layout = layout
+        self._config = dict(config)
+        self._evaluate_config = dict(config if evaluate_config is None else evaluate_config)
+        self._fixed = fixed or {}
+        self.num_fixed_bytes = sum(array.nbytes for array in self._fixed.values())
+        self._lock = threading.Lock()
+        self._recent: deque[tuple[weakref.ref[Vector], bool, ArrayRecord]] = deque(maxlen=RECENT)
+
+    def pack(self, order: Order, *, fixed: bool = False) -> RecordDict:
+        """Content of an order's message; its arrays are shared and must not be changed.
+
+        Args:
+            order: what to pack.
+            fixed: whether to send the fixed part as well.
+        """
+        config = {
+            **(self._evaluate_config if order.evaluates else self._config),
+            **order.config,
+            # The model of version t is that of Flower's round t; round t + 1 trains from it.
+            names.SERVER_ROUND: order.base_version + (0 if order.evaluates else 1),
+            names.VERSION: order.base_version,
+            names.CLIENT_ID: order.client_id,
+            names.SEQUENCE: order.sequence,
+        }
+        arrays = self._record(order.vector, whole=names.APP_CONFIG in config)
+        content = RecordDict({names.ARRAYS: arrays, names.CONFIG: ConfigRecord(config)})  # type: ignore[arg-type]
+        for name, vector in order.extra.items():
+            content[names.EXTRA + name] = self._record(vector, whole=True)
+        if order.state:
+            content[names.STATE] = record_of(order.state)
+        if fixed:
+            content[names.FIXED] = self._fixed_record
+        return content
+
+    @cached_property
+    def _fixed_record(self) -> ArrayRecord:
+        return record_of(self._fixed)
+
+    def _record(self, vector: Vector, *, whole: bool) -> ArrayRecord:
+        if not vector.size:  # the client continues with what it has
+            return ArrayRecord({})
+        with self._lock:
+            for known, as_whole, record in self._recent:
+                if known() is vector and as_whole is whole:
+                    return record
+            record = record_of({names.VECTOR: vector} if whole else self._layout.named(vector))
+            self._recent.append((weakref.ref(vector), whole, record))
+            return record
+
+
+def read_upload(message: Message, layout: Layout, needs: str = "") -> Upload:
+    """The upload in a client's reply.
+
+    A ClientApp that does not know this project returns ``arrays``, ``metrics`` with
+    ``num-examples`` and perhaps a loss: kind "model", rate sum 1.
+
+    Args:
+        message: a reply with content.
+        layout: of the model that was sent.
+        needs: full name of the class that must have trained; "" = any class.
+
+    Raises:
+        ValueError: the reply is malformed.
+        RunError: the client did not train with `needs`. All clients run the same app.
+    """
+    content, ours = message.content, names.UPLOAD in message.content.config_records
+    told = dict(content.config_records[names.UPLOAD]) if ours else {}
+    if needs and needs.rpartition(".")[2] not in str(told.pop(names.TRAINER, "")).split():
+        raise RunError(
+            f"the ClientApp must train with {needs}: the algorithm is one of client and server, "
+            "and without its half the run would be one of another algorithm"
+        )
+    fields: dict[str, Any] = {name: told[name] for name in FIELDS if name in told}
+    if wrong := [name for name, value in fields.items() if type(value) is not FIELDS[name]]:
+        raise ValueError(f"{names.UPLOAD} holds {wrong[0]}={fields[wrong[0]]!r}")
+    scores = read_scores(message)
+    losses = [scores.metrics[name] for name in names.LOSS_NAMES if name in scores.metrics]
+    upload = Upload(
+        vector=NOTHING,
+        num_examples=scores.num_examples,
+        loss=losses[0] if losses else math.nan,
+        metrics={n: value for n, value in scores.metrics.items() if n not in names.LOSS_NAMES},
+        **{"kind": "model", **fields},
+    )
+    if ours:
+        arrays = content.array_records.get(names.ARRAYS, ArrayRecord({}))
+        return replace(upload, vector=decode(arrays, layout), **_beside(content, layout))
+    records: Records = {
+        names.ARRAYS: {name: {} for name in content.array_records},
+        names.METRICS: {name: dict(record) for name, record in content.metric_records.items()},
+        names.CONFIG: {name: dict(record) for name, record in content.config_records.items()},
+    }
+    arrays = _only(content.array_records, "ArrayRecord")
+    return replace(upload, vector=from_arrays(arrays, layout), records=records)
+
+
+def read_scores(message: Message) -> Scores:
+    """The numbers of a client's reply: ``metrics`` with ``num-examples``.
+
+    Raises:
+        ValueError: the reply is malformed.
+    """
+    record = _only(message.content.metric_records, "MetricRecord")
+    numbers = {name: float(v) for name, v in record.items() if isinstance(v, int | float)}
+    num_examples = numbers.pop(names.NUM_EXAMPLES, math.nan)
+    if not math.isfinite(num_examples):
+        raise ValueError(
+            f"metrics hold {names.NUM_EXAMPLES}={num_examples}, expected a finite number"
+        )
+    return Scores(numbers, int(num_examples))
+
+
+def asks_for_fixed(message: Message) -> bool:
+    """Whether a client asks for the order once more, with the model's fixed part."""
+    told = message.content.config_records if message.has_content() else {}
+    return names.UPLOAD in told and told[names.UPLOAD].get(names.ASKS) == names.FIXED
+
+
+def _beside(content: RecordDict, layout: Layout) -> dict[str, Any]:
+    """`state` and `extra` of an order or an upload."""
+    state, extra = {}, {}
+    for name, record in content.array_records.items():
+        if name == names.STATE:
+            state = arrays_of(record)
+        elif name.startswith(names.EXTRA):
+            extra[name.removeprefix(names.EXTRA)] = decode(record, layout)
+    return {"state": state, "extra": extra}
+
+
+def _only(records: Any, kind: str) -> Any:
+    if len(records) != 1:
+        raise ValueError(f"reply holds {len(records)} {kind}s, expected exactly one")
+    return next(iter(records.values()))
+
+
+# -- client ---------------------------------------------------------------------------------------
+
+
+def order_config(message: Message) -> dict[str, Any]:
+    """The settings of an order, or of a query."""
+    records = message.content.config_records
+    return dict(records[names.CONFIG]) if names.CONFIG in records else {}
+
+
+def read_order(message: Message, layout: Layout) -> Order:
+    """The order in a message. Its number and time are unknown here; only the server uses them.
+
+    Raises:
+        ValueError: an array cannot be read, or does not fit the model.
+    """
+    content, config = message.content, order_config(message)
+    record = content.array_records[names.ARRAYS]
+    whole = names.APP_CONFIG in config or not len(record)
+    return Order(
+        number=0,
+        client_id=config[names.CLIENT_ID],
+        sequence=config[names.SEQUENCE],
+        base_version=config[names.VERSION],
+        vector=decode(record, layout) if whole else from_arrays(record, layout),
+        config=config,
+        sent_at=0.0,
+        **_beside(content, layout),
+        evaluates=message.metadata.message_type == MessageType.EVALUATE,
+    )
+
+
+def pack_upload(
+    message: Message,
+    upload: Upload,
+    layout: Layout,
+    *,
+    dtype: str = "float32",
+    sparse: bool = False,
+    lineage: str = "",
+) -> Message:
+    """The reply to a training order.
+
+    Args:
+        message: the order.
+        upload: the client's.
+        layout: of its model.
+        dtype: of trainable entries, to which they were rounded.
+        sparse: whether most of them are 0.
+        lineage: names of the classes that trained, of an algorithm with clients of its own.
+    """
+    values = {name: getattr(upload, name) for name in FIELDS}
+    told = {name: FIELDS[name](value) for name, value in values.items() if value is not None}
+    content = RecordDict(
+        {
+            names.ARRAYS: ArrayRecord({}),
+            names.METRICS: MetricRecord(
+                {**upload.metrics, names.NUM_EXAMPLES: upload.num_examples, names.LOSS: upload.loss}
+            ),
+            names.UPLOAD: ConfigRecord({**told, names.TRAINER: lineage}),
+        }
+    )
+    if upload.seal:  # its entries are the bits of integers
+        dtype, sparse = "float32", False
+    if upload.done:  # a paused client sends nothing but its progress
+        vectors = {names.EXTRA + name: vector for name, vector in upload.extra.items()}
+        for name, vector in {names.ARRAYS: upload.vector, **vectors}.items():
+            content[name] = record_of(encode(vector, layout.num_trainable, dtype, sparse=sparse))
+    if upload.state:
+        content[names.STATE] = record_of(upload.state)
+    return Message(content, reply_to=message)
+
+
+def pack_scores(message: Message, scores: Scores) -> Message:
+    """The reply to an evaluate order."""
+    numbers = MetricRecord({**scores.metrics, names.NUM_EXAMPLES: scores.num_examples})
+    return Message(RecordDict({names.METRICS: numbers}), reply_to=message)
+
+
+def pack_error(message: Message, error: Exception) -> Message:
+    """The reply to an order that failed, worded as in the other runtimes.
+
+    The errors that it was raised from stay on the node: they may tell of its data.
+    """
+    told = [f"{type(error).__name__}: {error}", bugs.traceback_of(error, chain=False)]
+    reason = "\n".join(filter(None, told))
+    return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+def ask_for_fixed(message: Message) -> Message:
+    """The reply to an order whose client has another fixed part than the server."""
+    asks = ConfigRecord({names.ASKS: names.FIXED})
+    return Message(RecordDict({names.UPLOAD: asks}), reply_to=message)

@@ -1,0 +1,195 @@
+"""Who is there: Flower's nodes, and the clients that they are."""
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flwr.app import MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from fl_app.core.errors import RunError
+from fl_app.core.types import Reply
+from fl_app.engine.clock import Joined, Left
+from fl_app.flower import names
+from fl_app.flower.orders import TRANSPORT_ERRORS, pause, send, start_thread, wait_for
+from fl_app.flower.patches import SIMULATION_GRID
+
+log = logging.getLogger("flwr")
+
+PATIENCE = 60.0  # seconds to wait for the first node, and to retry when nodes cannot be listed
+POLL = 3.0  # seconds between two looks at the connected nodes
+FIRST_REST, LONGEST_REST = 5.0, 600.0  # seconds
+SETTLE = 0.2  # seconds in which a simulation starts more nodes, if it has not started all
+NO_NODES = (
+    "no node connected within {:g} s: start some with `flower-supernode`, or set num-supernodes "
+    "of the simulation's federation above 0"
+)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The nodes that are connected now."""
+
+    nodes: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Introduced:
+    """A `node` is the client `client_id`; None = it did not hear the question."""
+
+    node: int
+    client_id: int | None
+
+
+class Nodes:
+    """Which clients are there, and the node of each. All methods are called in one thread.
+
+    Two other threads look and ask, and `tell` what they find. So nothing changes but when the
+    caller passes that on.
+
+    A client whose orders fail again and again rests: it leaves for some time. A node whose data
+    cannot be read fails within seconds. It would be given orders all the time, and its failures
+    would fill the log and end the run as stalled.
+
+    Args:
+        grid: reaches the nodes; used from several threads.
+        tell: called with `Seen`, `Introduced`, or the error that ends the run.
+        introduce: ask every new node for its partition id, which becomes its client id. A node
+            that has none is known by its node id.
+
+    Attributes:
+        clients: client -> node.
+        present: nodes.
+    """
+
+    def __init__(
+        self, grid: Grid, tell: Callable[[Seen | Introduced | RunError], None], *, introduce: bool
+    ) -> None:
+        self._grid, self._tell, self._introduces = grid, tell, introduce
+        self._closed = threading.Event()
+        self.present: frozenset[int] = frozenset()
+        self.clients: dict[int, int] = {}
+        self._failures: Counter[int] = Counter()  # client -> orders in a row that failed
+        self._resting: dict[int, tuple[int, float]] = {}  # client -> node, and until when
+        start_thread(self._watch)
+
+    def see(self, seen: Seen) -> list[Joined | Left]:
+        """Take note of who is connected; returns which clients left or joined."""
+        come, self.present = seen.nodes - self.present, seen.nodes
+        gone = [client for client, node in self.clients.items() if node not in seen.nodes]
+        for client in gone:
+            del self.clients[client]
+        self._resting = {c: each for c, each in self._resting.items() if each[0] in seen.nodes}
+        events: list[Joined | Left] = [Left(client) for client in gone]
+        for node in sorted(come):
+            if self._introduces:
+                start_thread(self._ask, node)
+            else:
+                events += self.introduce(Introduced(node, node))
+        return events
+
+    def introduce(self, who: Introduced) -> list[Joined | Left]:
+        """Take note of who a node is; returns which client left or joined."""
+        node, client = who.node, who.client_id
+        if client is None:  # to be asked again when it is next seen
+            self.present -= {node}
+        if client is None or node not in self.present:
+            return []
+        if client in self.clients:
+            # A SuperNode that restarts without its key comes back under a new node id, a minute
+            # before the old one is missed.
+            old = self.clients.pop(client)
+            log.warning("node %d takes over client %d from node %d", node, client, old)
+            self._tell(who)  # it joins once the caller knows that it has left
+            return [Left(client)]
+        self._resting.pop(client, None)
+        self._failures.pop(client, None)
+        self.clients[client] = node
+        return [Joined(client)]
+
+    def succeed(self, client: int) -> None:
+        """Take note of a training order that did not fail."""
+        self._failures.pop(client, None)
+
+    def fail(self, client: int, problem: Reply) -> list[Joined | Left]:
+        """Take note of a training order that failed; returns whether its client leaves to rest.
+
+        Nobody rests if all clients fail: the fault is not theirs, and the run is to end soon.
+        """
+        self._failures[client] += 1
+        failures, others = self._failures[client], self.clients.keys() - {client}
+        if failures == 1 or all(self._failures[other] for other in others):
+            return []
+        seconds = min(FIRST_REST * 2.0 ** min(failures - 2, 10), LONGEST_REST)
+        log.warning("client %d gets no order for %g s: %s", client, seconds, problem.error)
+        self._resting[client] = self.clients.pop(client), time.monotonic() + seconds
+        return [Left(client, reason=problem.error, traceback=problem.traceback)]
+
+    def rested(self) -> list[Joined | Left]:
+        """Clients that have rested, and join again."""
+        now = time.monotonic()
+        back = [client for client, (_, until) in self._resting.items() if until <= now]
+        for client in back:
+            self.clients[client], _ = self._resting.pop(client)
+        return [Joined(client) for client in back]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._closed.set()
+        self.present = frozenset()
+
+    def _watch(self) -> None:
+        began = seen = time.monotonic()
+        nodes: frozenset[int] = frozenset()
+        anybody = False  # a node that was there once may come back
+        while not self._closed.is_set():
+            now = time.monotonic()
+            try:
+                nodes = frozenset(self._grid.get_node_ids())
+                seen, anybody = now, anybody or bool(nodes)
+                self._tell(Seen(nodes))
+            except Exception as error:
+                # A Grid tries again by itself, but not after every error that passes.
+                log.warning("cannot see which nodes are connected: %r", error)
+                if now - seen >= PATIENCE:
+                    self._tell(RunError(f"cannot see which nodes are connected: {error!r}"))
+                    return
+            if not anybody and now - began > PATIENCE:
+                self._tell(RunError(NO_NODES.format(PATIENCE)))
+                return
+            # Look more often until a node is there: the run has not begun.
+            self._closed.wait(POLL if nodes else pause(now - began, 0.02, min(1.0, POLL)))
+
+    def _ask(self, node: int) -> None:
+        client: int | None = node
+        try:
+            message_id = send(self._grid, RecordDict(), node, MessageType.QUERY, PATIENCE)
+            for reply in wait_for(self._grid, message_id, lambda: node in self.present):
+                if reply.has_content():
+                    told = reply.content.metric_records[names.METRICS].get(names.PARTITION_ID)
+                    client = told if isinstance(told, int) and told >= 0 else node
+                elif reply.error.code in TRANSPORT_ERRORS:
+                    client = None
+        except Exception as error:  # it may still train
+            log.warning("node %d could not be asked for its introduction: %r", node, error)
+        self._tell(Introduced(node, client))
+
+
+def count_nodes(grid: Grid) -> tuple[int, bool]:
+    """How many nodes are connected, and whether no more can come: those of a simulation are fixed.
+
+    Flower starts them beside the ServerApp. They are waited for, and all there are counted.
+    """
+    if type(grid).__name__ != SIMULATION_GRID:
+        return len(list(grid.get_node_ids())), False
+    before, began = 0, time.monotonic()
+    while time.monotonic() - began < PATIENCE:
+        count = len(list(grid.get_node_ids()))
+        if count and count == before:
+            return count, True
+        before = count
+        time.sleep(SETTLE)
+    raise RunError(NO_NODES.format(PATIENCE))

@@ -1,0 +1,213 @@
+"""What is under way on Flower's nodes: orders, each awaited in a thread of its own.
+
+A single thread would block while one node uploads, because a Grid returns a reply only once it is
+complete.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from fl_app.core import bugs
+from fl_app.core.errors import RunError
+from fl_app.core.layout import Layout
+from fl_app.core.types import Order, Reply
+from fl_app.engine.guard import MALFORMED
+from fl_app.flower import codec
+from fl_app.flower.patches import PUSH_ERROR, TOO_LARGE
+
+# Transport errors, and that of a process that was killed; no ClientApp has raised them.
+TRANSPORT_ERRORS = (
+    ErrorCode.MESSAGE_UNAVAILABLE,
+    ErrorCode.REPLY_MESSAGE_UNAVAILABLE,
+    ErrorCode.NODE_UNAVAILABLE,
+    ErrorCode.CLIENT_APP_CRASHED,
+)
+# What a ClientApp with `client_fn` looks for: records that only Flower's old servers send.
+OLD_RECORDS = ("fitins.parameters", "evaluateins.parameters")
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The `replies` to an `order`: one, none if it is lost, or more if a message came twice."""
+
+    order: Order
+    replies: list[Reply]
+
+
+class Orders:
+    """Gives orders to nodes. All methods are called in one thread.
+
+    Args:
+        grid: reaches the nodes; used from several threads.
+        packer: of the orders.
+        layout: of the model.
+        tell: called with every `Answered`, or with the error that ends the run, in another thread.
+        ttl: seconds that a message lives; None = Flower's default, 12 hours.
+        needs: see `codec.read_upload`.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        packer: codec.OrderPacker,
+        layout: Layout,
+        tell: Callable[[Answered | RunError], None],
+        *,
+        ttl: float | None,
+        needs: str,
+    ) -> None:
+        self._grid, self._packer, self._layout = grid, packer, layout
+        self._tell, self._ttl, self._needs = tell, ttl, needs
+        # Number of an order -> client, and when its message comes to its end.
+        self._awaited: dict[int, tuple[int, float]] = {}
+
+    def busy(self) -> set[int]:
+        """Clients with an order."""
+        return {client_id for client_id, _ in self._awaited.values()}
+
+    def give(self, order: Order, node: int) -> None:
+        """Give an order to a node."""
+        until = time.monotonic() + (self._ttl or math.inf)
+        self._awaited[order.number] = order.client_id, until
+        start_thread(self._exchange, order, node)
+
+    def end(self, number: int) -> bool:
+        """Await an order no longer; returns whether it was awaited."""
+        return self._awaited.pop(number, None) is not None
+
+    def drop(self, client_id: int) -> None:
+        """Await no order of a client any longer."""
+        self._awaited = {n: each for n, each in self._awaited.items() if each[0] != client_id}
+
+    def overdue(self) -> list[Reply]:
+        """Orders whose messages have timed out, as replies; so their clients can be given others.
+
+        Else an upload that was interrupted would be waited for, which a Grid does for hours.
+        """
+        now = time.monotonic()
+        late = [number for number, (_, until) in self._awaited.items() if until <= now]
+        for number in late:
+            self.end(number)
+        return [Reply(n, error="lost: no reply within twice its deadline") for n in late]
+
+    def close(self) -> None:
+        """Await nothing any longer."""
+        self._awaited = {}
+
+    def _exchange(self, order: Order, node: int) -> None:
+        try:
+            self._tell(Answered(order, self._ask(order, node)))
+        except RunError as error:
+            self._tell(error)
+        except Exception as error:  # else the order would be lost with its thread
+            self._tell(Answered(order, [Reply(order.number, error=f"grid: {error!r}")]))
+
+    def _ask(self, order: Order, node: int) -> list[Reply]:
+        for fixed in (False, True):
+            # The packed order is not kept in a variable: it would hold a copy of the model.
+            message_id = send(
+                self._grid, self._packer.pack(order, fixed=fixed), node, kind_of(order), self._ttl
+            )
+            if not message_id:
+                return [Reply(order.number, error=f"node {node} was not given the order")]
+            messages = wait_for(self._grid, message_id, lambda: order.number in self._awaited)
+            if not any(map(codec.asks_for_fixed, messages)):
+                break
+        supplied = self._packer.num_fixed_bytes if fixed else 0
+        replies = [read_reply(message, order, self._layout, self._needs) for message in messages]
+        return [replace(reply, supplied=supplied) for reply in replies]
+
+
+def kind_of(order: Order) -> str:
+    """The type of an order's message."""
+    kind: str = MessageType.EVALUATE if order.evaluates else MessageType.TRAIN
+    return kind
+
+
+def send(grid: Grid, content: RecordDict, node: int, kind: str, ttl: float | None = None) -> str:
+    """The id under which the reply will come, or "" if the node cannot be reached.
+
+    A SuperLink keeps an object, such as a model, once for all messages that hold it, and until the
+    nodes have all of them. Two things happen when messages with one model are sent at a time:
+
+    - The first message brings the model, both nodes have taken theirs, and the model is refused
+      when the second message brings it. That node has its message: only its reply is missing.
+    - The model goes while the second message is registered, which fails. Sent again, the message
+      has the same id, and the node has it once.
+    """
+    message = Message(content, dst_node_id=node, message_type=kind, ttl=ttl)
+    for last in (False, True):
+        try:
+            return next(iter(grid.push_messages([message])), "") or ""
+        except Exception as error:
+            if type(error).__name__ == PUSH_ERROR:
+                # If the node does not have it after all, the SuperLink answers with an error.
+                return str(message.metadata.message_id)
+            if last:
+                raise
+    raise AssertionError
+
+
+def wait_for(grid: Grid, message_id: str, wanted: Callable[[], bool]) -> list[Message]:
+    """The replies to a message; none if they are no longer wanted."""
+    began = time.monotonic()
+    while message_id and wanted():
+        if messages := list(grid.pull_messages([message_id])):
+            return messages
+        time.sleep(pause(time.monotonic() - began, 0.02, 1.0))
+    return []
+
+
+def read_reply(message: Message, order: Order, layout: Layout, needs: str = "") -> Reply:
+    """What a node's message says about an order.
+
+    Raises:
+        RunError: the ClientApp can carry out no order of this run.
+    """
+    if message.has_error():
+        words, traceback = read_error(message)
+        malformed = f"{MALFORMED}: " if TOO_LARGE in words else ""
+        return Reply(order.number, error=f"{malformed}{words}", traceback=traceback)
+    try:
+        if order.evaluates:
+            return Reply(order.number, scores=codec.read_scores(message))
+        return Reply(order.number, codec.read_upload(message, layout, needs))
+    except ValueError as error:
+        return Reply(order.number, error=f"{MALFORMED}: {error}")
+
+
+def read_error(message: Message) -> tuple[str, str]:
+    """The error of a reply without content, in words; and its traceback.
+
+    Returns:
+        The traceback is "" unless an error in the client's code is the reason.
+
+    Raises:
+        RunError: the ClientApp has a `client_fn`. All clients run the same app.
+    """
+    reason = message.error.reason or ""
+    if any(f"'{name}'" in reason for name in OLD_RECORDS):
+        raise RunError(
+            "the ClientApp has a client_fn, which reads only the messages of Flower's old servers "
+            "and fails with Flower's own FedAvg, too: register a function with @app.train() and "
+            "call your NumPyClient in it (docs/flower.md, Your ClientApp)"
+        )
+    words, header, lines = reason.partition(f"\n{bugs.HEADER}")
+    return words or f"Flower's error {message.error.code}", (header + lines).strip()
+
+
+def pause(waited: float, shortest: float, longest: float) -> float:
+    """Seconds until the next look: a tenth of the wait so far, within [shortest, longest]."""
+    return min(max(0.1 * waited, shortest), longest)
+
+
+def start_thread(target: Callable[..., None], *args: object) -> None:
+    """Run a function beside; it may hang in the grid for hours, so nobody waits for it."""
+    threading.Thread(target=target, args=args, daemon=True).start()
