@@ -201,12 +201,12 @@ def test_private_parameters_never_leave_a_real_node(tmp_path: Path) -> None:
     grid, replies = nodes(tmp_path, 3)
     federation(tmp_path / "run", OWN, "runtime=deployment", grid=grid)
     names = {name for m in replies for r in m.content.array_records.values() for name in r}
-    assert names == {"packed"}
+    assert names == {"vector"}
     files = list(tmp_path.rglob("client-*.npz"))
     assert files
     for path in files:
         with np.load(path) as state:
-            assert set(state) == {"private.3.weight", "private.3.bias", "fl_app:count"}
+            assert set(state) == {"private.3.weight", "private.3.bias"}
 
 
 def test_a_damaged_file_is_asked_for_again(tmp_path: Path, weights: str) -> None:
