@@ -85,13 +85,6 @@ def _hydra_unused() -> Iterator[None]:
             GlobalHydra.instance().hydra = before
 
 
-# Keys of earlier versions, and what to give in their place.
-REPLACED = {
-    "algorithm.strategy.squares": "give algorithm.strategy.compensation_form=gradient, scaled or "
-    "code, three readings of the compensation"
-}
-
-
 def nearest(key: str, known: Sequence[str]) -> str:
     """Suggest up to three known keys for a mistyped one, as the end of an error message."""
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
@@ -130,33 +123,33 @@ def explain(error: HydraException, overrides: Sequence[str]) -> str:
 def _unknown(key: str, overrides: Sequence[str]) -> str:
     typed = [override.lstrip("+~").partition("=")[0] for override in overrides]
     key = next((each for each in typed if each.startswith(f"{key}.")), key)  # Hydra's may be a part
-    if key in REPLACED:
-        return f"{key} is no key any more: {REPLACED[key]}"
     known = known_keys(overrides)
-    if key in known:  # the first options of a sweep have it
+    if key in known:
         return f"unknown key {key!r} with one of the options that are swept: sweep that one apart"
-    if cell := _cell_with(key, overrides):
-        return (
-            f"unknown key {key!r}: not all cells of the experiment have it, but {cell} has: "
-            f"give ++{key}=VALUE experiment.only=[{cell}]"
-        )
     if ends := [each for each in known if each.endswith(f".{key}")]:
         return f"unknown key {key!r}; did you mean {' or '.join(ends)}?"
-    if options := _options_with(key):
-        return f"unknown key {key!r}; {options}"
-    return f"unknown key {key!r}{nearest(key, known)}"
+    return f"unknown key {key!r}{_options_with(key) or nearest(key, known)}"
 
 
 def _options_with(key: str) -> str:
     """Which options have a key, or one that ends so, as the end of an error message."""
     found: dict[str, list[str]] = {}
+    leaf = key.rpartition(".")[2]
     for path in sorted(CONF.glob("*/**/*.yaml")):
         group = path.parent.relative_to(CONF).as_posix()
+        text = path.read_text(encoding="utf-8")
+        words = re.findall(r"/(target|keys)@\S+ (\S+)", text)
+        # Most files are no candidates, and need not be parsed.
+        if group == "experiment" or not (
+            re.search(rf"^ *{re.escape(leaf)}:", text, re.MULTILINE)
+            or any(leaf in targets.keys("/".join(word)) for word in words)
+        ):
+            continue
         for name in _keys_in(path):
             full = f"{group.replace('/', '.')}.{name}"
-            if f".{full}".endswith(f".{key}") and not full.startswith("experiment."):
+            if f".{full}".endswith(f".{key}"):
                 found.setdefault(f"{full} is a key of {group}=", []).append(path.stem)
-    return "; ".join(start + ", ".join(names) for start, names in found.items())
+    return "".join(f"; {start}{', '.join(names)}" for start, names in found.items())
 
 
 def _keys_in(path: Path) -> list[str]:
@@ -166,21 +159,6 @@ def _keys_in(path: Path) -> list[str]:
     for place, word in targets.named(node.get("defaults") or ()):
         names += [f"{place}{key}" for key in targets.keys(word)]
     return list(dict.fromkeys(names))
-
-
-def _cell_with(key: str, overrides: Sequence[str]) -> str | None:
-    """The first cell of the chosen experiment whose options have a key."""
-    seen = set()  # composing takes a tenth of a second
-    for name, words in (_compose_options(overrides).experiment.cells or {}).items():
-        chosen = tuple(
-            word for word in words or [] if word.lstrip("+").partition("=")[0] in groups()
-        )
-        if words is None or chosen in seen:
-            continue
-        seen.add(chosen)
-        if key in known_keys([*overrides, *chosen]):
-            return str(name)
-    return None
 
 
 def refuse_surplus(config: DictConfig) -> None:

@@ -95,14 +95,13 @@ def _job(config: DictConfig) -> float | None:
     sweeps = job.mode == RunMode.MULTIRUN
     parallel = _parallel(job)
     if parallel:
-        if signals.noted:
+        signals.follow()
+        if signals.asked():
             return None  # the sweep was interrupted
-        signals.note()
     try:
         return _run(config)
     except Interrupted as error:
         if parallel:
-            signals.noted = True
             return None
         raise Ended from error
     except (ValueError, RunError, BrokenPipeError) as error:

@@ -3,28 +3,16 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from statistics import fmean
+from typing import Any, Protocol
 
 from fl_app.core.errors import is_number
-from fl_app.core.events import (
-    Aggregated,
-    Arrived,
-    ClientsEvaluated,
-    Dispatched,
-    Evaluated,
-    EvaluationOrdered,
-    Event,
-    Failed,
-    Rejected,
-)
+from fl_app.core.events import Aggregated, Arrived, ClientsEvaluated, Evaluated, Event
 from fl_app.core.extras import told_if_missing
 from fl_app.record.history import History
 
 POINT_EVERY = 1.0  # wall seconds between points at least, except for evaluations
-WHO_EVERY = 10.0  # wall seconds between tables of the clients
-MAX_CLIENTS = 100  # rows of such a table
 
 Clients = tuple[Collection[int], Collection[int]]
 
@@ -33,30 +21,7 @@ class Writer(Protocol):
     """The methods of ``torch.utils.tensorboard.SummaryWriter`` that are used."""
 
     def add_scalar(self, tag: str, value: float, step: int, walltime: float) -> None: ...
-    def add_text(self, tag: str, text: str, step: int, walltime: float) -> None: ...
     def close(self) -> None: ...
-
-
-@dataclass
-class _Mean:
-    """Mean and maximum of the numbers since the last point."""
-
-    total: float = 0.0
-    count: int = 0
-    most: float = -math.inf
-
-    def add(self, value: Any) -> None:
-        if is_number(value):
-            self.total += value
-            self.count += 1
-            self.most = max(self.most, value)
-
-
-class _Last(NamedTuple):
-    """The last event of a client."""
-
-    t: float = 0.0
-    text: str = ""
 
 
 class TensorBoard:
@@ -68,9 +33,8 @@ class TensorBoard:
 
     - ``test/...``: metrics of the evaluations;
     - ``on_clients/...``: mean, standard deviation and worst decile of the evaluations on clients;
-    - ``clients/loss``, ``clients/staleness``, ``clients/staleness_max``: of updates;
+    - ``clients/loss``, ``clients/staleness``: of updates;
     - ``clients/online``, ``clients/in_flight``: numbers of clients;
-    - ``clients/who``: a table of the clients, as text, if there are at most `MAX_CLIENTS`;
     - ``total/...``: arrivals, failures, rejects, and what `more` gives, such as bytes;
     - ``strategy/...``: numbers that the strategy reports of its aggregations, or the mean of a
       list.
@@ -104,29 +68,21 @@ class TensorBoard:
         self._began = time.time() if began is None else began
         self._make = _summary_writer if writer is None else writer
         self._writer: Writer | None = None
-        self._due = self._who_due = -math.inf
-        self._means: dict[str, _Mean] = {}
-        self._last: dict[int, _Last] = {}  # by client
+        self._due = -math.inf
+        self._since: dict[str, list[float]] = {}  # the numbers since the last point, by tag
 
     def emit(self, event: Event) -> None:
         """Take in one event, and write a point if it is time."""
         match event:
-            case EvaluationOrdered():
-                self._last[event.client] = _Last(event.t, f"evaluates version {event.version}")
             case ClientsEvaluated():
                 for key, value in event.metrics.items():
                     self._scalar(f"on_clients/{key}", value, event.version)
-            case Dispatched():
-                self._last[event.client] = _Last(event.t, f"order, version {event.version}")
             case Arrived():
-                self._mean("clients/loss").add(event.loss)
-                loss = "" if event.loss is None else f", loss {event.loss:.4g}"
-                self._last[event.client] = _Last(event.t, f"update{loss}")
-            case Failed() | Rejected():
-                if event.client is not None:
-                    self._last[event.client] = _Last(event.t, f"{event.kind}: {event.reason}")
+                self._add("clients/loss", event.loss)
             case Aggregated():
-                self._aggregate(event)
+                self._add("clients/staleness", *event.age)
+                for key, value in event.report.items():
+                    self._add(f"strategy/{key}", *(value if isinstance(value, list) else [value]))
             case Evaluated():
                 for key, value in event.metrics.items():
                     self._scalar(f"test/{key}", value)
@@ -136,77 +92,41 @@ class TensorBoard:
     def close(self) -> None:
         """Write what is left."""
         if self._writer is not None:
-            self._who_due = -math.inf
             self._point()
             self._writer.close()
             self._writer = None
 
-    def _aggregate(self, event: Aggregated) -> None:
-        for age in event.age:
-            self._mean("clients/staleness").add(age)
-        for key, value in event.report.items():
-            if isinstance(value, list):
-                numbers = _Mean()
-                for each in value:
-                    numbers.add(each)
-                value = numbers.total / numbers.count if numbers.count else None
-            self._mean(f"strategy/{key}").add(value)
+    def _add(self, tag: str, *values: Any) -> None:
+        self._since.setdefault(tag, []).extend(filter(is_number, values))
 
     def _point(self) -> None:
-        for tag, mean in self._means.items():
-            if mean.count:
-                self._scalar(tag, mean.total / mean.count)
-                if tag == "clients/staleness":
-                    self._scalar("clients/staleness_max", mean.most)
-        self._means.clear()
         history = self._history
+        idle, busy = self._clients()
         totals = {
             "arrivals": history.client_updates,
             "failures": history.failures,
             "rejects": history.rejected,
+            **self._more(),
         }
-        for key, value in {**totals, **self._more()}.items():
-            self._scalar(f"total/{key}", value)
-        idle, busy = self._clients()
-        self._scalar("clients/online", len(idle) + len(busy))
-        self._scalar("clients/in_flight", len(busy))
-        now = self._wall()
-        if now >= self._who_due:
-            if len(self._last) <= MAX_CLIENTS and len(idle) <= MAX_CLIENTS:
-                text = self._who(idle, busy)
-                walltime = self._began + history.t
-                self._open().add_text("clients/who", text, history.version, walltime)
-            self._who_due = now + WHO_EVERY
-        self._due = now + POINT_EVERY
+        point = {
+            **{tag: fmean(values) for tag, values in self._since.items() if values},
+            **{f"total/{key}": value for key, value in totals.items()},
+            "clients/online": len(idle) + len(busy),
+            "clients/in_flight": len(busy),
+        }
+        for tag, value in point.items():
+            self._scalar(tag, value)
+        self._since.clear()
+        self._due = self._wall() + POINT_EVERY
 
     def _scalar(self, tag: str, value: Any, version: int | None = None) -> None:
-        if is_number(value):
-            walltime = self._began + self._history.t
-            step = self._history.version if version is None else version
-            self._open().add_scalar(tag, float(value), step, walltime)
-
-    def _open(self) -> Writer:
+        if not is_number(value):
+            return
         # Not before the first event: the writer starts a thread, and workers are forked earlier.
         if self._writer is None:
             self._writer = self._make(self._folder)
-        return self._writer
-
-    def _mean(self, tag: str) -> _Mean:
-        return self._means.setdefault(tag, _Mean())
-
-    def _who(self, idle: Collection[int], busy: Collection[int]) -> str:
-        """A table in Markdown of all clients that are present or ever were."""
-        rows = [
-            "client | state | last event at | updates | lost orders | last event",
-            "---|" * 5 + "---",
-        ]
-        for client in sorted({*self._last, *idle, *busy}):
-            state = "works" if client in busy else "idle" if client in idle else "away"
-            last = self._last.get(client, _Last())
-            text = " ".join(last.text.replace("|", "/").split())[:200]
-            updates, lost = self._history.arrivals[client], self._history.lost[client]
-            rows.append(f"{client} | {state} | {last.t:.1f} s | {updates} | {lost} | {text}")
-        return "\n".join(rows)
+        step = self._history.version if version is None else version
+        self._writer.add_scalar(tag, float(value), step, self._began + self._history.t)
 
 
 def _summary_writer(folder: Path) -> Writer:

@@ -1,5 +1,6 @@
 """Table, page and figures of a run that ended or still goes on: `python -m fl_app.report`."""
 
+import logging
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -9,6 +10,8 @@ from fl_app.report.cells import read_run
 from fl_app.report.table import Table, make_table
 
 __all__ = ["PAGE", "Table", "no_pictures", "write_report"]
+
+log = logging.getLogger(__name__)
 
 TARGET_ACCURACY = 0.9
 PAGE = "report.html"
@@ -28,6 +31,7 @@ def write_report(
     span: tuple[float, float] | None = None,
     only: Collection[str] = (),
     tell: Callable[[Table], object] | None = None,
+    must_draw: bool = True,
 ) -> Table:
     """Write ``table.csv``, ``report.html`` and ``figures/*.png`` into a run folder.
 
@@ -42,6 +46,7 @@ def write_report(
             needs to train some times.
         only: names of the cells to report, each with all of its seeds; empty = all cells.
         tell: receives the table before anything is drawn.
+        must_draw: False = a page or picture that fails is a warning; the run's files are complete.
 
     Returns:
         The table that was written.
@@ -64,12 +69,18 @@ def write_report(
     table.write(run_folder / "table.csv")
     if tell is not None:
         tell(table)
-    if no_pictures() is None:
+    if no_pictures() is not None:
+        return table
+    try:
         from fl_app.report.page import write_figures, write_page  # altair takes a second to import
 
         charts = write_page(cells, table, run_folder / PAGE, span)
         if figures:
             write_figures(cells, target, charts, run_folder / "figures", formats)
+    except Exception as error:  # of libraries, of fonts, of a full disk
+        if must_draw:
+            raise
+        log.warning("The report has not all pictures: %s: %s", type(error).__name__, error)
     return table
 
 

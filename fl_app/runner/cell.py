@@ -2,7 +2,7 @@
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -42,10 +42,8 @@ def run_cell(
     label: str,
     grid: "Grid | None" = None,
     overrides: Sequence[str] = (),
-    experiment: Path | None = None,
     given: Given = NOTHING,
     show: bool = True,
-    draw: Callable[[float | None, str], None] | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Carry out one run and write its files into `folder`, also when the run ends early.
 
@@ -55,10 +53,8 @@ def run_cell(
         label: what runs, for the console.
         grid: of the ServerApp, for the runtimes that need one.
         overrides: the user's.
-        experiment: folder of the experiment that this run is a cell of.
         given: objects in place of parts of the configuration.
         show: whether to show progress.
-        draw: as of `fl_app.record.progress.Progress`.
 
     Returns:
         The engine's outcome, and the contents of ``summary.json``.
@@ -128,8 +124,6 @@ def run_cell(
         with require_writable(folder):
             files.lock()  # before anything changes that a run of another process needs
         stack.callback(files.close)
-        if experiment is not None and config.overwrite:
-            earlier.remove_run(experiment)
         if saved is None:
             earlier.clear(folder)
         files.begin(
@@ -147,7 +141,6 @@ def run_cell(
                 updates=_unlimited(config.max_updates),
                 seconds=_unlimited(config.max_seconds),
                 score=score,
-                draw=draw,
             )
             stack.callback(progress.close)
             sinks.append(progress)

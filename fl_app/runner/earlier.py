@@ -2,13 +2,12 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.client.build import asks_for_masks
 from fl_app.core.files import open_log
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS
@@ -35,17 +34,8 @@ def settings(config: DictConfig) -> dict[str, Any]:
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
     same = {str(k): v for k, v in plain.items() if k not in (*CARRYING_OUT, *LIMITS)}
-    if config.get("client_eval_every") is None:  # as in runs of versions without these keys
-        same.pop("client_eval_every", None)
-        same.pop("client_eval_fraction", None)
-    if not asks_for_masks(config):  # as in runs of versions without this group
-        same["secure_aggregation"] = False
-    runtime = config.runtime
-    batch = runtime.batch if runtime.name == "inprocess" else 1  # others do not read the key
-    if batch != 1:  # else as in runs of versions without this key
-        same["runtime.batch"] = batch
-    if not runtime.get("train", True):  # likewise
-        same["runtime.train"] = False
+    for key, usual in (("batch", 1), ("train", True)):  # keys of one runtime
+        same[f"runtime.{key}"] = config.runtime.get(key, usual)
     # A cell is the same run whatever other cells there are.
     same["experiment"] = {key: config.experiment[key] for key in ("scale", "report_accuracy")}
     decay = config.algorithm.strategy.get("lr_schedule")
@@ -60,28 +50,50 @@ def limits(config: DictConfig) -> dict[str, float | None]:
     return {key: config.get(key) for key in LIMITS}
 
 
-def refuse_held(folder: Path, cells: Mapping[str, DictConfig]) -> None:
-    """Refuse a folder whose run would be lost.
+def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, Any]]:
+    """What the runs that a folder holds have come to, and are not to be run again.
+
+    Runs that are to be replaced are removed.
 
     Args:
         folder: of the run, or of the experiment.
         cells: configurations by the names of their folders in it; "" is the folder itself.
 
+    Returns:
+        The summaries of runs that have ended.
+
     Raises:
-        ValueError: naming the alternatives.
+        ValueError: the folder holds another run, or cannot be gone on with; it names alternatives.
+        RunError: another process writes to a run that is to be replaced.
     """
     config = next(iter(cells.values()))
+    below = sorted(folder.iterdir()) if folder.is_dir() else []
+    runs = [path for path in below if _is_cell(path)]
+    labels = {label(name) for name in cells}
+    mixed = [path for path in runs if label(path.name) in labels and path.name not in cells]
     if config.overwrite:
-        return
-    goes_on = config.resume == "auto"
-    if _holds(folder):
-        held, own = folder, "" in cells
+        for path in (folder, *(folder / name for name in cells), *mixed):
+            remove_run(path)
+        return {}
+    _refuse_held(folder, runs, own="" in cells, goes_on=config.resume == "auto")
+    done = {name: finished(each, folder / name) for name, each in cells.items()}
+    if mixed:
+        raise ValueError(
+            f"{mixed[0]} is a run of a cell that is not to run now: it would be in the cell's "
+            "means; give all of its seeds (resume=auto runs those that lack), another folder, or "
+            "overwrite=true to replace the runs"
+        )
+    return {name: summary for name, summary in done.items() if summary is not None}
+
+
+def _refuse_held(folder: Path, runs: Sequence[Path], own: bool, goes_on: bool) -> None:
+    """Refuse a folder whose run would be lost."""
+    if any((folder / name).exists() for name in FILES):
+        held = folder
+    elif runs:
+        held, own = runs[0], not own
     else:
-        below = sorted(folder.iterdir()) if folder.is_dir() else []
-        found = next((path for path in below if _is_cell(path)), None)
-        if found is None:
-            return
-        held, own = found, "" not in cells
+        return
     if own and goes_on:
         return
     raise ValueError(
@@ -92,38 +104,15 @@ def refuse_held(folder: Path, cells: Mapping[str, DictConfig]) -> None:
     )
 
 
-def outdated(folder: Path, cells: Mapping[str, DictConfig]) -> list[Path]:
-    """Runs in the folder of an experiment that would be in the means of its cells, wrongly.
-
-    These are runs of a cell, under a name that it has no longer, with another configuration or
-    length, or with a seed that it has, too. Further seeds of the same cell are none.
-
-    Args:
-        folder: of the experiment.
-        cells: configurations by the names of their folders.
-    """
-    found = []
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        own = [each for name, each in cells.items() if label(name) == label(path.name)]
-        if path.name in cells or not own or not _is_cell(path):
-            continue
-        if (path / "config.yaml").exists():
-            before = OmegaConf.load(path / "config.yaml")
-            assert isinstance(before, DictConfig)
-            seeds = {each.seed for each in own}
-            if before.seed not in seeds and _but_for_seed(before) == _but_for_seed(own[0]):
-                continue
-        found.append(path)
-    return found
+def _config_of(folder: Path) -> DictConfig:
+    config = OmegaConf.load(folder / "config.yaml")
+    assert isinstance(config, DictConfig)
+    return config
 
 
 def label(name: str) -> str:
     """A cell's name without its seed."""
     return re.sub(r"-seed\d+$", "", name)
-
-
-def _but_for_seed(config: DictConfig) -> dict[str, Any]:
-    return {**settings(config), **limits(config), "seed": None}
 
 
 def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
@@ -134,10 +123,8 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
     """
     if config.resume != "auto" or not (folder / "config.yaml").exists():
         return None
-    before = OmegaConf.load(folder / "config.yaml")
-    assert isinstance(before, DictConfig)
-    differences = different(settings(before), settings(config))
-    if differences:
+    before = _config_of(folder)
+    if differences := different(settings(before), settings(config)):
         raise ValueError(
             f"resume=auto: {folder} holds a run of another configuration "
             f"({', '.join(differences[:5])}): give another folder, or overwrite=true to replace it"
@@ -213,7 +200,7 @@ def refuse_other_fixed(now: str, before: str, folder: Path) -> None:
 
 
 def remove_run(folder: Path) -> None:
-    """Remove the run in the folder of an experiment: the report would show this run alone."""
+    """Remove the files of a run, or of an experiment's report."""
     events = folder / EVENTS
     if events.exists():
         with open_log(events, 0):  # refused while another process writes to it
@@ -228,10 +215,6 @@ def clear(folder: Path) -> None:
     for pattern in STALE:
         for path in folder.glob(pattern):
             path.unlink()
-
-
-def _holds(folder: Path) -> bool:
-    return any((folder / name).exists() for name in FILES)
 
 
 def _is_cell(folder: Path) -> bool:

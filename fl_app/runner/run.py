@@ -1,7 +1,6 @@
 """All runs of a configuration: one, or every cell of its experiment."""
 
 import sys
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,15 +26,11 @@ class Ran:
     """What running some cells came to.
 
     Attributes:
-        table: of the report.
-        figures: whether the report has them.
         summaries: of the cells that ran, or had run before, by name.
         problems: of the cells that failed, by name.
         interrupted: whether Ctrl-C ended the cells.
     """
 
-    table: report.Table
-    figures: bool
     summaries: dict[str, dict[str, Any]]
     problems: dict[str, RunError]
     interrupted: bool
@@ -95,7 +90,7 @@ def run(
         grid=grid,
         tell=report.Table.print,
     )
-    print(f"Files{', table and figures' if ran.figures else ' and table'}: {folder}")
+    print(f"Files: {folder}")
     if told := report.no_pictures():
         print(f"No report for a browser: {told}")
     else:
@@ -139,68 +134,45 @@ def run_cells(
         ValueError: a configuration is refused, or the folder holds another run.
         RunError: the disk is full or fails.
     """
-    configs = {name: plan.config for name, plan in plans.items()}
     if show:
-        for line in told_of_kept({earlier.label(name): each for name, each in configs.items()}):
+        for line in told_of_kept({earlier.label(n): plan.config for n, plan in plans.items()}):
             print(line)
-    earlier.refuse_held(folder, configs)
-    done = {name: earlier.finished(config, folder / name) for name, config in configs.items()}
-    outdated = earlier.outdated(folder, configs)
-    overwrite = any(config.overwrite for config in configs.values())
-    if outdated and not overwrite:
-        raise ValueError(
-            f"{outdated[0]} is a run of a cell with another configuration, or with a seed that the "
-            "cell has under another name: it would be in the cell's means; give another folder, "
-            "or overwrite=true to replace the runs"
-        )
     with disk_errors_as_run_errors(folder):
-        for path in outdated:
-            earlier.remove_run(path)
-        return _run(plans, done, folder, target, parallel, grid, show, figures, tell)
-
-
-def _run(
-    plans: Mapping[str, Plan],
-    done: Mapping[str, dict[str, Any] | None],
-    folder: Path,
-    target: float | None,
-    parallel: int,
-    grid: "Grid | None",
-    show: bool,
-    figures: bool,
-    tell: Callable[[report.Table], object] | None,
-) -> Ran:
-    summaries = {name: before for name, before in done.items() if before is not None}
-    problems: dict[str, RunError] = {}
-    refused: ValueError | None = None
-    interrupted = False
-    jobs: deque[Job] = deque()
-    for number, (name, plan) in enumerate(plans.items(), 1):
-        if done[name] is None:
-            label = f"{name}, cell {number} of {len(plans)}" if name else plan.config.algorithm.name
-            # Of cells side by side, one alone removes what else the folder held.
-            alone = folder if name and (parallel == 1 or not jobs) else None
-            jobs.append(Job(name, plan, folder / name, label, alone))
-    for job, ended in carry_out(jobs, min(parallel, max(len(jobs), 1)), grid=grid, show=show):
-        if ended.refused is not None:  # such as by data that do not fit the cell's clients
-            if not summaries and parallel == 1:  # nothing was run
-                raise ended.refused
-            refused = ended.refused
-            problems[job.name] = RunError(str(refused))
-        if ended.error is not None:
-            problems[job.name] = ended.error
-        if ended.summary is not None:
-            summaries[job.name] = ended.summary
-        # After the last run, Ctrl-C came too late if that run reached its end.
-        early = bool(jobs) or ended.summary is None or ended.summary["stopped"] == "interrupted"
-        interrupted = interrupted or (ended.interrupted and early)
-    if refused is not None and not summaries:
-        raise refused
-    if summaries and "" not in plans and any(plan.config.overwrite for plan in plans.values()):
-        earlier.remove_run(folder)  # the first cell did, unless it was refused
-    # After Ctrl-C, the user does not wait for them.
-    figures = figures and not interrupted and not report.no_pictures()
-    table = report.write_report(folder, target, figures=figures, tell=tell)
-    summaries = {name: summaries[name] for name in plans if name in summaries}
-    problems = {name: problems[name] for name in plans if name in problems}
-    return Ran(table, figures, summaries, problems, interrupted)
+        done = earlier.enter(folder, {name: plan.config for name, plan in plans.items()})
+        jobs = [
+            Job(
+                name,
+                plan,
+                folder / name,
+                f"{name}, cell {number} of {len(plans)}" if name else plan.config.algorithm.name,
+            )
+            for number, (name, plan) in enumerate(plans.items(), 1)
+            if name not in done
+        ]
+        summaries, problems, interrupted = dict(done), dict[str, RunError](), False
+        begun, refused = 0, None
+        for job, ended in carry_out(jobs, min(parallel, max(len(jobs), 1)), grid=grid, show=show):
+            begun += 1
+            if isinstance(ended.problem, ValueError):
+                refused = ended.problem
+                if parallel == 1 and not summaries:
+                    break
+                problems[job.name] = RunError(str(refused))
+            elif ended.problem is not None:
+                problems[job.name] = ended.problem
+            if ended.summary is not None:
+                summaries[job.name] = ended.summary
+            # At the end of the last run, Ctrl-C comes too late.
+            early = ended.summary is None or ended.summary["stopped"] == "interrupted"
+            interrupted |= ended.interrupted and early
+        interrupted |= begun < len(jobs)
+        if refused is not None and not summaries:
+            raise refused
+        if summaries:  # after Ctrl-C, the user does not wait for figures
+            drawn = figures and not interrupted
+            report.write_report(folder, target, figures=drawn, tell=tell, must_draw=False)
+    return Ran(
+        {name: summaries[name] for name in plans if name in summaries},
+        {name: problems[name] for name in plans if name in problems},
+        interrupted,
+    )

@@ -14,14 +14,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from types import FrameType
 
 PATIENCE = 1.0  # seconds between a signal and KeyboardInterrupt
-PARENT_CHECK = 1.0  # seconds between two checks of the main process of a parallel sweep
+PARENT_CHECK = 1.0  # seconds between two checks of the main process of parallel runs
 HANDLED = (signal.SIGINT, signal.SIGTERM)
 
 Undisturbed = Callable[[], AbstractContextManager[None]]
 
 received: int | None = None  # the last signal that this process received, for its exit status
-_watched = False  # whether this process ends with its parent
-noted = False  # whether this job of a parallel sweep received a signal
+_follows = False  # whether the runs of this process are those of a main process
+
+
+def _nothing() -> None: ...
+
+
+_stop = _nothing  # what a signal calls in such a process
 
 
 def exit_status() -> int:
@@ -30,9 +35,7 @@ def exit_status() -> int:
 
 
 @contextmanager
-def ending_at_once(
-    jobs: Callable[[], list[int]] = list, again: Callable[[], str] = str
-) -> Iterator[None]:
+def ending_at_once(jobs: Callable[[], list[int]] = list) -> Iterator[None]:
     """A context in which Ctrl-C and SIGTERM end this process at once, with one line.
 
     An exception is not enough: imports and callbacks of libraries swallow it or print a traceback.
@@ -41,50 +44,51 @@ def ending_at_once(
     Args:
         jobs: returns the ids of the processes that run a sweep's jobs. If there are any, the first
             signal is passed on to them, and this process continues until they have ended.
-        again: returns the command that goes on, for the line; "" = there is nothing to go on with.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
         global received
         first, received = received is None, number
         if first and (running := jobs()):
-            # The jobs may have received this signal, too, from the terminal or the batch system.
-            # They get the other one: the same signal twice would end them without a checkpoint.
-            other = signal.SIGTERM if number == signal.SIGINT else signal.SIGINT
             for process in running:
                 with suppress(ProcessLookupError):
-                    os.kill(process, other)
+                    os.kill(process, number)
             return
         with suppress(OSError, RuntimeError, ValueError):  # it may be closed, or inside a write
             sys.stdout.flush()
-        command = again()
-        line = f"interrupted; to go on: {command}\n" if command else "interrupted\n"
         with suppress(OSError):
-            os.write(2, (f"\n{line}" if os.isatty(2) else line).encode())
+            os.write(2, b"\ninterrupted\n" if os.isatty(2) else b"interrupted\n")
         os._exit(exit_status())
 
     with _handled_by(end):
         yield
 
 
-def note() -> None:
-    """Make Ctrl-C and SIGTERM only set `noted` in this process, except within `interruptible`.
+def follow() -> None:
+    """Let a main process decide about the runs of this process.
 
-    The process is a job of a parallel sweep. It ends when the sweep's main process is gone, because
-    nothing else would end it then.
+    It passes signals on, and a terminal may send them here, too: the first asks a run to stop, and
+    none ends this process. It ends when the main process is gone, since nothing else would end it.
     """
-    global _watched
+    global _follows
 
-    def remember(number: int, frame: FrameType | None) -> None:
-        global noted
-        noted = True
+    def ask(number: int, frame: FrameType | None) -> None:
+        global received
+        received = number
+        _stop()
 
     if threading.current_thread() is threading.main_thread():
         for number in HANDLED:
-            signal.signal(number, remember)
-    if not _watched:
-        _watched = True
+            signal.signal(number, ask)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
+    if not _follows:
+        _follows = True
         threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def asked() -> bool:
+    """Whether this process follows another one, and is not to begin a further run."""
+    return _follows and received is not None
 
 
 def _end_with_parent(parent: int) -> None:
@@ -98,8 +102,9 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
     """A context in which Ctrl-C and SIGTERM call `stop`.
 
     KeyboardInterrupt is raised if the context has not ended after `patience` seconds, or at a
-    second Ctrl-C. Nothing changes where no handler can be set: in a thread other than the main
-    thread, which receives no signals, and in a program that handles them outside of Python.
+    second signal; not in a process that follows another one (`follow`). Nothing changes where no
+    handler can be set: in a thread other than the main thread, which receives no signals, and in a
+    program that handles them outside of Python.
 
     Args:
         stop: asks the run to end.
@@ -109,34 +114,35 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
         A context for work that `stop` asks for and that may take long, such as a checkpoint. It
         ends the countdown to KeyboardInterrupt.
     """
+    global _stop
+    if _follows:
+        _stop = stop
+        if received is not None:
+            stop()
+        try:
+            yield nullcontext
+        finally:
+            _stop = _nothing
+        return
     if not _may_handle():
         yield nullcontext
         return
     main = threading.get_ident()
-    seen: set[int] = set()
     timer: threading.Timer | None = None
-    patient = impatient = False
+    asked = patient = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal timer
+        nonlocal asked, timer
         global received
-        if impatient or number in seen:
+        if asked:
             raise KeyboardInterrupt
-        seen.add(number)
-        if len(seen) > 1:  # Ctrl-C and SIGTERM: a sweep's main process has passed one on
-            return
-        received = number
+        asked, received = True, number
         if not patient:
-            timer = threading.Timer(patience, insist)
+            # To the thread itself, so that a blocking call of the thread ends.
+            timer = threading.Timer(patience, signal.pthread_kill, (main, signal.SIGINT))
             timer.daemon = True
             timer.start()
         stop()
-
-    def insist() -> None:
-        nonlocal impatient
-        impatient = True
-        # Sent to the thread itself, so that a blocking call of the thread ends.
-        signal.pthread_kill(main, signal.SIGINT)
 
     def cancel() -> None:
         if timer is not None:
@@ -153,8 +159,6 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
             patient = False
 
     with _handled_by(handle):
-        if noted:
-            stop()
         try:
             yield undisturbed
         finally:

@@ -182,7 +182,8 @@ def run(
             }
             model = layout.named(outcome.params)
             files.finish(outcome, model, about, report.TARGET_ACCURACY)
-            report.write_report(folder, figures=outcome.stopped != "interrupted")
+            finished = outcome.stopped != "interrupted"
+            report.write_report(folder, figures=finished, must_draw=False)
             log.info("Files: %s", folder)
             if told := report.no_pictures():
                 log.info("No report for a browser: %s", told)

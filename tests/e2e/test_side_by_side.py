@@ -1,6 +1,5 @@
 """Cells of an experiment side by side: the files of one after the other, whatever is killed."""
 
-import io
 import json
 import os
 import re
@@ -15,9 +14,7 @@ import psutil
 import pytest
 from commands import started
 from configs import composed
-from rich.console import Console
 
-from fl_app.record.progress import Board
 from fl_app.runner.cells import compose_cells
 
 WORDS = ["experiment=quickstart", "experiment.only=[fedavg,fedbuff,wkafl,fedhist]"]
@@ -166,26 +163,3 @@ def test_a_cell_that_is_refused_keeps_no_other_from_running(tmp_path: Path) -> N
 def test_numbers_of_cells_that_cannot_run_are_refused(words: list[str], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         compose_cells(composed(*words), words)
-
-
-def test_a_board_shows_a_line_for_each_run() -> None:
-    now = 0.0
-    console = Console(file=io.StringIO(), width=60)
-    board = Board(console, wall=lambda: now)
-    board.show("a", 0.1, "10 versions")
-    board.show("b", None, "5 versions")
-    now = 10.0
-    board.show("a", 0.2, "20 versions")
-    board.end("b", "b: left no checkpoint\n")
-    board.close()
-    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
-    assert lines == ["a: 20 versions", "b: left no checkpoint", "b: 5 versions"]
-
-
-def test_a_board_on_a_terminal_keeps_the_lines_of_what_has_ended() -> None:
-    console = Console(file=io.StringIO(), width=60, force_terminal=True)
-    board = Board(console)
-    board.show("a", 0.5, "10 versions")
-    board.end("a")
-    board.close()
-    assert "a: 10 versions" in console.file.getvalue()  # type: ignore[attr-defined]

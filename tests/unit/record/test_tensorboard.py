@@ -1,204 +1,122 @@
+"""What TensorBoard is told of a run, and when."""
+
 import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fl_app.core.events import from_json
 from fl_app.record.history import History
-from fl_app.record.tensorboard import POINT_EVERY, WHO_EVERY, TensorBoard
-
-
-class Wall:
-    """A wall clock that a test turns by hand."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def __call__(self):
-        return self.now
-
-
-class Pages:
-    """A writer that keeps what it is told: tag -> (step, walltime, value)."""
-
-    def __init__(self):
-        self.scalars = {}
-        self.texts = []
-        self.closed = False
-
-    def add_scalar(self, tag, value, step, walltime):
-        self.scalars.setdefault(tag, []).append((step, walltime, value))
-
-    def add_text(self, tag, text, step, walltime):
-        self.texts.append((tag, text, step, walltime))
-
-    def close(self):
-        self.closed = True
-
-
-@pytest.fixture
-def wall():
-    return Wall()
-
-
-@pytest.fixture
-def pages():
-    return Pages()
+from fl_app.record.tensorboard import POINT_EVERY, TensorBoard
 
 
 class Board:
-    """A history and the sink that reads it; they take in the lines of a log."""
+    """A history and the sink that reads it, a wall clock, and a writer that keeps its points."""
 
-    def __init__(self, folder, *args, **settings):
+    def __init__(self, folder: Path) -> None:
+        self.now = 100.0
+        self.points: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
         self.history = History()
-        self.sink = TensorBoard(folder, self.history, *args, **settings)
-        self.close = self.sink.close
+        self.sink = TensorBoard(
+            folder,
+            self.history,
+            lambda: ([3], [1, 2]),
+            lambda: {"bytes_up": 12.0},
+            wall=lambda: self.now,
+            began=1000.0,
+            writer=lambda _: self,
+        )
 
-    def emit(self, flat):
-        if flat["kind"] == "aggregate":
-            flat = {"order": [0] * len(flat["age"]), **flat}
-        event = from_json({"order": 0, **flat})
+    def add_scalar(self, tag: str, value: float, step: int, walltime: float) -> None:
+        self.points[tag].append((step, walltime, value))
+
+    def close(self) -> None: ...
+
+    def emit(self, kind: str, t: float, **flat: Any) -> None:
+        order: Any = [0] * len(flat["age"]) if kind == "aggregate" else 0
+        event = from_json({"kind": kind, "t": t, "order": order, **flat})
         self.history.emit(event)
         self.sink.emit(event)
 
+    def arrive(self, t: float, loss: float) -> None:
+        self.emit("arrival", t, client=1, base_version=0, age=0, loss=loss)
+
 
 @pytest.fixture
-def board(tmp_path, wall, pages):
-    return Board(
-        tmp_path,
-        lambda: ([3], [1, 2]),
-        lambda: {"bytes_up": 12.0},
-        wall=wall,
-        began=1000.0,
-        writer=lambda folder: pages,
-    )
+def board(tmp_path: Path) -> Board:
+    return Board(tmp_path)
 
 
-def dispatch(t, client):
-    return {"kind": "dispatch", "t": t, "client": client, "version": 0}
+def evaluate(board: Board, t: float, version: int, **metrics: Any) -> None:
+    board.emit("evaluate", t, version=version, **metrics)
 
 
-def arrival(t, client, loss=0.5):
-    return {
-        "kind": "arrival",
-        "t": t,
-        "client": client,
-        "base_version": 0,
-        "age": 0,
-        "loss": loss,
-    }
+def test_an_evaluation_is_a_point_at_its_version_and_at_the_time_of_the_run(board: Board) -> None:
+    evaluate(board, 0.0, 0, accuracy=0.1)
+    evaluate(board, 7.5, 4, accuracy=0.6)
+    assert board.points["test/accuracy"] == [(0, 1000.0, 0.1), (4, 1007.5, 0.6)]
 
 
-def aggregate(t, version, age, **report):
-    return {"kind": "aggregate", "t": t, "version": version, "client": [1], "age": age, **report}
+def test_what_came_between_two_points_is_one_mean(board: Board) -> None:
+    """Losses 1 and 2: 1.5. Ages 0, 4 and 2: 2. Weights .5, .25 and .75: .5."""
+    evaluate(board, 0.0, 0, accuracy=0.1)
+    board.arrive(1.0, 1.0)
+    board.emit("aggregate", 1.0, version=1, client=[1], age=[0], weight=[0.5], kept=3)
+    board.arrive(2.0, 2.0)
+    assert "clients/loss" not in board.points
+    board.now += POINT_EVERY
+    board.emit("aggregate", 2.0, version=2, client=[1], age=[4, 2], weight=[0.25, 0.75], kept=1)
+    assert board.points["clients/loss"] == [(2, 1002.0, 1.5)]
+    assert board.points["clients/staleness"] == [(2, 1002.0, 2.0)]
+    assert board.points["strategy/weight"] == [(2, 1002.0, 0.5)]
+    assert board.points["strategy/kept"] == [(2, 1002.0, 2.0)]
+    board.now += POINT_EVERY
+    board.arrive(3.0, 4.0)
+    assert board.points["clients/loss"][1:] == [(2, 1003.0, 4.0)]
+    assert len(board.points["clients/staleness"]) == 1  # there was none since
 
 
-def evaluate(t, version, **metrics):
-    return {"kind": "evaluate", "t": t, "version": version, **metrics}
-
-
-def test_evaluation_is_a_point_at_its_version_and_at_the_time_of_the_runs_clock(board, pages):
-    board.emit(evaluate(0.0, 0, accuracy=0.1, loss=2.0))
-    board.emit(evaluate(7.5, 4, accuracy=0.6, loss=1.0))
-    assert pages.scalars["test/accuracy"] == [(0, 1000.0, 0.1), (4, 1007.5, 0.6)]
-    assert pages.scalars["test/loss"] == [(0, 1000.0, 2.0), (4, 1007.5, 1.0)]
-
-
-def test_what_came_between_two_points_is_one_mean(board, pages, wall):
-    """Losses 1 and 2: 1.5. Ages 0, 4 and 2: mean 2, at most 4. Weights .5 and (.25 + .75) / 2."""
-    board.emit(evaluate(0.0, 0, accuracy=0.1))
-    board.emit(arrival(1.0, 1, 1.0))
-    board.emit(aggregate(1.0, 1, [0], weight=[0.5], kept=3))
-    board.emit(arrival(2.0, 2, 2.0))
-    assert "clients/loss" not in pages.scalars
-    wall.now += POINT_EVERY
-    board.emit(aggregate(2.0, 2, [4, 2], weight=[0.25, 0.75], kept=1))
-    assert pages.scalars["clients/loss"] == [(2, 1002.0, 1.5)]
-    assert pages.scalars["clients/staleness"] == [(2, 1002.0, 2.0)]
-    assert pages.scalars["clients/staleness_max"] == [(2, 1002.0, 4)]
-    assert pages.scalars["strategy/weight"] == [(2, 1002.0, 0.5)]
-    assert pages.scalars["strategy/kept"] == [(2, 1002.0, 2.0)]
-    wall.now += POINT_EVERY
-    board.emit(arrival(3.0, 1, 4.0))
-    assert pages.scalars["clients/loss"][1:] == [(2, 1003.0, 4.0)]
-    assert len(pages.scalars["clients/staleness"]) == 1  # there was none since
-
-
-def test_totals_and_who_is_there_are_written_with_every_point(board, pages, wall):
-    board.emit(evaluate(0.0, 0, accuracy=0.1))
-    for event in (
-        arrival(1.0, 1),
-        {"kind": "failure", "t": 2.0, "client": 2, "base_version": 0, "reason": "boom"},
-        {"kind": "reject", "t": 3.0, "client": 1, "base_version": 0, "reason": "late"},
-        {"kind": "reject", "t": 3.0, "reason": "duplicate"},
-    ):
-        board.emit(event)
-    board.close()
-    last = {tag: values[-1][2] for tag, values in pages.scalars.items()}
-    assert last["total/arrivals"] == 1
-    assert last["total/failures"] == 1
-    assert last["total/rejects"] == 2
-    assert last["total/bytes_up"] == 12.0
-    assert last["clients/online"] == 3
-    assert last["clients/in_flight"] == 2
-    assert pages.closed
-
-
-def test_clients_are_told_one_by_one_now_and_then_and_in_the_end(board, pages, wall):
-    board.emit(dispatch(0.0, 9))
-    board.emit(dispatch(0.0, 1))
-    board.emit(arrival(4.0, 1, 0.25))
-    board.emit({"kind": "failure", "t": 5.0, "client": 9, "base_version": 0, "reason": "a | b\n"})
-    assert len(pages.texts) == 1
-    wall.now += WHO_EVERY
-    board.emit(dispatch(6.0, 2))
-    assert len(pages.texts) == 2
-    board.close()
-    tag, text, _, walltime = pages.texts[-1]
-    assert (tag, walltime, len(pages.texts)) == ("clients/who", 1006.0, 3)
-    assert text.splitlines()[2:] == [
-        "1 | works | 4.0 s | 1 | 0 | update, loss 0.25",
-        "2 | works | 6.0 s | 0 | 0 | order, version 0",
-        "3 | idle | 0.0 s | 0 | 0 | ",
-        "9 | away | 5.0 s | 0 | 1 | failure: a / b",
-    ]
+def test_totals_are_written_with_every_point(board: Board) -> None:
+    evaluate(board, 0.0, 0, accuracy=0.1)
+    board.arrive(1.0, 0.5)
+    board.emit("failure", 2.0, client=2, base_version=0, reason="boom")
+    board.emit("reject", 3.0, client=1, base_version=0, reason="late")
+    board.sink.close()
+    last = {tag: points[-1][2] for tag, points in board.points.items()}
+    totals = ("total/arrivals", "total/failures", "total/rejects", "total/bytes_up")
+    assert [last[tag] for tag in totals] == [1, 1, 1, 12]
+    assert (last["clients/online"], last["clients/in_flight"]) == (3, 2)
 
 
 @pytest.mark.parametrize("value", [math.nan, np.float32("inf"), None, "stage one", True])
-def test_what_is_no_finite_number_is_left_out(board, pages, value):
-    board.emit(evaluate(0.0, 0, accuracy=value))
-    board.emit(aggregate(1.0, 1, [0], stage=value, weight=[value]))
-    board.close()
-    assert {"test/accuracy", "strategy/stage", "strategy/weight"}.isdisjoint(pages.scalars)
+def test_what_is_no_finite_number_is_left_out(board: Board, value: object) -> None:
+    evaluate(board, 0.0, 0, accuracy=value)
+    board.emit("aggregate", 1.0, version=1, client=[1], age=[0], stage=value, weight=[value])
+    board.sink.close()
+    assert {"test/accuracy", "strategy/stage", "strategy/weight"}.isdisjoint(board.points)
 
 
-def test_sink_that_saw_nothing_writes_nothing(tmp_path):
-    Board(tmp_path / "tensorboard", lambda: ((), ())).close()
-    assert list(tmp_path.iterdir()) == []
+def test_what_clients_measured_is_a_point_of_its_version(board: Board) -> None:
+    about = {"since": 30.0, "client_updates": 9, "clients": 4, "num_examples": 40}
+    board.emit("clients_evaluate", 33.0, version=20, **about, accuracy_mean=0.5)
+    assert board.points["on_clients/accuracy_mean"] == [(20, 1033.0, 0.5)]
 
 
 @pytest.mark.slow  # imports TensorBoard
-def test_tensorboard_reads_the_files(tmp_path):
+def test_tensorboard_reads_the_files(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    board = Board(tmp_path, lambda: ([1], [2]), began=1000.0)
-    board.emit(evaluate(0.0, 0, accuracy=0.25))
-    board.emit(evaluate(2.5, 3, accuracy=0.75))
-    board.close()
+    history = History()
+    sink = TensorBoard(tmp_path, history, lambda: ([1], [2]), began=1000.0)
+    assert not list(tmp_path.iterdir())
+    event = from_json({"kind": "evaluate", "t": 2.5, "version": 3, "accuracy": 0.75})
+    history.emit(event)
+    sink.emit(event)
+    sink.close()
     files = EventAccumulator(str(tmp_path))
     files.Reload()
     found = [(e.step, e.wall_time, e.value) for e in files.Scalars("test/accuracy")]
-    assert found == [(0, 1000.0, 0.25), (3, 1002.5, 0.75)]
-    assert "clients/who/text_summary" in files.Tags()["tensors"]
-
-
-def test_what_clients_measured_is_a_point_of_its_version(tmp_path, pages):
-    board = Board(tmp_path, lambda: ((), ()), began=1000.0, writer=lambda _: pages)
-    figures = {"accuracy_mean": 0.5, "accuracy_std": 0.25, "accuracy_worst_decile": 0.125}
-    about = {"since": 30.0, "client_updates": 9, "clients": 4, "num_examples": 40}
-    board.emit({"kind": "evaluate_order", "t": 30.0, "client": 3, "version": 20})
-    board.emit({"kind": "clients_evaluate", "t": 33.0, "version": 20, **about, **figures})
-    board.close()
-    assert pages.scalars["on_clients/accuracy_mean"] == [(20, 1033.0, 0.5)]
-    assert pages.scalars["on_clients/accuracy_worst_decile"] == [(20, 1033.0, 0.125)]
-    assert "evaluates version 20" in pages.texts[-1][1]
+    assert found == [(3, 1002.5, 0.75)]

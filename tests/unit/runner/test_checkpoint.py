@@ -5,12 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from configs import composed
-from omegaconf import open_dict
 from safetensors import SafetensorError
 
 from fl_app.core.errors import RunError
-from fl_app.runner import checkpoint, earlier
+from fl_app.runner import checkpoint
 from fl_app.runner.checkpoint import Checkpoints, different
 
 
@@ -120,12 +118,3 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     save_file({"0": np.zeros(1)}, path)
     with pytest.raises(ValueError, match="is of checkpoint format None, and this version reads"):
         store.load()
-
-
-def test_a_run_of_a_version_without_evaluation_on_clients_goes_on() -> None:
-    now = composed("num_versions=9")
-    before = now.copy()
-    with open_dict(before):
-        del before.client_eval_every, before.client_eval_fraction
-    assert earlier.settings(before) == earlier.settings(now)
-    assert earlier.settings(composed("client_eval_every=3")) != earlier.settings(now)
