@@ -85,27 +85,24 @@ class Metrics:
     what `more` gives at the first evaluation. A task that measures neither accuracy nor loss has no
     such column. A value that is missing or not finite is an empty field.
 
-    With `on_clients` there is also a row when the last scores of a version have come from the
-    clients. Its columns are ``client_eval_clients``, ``client_eval_examples`` and for every metric
+    There is also a row when the last scores of a version have come from the clients. Its columns
+    are ``client_eval_clients``, ``client_eval_examples`` and for every metric
     ``client_eval_<metric>_mean``, ``_std`` and ``_worst_decile``.
 
     Args:
         path: of the file.
         more: gives further columns by name, at every evaluation.
-        on_clients: whether clients evaluate, too.
         keep: rows to keep of an existing file, whatever columns it has got since; None = begin a
             new one.
     """
 
     _COLUMNS = ("version", "t", "accuracy", "loss")
-    _NOT_ON_CLIENTS = ("recall_", "client_")  # beginnings of the names of `PER_CLASS` metrics
 
     def __init__(
         self,
         path: Path,
         more: Callable[[], Mapping[str, float]] = dict,
         *,
-        on_clients: bool = False,
         keep: int | None = None,
     ) -> None:
         lines: list[bytes] = []
@@ -115,7 +112,6 @@ class Metrics:
         self._path = path
         self._file = open_log(path, None if keep is None else sum(map(len, lines)))
         self._more = more
-        self._on_clients = on_clients
         self._rows = max(len(lines) - 1, 0)
         self._writer: csv.DictWriter[str] | None = None
         if lines:
@@ -135,8 +131,7 @@ class Metrics:
                 return
         row = {"version": event.version, "t": event.t, **metrics, **self._more()}
         if self._writer is None:
-            expected = {} if not self._on_clients else self._expected(event)
-            further = _further({**row, **expected})
+            further = [key for key in row if key not in self._COLUMNS]
             # Without any metric, nobody knows yet what a later evaluation measures.
             first = [key for key in self._COLUMNS if key in row or not metrics]
             self._writer = _csv_writer(self._file, (*first, *further))
@@ -145,14 +140,6 @@ class Metrics:
         self._writer.writerow({key: _field(value) for key, value in row.items()})
         self._rows += 1
         self._file.flush()
-
-    def _expected(self, event: Evaluated | ClientsEvaluated) -> dict[str, Any]:
-        """The columns of evaluations on clients, which most likely have the server's metrics."""
-        if isinstance(event, ClientsEvaluated):
-            return {}
-        names = [name for name in event.metrics if not name.startswith(self._NOT_ON_CLIENTS)]
-        parts = [f"{name}_{part}" for name in names for part in ("mean", "std", "worst_decile")]
-        return _of_clients(dict.fromkeys(parts, math.nan), 0, 0)
 
     def _add_columns(self, names: list[str]) -> None:
         """Write the file anew with more columns: ClientApps of others have metrics of their own."""
@@ -205,10 +192,6 @@ def _of_clients(figures: Mapping[str, Any], clients: int, num_examples: int) -> 
         "client_eval_examples": num_examples,
         **{f"client_eval_{key}": value for key, value in figures.items()},
     }
-
-
-def _further(row: Mapping[str, Any]) -> list[str]:
-    return [key for key in row if key not in Metrics._COLUMNS]
 
 
 def _field(value: Any) -> Any:

@@ -100,7 +100,6 @@ class RunFolder:
         *,
         partition: tuple[Sequence[str], NDArray[np.int64]] | None = None,
         durations: bool = False,
-        on_clients: bool = False,
     ) -> None:
         """Write the configuration, and open the other files that grow.
 
@@ -109,7 +108,6 @@ class RunFolder:
             partition: names of the classes, and the examples of each of them on each client, shape
                 ``(N, C)``, for ``partition.csv``; None = they are not known.
             durations: whether to record those of orders, in ``devices.csv``.
-            on_clients: whether clients evaluate, too.
         """
         # If this run is killed, the summary of an earlier run must not be taken for its own.
         (self._folder / SUMMARY).unlink(missing_ok=True)
@@ -127,7 +125,7 @@ class RunFolder:
                 lines.detach()
         path = self._folder / TABLE
         keep = self._positions.get(TABLE)
-        self._add(TABLE, Metrics(path, self.columns, on_clients=on_clients, keep=keep))
+        self._add(TABLE, Metrics(path, self.columns, keep=keep))
         if durations:
             path = self._folder / DURATIONS
             self._add(DURATIONS, Recorder(path, self._history, keep=self._positions.get(DURATIONS)))

@@ -130,7 +130,6 @@ def run_cell(
             config,
             partition=_partition(config, task),
             durations=real,
-            on_clients=config.client_eval_every is not None,
         )
         sinks.append(files)
         if show:

@@ -53,7 +53,7 @@ def limits(config: DictConfig) -> dict[str, float | None]:
 def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, Any]]:
     """What the runs that a folder holds have come to, and are not to be run again.
 
-    Runs that are to be replaced are removed.
+    With ``overwrite=true``, what would be reported with the cells is removed.
 
     Args:
         folder: of the run, or of the experiment.
@@ -72,7 +72,7 @@ def enter(folder: Path, cells: Mapping[str, DictConfig]) -> dict[str, dict[str, 
     labels = {label(name) for name in cells}
     mixed = [path for path in runs if label(path.name) in labels and path.name not in cells]
     if config.overwrite:
-        for path in (folder, *(folder / name for name in cells), *mixed):
+        for path in [] if "" in cells else [folder, *mixed]:  # a cell replaces its own run
             remove_run(path)
         return {}
     _refuse_held(folder, runs, own="" in cells, goes_on=config.resume == "auto")

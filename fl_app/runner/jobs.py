@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -154,7 +155,7 @@ def _side_by_side(jobs: list[Job], parallel: int, show: bool) -> Iterator[tuple[
         nonlocal stopping
         stopping = True
 
-    others = {*multiprocessing.active_children()}
+    others, since = {*multiprocessing.active_children()}, time.time()
     with signals.interruptible(stop) as patient, patient():
         for _ in range(MAX_DEATHS):
             left: list[Job] = []
@@ -190,7 +191,7 @@ def _side_by_side(jobs: list[Job], parallel: int, show: bool) -> Iterator[tuple[
             if stopping or not left:
                 yield from ((job, Ended(interrupted=True)) for job in left)
                 return
-            jobs = [_resumed(job) for job in left]
+            jobs = [_resumed(job, since) for job in left]
     told_so = RunError(
         f"processes were killed {MAX_DEATHS} times, most likely since memory ran short: "
         "resume=auto goes on, with fewer runs at a time (experiment.parallel or search.parallel)"
@@ -218,7 +219,11 @@ def _send(number: signal.Signals, others: set[multiprocessing.process.BaseProces
             os.kill(process.pid or 0, number)
 
 
-def _resumed(job: Job) -> Job:
+def _resumed(job: Job, since: float) -> Job:
+    """The job, which goes on with what it has done; or with nothing of an earlier run."""
+    begun = job.folder / "config.yaml"
+    if not begun.exists() or begun.stat().st_mtime < since:
+        return job
     config = job.plan.config.copy()
     config.resume, config.overwrite = "auto", False
     return replace(job, plan=replace(job.plan, config=config))

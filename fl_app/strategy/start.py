@@ -167,7 +167,7 @@ def run(
             except OSError as error:
                 raise ValueError(f"output={folder} cannot be made: {error}") from error
             stack.callback(files.close)
-            files.begin(settings, on_clients=on_clients.enabled)
+            files.begin(settings)
             listening += [history, files]
         outcome = engine.run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)

@@ -205,15 +205,3 @@ def test_an_upload_of_no_use_is_refused(name: str, upload: str) -> None:
     told = rf"^algorithm\.client\.upload={upload} must be one of .*delta.* with \w+: its equations"
     with pytest.raises(ValueError, match=told):
         validate_config(configuration(name, f"algorithm.client.upload={upload}"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedhist", "fedavg"])
-def test_models_displacements_and_their_means_are_converted(name: str) -> None:
-    """Up to rounding it is all one, whatever travels."""
-    finals = [
-        run(configuration(name, f"algorithm.client.upload={kind}", "num_versions=30"))[1]
-        for kind in ("model", "delta", "pseudo")
-    ]
-    np.testing.assert_allclose(finals[0], finals[1], atol=1e-3)
-    np.testing.assert_allclose(finals[2], finals[1], atol=1e-3)

@@ -2,7 +2,6 @@
 
 import errno
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -19,12 +18,10 @@ from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.cli import CONF
 from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.engine.engine import Engine
 from fl_app.record.files import JsonLines
 from fl_app.record.provenance import provenance
 from fl_app.runner import earlier
 from fl_app.runner.cell import run_cell
-from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.run import run
 
 SMALL = ["num_clients=8", "num_versions=12", "eval_every=4", "checkpoint_every=2", "partition=iid"]
@@ -156,12 +153,6 @@ def test_five_kills(name: str, tmp_path: Path) -> None:
     check_kills(name, tmp_path, 5)
 
 
-def test_another_configuration_is_refused(tmp_path: Path) -> None:
-    killed("fedbuff", tmp_path, 40)
-    with pytest.raises(ValueError, match=r"another configuration \(seed=0 instead of 1\)"):
-        federation("fedbuff", tmp_path, "resume=auto", "seed=1")
-
-
 def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path: Path) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "torn"
     federation("fedbuff", whole)
@@ -179,20 +170,6 @@ def test_a_torn_checkpoint_is_passed_over_and_a_foreign_one_refused(tmp_path: Pa
         federation("fedbuff", folder, "resume=auto")
 
 
-def test_resumed_run_says_when_and_with_what_it_began(tmp_path: Path) -> None:
-    federation("fedbuff", tmp_path)
-    config = composed("algorithm=fedbuff", *SMALL, *CASES["fedbuff"])
-    checkpoints = Checkpoints(tmp_path, earlier.settings(config))
-    state = checkpoints.load()
-    state["files"]["provenance"] |= {"date": "2020-01-01T00:00:00+00:00", "version": "0.0.1"}
-    checkpoints.save(12, state)
-    (tmp_path / "summary.json").unlink()
-    resumed = federation("fedbuff", tmp_path, "resume=auto")
-    assert resumed["date"] == "2020-01-01T00:00:00+00:00"
-    assert resumed["version"] == provenance([])["version"]
-    assert resumed["began_with"] == {"version": "0.0.1"}
-
-
 @pytest.mark.parametrize("name", ["fedbuff", "overlap_fedavg"])
 def test_what_is_finished_is_not_run_again(name: str, tmp_path: Path) -> None:
     """Also where the devices decide how many local epochs are trained."""
@@ -208,19 +185,6 @@ def test_what_is_finished_is_not_run_again(name: str, tmp_path: Path) -> None:
         assert (tmp_path / "events.jsonl").stat().st_mtime_ns == before
         with pytest.raises(ValueError, match=r"another configuration \(seed=0 instead of 1\)"):
             run(hydra.compose("config", overrides=other), other, tmp_path)
-
-
-def test_a_state_that_cannot_be_restored_leaves_no_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(self: Engine, state: Any) -> None:
-        raise ValueError("of another kind")
-
-    killed("fedbuff", tmp_path, 40)
-    monkeypatch.setattr(Engine, "load_state_dict", refuse)
-    with pytest.raises(ValueError, match="of another kind"):
-        federation("fedbuff", tmp_path, "resume=auto", "runtime.workers=1")
-    assert multiprocessing.active_children() == []
 
 
 def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(
@@ -325,14 +289,6 @@ def test_three_extensions(name: str, tmp_path: Path) -> None:
         extended(name, tmp_path / str(number), *limits, workers=(0, 0))
 
 
-def test_a_limit_that_changes_is_another_limit(tmp_path: Path) -> None:
-    """One that ended the run is lifted, and another one takes its place."""
-    federation("fedbuff", tmp_path / "whole", "max_updates=33", "num_versions=null")
-    for limits in (["num_versions=4"], ["max_seconds=8"], ["num_versions=null", "max_updates=33"]):
-        federation("fedbuff", tmp_path / "extended", "resume=auto", *limits)
-    assert results(tmp_path / "extended") == results(tmp_path / "whole")
-
-
 @pytest.mark.parametrize("limit", ["num_versions=3", "max_seconds=2", "max_updates=9"])
 def test_a_limit_that_was_passed_is_refused(limit: str, tmp_path: Path) -> None:
     federation("fedbuff", tmp_path, "num_versions=7")
@@ -352,18 +308,6 @@ def test_a_rate_that_falls_over_the_run_ties_its_length(tmp_path: Path) -> None:
         federation("fedbuff", tmp_path, decay, "num_versions=6", "resume=auto")
     fixed = "algorithm.strategy.lr_schedule.versions=4"
     assert federation("fedbuff", tmp_path, decay, fixed, "num_versions=6", "resume=auto")
-
-
-def test_a_run_without_a_checkpoint_at_its_end_is_not_extended(tmp_path: Path) -> None:
-    words = ["checkpoint_final=false", "checkpoint_every=null"]
-    federation("fedbuff", tmp_path, *words, "num_versions=4")
-    assert not (tmp_path / "checkpoints").exists()
-    overrides = ["algorithm=fedbuff", *SMALL, *CASES["fedbuff"], *words, "resume=auto"]
-    with (
-        hydra.initialize_config_dir(str(CONF), version_base="1.3"),
-        pytest.raises(ValueError, match="left no checkpoint from which a later end could be"),
-    ):
-        run(hydra.compose("config", overrides=overrides), overrides, tmp_path)
 
 
 def test_a_state_that_cannot_be_kept_costs_only_the_extension(

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from configs import composed
 
 from fl_app import report
 from fl_app.__main__ import main
-from fl_app.runner.cell import run_cell
 
 FILES = {"summary.json", "events.jsonl", "metrics.csv", "config.yaml", "model.npz"}
 SUMMARY_KEYS = set(
@@ -137,17 +135,6 @@ def test_jobs_of_a_sweep_are_reported_together(monkeypatch, tmp_path, capsys):
     assert [(row.cell, row.folder) for row in table.rows] == [("fedbuff", "0"), ("fedasync", "1")]
 
 
-@pytest.mark.slow
-def test_cells_run_once_per_seed(monkeypatch, tmp_path):
-    overrides = ["experiment=quickstart", "experiment.only=[fedbuff]", "experiment.seeds=[1,2]"]
-    assert run(monkeypatch, tmp_path, *overrides, "max_seconds=3") == 0
-    seeds = {
-        path.parent.name: json.loads(path.read_text())["seed"]
-        for path in tmp_path.glob("*/summary.json")
-    }
-    assert seeds == {"fedbuff-seed1": 1, "fedbuff-seed2": 2}
-
-
 @pytest.mark.parametrize(
     ("override", "text"),
     [
@@ -187,18 +174,6 @@ def test_refusals_name_key_and_bound(monkeypatch, capsys, tmp_path, override, te
     assert not list(tmp_path.rglob("summary.json"))
 
 
-def test_a_refused_run_leaves_no_empty_folder(monkeypatch, tmp_path):
-    """A folder that the user named stays."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["fl_app", "num_versions=many"])
-    assert main() == 2
-    assert not list(tmp_path.glob("outputs/*"))
-    (tmp_path / "named").mkdir()
-    monkeypatch.setattr(sys, "argv", ["fl_app", "num_versions=many", "hydra.run.dir=named"])
-    assert main() == 2
-    assert (tmp_path / "named").is_dir()
-
-
 @pytest.mark.parametrize(
     "words",
     ["num_versions=-1,-2", "algorithm=fedbuff,fedavg none=1", "experiment=quickstart seed=0,1"],
@@ -214,22 +189,6 @@ def test_a_refused_sweep_leaves_no_folder(monkeypatch, tmp_path, capsys, words):
     monkeypatch.setattr(sys, "argv", [*sys.argv, "hydra.sweep.dir=named"])
     assert main() == 2
     assert (tmp_path / "named").is_dir()
-
-
-def test_an_experiment_brings_its_own_algorithms(monkeypatch, capsys, tmp_path):
-    assert run(monkeypatch, tmp_path, "experiment=quickstart", "algorithm=fedbuff") == 2
-    assert "experiment.only=[...]" in capsys.readouterr().err
-
-
-def test_workers_and_inline_write_the_same_files(tmp_path):
-    logs, models = set(), set()
-    for workers in (0, 1, 2, 4):
-        folder = tmp_path / str(workers)
-        overrides = ["num_versions=8", "devices=uniform_110x", f"runtime.workers={workers}"]
-        _, summary = run_cell(composed(*overrides), folder, label="")
-        logs.add((folder / "events.jsonl").read_bytes())
-        models.add(summary["model_sha256"])
-    assert len(logs) == len(models) == 1
 
 
 def test_interrupt_ends_within_two_seconds_with_files_written(tmp_path):
@@ -268,17 +227,6 @@ def test_a_parallel_sweep_tells_of_a_failed_job_in_one_line(tmp_path: Path) -> N
     ]
     assert done.returncode == 2
     assert (tmp_path / "0" / "summary.json").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(120)
-def test_a_parallel_sweep_ends_with_the_command_that_reports_it(tmp_path: Path) -> None:
-    words = ["-m", "seed=0,1", "num_versions=1", "runtime.workers=0"]
-    words += ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2", f"hydra.sweep.dir={tmp_path}"]
-    command = [sys.executable, "-m", "fl_app", *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    last = done.stdout.splitlines()[-1]
-    assert last == f"All jobs in one report: python -m fl_app.report {tmp_path}"
 
 
 @pytest.mark.slow

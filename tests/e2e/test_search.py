@@ -198,25 +198,6 @@ def test_a_diverged_run_ends_its_trial_and_not_the_search(
 
 
 @pytest.mark.slow
-def test_options_of_a_folder_of_one_s_own_are_found(tmp_path: Path) -> None:
-    mine = (CONF / "experiment" / "quickstart.yaml").read_text().replace("quickstart", "mine")
-    folder = tmp_path / "my options"
-    (folder / "experiment").mkdir(parents=True)
-    (folder / "experiment" / "mine.yaml").write_text(mine)
-    words = ["experiment=mine", "search.test_seeds=[5]", f"--config-dir={folder}"]
-    assert quick(tmp_path / "search", *words) == 0
-    assert (tmp_path / "search" / "test" / "fedbuff-seed5").is_dir()
-
-
-@pytest.mark.slow
-def test_a_search_by_seconds_has_rungs_in_seconds(tmp_path: Path) -> None:
-    words = ["search.updates=null", "max_seconds=8", "search.rungs=[2.5]", "num_versions=null"]
-    assert quick(tmp_path, *words) == 0
-    (last,) = tmp_path.glob("runs/1/fedbuff-seed0/summary.json")
-    assert json.loads(last.read_text())["virtual_seconds"] == 8
-
-
-@pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_every_method_of_the_benchmark_has_the_budget_and_a_space() -> None:
     words = ["experiment=benchmark", "experiment.only=['@n100-slow']"]

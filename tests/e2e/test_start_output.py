@@ -12,7 +12,6 @@ import foreign_app
 import numpy as np
 import pytest
 import torch
-from configs import composed
 from fake_grid import FakeGrid
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp.strategy import FedProx
@@ -20,16 +19,11 @@ from flwr.serverapp.strategy import FedProx
 from fl_app import report
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.asynchronous import Asynchronous
-from fl_app.cli import CONF
 from fl_app.core.errors import RunError
-from fl_app.core.events import Checkpointed
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.record.files import JsonLines
-from fl_app.runner.validate import build_strategy
 from fl_app.schedule import Buffered
 from fl_app.strategy import AsyncStrategy
-
-ALGORITHMS = sorted(path.stem for path in (CONF / "algorithm").glob("*.yaml"))
 
 
 def initial() -> ArrayRecord:
@@ -119,12 +113,6 @@ def test_without_a_test_set_the_report_goes_by_what_clients_measure(tmp_path: Pa
     assert "accuracy and loss of the global models" in (tmp_path / report.PAGE).read_text()
 
 
-def test_without_an_evaluation_there_is_a_report_as_well(tmp_path: Path) -> None:
-    start(FedBuff(), output=str(tmp_path), evaluate_fn=None)
-    assert (tmp_path / report.PAGE).is_file()
-    assert json.loads((tmp_path / "summary.json").read_text())["algorithm"] == "fedbuff"
-
-
 @pytest.mark.parametrize("name", ["events.jsonl", "summary.json"])
 def test_a_run_that_is_there_stays_there(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("{}")
@@ -187,32 +175,9 @@ def test_the_callers_sinks_are_closed_however_a_run_ends(
     assert aggregations(path) == (4 if error is None else 2)
 
 
-def test_a_bug_in_a_strategy_leaves_the_events_before_it(tmp_path: Path) -> None:
-    with pytest.raises(RuntimeError, match="a bug"):
-        start(Raises(RuntimeError("a bug")), output=tmp_path)
-    assert aggregations(tmp_path / "events.jsonl") == 2
-
-
 def aggregations(path: Path) -> int:
     kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
     return kinds.count("aggregate")
-
-
-def test_a_refused_argument_closes_the_callers_sinks(tmp_path: Path) -> None:
-    lines = JsonLines(tmp_path / "events.jsonl")
-    lines.emit(Checkpointed(t=0.0, version=1))
-    with pytest.raises(ValueError, match="num_rounds=0"):
-        start(FedBuff(), sinks=[lines], num_rounds=0)
-    assert (tmp_path / "events.jsonl").read_text() == '{"kind":"checkpoint","t":0.0,"version":1}\n'
-
-
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_the_log_tells_values_and_no_addresses(name: str, logged: pytest.LogCaptureFixture) -> None:
-    overrides = [f"algorithm={name}"]
-    strategy: Any = build_strategy(composed(*overrides))
-    strategy.summary()
-    assert "asynchronous: {" in logged.text
-    assert " at 0x" not in logged.text
 
 
 def test_the_log_tells_the_settings_of_what_is_wrapped(logged: pytest.LogCaptureFixture) -> None:

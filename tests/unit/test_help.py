@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.__main__ import console, main
+from fl_app.__main__ import main
 from fl_app.cli import CONF, groups
 from fl_app.help import help_on
 
@@ -56,16 +56,6 @@ def test_help_on_nothing_known(monkeypatch, capsys, word: str, meant: str) -> No
     monkeypatch.setattr(sys, "argv", ["fl-app", "--help", word])
     assert main() == 2
     assert meant in capsys.readouterr().err
-
-
-def test_version(monkeypatch, capsys) -> None:
-    assert said(monkeypatch, capsys, "--version").startswith("fl-app ")
-
-
-def test_the_console_command_exits(monkeypatch, capsys) -> None:
-    monkeypatch.setattr(sys, "argv", ["fl-app", "--version"])
-    with pytest.raises(SystemExit, match="0"):
-        console()
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"]], ids=" ".join)

@@ -19,7 +19,6 @@ from omegaconf import OmegaConf
 
 import fl_app
 from fl_app.algorithms.fedavg import FedAvg
-from fl_app.asynchronous import Asynchronous
 from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task
@@ -114,21 +113,6 @@ def test_a_notebook_shows_a_table_and_the_curve(result: fl_app.Result) -> None:
     assert result.plot()._repr_png_().startswith(b"\x89PNG")
 
 
-def test_a_run_of_the_command_line_can_be_read(result: fl_app.Result, tmp_path: Path) -> None:
-    assert fl_app.Result(result.folder).summary == result.summary
-    with pytest.raises(ValueError, match=r"^folder=.* must hold a run's events.jsonl"):
-        fl_app.Result(tmp_path)
-
-
-def test_a_run_with_its_checkpoint_goes_on(tmp_path: Path) -> None:
-    run("num_clients=12", output=tmp_path)
-    with pytest.raises(ValueError, match=r"holds a run, .* in Python output="):
-        run("num_clients=12", output=tmp_path)
-    longer = run("num_clients=12", "resume=auto", "num_versions=4", output=tmp_path)
-    once = run("num_clients=12", "num_versions=4", output=tmp_path / "once")
-    assert longer.summary["model_sha256"] == once.summary["model_sha256"]
-
-
 # -- objects in place of overrides ----------------------------------------------------------------
 
 
@@ -154,14 +138,6 @@ def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path:
     assert config.schedule == "Buffered(concurrency=3, buffer_size=2, refill='at_once')"
 
 
-def test_a_strategy_object_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    run(Mean(), "num_clients=12", output=tmp_path)
-    longer = run(Mean(), "num_clients=12", "resume=auto", "num_versions=4", output=tmp_path)
-    assert longer.summary["num_versions"] == 4
-    with pytest.raises(ValueError, match=r"algorithm\.strategy\.factor=1\.0 instead of 0\.5"):
-        run(Mean(0.5), "num_clients=12", "resume=auto", "num_versions=6", output=tmp_path)
-
-
 def test_a_schedule_of_ones_own_is_an_override_or_an_object(tmp_path: Path) -> None:
     keys = ("num_clients=12", "algorithm.schedule.buffer_size=3")
     assert run(Mean(), *keys, output=tmp_path / "a").summary["client_updates"] == 6
@@ -185,14 +161,6 @@ def test_our_own_strategy_object_is_its_algorithm(tmp_path: Path) -> None:
     named = run("algorithm=fedavg", "num_clients=12", output=tmp_path / "b").summary
     assert object_["algorithm"] == named["algorithm"] == "fedavg"
     assert object_["model_sha256"] == named["model_sha256"]
-
-
-def test_our_own_strategy_object_fits_few_clients(tmp_path: Path) -> None:
-    assert run(FedAvg(), "num_clients=3", output=tmp_path).summary["client_updates"] == 6
-
-
-def test_a_strategy_of_flower_runs_once_it_is_wrapped(tmp_path: Path) -> None:
-    assert run(Asynchronous(FedAdam()), output=tmp_path).summary["client_updates"] == 2
 
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -303,15 +271,6 @@ def test_an_interrupted_run_returns_what_was_done_and_goes_on(
     whole = run(Interrupting(), *keys, "resume=auto", output=tmp_path)
     assert whole.summary["stopped"] == "num_versions"
     assert whole.metrics["version"].tolist() == list(range(10))
-
-
-def test_folders_are_named_after_the_time_and_never_shared(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    folders = [fl_app.run(*SMALL, "num_clients=12", progress=False).folder for _ in range(2)]
-    assert len({*folders}) == 2
-    assert all(len(folder.parts) == 3 and folder.parts[0] == "outputs" for folder in folders)
 
 
 @pytest.mark.parametrize("changed", ["inputs", "targets", "model"])

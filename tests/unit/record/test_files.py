@@ -119,13 +119,6 @@ def test_event_values_are_always_valid_json(tmp_path, value, written):
     assert "Infinity" not in text
 
 
-def test_event_that_json_cannot_carry_is_refused(tmp_path):
-    sink = JsonLines(tmp_path / "events.jsonl")
-    with pytest.raises(TypeError, match="an event cannot carry a set"):
-        sink.emit(aggregate(1.0, clients={1}))
-    sink.close()
-
-
 def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_path):
     wall = Wall()
     path = tmp_path / "events.jsonl"
@@ -163,23 +156,6 @@ def test_first_evaluation_fixes_the_columns(tmp_path):
     ]
 
 
-def test_further_columns_are_asked_for_at_every_evaluation(tmp_path):
-    counts = iter([1, 2])
-    sink = Metrics(tmp_path / "metrics.csv", lambda: {"joules": next(counts)})
-    sink.emit(arrival())
-    sink.emit(evaluation(0, 0.0, accuracy=0.1, loss=2.0))
-    sink.emit(evaluation(1, 3.0, accuracy=0.2, loss=1.0))
-    sink.close()
-    text = (tmp_path / "metrics.csv").read_text()
-    assert text == "version,t,accuracy,loss,joules\n0,0.0,0.1,2.0,1\n1,3.0,0.2,1.0,2\n"
-
-
-def test_metrics_without_evaluation_are_a_header(tmp_path):
-    sink = Metrics(tmp_path / "metrics.csv")
-    sink.close()
-    assert (tmp_path / "metrics.csv").read_text() == "version,t,accuracy,loss\n"
-
-
 def on_clients(version, t, **means):
     figures = {}
     for name, mean in means.items():
@@ -188,14 +164,14 @@ def on_clients(version, t, **means):
 
 
 def test_evaluations_on_clients_are_rows_of_their_own(tmp_path):
-    """Their columns follow from the server's metrics; those per class are left out."""
+    """Their columns come behind those of the server."""
     path = tmp_path / "metrics.csv"
-    sink = Metrics(path, lambda: {"bytes_up": 7}, on_clients=True)
+    sink = Metrics(path, lambda: {"bytes_up": 7})
     sink.emit(evaluation(0, 0.0, accuracy=0.125, loss=2.0, recall_0=1.0))
     rows = sink.position()
     sink.emit(on_clients(20, 3.0, accuracy=0.5, loss=math.nan))
     sink.close()
-    sink = Metrics(path, lambda: {"bytes_up": 7}, on_clients=True, keep=rows)
+    sink = Metrics(path, lambda: {"bytes_up": 7}, keep=rows)
     sink.emit(on_clients(20, 3.0, accuracy=0.5, loss=math.nan))
     sink.close()
     header, server, clients = path.read_text().splitlines()
@@ -218,7 +194,7 @@ def test_rows_are_kept_whatever_columns_came_after_the_checkpoint(tmp_path, rows
         on_clients(20, 3.0, accuracy=0.5, f1=0.5, loss=1.0),
         evaluation(30, 4.0, accuracy=0.25, loss=1.0),
     ]
-    sink = Metrics(path, on_clients=True)
+    sink = Metrics(path)
     for event in events[:rows]:
         sink.emit(event)
     position = sink.position()
@@ -226,7 +202,7 @@ def test_rows_are_kept_whatever_columns_came_after_the_checkpoint(tmp_path, rows
         sink.emit(event)
     sink.close()
     whole = path.read_text()
-    sink = Metrics(path, on_clients=True, keep=position)
+    sink = Metrics(path, keep=position)
     assert sink.position() == position
     for event in events[rows:]:
         sink.emit(event)

@@ -25,13 +25,6 @@ def test_a_line_without_an_end_is_left_out(tmp_path: Path) -> None:
     assert list(read_events(path)) == [Checkpointed(0.5, 2), Checkpointed(1.5, 4)]
 
 
-def test_a_log_is_read_as_far_as_a_checkpoint_knows_it(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    path.write_text(LINES)
-    assert list(read_events(path, len(LINES) // 2)) == [Checkpointed(0.5, 2)]
-    assert list(read_events(path, 0)) == []
-
-
 def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = Log(path)

@@ -2,21 +2,19 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from helpers import events_of
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.record.history import History
 from fl_app.record.measures import (
     age_quantile,
     columns,
-    expected_accuracy,
     gini,
     of_last_evaluation,
     of_run,
@@ -62,18 +60,6 @@ def test_stability_is_the_scatter_of_the_last_ten_accuracies() -> None:
     log, plain = stability([0.9, 0.001] + 5 * [0.1] + 5 * [0.4])
     assert log == pytest.approx(0.30103, abs=1e-6)
     assert plain == pytest.approx(0.15)
-
-
-def test_stability_of_few_or_zero_accuracies() -> None:
-    assert all(map(math.isnan, stability([0.5])))
-    log, plain = stability([0.0, 0.5])
-    assert math.isnan(log)
-    assert plain == 0.25
-
-
-def test_a_clients_accuracy_is_recall_in_the_mix_of_its_classes() -> None:
-    mix = np.array([[1.0, 0.0], [0.25, 0.75]])
-    assert expected_accuracy(mix, np.array([0.8, 0.4])) == pytest.approx([0.8, 0.5])
 
 
 # -- a run's events -------------------------------------------------------------------------------
@@ -223,13 +209,6 @@ def test_a_collapsed_model_has_finite_weights_and_one_answer() -> None:
     assert "collapsed" not in of_last_evaluation({"accuracy": 0.1, "loss": 2.3})
 
 
-def test_the_summary_of_a_run_that_did_nothing() -> None:
-    summary = of_run(History(), None, target_accuracy=0.5)
-    assert summary.pop("report_accuracy") == 0.5
-    assert {key for key, value in summary.items() if value} == set()
-    assert summary["wasted_share"] is None
-
-
 # -- class by class -------------------------------------------------------------------------------
 
 
@@ -283,36 +262,6 @@ def test_accuracy_over_the_clients() -> None:
     }
 
 
-def test_a_class_without_test_examples() -> None:
-    task = small_task(test_targets=torch.tensor([0, 0, 1, 1]))
-    assert math.isnan(PerClass(task, ["recall"])(AlwaysZeroOrOne())["recall_2"])
-    with pytest.raises(ValueError, match=r"the classes \[2\] have no test examples"):
-        PerClass(task, ["clients"])
-
-
 def test_sequences_have_no_classes() -> None:
     with pytest.raises(ValueError, match="task=small has sequences: leave metrics= empty"):
         PerClass(small_task(objective=Classification(3, sequences=True)), ["recall"])
-
-
-def test_label_counts() -> None:
-    counts: list[NDArray[np.int64]] = [small_task().label_counts(i) for i in (0, 1)]
-    assert [c.tolist() for c in counts] == [[2, 0, 0], [0, 2, 2]]
-    assert small_task().label_counts().tolist() == [2, 1, 1]
-
-
-def test_what_the_summary_says_of_the_last_evaluation() -> None:
-    metrics: Mapping[str, float] = {
-        "accuracy": 0.5,
-        "perplexity": 12.5,
-        "recall_0": 0.5,
-        "recall_1": math.nan,
-        "client_accuracy_mean": 0.25,
-    }
-    assert of_last_evaluation(metrics) == {
-        "final_perplexity": 12.5,
-        "recall": [0.5, None],
-        "client_accuracy_mean": 0.25,
-    }
-    assert of_last_evaluation({"accuracy": 0.5}) == {}
-    assert of_last_evaluation({"perplexity": math.inf}) == {"final_perplexity": None}

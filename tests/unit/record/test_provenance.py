@@ -44,12 +44,6 @@ def test_source_that_is_not_committed_is_told(repository, file):
     assert source_commit(repository)[1] is True
 
 
-def test_repository_around_an_installed_package_is_not_its_own(repository):
-    installed = repository / "venv" / "site-packages"
-    installed.mkdir(parents=True)
-    assert source_commit(installed) == (None, None)
-
-
 def test_git_that_fails_or_is_not_there_is_harmless(tmp_path, monkeypatch):
     (tmp_path / ".git").write_text("broken")
     assert source_commit(tmp_path) == (None, None)
@@ -57,13 +51,6 @@ def test_git_that_fails_or_is_not_there_is_harmless(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert source_commit(tmp_path) == (None, None)
     source_commit.cache_clear()
-
-
-def test_resumed_run_keeps_the_date_on_which_it_began():
-    began = {**provenance([]), "date": "2020-01-01T00:00:00+00:00"}
-    again = provenance([], began)
-    assert again["date"] == "2020-01-01T00:00:00+00:00"
-    assert "began_with" not in again
 
 
 def test_run_resumed_with_other_software_says_what_it_began_with(monkeypatch):

@@ -1,7 +1,6 @@
 import math
 
 import numpy as np
-import pytest
 
 from fl_app.record import targets
 from fl_app.record.history import Evaluation
@@ -35,20 +34,6 @@ def test_lucky_evaluation_is_the_first_but_does_not_stay():
     assert stays_at(NOISY, 0.59) == 8  # after the .56
     assert first_at(NOISY, 0.59, 5) == 6
     assert stays_at(NOISY, 0.9) is first_at(NOISY, 0.9) is None
-
-
-def test_what_falls_below_in_the_end_does_not_stay():
-    assert stays_at([0.9] * 6 + [0.1], 0.8) is None
-    assert stays_at([0.9] * 6 + [0.1], 0.7) == 4
-
-
-def test_exactly_at_the_target_is_there_from_the_first_mean():
-    assert stays_at([0.9] * 7, 0.9) == 4
-
-
-@pytest.mark.parametrize("number", range(5))
-def test_fewer_evaluations_than_the_mean_needs_are_not_enough(number):
-    assert stays_at([0.9] * number, 0.5) is None
 
 
 def test_unknown_accuracy_is_not_there():

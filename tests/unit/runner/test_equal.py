@@ -7,7 +7,6 @@ from configs import composed
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.api.settings import plan_of
 from fl_app.cli import CONF
-from fl_app.runner.equal import told_of_kept
 from fl_app.runner.validate import checked_cells
 from fl_app.schedule import k_async
 
@@ -74,14 +73,3 @@ def test_runs_from_python_and_their_objects():
     assert values(plan.config) == ((20, 4, *EPOCHS), [])
     plan = plan_of([FedBuff(), k_async(5, 9), "compare=equal", *FEW])
     assert list(plan.config.compare.kept) == ["concurrency", "buffer_size"]
-
-
-def test_what_is_kept_is_told_once_for_cells_of_one_reason():
-    cells = {name: equal(f"algorithm={name}") for name in ("wkafl", "afl", "fedhist")}
-    (line,) = told_of_kept(cells)
-    assert line.startswith("compare=equal: own local work of wkafl, afl: algorithm.client.upload=")
-
-
-def test_a_value_of_no_use_is_refused():
-    with pytest.raises(ValueError, match=r"^compare.local_steps=0 must be an integer >= 1: "):
-        equal("compare.local_steps=0")

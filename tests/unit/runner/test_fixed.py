@@ -15,7 +15,6 @@ from fl_app.runner.cell import run_cell
 from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.earlier import refuse_other_fixed, settings
 from fl_app.runner.validate import validate_config
-from fl_app.tasks.task import Task
 
 SMALL = ["num_clients=6", "num_versions=4", "eval_every=2", "partition=iid", "runtime.workers=0"]
 SMALL += ["algorithm.client.local_steps=2"]
@@ -95,17 +94,6 @@ def test_a_run_that_goes_on_ends_as_one_that_was_not_interrupted(tmp_path: Path,
     assert all((found[name] == other[name]).all() for name in found)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", [HEAD, OWN])
-def test_workers_make_no_difference(tmp_path: Path, part: str) -> None:
-    hashes = set()
-    for workers in (0, 2):
-        folder = tmp_path / str(workers)
-        hashes.add(federation(folder, part, f"runtime.workers={workers}")["model_sha256"])
-    logs = {(tmp_path / str(workers) / "events.jsonl").read_bytes() for workers in (0, 2)}
-    assert len(hashes) == len(logs) == 1
-
-
 def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path: Path) -> None:
     federation(tmp_path, HEAD, "num_versions=2")
     fixed = build_model(
@@ -119,20 +107,6 @@ def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path: Path) -> No
     with pytest.raises(ValueError, match=message):
         refuse_other_fixed("0" * 64, saved["fixed"], tmp_path)
     assert "fixed" not in saved["engine"]
-
-
-def test_a_model_without_fixed_part_leaves_the_checkpoint_as_it_was(tmp_path: Path) -> None:
-    federation(tmp_path, "num_versions=2")
-    config = composed("algorithm=fedbuff", *SMALL)
-    saved = Checkpoints(tmp_path, settings(config)).load()
-    assert set(saved) == {"engine", "files", "token", "limits", "reached"}
-
-
-def test_patterns_make_the_model_of_a_task() -> None:
-    task = build_task(composed("algorithm=fedbuff", *SMALL, HEAD))
-    assert isinstance(task, Task)
-    trained = [name for name, p in task.model().named_parameters() if p.requires_grad]
-    assert trained == ["3.weight", "3.bias"]
 
 
 @pytest.mark.parametrize(
@@ -160,12 +134,6 @@ def test_a_private_pattern_cannot_match_what_is_frozen(tmp_path: Path) -> None:
     message = re.escape("client.private=['*.bias'] matches frozen parameters (1.bias)")
     with pytest.raises(ValueError, match=message):
         federation(tmp_path / "run", HEAD, "algorithm.client.private=['*.bias']")
-
-
-def test_the_algorithm_with_gradients_has_no_private_parameters(tmp_path: Path) -> None:
-    config = composed("algorithm=sasgd", "num_clients=20", OWN)
-    with pytest.raises(ValueError, match=r"client.upload=gradient must be model, delta or pseudo"):
-        validate_config(config)
 
 
 class Bare:

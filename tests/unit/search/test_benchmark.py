@@ -77,18 +77,6 @@ def test_ranks_are_means_over_settings(folder: Path) -> None:
     assert ranks["c"] == pytest.approx((3, 3, 3))
 
 
-@pytest.mark.parametrize(("seconds", "late"), [(30.0, []), (30.5, ["b"])])
-def test_methods_are_late_that_need_half_as_much_time_again_in_one_setting(
-    seconds: float, late: list[str], folder: Path
-) -> None:
-    scores = read(folder).scores
-    slow = scores.setting.eq("n10-slow") & scores.method.eq("b")
-    found = Benchmark(scores.assign(seconds=scores.seconds.mask(slow, seconds)))
-    assert found.late(["n10-iid"]) == []
-    assert found.late(found.settings) == late
-    assert list(found.ranks(late)) == (["a", "c"] if late else ["b", "a", "c"])
-
-
 def test_the_tables_follow_from_the_intervals(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,16 +113,6 @@ def test_runs_without_a_result_are_told_and_their_methods_left_out(
     assert all(f"| {name} | no result |" in told for name in lacking)
     assert "4 runs have no result (the last table). A method that lacks one in a" in told
     assert "| c@n10-iid-seed8 | Diverged: not finite |" in told
-
-
-def test_a_mean_over_settings_has_the_seeds_of_all_of_them(folder: Path) -> None:
-    """Seed 8 is in n10-iid alone, where all methods have 0.1."""
-    scores = read(folder).scores
-    extra = scores[(scores.seed == 5) & (scores.setting == "n10-iid")]
-    more = Benchmark(pd.concat([scores, extra.assign(seed=8, accuracy=0.1)]))
-    assert list(more.table(more.settings).index) == [5, 6, 7]
-    assert list(more.table(["n10-iid"]).index) == [5, 6, 7, 8]
-    assert more.ranks() == read(folder).ranks()
 
 
 def test_a_run_that_lies_there_twice_is_refused(
@@ -190,20 +168,6 @@ def test_holm_s_correction_is_for_all_comparisons_together() -> None:
             for seed, points in enumerate(values)
         ]
         assert Benchmark(pd.DataFrame(runs)).not_separated(["s"]) == left
-
-
-def test_searched_values_stay_beside_the_results_in_the_file(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    best = ["algorithm.strategy.server_lr=0.0277778", "algorithm.strategy.num_clusters=5"]
-    text = json.dumps({"seeds": [0], "cells": {"b@n10-iid": best, "c@n10-iid": None}})
-    (folder / "best.yaml").write_text(text)
-    told = printed(capsys, folder)
-    assert "| -1.0 [-3.5, +1.5] | server_lr=0.0278 num_clusters=5 |" in told
-    assert "| c | 62.0 [57.0, 67.0] | 20 | -20.0 [-20.0, -20.0] | - |" in told
-    assert told.count("searched values") == 1
-    assert printed(capsys, folder, "--csv", folder / "judged.csv") == ""
-    assert printed(capsys, folder / "judged.csv") == told
 
 
 def test_the_tables_of_the_docs_are_those_of_the_judged_runs(

@@ -4,7 +4,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from fl_app.search.space import at_end, grid, override, parse
+from fl_app.search.space import grid, override, parse
 
 
 def test_words_describe_distributions() -> None:
@@ -47,11 +47,6 @@ def test_grids_of_other_kinds() -> None:
     assert grid(parse(["a=int(interval(1,2))"]), 5, {}) == [{"a": 1}, {"a": 2}]
     rates = grid(parse(["a=tag(log,interval(0.12345,2.71828))"]), 3, {})
     assert [values["a"] for values in rates] == [0.12345, 0.5793, 2.71828]  # ends as they are given
-
-
-def test_ends_of_a_range_are_told() -> None:
-    assert [at_end(FloatDistribution(0.5, 2.0), value) for value in (0.5, 1, 2)] == [1, 0, 1]
-    assert not at_end(CategoricalDistribution([1, 2]), 1)
 
 
 @pytest.mark.parametrize("value", ["a,b", "it's", "", "3", "true", "null", "[1]", 0.5, 3, True])

@@ -93,22 +93,3 @@ def test_a_study_that_was_killed_anywhere_is_the_same(tmp_path: Path) -> None:
         with pytest.raises(Killed):
             carry_out(study(JournalStorage(Doomed(path, moment))))
         assert carry_out(study(open_journal(path))) == whole, moment
-
-
-@pytest.mark.parametrize(("points", "spared"), [(0, 4), (3, 4), (6, 6)])
-def test_no_trial_ends_early_before_four_are_complete_or_as_many_as_the_grid_has(
-    points: int, spared: int, tmp_path: Path
-) -> None:
-    """Each trial is worse than all before it; of equal ones, the first is the best."""
-    first = grid(SPACE, points, {"y": "b"}) if points else []
-    own = CellStudy(open_journal(tmp_path / "study.jsonl"), "cell", SPACE, first, TRIALS, seed=0)
-    for number in range(TRIALS):
-        own.begin(number)
-        for rung in range(2):
-            own.report(rung, {0: -float(max(number, 1))})
-            if not own.goes_on(rung, 1):
-                break
-    states = [trial.state for trial in own.study.trials]
-    assert states == [TrialState.COMPLETE] * spared + [TrialState.PRUNED] * (TRIALS - spared)
-    assert own.best is not None
-    assert own.best.number == 0
