@@ -78,10 +78,13 @@ def _group(group: str) -> str:
         return "\n".join([*lines, ", ".join(f"`{path.stem}`" for path in paths), ""])
     tables = {path: own_rows(path) for path in paths}
     shared = common(tables.values())
+    notes = reasons(tables.values())
     lines += [f"Keys begin with `{package(group)}.`. Several options have:", ""] if shared else []
     lines += [*(_line(key, *row) for key, row in shared.items()), ""] if shared else []
+    lines += [f"- ({number}): {_flat(told)}" for told, number in notes.items()]
+    lines += [""] if notes else []
     for path in paths:
-        lines += [*_option(group, path, tables[path], shared), ""]
+        lines += [*_option(group, path, tables[path], shared, notes), ""]
     return "\n".join(lines)
 
 
@@ -100,13 +103,21 @@ def common(tables: Iterable[Rows]) -> dict[str, tuple[str, str]]:
     shared = {}
     for key, each in found.items():
         meanings = Counter(told for _, told in each if told and not REASON.match(told))
-        if meanings and (meanings.most_common(1)[0][1] > 1 or key in ALIKE):
+        of_client = key.startswith("client.")  # whose keys algorithm/client= explains
+        if meanings and not of_client and (meanings.most_common(1)[0][1] > 1 or key in ALIKE):
             value = Counter(value for value, _ in each).most_common(1)[0][0]
             shared[key] = (value, meanings.most_common(1)[0][0])
     return shared
 
 
-def _option(group: str, path: Path, own: Rows, shared: Rows) -> list[str]:
+def reasons(tables: Iterable[Rows]) -> dict[str, int]:
+    """Reasons that several options give for a value, numbered."""
+    told = Counter(told for table in tables for _, told in table.values() if REASON.match(told))
+    often = [each for each, times in told.items() if times > 1 and each != "[A]"]
+    return {each: number for number, each in enumerate(often, start=1)}
+
+
+def _option(group: str, path: Path, own: Rows, shared: Rows, notes: Mapping[str, int]) -> list[str]:
     text = path.read_text()
     comment, is_for = heading(text), purpose(path)
     parts = [f"### {group}={path.stem}"]
@@ -117,8 +128,10 @@ def _option(group: str, path: Path, own: Rows, shared: Rows) -> list[str]:
     brief, keys = [f"`{each}`" for each in chosen(group, text) if each not in USUAL], []
     for key, (value, told) in own.items():
         usual, meaning = shared.get(key, (None, ""))
-        if told in ("", meaning) or key in ALIKE:
-            brief.append(f"`{key}`" if value == usual else f"`{key}={_flat(value)}`")
+        if told in ("", "[A]", meaning) or told in notes or key in ALIKE:
+            name = f"`{key}`" if value == usual else f"`{key}={_flat(value)}`"
+            note = f" ({notes[told]})" if told in notes else " [A]" if told == "[A]" else ""
+            brief.append(name + note)
         else:
             keys.append(_line(key, value, told))
     parts += [f"With {', '.join(brief)}."] if brief else []

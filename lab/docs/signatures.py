@@ -66,11 +66,23 @@ def shown(name: str) -> Iterator[griffe.Object]:
 def with_signatures(text: str) -> str:
     """A page with the blocks of all its names."""
     bare = SIGNATURES.sub(r"\1", text)
-    return NAMED.sub(lambda match: f"{match[0]}\n```python\n{_block(match[1])}\n```\n", bare)
+    return NAMED.sub(
+        lambda match: (
+            match[0]
+            if _is_algorithm(match[1])
+            else f"{match[0]}\n```python\n{_block(match[1])}\n```\n"
+        ),
+        bare,
+    )
 
 
 def _block(name: str) -> str:
     return "\n\n".join(map(_stub, shown(name)))
+
+
+def _is_algorithm(name: str) -> bool:
+    """Its module has the equations, and the reference its keys: the site alone shows both here."""
+    return name.startswith("fl_app.algorithms.")
 
 
 def _stub(each: griffe.Object) -> str:
@@ -118,6 +130,8 @@ def _first(each: griffe.Object) -> list[str]:
 def _head(each: griffe.Object) -> str:
     assert isinstance(each, griffe.Class | griffe.Function)
     kind = "class" if isinstance(each, griffe.Class) else "def"
+    if each.path.startswith("fl_app.devices."):  # the reference has their keys
+        return f"{kind} {each.name}:"
     signature = f"{kind} {each.signature() or each.name}:"
     # A default tells the type, and the site has it.
     for parameter in getattr(each, "parameters", ()):

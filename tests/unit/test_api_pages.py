@@ -40,7 +40,7 @@ def test_a_page_has_the_signatures_of_its_names(page: Path) -> None:
     """They are read without the site being built."""
     text = page.read_text()
     assert text == signatures.with_signatures(text), "run `make reference`"
-    for name in re.findall(r"^::: \S+\.(\w+)", text, re.M):
+    for name in re.findall(r"^::: (?!fl_app\.algorithms)\S+\.(\w+)", text, re.M):
         if name[0].isupper():
             assert re.search(rf"^class {name}\b", text, re.M)
 

@@ -22,5 +22,5 @@ def test_every_option_has_its_keys_defaults_and_meanings(group: str) -> None:
         for key, (value, told) in own_rows(CONF / group / f"{option}.yaml").items():
             full = f"`{key}={' '.join(value.split())}`"
             assert full in section or (f"`{key}`" in section and full in head)
-            assert told in section or told in head or key in ALIKE
+            assert told in section or told in head or key in ALIKE  # a reason is a note of the head
             assert told not in head or told not in section or len(told) < 10 or REASON.match(told)
