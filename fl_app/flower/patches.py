@@ -1,20 +1,16 @@
 """The private parts of Flower that this project replaces; the only file that names them.
 
 On a node they are names in modules: `time` of `start_client_internal`, `get_executor` of
-`run_superexec`, `flwr_exit` and `install_from_fab` of `run_clientapp`. They are replaced in the
-versions of Flower that were tried, `TRIED`. On both sides, it is how long the two functions of
-`inflatable_utils` wait that pull the parts of a message. The bound on replies needs the one call of
-`pull_objects` in `http_grid`. What decides there is what these modules contain.
-
-Where Flower differs, nothing is replaced.
+`run_superexec`, `flwr_exit` and `install_from_fab` of `run_clientapp`. On both sides, it is how
+long the two functions of `inflatable_utils` wait that pull the parts of a message. They are
+replaced in the versions of Flower that were tried, `TRIED`. The bound on replies is a wrapper of
+`pull_objects` in `http_grid`, in every version that has it.
 """
 
-import ast
-import inspect
 import logging
 import threading
-from collections.abc import Callable, Iterator
-from functools import cache, wraps
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -39,55 +35,30 @@ HTTP_GRID = "flwr.superlink.grid.http_grid"
 PUSH_ERROR = "ObjectPushError"  # the class of the error of a grid that cannot bring an object
 SIMULATION_GRID = "InMemoryGrid"  # the class of the grid of Flower's simulation engine
 TOO_LARGE = "the reply is larger than"
-INSTEAD = {"replies": "replies have no bound"}
 PULLS = "pull_objects", "pull_and_inflate_object_from_tree"
 # As many tries as fit into Flower's own limit of two hours: 500 would be over in 4 minutes.
 SOON = {"initial_backoff": LEAST, "backoff_cap": PULL_CAP, "max_tries_per_object": None}
 
 
-class _Differs(Exception):
-    """A private part of Flower is not as it is described here."""
-
-
-def known(part: str) -> bool:
-    """Whether Flower is as described in a part, as `difference` says; warns if it is not."""
-    found = difference(part)
-    if found:
-        instead = INSTEAD.get(part, "it waits as it always does")
-        log.warning("Flower %s, %s: %s", version("flwr"), found, instead)
-    return not found
-
-
-def difference(part: str) -> str:
-    """What keeps a part of Flower from being replaced; "" = nothing does.
-
-    Args:
-        part: "node" (all of a warm node), "pulls" (of messages, on both sides), "replies" (on the
-            server).
-    """
-    try:
-        for check in _CHECKS[part]:
-            check()
-    except (ImportError, AttributeError, LookupError, OSError, SyntaxError, _Differs) as error:
-        return str(error)
-    return ""
+def tried() -> bool:
+    """Whether this version of Flower was tried; warns if it was not."""
+    known = version("flwr") in TRIED
+    if not known:
+        log.warning("Flower %s waits as it always does: %s was tried", version("flwr"), TRIED)
+    return known
 
 
 def pull_sooner() -> None:
     """Let this process ask sooner again for what is still being uploaded."""
-    for function in _pulls():
+    for name in PULLS:
+        function = getattr(import_module(INFLATABLE), name)
         function.__kwdefaults__ = {**(function.__kwdefaults__ or {}), **SOON}
-
-
-def replace(module: str, name: str, **functions: Callable[..., Any]) -> None:
-    """Let a module find other functions in a module that it imported under a name."""
-    where = import_module(module)
-    setattr(where, name, SimpleNamespace(**{**vars(getattr(where, name)), **functions}))
 
 
 def wait_with(sleep: Callable[[float], None]) -> None:
     """Let a SuperNode of this process sleep with a function instead of `time.sleep`."""
-    replace(NODE, "time", sleep=sleep)
+    time = import_module("time")
+    vars(import_module(NODE))["time"] = SimpleNamespace(**{**vars(time), "sleep": sleep})
 
 
 def launch_with(executor: "Executor") -> None:
@@ -130,10 +101,9 @@ def bound_replies(most: int, grid: Any) -> None:
         most: bytes of the parts of one reply.
         grid: pulls the replies.
     """
-    inflatable = import_module(INFLATABLE)
+    inflatable, pulling = import_module(INFLATABLE), import_module(HTTP_GRID)
     pull_all, refused = inflatable.pull_objects, inflatable.ObjectPullError
 
-    @wraps(pull_all)
     def pull_objects(
         object_ids: list[str], pull_object_fn: Callable[[str], bytes], **options: Any
     ) -> dict[str, bytes]:
@@ -155,7 +125,10 @@ def bound_replies(most: int, grid: Any) -> None:
             raise
         return found
 
-    import_module(HTTP_GRID).pull_objects = pull_objects  # type: ignore[attr-defined]
+    if hasattr(pulling, "pull_objects"):
+        pulling.pull_objects = pull_objects  # type: ignore[attr-defined]
+    else:
+        log.warning("Flower %s pulls replies in another way: they have no bound", version("flwr"))
 
 
 def _remove(grid: Any, message_id: str) -> None:
@@ -169,52 +142,3 @@ def _remove(grid: Any, message_id: str) -> None:
         grid._runtime_client.ConfirmMessageReceived(request)
     except Exception as error:  # the parts stay until the run ends
         log.warning("a refused reply was not removed from the SuperLink: %r", error)
-
-
-# -- what must be there ---------------------------------------------------------------------------
-
-
-def _tried() -> None:
-    """A node was tried with this version of Flower."""
-    if version("flwr") not in TRIED:
-        raise _Differs(f"a warm node was tried with {TRIED} only")
-
-
-def _pulls() -> list[Any]:
-    """The functions that pull the parts of a message, with the waits that they accept."""
-    functions = [getattr(import_module(INFLATABLE), name) for name in PULLS]
-    for function in functions:
-        accepted = inspect.signature(function).parameters
-        for name in SOON:
-            found = accepted.get(name)
-            if found is None or found.kind is not inspect.Parameter.KEYWORD_ONLY:
-                raise _Differs(f"{function.__name__} has no keyword {name}")
-    return functions
-
-
-def _replies() -> None:
-    """A grid pulls the parts of a reply with `pull_objects`, whose errors become a message."""
-    where = import_module(HTTP_GRID)
-    used = getattr(where, "pull_objects", None)
-    used = getattr(used, "__wrapped__", used)  # of a run of this process that has a bound
-    if used is not import_module(INFLATABLE).pull_objects:
-        raise _Differs(f"{HTTP_GRID} does not import pull_objects")
-    tree = ast.parse(inspect.getsource(where))
-    named = [{keyword.arg for keyword in call.keywords} for call in _calls(tree, "pull_objects")]
-    if named != [{"object_ids", "pull_object_fn"}]:
-        raise _Differs(f"{HTTP_GRID} calls pull_objects in another way")
-    if not list(_calls(tree, "self._runtime_client.ConfirmMessageReceived")):
-        raise _Differs(f"{HTTP_GRID} does not confirm messages")
-
-
-def _calls(tree: ast.AST, function: str) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == function:
-            yield node
-
-
-_CHECKS: dict[str, list[Callable[[], object]]] = {
-    "node": [_tried, _pulls],
-    "pulls": [_pulls],
-    "replies": [_replies],
-}

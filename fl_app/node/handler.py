@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Context, Message
 
@@ -28,22 +28,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("flwr")
 
 
-class Origin(NamedTuple):
-    """What a trainer is built from.
-
-    Attributes:
-        app_config: the run's configuration, YAML.
-        any_node: whether the node serves clients of any id.
-        data: path of the node's own data; None = it has none.
-        run: of the order, where the node has data of its own: they may change between runs.
-    """
-
-    app_config: str
-    any_node: bool
-    data: str | None
-    run: str
-
-
 class MessageHandler:
     """Handles train and evaluate messages; keeps data, model and client state between them.
 
@@ -54,7 +38,7 @@ class MessageHandler:
 
     def __init__(self) -> None:
         self._trainer: LocalTrainer | None = None
-        self._origin: Origin | None = None
+        self._origin: tuple[str, bool, str | None, str] | None = None  # what it was built from
 
     def handle(self, message: Message, context: Context) -> Message:
         """The reply to a `train` or `evaluate` message.
@@ -107,15 +91,16 @@ class MessageHandler:
         """The trainer that the order's configuration describes; the latest one is kept."""
         any_node = names.ANY_NODE in config
         data = None if any_node else _own_data(context)
-        run = "" if data is None else _run_of(context, config)
-        origin = Origin(str(config.get(names.APP_CONFIG, "")), any_node, data, run)
-        if not origin.app_config:
+        run = "" if data is None else _run_of(context, config)  # own data may change between runs
+        app_config = str(config.get(names.APP_CONFIG, ""))
+        if not app_config:
             raise ValueError(
                 f"the order carries no {names.APP_CONFIG}: the server must send its configuration"
             )
+        origin = app_config, any_node, data, run
         if self._trainer is None or self._origin != origin:
             self._trainer = None  # frees its data
-            self._trainer, self._origin = _build(origin), origin
+            self._trainer, self._origin = _build(app_config, data, any_node=any_node), origin
         return self._trainer
 
 
@@ -227,18 +212,18 @@ def _own_data(context: Context) -> str | None:
     return str(path)
 
 
-def _build(origin: Origin) -> "LocalTrainer":
+def _build(app_config: str, data: str | None, *, any_node: bool) -> "LocalTrainer":
     # Imported here, because torch takes seconds to import on a small device.
     from omegaconf import DictConfig, OmegaConf
 
     from fl_app.client.build import build_task, build_trainer, prepare_process
 
-    config = OmegaConf.create(origin.app_config)
+    config = OmegaConf.create(app_config)
     assert isinstance(config, DictConfig)
-    if origin.any_node:
+    if any_node:
         prepare_process()
-    if origin.data is not None:
-        return build_trainer(config, _task_of(config, origin.data))
+    if data is not None:
+        return build_trainer(config, _task_of(config, data))
     task = build_task(config)
     if task.num_clients == 0 or config.num_clients is None:
         raise ValueError(

@@ -18,30 +18,31 @@ tried (`fl_app.flower.patches`), which the log says.
 """
 
 import argparse
-import ctypes
-import json
 import logging
+import math
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
 
 from flwr.supercore.address import resolve_bind_address
-from flwr.supercore.cli import flower_superexec
 from flwr.supercore.constant import (
     SUPERNODE_UVICORN_DEFAULT_PORT,
     UVICORN_DEFAULT_HOST,
     TaskType,
 )
 from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, SubprocessExecutor
+from flwr.supercore.superexec.run_superexec import run_superexec
 from flwr.supernode.cli import flower_supernode
 
 from fl_app.core.errors import require
-from fl_app.flower.patches import known, launch_with, pull_sooner, wait_with
+from fl_app.flower.patches import launch_with, pull_sooner, tried, wait_with
 
 log = logging.getLogger("flwr")
 
@@ -57,93 +58,21 @@ IDLE = 1.0  # seconds: a SuperNode that sleeps longer has no order
 LIMIT = 120.0
 
 
-def wanted(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a node is to be warm, as WARM says; it is if there is none.
-
-    Raises:
-        ValueError: WARM has no meaning.
-    """
-    value = environment.get(VARIABLE) or "1"
-    require(value in ("0", "1"), VARIABLE, value, "1 or 0", "it decides whether a process stays")
-    return value == "1"
-
-
 class Pace:
-    """Sleeps between two looks: briefly at first, and never longer than requested.
+    """Sleeps between two looks: briefly at first, and never longer than requested."""
 
-    Args:
-        now: returns the seconds on a clock.
-        pause: sleeps for a number of seconds.
-    """
-
-    def __init__(
-        self,
-        now: Callable[[], float] = time.monotonic,
-        pause: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._now, self._pause = now, pause
-        self._asked: float | None = None
-        self.renew()
+    def __init__(self) -> None:
+        self._asked, self._since = math.nan, 0.0
 
     def renew(self) -> None:
         """Start a new wait."""
-        self._since = self._now()
+        self._asked = math.nan
 
     def sleep(self, seconds: float) -> None:
         """Replace `time.sleep`. A request for another duration starts a new wait."""
         if seconds != self._asked:
-            self._asked = seconds
-            self.renew()
-        self._pause(min(seconds, max(SHORTEST, SHARE * (self._now() - self._since))))
-
-
-class Worker:
-    """A process that carries out the orders of one app, one at a time.
-
-    Attributes:
-        app: hash of the app; None = unknown.
-        busy: whether it carries out an order.
-    """
-
-    def __init__(self, app: str | None) -> None:
-        self.app, self.busy = app, False
-        self._orders, orders = Pipe()
-        with orders:
-            command = [sys.executable, "-m", "fl_app.node.worker", str(orders.fileno())]
-            self._process = subprocess.Popen(command, pass_fds=[orders.fileno()])
-
-    def start(self, spec: ExecutionSpec) -> None:
-        """Give it an order.
-
-        Raises:
-            OSError: it has ended.
-        """
-        task = {
-            "runtime_api_address": spec.runtime_api_address,
-            "token": spec.token,
-            "insecure": spec.insecure,
-            "root_certificates_path": spec.root_certificates_path,
-        }
-        self._orders.send_bytes(json.dumps(task).encode())
-        self.busy = True
-
-    def is_free(self, seconds: float) -> bool:
-        """Whether it has no order any more, after waiting at most some seconds for that.
-
-        Raises:
-            EOFError: it has ended.
-            OSError: likewise.
-        """
-        if self.busy and self._orders.poll(seconds):
-            self._orders.recv_bytes()
-            self.busy = False
-        return not self.busy
-
-    def end(self) -> None:
-        """Kill it; its files are written atomically."""
-        self._orders.close()
-        self._process.kill()
-        self._process.wait()
+            self._asked, self._since = seconds, time.monotonic()
+        time.sleep(min(seconds, max(SHORTEST, SHARE * (time.monotonic() - self._since))))
 
 
 class StayingExecutor(SubprocessExecutor):
@@ -152,14 +81,14 @@ class StayingExecutor(SubprocessExecutor):
     Apps whose dependencies Flower installs have processes of their own, as in Flower.
 
     Args:
-        lost: when a worker died in the middle of an order, on the clock of `time.monotonic`; 0 =
-            none did. It is shared with the SuperNode's process.
-        pace: of the looks for work.
+        give_up: tells the SuperNode that a reply's content will not come.
     """
 
-    def __init__(self, lost: ctypes.c_double, pace: Pace | None = None) -> None:
-        self._lost, self._pace = lost, pace or Pace()
-        self._worker: Worker | None = None
+    def __init__(self, give_up: Callable[[], None]) -> None:
+        self._give_up, self._pace = give_up, Pace()
+        self._worker: tuple[subprocess.Popen[bytes], Connection] | None = None
+        self._app: str | None = None
+        self._busy, self._died = False, math.inf
 
     def launch(self, spec: ExecutionSpec) -> LaunchResult:
         """Let the worker carry out an order.
@@ -169,39 +98,54 @@ class StayingExecutor(SubprocessExecutor):
         """
         if spec.task_type is not TaskType.CLIENT_APP or spec.runtime_dependency_install:
             return super().launch(spec)
-        if not self._is_free(GRACE) or (self._worker and self._worker.app != spec.fab_hash):
+        if not self._is_free(GRACE) or self._app != spec.fab_hash:
             self.close()
-        self._lost.value = 0.0
+        task = spec.runtime_api_address, spec.token, spec.insecure, spec.root_certificates_path
         try:
-            self._worker = self._worker or Worker(spec.fab_hash)
-            self._worker.start(spec)
+            self._worker = self._worker or self._start()
+            self._worker[1].send(task)
         except OSError as error:  # it was killed while it waited, or no process can be started
             self.close()
             return LaunchResult.failed(f"its process cannot be used: {error}")
+        self._app, self._busy, self._died = spec.fab_hash, True, math.inf
         return LaunchResult.accepted()
 
     def reconcile(self) -> None:
         """Wait for the end of the order, or else before the next look for one."""
-        if self._worker is None or not self._worker.busy:
+        if time.monotonic() - self._died > LIMIT:
+            self._died = math.inf
+            self._give_up()
+        if not self._busy:
             self._pace.sleep(WORK)
         elif self._is_free(WORK):
             self._pace.renew()  # the next order may be there soon
 
     def close(self) -> None:
-        """End the worker."""
+        """Kill the worker; its files are written atomically."""
         if self._worker is not None:
-            self._worker.end()
-            self._worker = None
+            process, orders = self._worker
+            orders.close()
+            process.kill()
+            process.wait()
+        self._worker, self._busy = None, False
+
+    def _start(self) -> tuple["subprocess.Popen[bytes]", Connection]:
+        ours, orders = Pipe()
+        with orders:
+            command = [sys.executable, "-m", "fl_app.node.worker", str(orders.fileno())]
+            return subprocess.Popen(command, pass_fds=[orders.fileno()]), ours
 
     def _is_free(self, seconds: float) -> bool:
         """Whether there is no order under way after some seconds; a dead worker has none."""
         try:
-            return self._worker is None or self._worker.is_free(seconds)
+            if self._busy and self._worker and self._worker[1].poll(seconds):
+                self._worker[1].recv()
+                self._busy = False
         except (EOFError, OSError):
             log.warning("the process that carried out an order was killed: the order is lost")
-            self._lost.value = time.monotonic()
+            self._died = time.monotonic()
             self.close()
-            return True
+        return not self._busy
 
 
 class Patience:
@@ -211,53 +155,45 @@ class Patience:
     between, Flower's SuperNode waits for ever, and carries out no further order.
 
     Args:
-        lost: as of `StayingExecutor`.
         alive: whether the executor's process runs.
-        pace: of the looks for an order and for its reply.
-        now: returns the seconds on the clock of `time.monotonic`.
     """
 
-    def __init__(
-        self,
-        lost: ctypes.c_double,
-        alive: Callable[[], bool],
-        pace: Pace | None = None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._lost, self._alive, self._pace, self._now = lost, alive, pace or Pace(), now
+    def __init__(self, alive: Callable[[], bool]) -> None:
+        self._alive, self._pace, self._in_vain = alive, Pace(), False
+
+    def give_up(self, *_: object) -> None:
+        """End the wait for a reply, if there is one."""
+        self._in_vain = True
 
     def sleep(self, seconds: float) -> None:
         """Replace `time.sleep`; ends the SuperNode if it has no executor any more.
 
         Raises:
-            TimeoutError: the worker died `LIMIT` seconds ago, and the reply's content is missing.
+            TimeoutError: the reply was given up.
         """
         if not self._alive():
             log.error("the executor has ended, and so does this node")
             signal.raise_signal(signal.SIGTERM)
-        if seconds > IDLE:
-            self._lost.value = 0.0
-        elif self._lost.value and self._now() - self._lost.value > LIMIT:
-            self._lost.value = 0.0
+        in_vain, self._in_vain = self._in_vain, False
+        if in_vain and seconds < IDLE:
             raise TimeoutError("the content of the reply is missing: its ClientApp was killed")
         self._pace.sleep(seconds)
 
 
-def run_executor(words: list[str], lost: ctypes.c_double) -> None:
-    """Run ``flower-superexec`` in this process.
+def run_executor(runtime: dict[str, Any], node: int) -> None:
+    """Run Flower's SuperExec in this process.
 
     Args:
-        words: its arguments.
-        lost: as of `StayingExecutor`.
+        runtime: arguments of `run_superexec`.
+        node: id of the SuperNode's process.
     """
     os.environ.setdefault(POLL_INTERVAL, str(SHORTEST))
-    launch_with(StayingExecutor(lost))
-    sys.argv = ["flower-superexec", *words]
-    flower_superexec()
+    launch_with(StayingExecutor(lambda: os.kill(node, signal.SIGUSR1)))
+    run_superexec(**runtime, parent_pid=node)
 
 
-def executor_arguments(arguments: list[str]) -> list[str]:
-    """The arguments of ``flower-superexec`` that fit those of a SuperNode."""
+def runtime_of(arguments: Sequence[str]) -> dict[str, Any]:
+    """What `run_superexec` must know of a SuperNode with these arguments."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--host", default=UVICORN_DEFAULT_HOST)
     parser.add_argument("--port", default=SUPERNODE_UVICORN_DEFAULT_PORT)
@@ -265,15 +201,12 @@ def executor_arguments(arguments: list[str]) -> list[str]:
     parser.add_argument("--allow-runtime-dependency-installation", action="store_true")
     found, _ = parser.parse_known_args(arguments)
     host = f"[{found.host}]" if ":" in found.host else found.host
-    words = ["--runtime-api-address", resolve_bind_address(f"{host}:{found.port}")]
-    words += ["--parent-pid", str(os.getpid())]
-    if found.ssl_ca_certfile:
-        words += ["--root-certificates", found.ssl_ca_certfile]
-    else:
-        words += ["--insecure"]
-    if found.allow_runtime_dependency_installation:
-        words += ["--allow-runtime-dependency-installation"]
-    return words
+    return {
+        "runtime_api_address": resolve_bind_address(f"{host}:{found.port}"),
+        "insecure": not found.ssl_ca_certfile,
+        "root_certificates_path": found.ssl_ca_certfile,
+        "runtime_dependency_install": found.allow_runtime_dependency_installation,
+    }
 
 
 def main() -> None:
@@ -284,19 +217,19 @@ def main() -> None:
     Raises:
         ValueError: WARM of the environment has no meaning.
     """
-    arguments = sys.argv[1:]
-    sys.argv = ["flower-supernode", *arguments]
-    if not wanted():
+    warm = os.environ.get(VARIABLE) or "1"
+    require(warm in ("0", "1"), VARIABLE, warm, "1 or 0", "it decides whether a process stays")
+    if warm == "0":
         log.info("WARM=0: the node waits as Flower does, and no process stays")
-    elif known("node"):
+    elif tried():
         context = multiprocessing.get_context("fork")  # shares the memory of all that is imported
-        lost = context.RawValue(ctypes.c_double)
-        executor = context.Process(
-            target=run_executor, args=[executor_arguments(arguments), lost], daemon=True
-        )
+        runtime = runtime_of(sys.argv[1:])
+        executor = context.Process(target=run_executor, args=[runtime, os.getpid()], daemon=True)
+        patience = Patience(executor.is_alive)
+        signal.signal(signal.SIGUSR1, patience.give_up)
         executor.start()
         pull_sooner()
-        wait_with(Patience(lost, executor.is_alive).sleep)
+        wait_with(patience.sleep)
         sys.argv += ["--isolation", "process"]
     flower_supernode()
 

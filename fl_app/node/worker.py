@@ -6,7 +6,6 @@ and could not train while models travel (P_com and P_pro of Overlap-FedAvg). So 
 out here. The process ends with the executor that started it, and after an order that failed.
 """
 
-import json
 import logging
 import os
 import signal
@@ -14,7 +13,6 @@ import sys
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 from flwr.supercore.app_utils import start_parent_process_monitor
 from flwr.supercore.tls import validate_and_resolve_root_certificates
@@ -34,40 +32,28 @@ def serve(orders: Connection) -> None:
     """Carry out orders until the connection's other end closes, and train ahead between them.
 
     Args:
-        orders: brings a JSON object for each order, the arguments of `carry_out`, and is told of
-            its end by an empty message.
+        orders: brings the arguments of `carry_out`, and is told of the order's end.
     """
     with suppress(EOFError):
         while True:
-            carry_out(**json.loads(orders.recv_bytes()))
-            orders.send_bytes(b"")
+            carry_out(*orders.recv())
+            orders.send(None)
             if app := sys.modules.get(APP):  # else the app is another one
                 app.handler.work_ahead(orders.poll)
 
 
-def carry_out(
-    *, runtime_api_address: str, token: str, insecure: bool, root_certificates_path: str | None
-) -> None:
+def carry_out(address: str, token: str, insecure: bool, root_certificates: str | None) -> None:
     """Carry out the order of a token; arguments as of `run_clientapp`.
 
     Raises:
         SystemExit: it failed, or Flower gave it up.
     """
-    certificates = validate_and_resolve_root_certificates(root_certificates_path, insecure)
-    handlers: dict[int, Any] = {number: signal.getsignal(number) for number in SIGNALS}
-    try:
-        run_clientapp(runtime_api_address, token, insecure, certificates)
-    except OrderDone:
-        pass
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
-def forget() -> None:
-    """Forget this package's modules: the server may have sent another version of them."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "fl_app"]:
-        del sys.modules[name]
+    certificates = validate_and_resolve_root_certificates(root_certificates, insecure)
+    handlers = {number: signal.getsignal(number) for number in SIGNALS}
+    with suppress(OrderDone):
+        run_clientapp(address, token, insecure, certificates)
+    for number, handler in handlers.items():  # Flower's keep all that the order had
+        signal.signal(number, handler)
 
 
 def main() -> None:
@@ -80,7 +66,9 @@ def main() -> None:
     json_log.install()
     pull_sooner()
     stay()
-    forget()
+    # The server may have sent another version of this package.
+    for name in [name for name in sys.modules if name.partition(".")[0] == "fl_app"]:
+        del sys.modules[name]
     log.info("process %d carries out orders", os.getpid())
     serve(orders)
 

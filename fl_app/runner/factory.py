@@ -294,10 +294,9 @@ def _clock(components: Components, layout: Layout, grid: "Grid | None", run: str
         settings[names.FIXED] = trainer.model.fixed_digest
     if runtime.name == "deployment":
         assert grid is not None
-        if runtime.warm and patches.known("pulls"):
+        if runtime.warm and patches.tried():
             patches.pull_sooner()
-        if patches.known("replies"):
-            patches.bound_replies(_largest_reply(components), grid)
+        patches.bound_replies(_largest_reply(components), grid)
         if run:
             settings[names.RUN] = run
         mailbox = GridMailbox(

@@ -98,6 +98,6 @@ def test_the_demo_runs_on_every_flower_that_is_allowed(
             assert log.count("Start `flwr-clientapp` process") >= 2
         else:
             assert log.count("carries out orders") == 1
-            assert "it waits as it always does" not in log
+            assert "waits as it always does" not in log
     (server,) = tmp_path.glob("outputs/*/logs/run.log")
-    assert "it waits as it always does" not in server.read_text()
+    assert "waits as it always does" not in server.read_text()

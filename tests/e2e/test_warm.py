@@ -62,7 +62,7 @@ def test_one_process_of_a_node_carries_out_all_orders(folder: Path) -> None:
         log = federation.log(f"node-{i}").read_text()
         assert log.count("carries out orders") == 1
         assert log.count("train order from version") >= 6
-        assert "it waits as it always does" not in log
+        assert "waits as it always does" not in log
 
 
 class Disturbed(Federation):
