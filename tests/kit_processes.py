@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fl_app.field.kit import LINK_PORT, Kit
-from fl_app.field.loopback import free_ports
+from fl_app.field.processes import free_ports
 
 
 def field(*arguments: object) -> list[str]:

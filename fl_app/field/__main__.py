@@ -164,7 +164,7 @@ def _register(arguments: argparse.Namespace) -> int:
 
 
 def _keep(arguments: argparse.Namespace) -> NoReturn:
-    from fl_app.field.supervise import attend, keep
+    from fl_app.field.processes import attend, keep
 
     kit = Kit.read(arguments.folder)
     start = ["sh", str(kit.folder / "start.sh")]
@@ -215,8 +215,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from fl_app.field.doctor import examine
-    from fl_app.field.findings import show
+    from fl_app.field.doctor import examine, show
 
     return show(examine(Kit.read(arguments.folder), arguments.overrides))
 

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from fl_app.core.errors import RunError, require
 from fl_app.field.control import SuperLink, Unreachable
-from fl_app.field.supervise import delays
+from fl_app.field.processes import delays
 from fl_app.record.history import History
 from fl_app.record.log import Log
 from fl_app.record.progress import Progress

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
-from fl_app.field.supervise import end
+from fl_app.field.processes import end
 from fl_app.record.log import read_events
 
 PROJECT = Path(__file__).resolve().parents[2]

@@ -33,8 +33,8 @@ from typing import Any
 from fl_app.cli import compose
 from fl_app.core.events import Aggregated, Arrived, Evaluated
 from fl_app.devices.fit import main as fit
-from fl_app.field.demo import run_on
-from fl_app.field.loopback import Federation, FederationError, free_ports
+from fl_app.field.demo import Federation, FederationError, run_on
+from fl_app.field.processes import free_ports
 from fl_app.record.log import read_events
 from fl_app.runner.cell import run_cell
 from lab.faults.field import APP

@@ -12,8 +12,7 @@ from kit_processes import ask, give_ports, logged, processes, start, wait_for
 
 from fl_app.field.control import OFFLINE_AFTER, SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit
-from fl_app.field.loopback import free_ports
-from fl_app.field.supervise import GRACE, end
+from fl_app.field.processes import GRACE, end, free_ports
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,7 +69,7 @@ def test_a_new_kit_runs_and_the_doctor_finds_nothing(out: Path) -> None:
         assert run.wait(300) == 0, (out / "run.log").read_text()
     finally:
         end(run)
-        end(keeper, 2 * GRACE)
+        end(keeper, grace=2 * GRACE)
     summary = json.loads((out / "run" / "summary.json").read_text())
     assert (summary["num_versions"], summary["failures"]) == (VERSIONS, 0)
     wait_for(lambda: not processes(server), "its processes are gone", 30.0)
@@ -93,7 +92,7 @@ def test_a_run_outlives_its_superlink(out: Path) -> None:
         assert run.wait(300) == 0, (out / "killed.log").read_text()
     finally:
         end(run)
-        end(keeper, 2 * GRACE)
+        end(keeper, grace=2 * GRACE)
     told = (out / "killed.log").read_text()
     assert told.count("submitted: ") == 2
     assert "num_versions=6 resume=auto" in told
@@ -120,4 +119,4 @@ def test_a_killed_node_comes_back(out: Path) -> None:
         wait_for(lambda: status() == "offline", "the node is missed")
         assert wait_for(lambda: status() == "online", "the node is back") < 2 * OFFLINE_AFTER
     finally:
-        end(keeper, 2 * GRACE)
+        end(keeper, grace=2 * GRACE)

@@ -10,7 +10,7 @@ import pytest
 from fake_grid import FakeGrid
 from flwr.app import Context, RecordDict
 
-from fl_app.field.loopback import Federation
+from fl_app.field.demo import Federation
 
 PAGE = (Path(__file__).parents[2] / "docs/flower.md").read_text()
 BLOCKS = re.findall(r"^`{3}(\w+)\n(.*?)^`{3}$", PAGE, re.MULTILINE | re.DOTALL)

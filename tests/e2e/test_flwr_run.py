@@ -14,7 +14,7 @@ import pytest
 from commands import processes_of
 from omegaconf import OmegaConf
 
-from fl_app.field.loopback import free_ports
+from fl_app.field.processes import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,8 +15,7 @@ import pytest
 from kit_processes import give_ports
 
 from fl_app.field.kit import VENV, Kit
-from fl_app.field.loopback import free_ports
-from fl_app.field.supervise import GRACE, end
+from fl_app.field.processes import GRACE, end, free_ports
 from fl_app.strategy.privacy import epsilon
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(500), pytest.mark.federation]
@@ -142,7 +141,7 @@ def test_a_federation_outlives_its_helper(out: Path) -> None:
         assert process.wait(200) == 0, (out / "run.log").read_text()
     finally:
         end(process)
-        end(keeper, 2 * GRACE)
+        end(keeper, grace=2 * GRACE)
         helper.kill()
     summary = json.loads((run / "summary.json").read_text())
     assert (summary["num_versions"], summary["failures"]) == (VERSIONS, 0)

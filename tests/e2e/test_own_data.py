@@ -20,8 +20,7 @@ from sklearn.datasets import load_iris
 
 from fl_app import client_app
 from fl_app.client.build import build_task
-from fl_app.field.demo import run_on
-from fl_app.field.loopback import Federation
+from fl_app.field.demo import Federation, run_on
 from fl_app.field.project import app_folder, own_modules
 from fl_app.node.handler import MessageHandler
 from fl_app.runner.run import run

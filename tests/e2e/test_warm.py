@@ -8,8 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fl_app.field.demo import run_on
-from fl_app.field.loopback import Federation
+from fl_app.field.demo import Federation, run_on
 from fl_app.record.log import read_events
 
 pytestmark = [

@@ -1,7 +1,6 @@
 """What stands before a SuperLink: Caddy as a kit starts it, and what a stranger gets."""
 
 import os
-import re
 import shutil
 import socket
 import ssl
@@ -16,8 +15,7 @@ from fake_superlink import superlink
 from kit_processes import wait_for
 
 from fl_app.field.kit import new_kit
-from fl_app.field.loopback import free_ports
-from fl_app.field.supervise import end
+from fl_app.field.processes import end, free_ports
 
 needs_caddy = pytest.mark.skipif(
     shutil.which("caddy") is None, reason="there is no caddy to start (apt-get install caddy)"
@@ -117,18 +115,3 @@ def test_a_superlink_that_is_down_is_told_from_a_server_that_is(server: Path) ->
     with caddy(server, free_ports(1)[0]) as stranger:
         assert status(stranger, "POST", PUSH) == 502
         assert status(stranger, "POST", LIST_RUNS) == 403
-
-
-def test_the_file_passes_on_one_path_and_bounds_bodies(server: Path) -> None:
-    """Also where no Caddy can be started."""
-    text = (server / "Caddyfile").read_text()
-    blocks = re.findall(r"^\thandle ?([^\n{]*?) ?\{\n(.*?)^\t\}", text, re.MULTILINE | re.DOTALL)
-    assert [where for where, _ in blocks] == ["/v1/fleet/*", ""]
-    assert blocks[1][1].split() == ["respond", "403"]
-    assert "respond @large 413" in blocks[0][1]
-    assert "max_size 10MB" in text
-    assert text.count("reverse_proxy") == blocks[0][1].count("reverse_proxy") == 1
-    secure = (server / "ca.crt").exists()
-    assert ("tls server.crt server.key" in text) == ("tls_trusted_ca_certs" in text) == secure
-    assert ("http://" in text) != secure
-    assert text.count("{") == text.count("}")

@@ -1,29 +1,28 @@
 """What doctor finds: with what is sound, and with what trips people up."""
 
-import signal
+import json
 import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import uvicorn
+from configs import composed
 from fake_superlink import superlink
 
+from fl_app.field import doctor
 from fl_app.field.certificates import new_certificate
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, public_bytes
-from fl_app.field.doctor import (
-    check_clock,
-    check_deadline,
-    check_torch,
-    examine,
-    of_files,
-    of_network,
-    of_settings,
-    order_time,
-    seconds_ahead,
-)
-from fl_app.field.findings import Finding, Verdict, good, show, unknown, wrong
+from fl_app.field.doctor import GOOD, UNKNOWN, WRONG, Finding, examine, show
+from fl_app.field.health import healthy
+from fl_app.field.helper import add_helper
 from fl_app.field.kit import Kit, new_kit
-from fl_app.field.loopback import free_ports
+from fl_app.field.processes import free_ports
+from fl_app.secure.service import configured
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def read(folder: Path, **environment: object) -> Kit:
 
 
 def faults(findings) -> dict[str, Finding]:
-    found = {finding.subject: finding for finding in findings if finding.verdict is Verdict.WRONG}
+    found = {finding.subject: finding for finding in findings if finding.verdict == WRONG}
     assert all(finding.mend for finding in found.values())
     return found
 
@@ -50,7 +49,13 @@ def keys(out: Path) -> tuple[bytes, ...]:
 
 
 def seen_from(folder: Path, port: int, **more: object) -> dict[str, Finding]:
-    return faults(of_network(read(folder, SUPERLINK=f"127.0.0.1:{port}", **more)))
+    return faults(doctor.of_network(read(folder, SUPERLINK=f"127.0.0.1:{port}", **more), ()))
+
+
+def certify(out: Path, host: str) -> None:
+    for name in ("server.crt", "server.key"):
+        (out / "server" / name).unlink()
+    new_certificate(out / "ca", out / "server", "server", [host], days=100)
 
 
 def test_nothing_is_wrong_with_a_sound_server(out):
@@ -62,67 +67,51 @@ def test_nothing_is_wrong_with_a_sound_server(out):
             kit = read(out / name, SUPERLINK=f"127.0.0.1:{reached}")
             if name == "server":
                 kit.settings["PORT"] = str(outer)
-            assert {finding.verdict for finding in of_network(kit)} == {Verdict.GOOD}, name
+            assert {each.verdict for each in doctor.of_network(kit, ())} == {GOOD}, name
 
 
-@pytest.mark.parametrize("name", ["server", "node-0"])
-def test_a_port_where_nobody_listens(out, name):
-    found = seen_from(out / name, free_ports(1)[0])
-    assert found.keys() == {"server"}
-    assert "fl-superlink" in found["server"].mend
-
-
-def test_certificates_that_are_not_believed(out, tmp_path):
+def test_a_server_that_cannot_be_reached_or_believed(out, tmp_path):
+    for name in ("server", "node-0"):
+        found = seen_from(out / name, free_ports(1)[0])
+        assert found.keys() == {"server"}
+        assert "fl-superlink" in found["server"].mend
     new_kit(tmp_path / "other", nodes=1, hosts=["127.0.0.1"])
-    with superlink(out / "server", proxied=True) as port:
-        found = seen_from(tmp_path / "other" / "node-0", port)
-    assert "copy ca.crt of the kit" in found["server"].mend
-    (out / "server" / "server.crt").unlink()
-    (out / "server" / "server.key").unlink()
-    new_certificate(out / "ca", out / "server", "server", ["server.lan"], days=100)
-    with superlink(out / "server", proxied=True) as port:
-        found = seen_from(out / "node-0", port)
-    assert "not valid for '127.0.0.1'" in found["server"].text
-
-
-def test_tls_on_one_side_only(out, tmp_path):
-    with superlink(None, proxied=True) as port:
-        assert seen_from(out / "node-0", port).keys() == {"server"}
     new_kit(tmp_path / "plain", nodes=1, hosts=["127.0.0.1"], insecure=True)
     with superlink(out / "server", proxied=True) as port:
+        other = seen_from(tmp_path / "other" / "node-0", port)
+        assert "copy ca.crt of the kit" in other["server"].mend
         assert seen_from(tmp_path / "plain" / "node-0", port).keys() == {"server"}
     with superlink(None, proxied=True) as port:
+        assert seen_from(out / "node-0", port).keys() == {"server"}
         assert not seen_from(tmp_path / "plain" / "node-0", port)
-
-
-def test_a_name_that_is_unknown(out):
-    found = faults(of_network(read(out / "node-0", SUPERLINK="nowhere.invalid:1")))
-    assert "/etc/hosts" in found["server"].mend
-
-
-def test_a_superlink_that_is_down_behind_caddy(out):
     with superlink(out / "server", status=502) as port:
         found = seen_from(out / "node-0", port)
-    assert "the SuperLink behind it does not" in found["server"].text
+        assert "the SuperLink behind it does not" in found["server"].text
+    certify(out, "server.lan")
+    with superlink(out / "server", proxied=True) as port:
+        found = seen_from(out / "node-0", port)
+        assert "not valid for '127.0.0.1'" in found["server"].text
+    found = faults(doctor.of_network(read(out / "node-0", SUPERLINK="nowhere.invalid:1"), ()))
+    assert "/etc/hosts" in found["server"].mend
 
 
 def test_a_port_that_is_open_to_strangers(out, monkeypatch):
     """Where the SuperLink itself is reached under an address that is not this machine's own."""
-    monkeypatch.setattr(socket, "getaddrinfo", _to_this_machine(socket.getaddrinfo))
-    (out / "server" / "server.crt").unlink()
-    (out / "server" / "server.key").unlink()
-    new_certificate(out / "ca", out / "server", "server", ["server.lan"], days=100)
-    with superlink(out / "server") as port:
-        (found,) = faults(of_network(read(out / "node-0", SUPERLINK=f"server.lan:{port}"))).values()
-        assert "can run code everywhere" in found.text
-        here = list(of_network(read(out / "server", SUPERLINK=f"127.0.0.1:{port}", PORT=port)))
-    assert not [finding for finding in here if "run code" in finding.text]
-
-
-def _to_this_machine(resolve):
-    return lambda host, *more, **options: resolve(
-        "127.0.0.1" if host in ("server.lan", b"server.lan") else host, *more, **options
+    resolve = socket.getaddrinfo
+    here = ("server.lan", b"server.lan")
+    monkeypatch.setattr(
+        socket,
+        "getaddrinfo",
+        lambda host, *more, **options: resolve(
+            "127.0.0.1" if host in here else host, *more, **options
+        ),
     )
+    certify(out, "server.lan")
+    with superlink(out / "server") as port:
+        found = faults(doctor.of_network(read(out / "node-0", SUPERLINK=f"server.lan:{port}"), ()))
+        assert found.keys() == {"strangers"}
+        assert "can run code everywhere" in found["strangers"].text
+        assert "strangers" not in seen_from(out / "server", port, PORT=port)
 
 
 def test_a_server_without_caddy_and_with_a_key_that_is_not_registered(out):
@@ -134,92 +123,285 @@ def test_a_server_without_caddy_and_with_a_key_that_is_not_registered(out):
 
 
 def test_a_clock_that_is_ahead(out):
+    """The server's fraction of a second is cut off, so that half a second is the best guess."""
     with superlink(out / "server", late=60.0, proxied=True) as port:
         assert seen_from(out / "node-0", port).keys() == {"clock"}
-
-
-def test_seconds_ahead():
-    """The server's fraction of a second is cut off, so that half a second is the best guess."""
     date = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
     before = date + timedelta(seconds=10.0)
-    assert seconds_ahead(before, before + timedelta(seconds=1.0), date) == 10.0
-    verdicts = [check_clock(s).verdict for s in (AHEAD - 1, AHEAD + 1, 1 - BEHIND, -1 - BEHIND)]
-    assert verdicts == [Verdict.GOOD, Verdict.WRONG] * 2
+    assert doctor.seconds_ahead(before, before + timedelta(seconds=1.0), date) == 10.0
+    verdicts = [doctor.of_clock(s).verdict for s in (AHEAD - 1, AHEAD + 1, 1 - BEHIND, -1 - BEHIND)]
+    assert verdicts == [GOOD, WRONG] * 2
 
 
 # -- folders --------------------------------------------------------------------------------------
 
 
-def test_nothing_is_wrong_with_a_new_folder(out):
-    for name in ("server", "node-0"):
-        assert not faults(of_files(read(out / name)))
-        assert not faults(of_settings(read(out / name)))
-
-
 def test_files_that_got_lost_or_public_or_old(out, tmp_path):
+    def found(folder: Path) -> set[str]:
+        return set(faults(doctor.of_files(read(folder), ())))
+
+    assert found(out / "server") == found(out / "node-0") == set()
     (out / "node-0" / "ca.crt").write_text("nothing")
     (out / "node-0" / "node.key").chmod(0o644)
-    assert faults(of_files(read(out / "node-0"))).keys() == {"ca.crt", "node.key"}
+    assert found(out / "node-0") == {"ca.crt", "node.key"}
     (out / "server" / "server.key").unlink()
-    assert faults(of_files(read(out / "server"))).keys() == {"server.key"}
+    assert found(out / "server") == {"server.key"}
     new_kit(tmp_path / "old", nodes=1, hosts=["127.0.0.1"], days=20)
-    assert faults(of_files(read(tmp_path / "old" / "server"))).keys() == {"ca.crt", "server.crt"}
+    assert found(tmp_path / "old" / "server") == {"ca.crt", "server.crt"}
 
 
 @pytest.mark.parametrize("words", ["partition-id=9 num-partitions=2", "partition-id=0", "", "x"])
 def test_a_partition_that_does_not_exist(out, words):
-    assert faults(of_settings(read(out / "node-0", NODE_CONFIG=words))).keys() == {"partition"}
+    assert not faults(doctor.of_node(read(out / "node-0"), ()))
+    assert faults(doctor.of_node(read(out / "node-0", NODE_CONFIG=words), ())).keys() == {
+        "partition"
+    }
 
 
-def test_overrides_that_trip_a_run_up(out):
-    def found(overrides: str) -> set[str]:
-        settings = {"OVERRIDES": f"checkpoint_every=1 {overrides}"}
-        return set(faults(of_settings(read(out / "server", **settings))))
-
-    assert found("algorithm=fedbuff deadline=600") == set()
-    assert found("deadline=600 checkpoint_every=null") == {"checkpoints"}
-    assert found("algorithm=fedbuff") == {"deadline"}  # none
-    assert found("deadlin=600") == {"run"}
-
-
-@pytest.mark.parametrize(("deadline", "order", "verdict"), [
-    (600.0, None, Verdict.GOOD), (600.0, 599.0, Verdict.GOOD), (600.0, 601.0, Verdict.WRONG),
-    (None, None, Verdict.WRONG), (OFFLINE_AFTER - 1, None, Verdict.WRONG),
-])  # fmt: skip
-def test_deadlines(deadline, order, verdict):
-    assert check_deadline(deadline, order).verdict is verdict
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("deadline=600 checkpoint_every=1", None),
+        ("deadline=600", "checkpoints"),
+        ("checkpoint_every=1", "deadline"),  # none
+        (f"checkpoint_every=1 deadline={OFFLINE_AFTER - 1}", "deadline"),
+        ("deadlin=600", "run"),
+        ("deadline=600 checkpoint_every=1 task=csv", "data"),
+    ],
+)
+def test_overrides_that_trip_a_run_up(out, words, wrong):
+    found = faults(doctor.of_run(read(out / "server"), words.split()))
+    assert set(found) == {wrong} - {None}
 
 
-def test_time_of_an_order_is_known_from_an_earlier_run(tmp_path):
-    assert order_time(tmp_path) is None
-    (tmp_path / "devices.csv").write_text("client,order,start,seconds\n0,0,0,12.5\n1,0,0,31.0\n")
-    assert order_time(tmp_path) == 31.0
+def test_a_deadline_is_longer_than_the_orders_of_an_earlier_run(out):
+    kit = read(out / "server")
+    (kit.folder / "run").mkdir()
+    table = "client,order,start,seconds\n0,0,0,12.5\n1,0,0,500.0\n"
+    (kit.folder / "run" / "devices.csv").write_text(table)
+    for deadline, wrong in ((500, set()), (499, {"deadline"})):
+        words = [f"deadline={deadline}", "checkpoint_every=1"]
+        assert set(faults(doctor.of_run(kit, words))) == wrong
 
 
-@pytest.mark.parametrize(("status", "output", "text"), [
-    (-signal.SIGILL, "", "Illegal instruction: every order would fail"),
-    (1, "Traceback\nImportError: no libcudart", "ImportError: no libcudart"),
-])  # fmt: skip
-def test_a_torch_that_cannot_compute(status, output, text):
-    assert faults([check_torch(status, output)])["torch"].text == text
-    assert check_torch(0, "2.13.0+cpu\n") == good("torch", "2.13.0+cpu")
+@pytest.mark.parametrize(
+    ("probe", "verdict", "text"),
+    [
+        ("import os; os.kill(os.getpid(), 4)", WRONG, "Illegal instruction: every order would"),
+        ("raise ImportError('no libcudart')", WRONG, "ImportError: no libcudart"),
+        ("print('2.13.0+cpu')", GOOD, "2.13.0+cpu"),
+    ],
+)
+def test_a_torch_that_cannot_compute(out, probe, verdict, text):
+    (found,) = doctor.of_torch(read(out / "node-0"), (), probe)
+    assert found.verdict == verdict
+    assert text in found.text
 
 
 @pytest.mark.slow  # it imports torch
-def test_a_device_before_its_server(out):
+def test_a_device_before_its_server_and_the_table_of_it(out, capsys):
     kit = read(out / "node-0", SUPERLINK=f"127.0.0.1:{free_ports(1)[0]}")
-    assert faults(examine(kit)).keys() == {"server"}
-
-
-# -- the table ------------------------------------------------------------------------------------
-
-
-def test_table_says_what_is_wrong_and_fails(capsys):
-    broken = wrong("disk", "full", "empty it")
-    assert show([good("torch", "2.13"), broken, broken]) == 1
+    findings = examine(kit)
+    assert faults(findings).keys() == {"server"}
+    assert show(findings) == 1
     told = capsys.readouterr().out
     assert "WRONG" in told
-    assert "empty it" in told
-    assert told.endswith("2 wrong\n")
-    assert show([good("torch", "2.13"), unknown("nodes", "not told")]) == 0
+    assert "fl-superlink" in told
+    assert told.endswith("1 wrong\n")
+    assert show([each for each in findings if each.verdict == GOOD]) == 0
     assert capsys.readouterr().out.endswith("nothing wrong\n")
+
+
+# -- a device's own data --------------------------------------------------------------------------
+
+SCHEMA = {
+    "format": 1,
+    "kind": "classification",
+    "input_shape": [1],
+    "outputs": ["no", "perhaps", "yes"],
+    "targets": ["ill"],
+    "columns": [{"name": "age", "mean": 50.0, "deviation": 20.0}],
+}
+
+
+def table(folder: Path, *rows: str) -> Path:
+    (folder / "schema.json").write_text(json.dumps(SCHEMA))
+    path = folder / "a.csv"
+    path.write_text("\n".join(["age,ill", *rows]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rows", "verdict", "text"),
+    [
+        (["30,yes", "40,no"] * 5, GOOD, "8 to train on, 2 kept for validation"),
+        ([], WRONG, "no rows"),
+        (["30,yes"], WRONG, "too few: there are 1, and a client needs at least 2"),
+        (["30,yes", "40,maybe"], WRONG, "maybe"),
+        (["30,yes", "forty,no"], WRONG, "forty"),
+    ],
+)
+def test_what_a_run_finds_in_a_devices_data(tmp_path, monkeypatch, rows, verdict, text):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    data = table(tmp_path, *rows)
+    run = composed("task=csv", f"task.schema={tmp_path}/schema.json", "task.holdout=0.2")
+    _, found = doctor.of_data(str(data), run)
+    assert (found.subject, found.verdict) == ("examples", verdict)
+    assert text in found.text
+
+
+def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
+    for path, text in (
+        (str(tmp_path / "none"), "none does not exist"),
+        ("relative/a.csv", "is no absolute path"),
+        ("/srv/it's", "has a quote in it"),
+    ):
+        (found,) = doctor.of_data(path, None)
+        assert found.verdict == WRONG
+        assert text in found.text
+    data, examples = doctor.of_data("/etc/hostname", None)
+    assert (data.verdict, examples.verdict) == (GOOD, UNKNOWN)
+    assert "doctor FOLDER task=csv task.schema=FILE" in examples.mend
+    data, _ = doctor.of_data("/tmp", None)  # a service has one of its own
+    assert data.verdict == UNKNOWN
+    _, examples = doctor.of_data(str(table(tmp_path, "30,yes")), composed("task=digits"))
+    assert "fl_app.tasks.digits.digits reads no data of a node's own" in examples.text
+
+
+def test_the_doctor_looks_into_the_data_of_a_device(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    new_kit(tmp_path / "out", nodes=1, hosts=["127.0.0.1"], insecure=True)
+    data = table(tmp_path, *["30,yes", "40,no"] * 5)
+    kit = read(tmp_path / "out" / "node-0", DATA=data, NODE_CONFIG="")
+    words = ["task=csv", f"task.schema={tmp_path}/schema.json"]
+    verdicts = {each.subject: each.verdict for each in doctor.of_node(kit, words)}
+    assert verdicts.keys() == {"partition", "data", "examples"}
+    assert verdicts["partition"] == verdicts["examples"] == GOOD
+    (wrong,) = [each for each in doctor.of_node(kit, ["task=cvs"]) if each.subject == "run"]
+    assert "task=cvs does not exist; did you mean" in wrong.text
+
+
+# -- secure aggregation's helper ------------------------------------------------------------------
+
+PORT = free_ports(1)[0]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("helper") / "out"
+    new_kit(out, nodes=4, hosts=["localhost"])
+    add_helper(out, ["localhost"], port=PORT, least=3, noise_multiplier=0.5)
+    return out
+
+
+@contextmanager
+def changed(path: Path, content: bytes | None) -> Iterator[None]:
+    """A file with another content, or none, for a while."""
+    before, mode = path.read_bytes(), path.stat().st_mode
+    path.unlink()
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
+    yield
+    path.unlink(missing_ok=True)
+    path.write_bytes(before)
+    path.chmod(mode)
+
+
+def test_a_sound_helper_is_not_running_yet_and_nothing_is_wrong(sound):
+    kit = read(sound / "helper")
+    findings = examine(kit)
+    assert {each.verdict for each in findings} == {GOOD}
+    told = {each.subject: each.text for each in findings}
+    assert told["record of seeds"] == "writable; 0 seeds were used"
+    assert told["helper's devices"] == "it knows 4, and tells sums over 3 or more"
+    assert not healthy(kit)
+    device = read(sound / "node-1")
+    assert not faults(doctor.of_files(device, ()))
+    with changed(device.folder / "helper.pub", b"no key"):
+        assert faults(doctor.of_files(device, ())).keys() == {"helper's key"}
+
+
+def test_what_is_wrong_in_a_helpers_folder(sound, tmp_path):
+    new_kit(tmp_path / "out", nodes=2, hosts=["localhost"])
+    add_helper(tmp_path / "out", ["localhost"])
+    another = (tmp_path / "out/helper/helper.pub").read_bytes()
+    kit = read(sound / "helper", MIN_CLIENTS=4)
+    for name, content, subject, text in (
+        ("helper.db", None, "record of seeds", "must be the helper's record"),
+        ("helper.db", b"no record " * 99, "record of seeds", "file is not a database"),
+        ("helper.pub", b"no key", "helper's key", "must be the helper's public key"),
+        ("helper.pub", another, "helper's key", "is another helper's"),
+        ("keys/node-2.pub", b"ecdsa", "devices", "node-2.pub: "),
+        ("keys/node-2.pub", None, "helper's devices", "it knows 3"),
+    ):
+        with changed(kit.folder / name, content):
+            found = faults(doctor.of_helper(kit, ()))
+            assert subject in found, name
+            assert text in found[subject].text
+
+
+@contextmanager
+def serving(folder: Path, least: int = 3, noise: float = 0.5) -> Iterator[None]:
+    """A helper's process in a thread."""
+    server = uvicorn.Server(configured(folder, "127.0.0.1", PORT, least, noise))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+        time.sleep(0.01)
+    yield
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.mark.slow
+def test_what_the_server_finds_of_its_helper(sound):
+    words = [
+        *("runtime=deployment", "secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
+        *(f"secure_aggregation.address=localhost:{PORT}", "algorithm.schedule.buffer_size=3"),
+        *("secure_aggregation.noise_multiplier=0.5", "deadline=600", "checkpoint_every=9"),
+    ]
+
+    def found(*more: str) -> dict[str, Finding]:
+        return faults(doctor.of_run(read(sound / "server"), [*words, *more]))
+
+    assert "does not answer as a helper" in found()["helper"].text
+    with serving(sound / "helper"):
+        assert healthy(read(sound / "helper"))
+        assert not found()
+        more = ["secure_aggregation.noise_multiplier=null", "algorithm.schedule.buffer_size=2"]
+        assert found(*more).keys() == {"helper's devices", "helper's noise"}
+        with changed(sound / "server" / "helper.pub", None):
+            assert "helper's key" in found()
+        with changed(sound / "server" / "helper-client.crt", None):
+            assert "does not answer" in found()["helper"].text
+
+
+@pytest.mark.parametrize(
+    ("devices", "members", "verdict"),
+    [(3, 3, GOOD), (2, 3, WRONG), (9, 2, WRONG), (3, None, GOOD)],
+)
+def test_devices_of_a_sum(devices, members, verdict):
+    assert doctor.of_sums(devices, 3, members).verdict == verdict
+
+
+# -- health ---------------------------------------------------------------------------------------
+
+
+def test_a_process_is_healthy_if_it_answers_with_200_and_without_a_proxy(out, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("ALL_PROXY", "http://127.0.0.1:9")
+
+    def device(port: object) -> Kit:
+        return Kit(Path("/nowhere"), "node", {"SUPERLINK": "server:8100", "PORT": str(port)})
+
+    with superlink(out / "server") as port:
+        assert healthy(read(out / "server", SUPERLINK=f"127.0.0.1:{port}"))
+        assert not healthy(device(port))  # speaks TLS, which nodes do not here
+    with superlink() as port:
+        assert healthy(device(port))
+    assert not healthy(device(port))
+    with superlink(status=404) as port:
+        assert not healthy(device(port))
+    assert not healthy(device("no port"))

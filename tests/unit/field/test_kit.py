@@ -1,7 +1,6 @@
 import shlex
 import stat
 import subprocess
-from pathlib import Path
 
 import pytest
 from flwr.common.config import parse_config_args
@@ -51,31 +50,12 @@ def test_settings_are_read_as_they_were_written(tmp_path):
     assert '"9000:9000"' in (tmp_path / "out" / "server" / "compose.yaml").read_text()
 
 
-def test_devices_of_one_machine_listen_on_ports_of_their_own(tmp_path):
-    new_kit(tmp_path / "out", nodes=3, hosts=["localhost"], insecure=True)
-    ports = {Kit.read(tmp_path / "out" / f"node-{i}", {}).settings["PORT"] for i in range(3)}
-    assert len(ports) == 3
-
-
-def test_an_address_of_ipv6_gets_brackets(tmp_path):
-    new_kit(tmp_path / "out", nodes=1, hosts=["fd00::7"], insecure=True)
-    assert Kit.read(tmp_path / "out" / "node-0", {}).address == "[fd00::7]:8100"
-
-
 def test_the_environment_has_the_last_word(tmp_path):
     """As in a compose file where the SuperLink has another name."""
     new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=True)
     kit = Kit.read(tmp_path / "out" / "server", {"SUPERLINK": "superlink:1", "OTHER": "x"})
     assert kit.address == "superlink:1"
     assert "OTHER" not in kit.settings
-
-
-def test_insecure_is_asked_for_by_name_and_leaves_no_keys(tmp_path):
-    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=True)
-    assert not [name for name in files(tmp_path) if name.endswith((".key", ".crt", ".pub"))]
-    kit = Kit.read(tmp_path / "out" / "node-0", {})
-    assert kit.insecure
-    assert kit.root_certificate is None
 
 
 @pytest.mark.parametrize(
@@ -176,24 +156,6 @@ def test_start_scripts_give_flower_what_the_folder_says(tmp_path, commands, inse
     registers = tmp_path / "out" / "registers"
     told = registers.read_text() if registers.exists() else ""
     assert told == ("" if insecure else "-m fl_app.field register .\n")
-
-
-def test_start_scripts_take_settings_from_systemd_or_docker(tmp_path, commands):
-    new_kit(tmp_path / "out", nodes=1, hosts=["server.lan"], insecure=True)
-    environment = {
-        **{"PATH": "/usr/bin:/bin", "VENV": str(commands), "SUPERLINK": "other:1"},
-        **{"PORT": "2", "NODE_CONFIG": "partition-id=0 num-partitions=1", "INSECURE": "1"},
-    }
-    result = subprocess.run(
-        ["sh", tmp_path / "out" / "node-0" / "start.sh"],
-        env=environment,
-        text=True,
-        capture_output=True,
-    )
-    called, _, *words = result.stdout.splitlines()
-    assert Path(called).name == "python"
-    assert words[:2] == ["-m", "fl_app.field.supernode"]
-    assert words[2:6] == ["--superlink", "other:1", "--port", "2"]
 
 
 def test_data_of_a_devices_own_are_in_its_node_config(tmp_path, commands):

@@ -10,13 +10,9 @@ from typing import Any
 
 import promql_parser
 import pytest
-from grafana_foundation_sdk.cog import plugins
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.models.dashboard import Dashboard
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fl_app.core.errors import RunError
 from fl_app.core.events import (
     Aggregated,
     Arrived,
@@ -94,10 +90,6 @@ def test_a_run_in_figures(tmp_path: Path) -> None:
     assert {name: found.get(name) for name in wanted} == wanted
 
 
-def test_a_log_that_does_not_exist_yet(tmp_path: Path) -> None:
-    assert scraped(collector(tmp_path / "events.jsonl"))["fl_app_version"] == 0
-
-
 def test_only_whole_lines_count_and_each_once(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     source = collector(path)
@@ -121,15 +113,6 @@ def test_a_resumed_run_cuts_its_log_back(tmp_path: Path) -> None:
     path.write_text("")
     write(path, EVENTS[:1] * 50)  # cut back, and longer than before
     assert "fl_app_arrivals_total 0" not in scraped(source)
-
-
-def test_a_superlink_that_is_down(tmp_path: Path) -> None:
-    for error in (ConnectionError, RunError):
-
-        def nodes(error: type[Exception] = error) -> dict[str, int]:
-            raise error
-
-        assert scraped(collector(tmp_path / "none", nodes))["fl_app_superlink_up"] == 0
 
 
 def test_it_is_served(tmp_path: Path) -> None:
@@ -157,41 +140,3 @@ def test_the_dashboard_asks_for_figures_that_exist(tmp_path: Path) -> None:
         names = set(re.findall(r"\bfl_app_\w+", query))
         assert names, query
         assert names <= known, query
-
-
-def differences(mine: Any, theirs: Any, path: str = "") -> list[str]:
-    """Where a value differs that is in `mine`."""
-    if isinstance(mine, dict) and isinstance(theirs, dict):
-        pairs = [(f"{path}.{key}", mine[key], theirs.get(key)) for key in mine]
-    elif isinstance(mine, list) and isinstance(theirs, list) and len(mine) == len(theirs):
-        pairs = [(f"{path}[{i}]", a, b) for i, (a, b) in enumerate(zip(mine, theirs, strict=True))]
-    else:
-        return [] if mine == theirs else [path]
-    return [found for where, a, b in pairs for found in differences(a, b, where)]
-
-
-def read_by_grafana(dashboard: Any) -> Any:
-    """What Grafana's own types keep of a dashboard: they know no other keys."""
-    plugins.register_default_plugins()
-    return json.loads(JSONEncoder().encode(Dashboard.from_json(dashboard)))
-
-
-def test_grafana_reads_the_whole_dashboard() -> None:
-    assert differences(DASHBOARD, read_by_grafana(DASHBOARD)) == []
-    mistyped = json.loads(json.dumps(DASHBOARD).replace('"gridPos"', '"gridPosition"', 1))
-    assert differences(mistyped, read_by_grafana(mistyped)) == [".panels[0].gridPosition"]
-
-
-def test_panels_have_places_and_numbers_of_their_own() -> None:
-    panels = DASHBOARD["panels"]
-    assert len({panel["id"] for panel in panels}) == len(panels)
-    places = [
-        (x, y)
-        for at in (panel["gridPos"] for panel in panels)
-        for x in range(at["x"], at["x"] + at["w"])
-        for y in range(at["y"], at["y"] + at["h"])
-    ]
-    assert len(places) == len(set(places))
-    assert max(x for x, _ in places) < 24  # columns of Grafana
-    (source,) = DASHBOARD["templating"]["list"]
-    assert {panel["datasource"]["uid"] for panel in panels} == {f"${{{source['name']}}}"}

@@ -11,8 +11,6 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from fl_app.field.project import (
-    FILES,
-    RENAMED,
     app_folder,
     build_wheel,
     own_modules,
@@ -22,16 +20,6 @@ from fl_app.field.project import (
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's
 AT_ROOT = {"pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
-
-
-def test_an_installed_package_has_what_a_clone_has_at_its_root():
-    assert {path.resolve() for path in FILES.iterdir()} == {ROOT / name for name in AT_ROOT}
-    assert {RENAMED.get(path.name, path.name) for path in FILES.iterdir()} == AT_ROOT
-
-
-def test_a_clone_is_the_flower_app_itself():
-    with app_folder() as folder:
-        assert folder == ROOT
 
 
 def test_an_app_carries_the_modules_that_a_run_names(tmp_path):

@@ -100,8 +100,8 @@ def test_a_run_that_completes_is_submitted_once(tmp_path):
     assert link.told[-1] == "run 1 is finished:completed"
 
 
-def test_a_run_whose_server_app_died_is_resumed(tmp_path):
-    link = Scripted(tmp_path / "run", DIED, DIED, DONE)
+def test_a_run_whose_server_app_or_database_died_is_resumed(tmp_path):
+    link = Scripted(tmp_path / "run", DIED, (log, "running", "finished:unknown"), DONE)
     link.complete("num_versions=3")
     assert link.submitted == [["num_versions=3"], *[["num_versions=3", "resume=auto"]] * 2]
     assert "run 1 is finished:failed: the details; again in 5 s" in link.told
@@ -113,19 +113,6 @@ def test_a_run_whose_superlink_died_waits_for_it_and_is_resumed(tmp_path):
     link.complete("seed=1")
     assert link.submitted == [["seed=1"], ["seed=1", "resume=auto"]]
     assert link.told.count("waiting for the SuperLink: nobody answers") == 3  # told once each
-
-
-def test_a_superlink_that_lost_its_database_gets_the_run_again(tmp_path):
-    link = Scripted(tmp_path / "run", (log, "running", "finished:unknown"), DONE)
-    link.complete()
-    assert link.submitted == [[], ["resume=auto"]]
-
-
-def test_a_run_of_an_earlier_supervisor_is_resumed_from_the_start(tmp_path):
-    log(tmp_path)
-    link = Scripted(tmp_path, DONE)
-    link.complete("seed=1")
-    assert link.submitted == [["seed=1", "resume=auto"]]
 
 
 def test_what_the_user_says_about_resuming_stands(tmp_path):
@@ -160,14 +147,6 @@ def test_a_run_that_the_user_stopped_is_not_submitted_again(tmp_path):
         link.complete()
 
 
-def test_attempts_that_come_to_nothing_are_not_repeated_for_ever(tmp_path):
-    """Such as those of a configuration that the ServerApp refuses."""
-    link = Scripted(tmp_path / "run", *[(nothing, "finished:failed")] * 3)
-    with pytest.raises(RunError, match="the details; 3 attempts in a row have made no progress"):
-        link.complete()
-    assert link.submitted == [[]] * 3
-
-
 def test_a_superlink_that_dies_while_a_run_is_submitted_is_asked_again(tmp_path):
     link = Scripted(tmp_path / "run", LOST, LOST, DONE)
     link.complete("seed=1")
@@ -199,28 +178,6 @@ def test_a_run_under_way_with_other_overrides_is_left_alone(tmp_path):
     with pytest.raises(ValueError, match=text):
         link.complete("seed=2")
     assert link.submitted == [["seed=1", "resume=auto"]]
-
-
-def test_a_run_that_somebody_else_submits_meanwhile_is_seen_through(tmp_path):
-    """Two commands wait for the same node, and the other one is faster."""
-    link = Scripted(tmp_path / "run")
-    link.nodes_online, online = [0, 1], link.online
-
-    def meanwhile():
-        if link.nodes_online == [1] and not link.submitted:
-            link._begin(DONE, ["seed=1"])
-        return online()
-
-    link.online = meanwhile
-    link.complete("seed=1")
-    assert link.submitted == [["seed=1"]]
-    assert "run 1 is under way" in link.told[1]
-
-
-def test_a_superlink_that_refuses_is_not_asked_for_ever(tmp_path):
-    link = Scripted(tmp_path / "run", LOST, (nothing, "finished:failed"), LOST)
-    with pytest.raises(RunError, match="reset; 3 attempts in a row have made no progress"):
-        link.complete()
 
 
 def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
@@ -313,11 +270,3 @@ def test_version_score_and_failures_are_told_every_minute(tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 1 + round(sum(link.paused)) // 60 + 1  # soon, each minute, at the end
     assert {*lines} == {"run 1: 1/40 versions 1 updates at 0/min rmse 0.5 1 failed"}
-
-
-def test_a_folder_that_nobody_can_write_to_is_refused_at_once(tmp_path):
-    (tmp_path / "file").touch()
-    link = Scripted(tmp_path / "file" / "run")
-    with pytest.raises(OSError, match="file/run"):
-        link.complete()
-    assert link.paused == []

@@ -31,11 +31,6 @@ def test_its_process_ends_though_a_thread_goes_on(ending: str, said: str) -> Non
     assert result.stderr.endswith(said)
 
 
-def test_an_exit_of_its_own_stands() -> None:
-    script = "import sys\nfrom fl_app.field.supernode import serve\nserve(lambda: sys.exit(3))\n"
-    assert subprocess.run([sys.executable, "-c", script], timeout=30.0).returncode == 3
-
-
 def test_flowers_lines_about_every_message_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("flwr")
     caplog.set_level("INFO", "flwr")

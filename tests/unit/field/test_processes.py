@@ -1,71 +1,31 @@
 import signal
 import subprocess
 import sys
-from itertools import islice
 
 import pytest
 
 from fl_app.field.control import OFFLINE_AFTER
-from fl_app.field.supervise import attend, delays, end, keep
+from fl_app.field.processes import attend, end, keep
 
 
-class Over(Exception):
-    """The end of a test's story."""
+def test_a_process_is_started_again_after_delays_that_begin_anew_when_it_ran_well():
+    """Delays double from 5 s to a minute. A node that died counts as online for OFFLINE_AFTER."""
+    lives = iter([4.0] * 6 + [3600.0, 1.0])
+    clock, pauses, told, began = [0.0], [], [], []
 
+    def attempt() -> int:
+        began.append(clock[0])
+        clock[0] += next(lives)
+        return 49
 
-class Story:
-    """A process whose every life has a length and a status; time passes only here."""
+    def pause(seconds: float) -> None:
+        clock[0] += seconds
+        pauses.append(seconds)
 
-    def __init__(self, *lives: tuple[float, int]) -> None:
-        self._lives = iter(lives)
-        self.clock = 0.0
-        self.pauses: list[float] = []
-        self.told: list[str] = []
-
-    def attempt(self) -> int:
-        try:
-            seconds, status = next(self._lives)
-        except StopIteration:
-            raise Over from None
-        self.clock += seconds
-        return status
-
-    def pause(self, seconds: float) -> None:
-        self.clock += seconds
-        self.pauses.append(seconds)
-
-    def keep(self) -> "Story":
-        with pytest.raises(Over):
-            keep(self.attempt, pause=self.pause, now=lambda: self.clock, tell=self.told.append)
-        return self
-
-
-def test_a_process_is_started_again_whatever_its_status():
-    story = Story((3.0, 49), (3.0, 0)).keep()
-    assert len(story.pauses) == 2
-    assert story.told[0] == "ended with 49 after 3 s; starts again in 5 s"
-
-
-def test_delays_double_up_to_a_minute():
-    assert list(islice(delays(), 6)) == [5, 10, 20, 40, 60, 60]
-
-
-def test_delays_start_anew_after_a_process_ran_well():
-    assert Story((1.0, 1), (1.0, 1), (3600.0, 1), (1.0, 1)).keep().pauses == [5, 10, 5, 10]
-
-
-def test_a_refused_node_is_let_in_again_within_two_minutes():
-    """A node that died counts as online for up to OFFLINE_AFTER; each start takes a few seconds."""
-    began = []
-    story = Story(*[(4.0, 49)] * 5)
-    attempt = story.attempt
-
-    def record() -> int:
-        began.append(story.clock)
-        return attempt()
-
-    story.attempt = record
-    story.keep()
+    with pytest.raises(StopIteration):
+        keep(attempt, pause=pause, now=lambda: clock[0], tell=told.append)
+    assert pauses == [5, 10, 20, 40, 60, 60, 5, 10]
+    assert told[0] == "ended with 49 after 4 s; starts again in 5 s"
     assert any(OFFLINE_AFTER < seconds < 2 * OFFLINE_AFTER for seconds in began)
 
 
@@ -119,7 +79,7 @@ def test_a_keeper_has_the_time_to_end_what_does_not_want_to_end():
         [
             *(sys.executable, "-c"),
             "import signal, subprocess\n"
-            "from fl_app.field.supervise import attend\n"
+            "from fl_app.field.processes import attend\n"
             "signal.signal(signal.SIGTERM, signal.default_int_handler)\n"
             "stubborn = 'trap \"\" TERM; echo started; for i in 1 2 3 4 5; do sleep 1; done'\n"
             "process = subprocess.Popen(['sh', '-c', stubborn], start_new_session=True)\n"

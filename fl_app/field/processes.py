@@ -1,18 +1,15 @@
-"""Keeps a process running: restarts it when it ends, after delays that double up to a minute.
-
-The SuperLink refuses a restarted SuperNode (code 2004) while the old one still counts as online,
-which is up to 60 s after its last heartbeat. One quick restart is therefore not enough. Restarts
-without delay would only keep a core of the board busy.
-"""
+"""Starts, restarts and ends processes, with all that they started."""
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import NoReturn
 
+HOST = "127.0.0.1"
 FIRST, LAST = 5.0, 60.0  # seconds: the shortest and the longest delay
 STEADY = 120.0  # a process that ran for so many seconds resets the delay
 LOOK = 0.2  # seconds between two looks at the processes
@@ -35,6 +32,10 @@ def keep(
     tell: Callable[[str], None] = print,
 ) -> NoReturn:
     """Repeat `attempt` until it or `pause` raises.
+
+    The SuperLink refuses a restarted SuperNode (code 2004) while the old one still counts as
+    online, which is up to 60 s after its last heartbeat. One quick restart is therefore not enough.
+    Restarts without delay would only keep a core of the board busy.
 
     Args:
         attempt: runs a process to its end and returns its exit status.
@@ -68,20 +69,30 @@ def attend(*processes: "subprocess.Popen[bytes]", grace: float = GRACE) -> int:
             time.sleep(LOOK)
         return int(ended[0].returncode)
     finally:
-        for process in processes:
-            end(process, grace)
+        end(*processes, grace=grace)
 
 
-def end(process: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:
-    """End a process and its process group, with SIGTERM and then SIGKILL.
+def end(*processes: "subprocess.Popen[bytes]", grace: float = GRACE) -> None:
+    """End processes and their process groups, with SIGTERM and then SIGKILL.
 
     Args:
-        process: leads its process group.
+        processes: each leads its process group.
         grace: seconds from SIGTERM to SIGKILL.
     """
     for ending in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, ending)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace)
-            break
+        for process in processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, ending)
+        until = time.monotonic() + grace
+        for process in processes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(until - time.monotonic(), 0.0))
+
+
+def free_ports(count: int) -> list[int]:
+    """Return `count` different free ports of this machine."""
+    with ExitStack() as stack:  # all are bound at the same time, so they differ
+        probes = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for probe in probes:
+            probe.bind((HOST, 0))
+        return [probe.getsockname()[1] for probe in probes]
