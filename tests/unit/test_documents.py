@@ -23,6 +23,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.re
 # Shown to be made by the reader, or made by a run or the kit.
 NOT_HERE = {
     "fl_app/algorithms/half_life.py",
+    "fl_app.algorithms.half_life.HalfLife",
     "conf/algorithm/half_life.yaml",
     "conf/algorithm/signed.yaml",
     "fl_app/conf",
@@ -36,13 +37,19 @@ def anchors(page: Path) -> set[str]:
 
 
 @every_page
-def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
-    links = re.findall(r"\]\((?!http)([^)\s]+)\)", page.read_text())
-    for link in links:
+def test_links_files_and_names_of_modules_lead_to_what_exists(page: Path) -> None:
+    text = page.read_text()
+    for link in re.findall(r"\]\((?!http)([^)\s]+)\)", text):
         path, _, heading = link.partition("#")
         target = page.parent / path if path else page
         assert target.exists(), link
         assert not heading or heading in anchors(target), link
+    places = "fl_app|conf|tests|docs|docker|lab"
+    for name in set(re.findall(rf"`((?:{places})/[\w./-]*)`", text)) - NOT_HERE:
+        assert (ROOT / name).exists(), name
+    if page.name != "upgrading.md":
+        for name in set(re.findall(r"\bfl_app(?:\.\w+)+", text)) - NOT_HERE:
+            assert exists(name), name
 
 
 def exists(name: str) -> bool:
@@ -52,20 +59,6 @@ def exists(name: str) -> bool:
     except (ImportError, AttributeError):
         return False
     return True
-
-
-@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "upgrading.md"])
-def test_names_of_modules_and_what_they_hold_exist(page: Path) -> None:
-    text = page.read_text().replace("fl_app.algorithms.half_life", "")
-    for name in set(re.findall(r"\bfl_app(?:\.\w+)+", text)):
-        assert exists(name), name
-
-
-@every_page
-def test_files_that_are_named_exist(page: Path) -> None:
-    places = "fl_app|conf|tests|docs|docker|lab"
-    for name in set(re.findall(rf"`((?:{places})/[\w./-]*)`", page.read_text())) - NOT_HERE:
-        assert (ROOT / name).exists(), name
 
 
 @every_page
