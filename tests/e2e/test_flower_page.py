@@ -20,8 +20,6 @@ PYTHON = [code for language, code in BLOCKS if language == "python"]
 SERVERS = [code for code in PYTHON if "ServerApp()" in code]
 PROJECT = next(code for language, code in BLOCKS if language == "toml" and "serverapp" in code)
 
-each_server = pytest.mark.parametrize("server", SERVERS, ids=["FedHist", "FedAdam"])
-
 
 def app(folder: Path, server: str) -> Path:
     files = {"client_app.py": CLIENT, "server_app.py": server, "simulate.py": SIMULATE}
@@ -35,7 +33,7 @@ def found(printed: str) -> list[float]:
     return [float(number) for number in line]
 
 
-@each_server
+@pytest.mark.parametrize("server", SERVERS, ids=["FedHist", "FedAdam"])
 def test_server_app_and_client_app(
     server: str,
     tmp_path: Path,
@@ -52,10 +50,10 @@ def test_server_app_and_client_app(
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@each_server
-def test_simulation(server: str, tmp_path: Path) -> None:
+def test_simulation(tmp_path: Path) -> None:
+    folder = app(tmp_path, SERVERS[0])
     done = subprocess.run(
-        [sys.executable, "simulate.py"], cwd=app(tmp_path, server), capture_output=True, text=True
+        [sys.executable, "simulate.py"], cwd=folder, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     assert found(done.stdout) == pytest.approx([2, 1], abs=0.1)

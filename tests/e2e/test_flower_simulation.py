@@ -32,35 +32,20 @@ def run(folder: Path, *overrides: str) -> str:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 def test_simulation_engine_writes_the_same_files_as_inprocess(tmp_path: Path) -> None:
-    output = run(tmp_path / "flower", "runtime=flower", "runtime.num_nodes=3")
-    run(tmp_path / "inprocess", "runtime.workers=0")
-    logs = {(tmp_path / name / "events.jsonl").read_bytes() for name in ("flower", "inprocess")}
-    assert len(logs) == 1
-    assert b'"clients_evaluate"' in logs.pop()
-    summaries = [
-        json.loads((tmp_path / name / "summary.json").read_text())
-        for name in ("flower", "inprocess")
-    ]
-    assert len({summary["model_sha256"] for summary in summaries}) == 1
-    assert [summary["num_versions"] for summary in summaries] == [4, 4]
-    assert "DEPRECATED" not in output
-    assert "alembic" not in output
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(240)
-def test_masked_uploads_in_the_simulation_engine(tmp_path: Path) -> None:
-    """ClientApps mask and the helper adds noise: the same log and model as in one process."""
+    """ClientApps mask and evaluate, and the helper adds noise."""
     secure = [
         *("secure_aggregation=helper", "secure_aggregation.clip_norm=5"),
         "secure_aggregation.noise_multiplier=0.1",
     ]
-    run(tmp_path / "flower", "runtime=flower", "runtime.num_nodes=3", *secure)
+    output = run(tmp_path / "flower", "runtime=flower", "runtime.num_nodes=3", *secure)
     run(tmp_path / "inprocess", "runtime.workers=0", *secure)
     folders = [tmp_path / name for name in ("flower", "inprocess")]
     (log,) = {(folder / "events.jsonl").read_bytes() for folder in folders}
+    assert b'"clients_evaluate"' in log
     assert b'"noise_deviation"' in log
     flower, inprocess = (json.loads((f / "summary.json").read_text()) for f in folders)
     assert flower["model_sha256"] == inprocess["model_sha256"]
     assert flower["epsilon"] == inprocess["epsilon"] > 0
     assert (flower["num_versions"], flower["failures"], flower["rejected"]) == (4, 0, 0)
+    assert "DEPRECATED" not in output
+    assert "alembic" not in output
