@@ -184,41 +184,36 @@ def _command(words: Sequence[str]) -> int:
         with signals.ending_at_once(_processes):
             app()
     except Ended as ended:
-        if isinstance(ended.__cause__, Interrupted):
-            return _interrupted(words)
         return _failed(ended.__cause__, words)
-    except (HydraException, ValueError, RunError) as error:  # some of Hydra's are also OSErrors
-        return _failed(error, words)
     except BrokenPipeError:
         raise
+    except (HydraException, ValueError, RunError) as error:  # some of Hydra's are also OSErrors
+        return _failed(error, words)
     except OSError as error:
         if any(frame.f_code is _run.__code__ for frame, _ in walk_tb(error.__traceback__)):
             raise
         # Outside of `_run`, the error comes from Hydra, which makes the folder of a job.
         return _failed(ValueError(unwritable(error.filename, error)), words)
     if signals.received is not None:  # the jobs are other processes, and have ended
-        return _interrupted(words)
+        return _failed(Interrupted(), words)
     if _failures:
         _remove_made()
     if not PRINTS & set(words):
-        _print_report_command()
+        for folder in _sweep:  # each job reports only itself
+            print(f"All jobs in one report: python -m fl_app.report {shlex.quote(folder)}")
     if _failures:
         print(f"error: {len(_failures)} of the sweep's jobs failed", file=sys.stderr)
     return max(_failures, default=0)
-
-
-def _print_report_command() -> None:
-    """Print the command for a report on all jobs of a sweep; each job reports only itself."""
-    for folder in _sweep:
-        print(f"All jobs in one report: python -m fl_app.report {shlex.quote(folder)}")
 
 
 def _failed(error: BaseException | None, words: Sequence[str]) -> int:
     if isinstance(error, BrokenPipeError):
         raise error
     # Sweepers raise other errors for interrupted jobs.
-    if signals.received is not None and not isinstance(error, RunError):
-        return _interrupted(words)
+    other = signals.received is not None and not isinstance(error, RunError)
+    if isinstance(error, Interrupted) or other:
+        print(f"interrupted; to go on: {_again(words)}", file=sys.stderr)
+        return signals.exit_status()
     _remove_made()
     text = explain(error, words) if isinstance(error, HydraException) else _sentence(error)
     print(f"error: {text}", file=sys.stderr)
@@ -231,11 +226,6 @@ def _sentence(error: BaseException | None) -> str:
 
 def _status(error: BaseException | None) -> int:
     return 1 if isinstance(error, RunError) else 2
-
-
-def _interrupted(words: Sequence[str]) -> int:
-    print(f"interrupted; to go on: {_again(words)}", file=sys.stderr)
-    return signals.exit_status()
 
 
 def _again(words: Sequence[str]) -> str:

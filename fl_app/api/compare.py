@@ -15,7 +15,7 @@ from fl_app.api.run import carry_out, new_folder
 from fl_app.api.settings import Setting, plan_of, without
 from fl_app.core.errors import require
 from fl_app.core.extras import told_if_missing
-from fl_app.record.trouble import told_of_trouble
+from fl_app.record.summary import told_of_trouble
 from fl_app.report import TARGET_ACCURACY, Table
 from fl_app.report.cells import Cell, group, is_cell, read_run
 from fl_app.report.table import make_table

@@ -13,7 +13,7 @@ from threadpoolctl import threadpool_limits
 from fl_app.api.result import Result
 from fl_app.api.settings import Setting, plan_of
 from fl_app.core.errors import RunError
-from fl_app.record.trouble import told_of_trouble
+from fl_app.record.summary import told_of_trouble
 from fl_app.report.cells import is_cell
 from fl_app.runner.jobs import Plan
 from fl_app.runner.run import run_cells

@@ -12,7 +12,7 @@ from fl_app.devices.measured import MeasuredLinks, MeasuredPhones
 from fl_app.devices.network import Link, Relative
 from fl_app.devices.overlap import OverlapCompute, OverlapNetwork, Overlapping
 from fl_app.devices.replay import Replay
-from fl_app.record.durations import Recorder
+from fl_app.record.files import Recorder
 
 __all__ = [
     "BoardLinks",

@@ -31,7 +31,7 @@ from typing import Any
 from fl_app.core.errors import is_number
 from fl_app.core.events import Aggregated, Arrived, Dispatched, Evaluated, Event
 from fl_app.core.files import atomic_write
-from fl_app.record.durations import COLUMNS
+from fl_app.record.files import DURATION_COLUMNS
 from fl_app.record.history import History
 from fl_app.record.log import read_events
 
@@ -88,13 +88,14 @@ def read_log(
         reader = csv.DictReader(file)
         try:
             columns = set(reader.fieldnames or ())
-            if not (columns >= set(COLUMNS) or columns >= {"kind", "seconds"}):
+            if not (columns >= set(DURATION_COLUMNS) or columns >= {"kind", "seconds"}):
                 there = ", ".join(sorted(columns)) or "(none)"
+                known = ", ".join(DURATION_COLUMNS)
                 raise ValueError(
-                    f"its columns {there} must be kind and seconds, or {', '.join(COLUMNS)}: "
+                    f"its columns {there} must be kind and seconds, or {known}: "
                     "else it does not tell what an order took"
                 )
-            recorded = columns >= set(COLUMNS)
+            recorded = columns >= set(DURATION_COLUMNS)
             if not recorded and (since > 0 or until < math.inf):
                 raise ValueError("it has no times: --since and --until would have no effect")
             for row in reader:

@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from fl_app.core.errors import is_number, require
-from fl_app.record.durations import COLUMNS
+from fl_app.record.files import DURATION_COLUMNS
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ def _read(path: Path) -> tuple[list[list[float]], set[int]]:
             except (KeyError, TypeError, ValueError) as error:
                 raise ValueError(
                     f"devices.file={path}, line {reader.line_num}: {error!r}; columns must be "
-                    f"{','.join(COLUMNS)}, seconds a finite number above 0"
+                    f"{','.join(DURATION_COLUMNS)}, seconds a finite number above 0"
                 ) from error
             orders[client].append((order, seconds))
             sizes.add(size)

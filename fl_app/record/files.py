@@ -1,4 +1,4 @@
-"""Sinks that write ``events.jsonl`` and ``metrics.csv``."""
+"""Sinks that write ``events.jsonl``, ``metrics.csv`` and ``devices.csv``."""
 
 import csv
 import json
@@ -11,11 +11,20 @@ from typing import IO, Any
 
 import numpy as np
 
-from fl_app.core.events import ClientsEvaluated, Evaluated, Event, to_json
+from fl_app.core.events import Arrived, ClientsEvaluated, Evaluated, Event, to_json
 from fl_app.core.files import on_disk, open_log
+from fl_app.record.history import History
 
 FLUSH_EVERY = 2.0  # wall seconds between writes of the event log
 MAX_LINES = 4096  # most events that wait for a write
+DURATION_COLUMNS = (
+    "client",
+    "order",
+    "start",
+    "seconds",
+    "bytes_down",
+    "bytes_up",
+)  # columns of devices.csv
 
 
 class JsonLines:
@@ -162,6 +171,40 @@ class Metrics:
         """Close the file; without an evaluation it holds only the header."""
         if self._writer is None and not self._file.closed:
             self._writer = _csv_writer(self._file, self._COLUMNS)
+        self._file.close()
+
+
+class Recorder:
+    """Sink that writes ``devices.csv``, for `fl_app.devices.Replay`: a row per update that arrived.
+
+    Args:
+        path: of the file.
+        history: of the run; takes in every event before this sink does.
+        keep: bytes to keep of an existing file; None = begin a new one.
+    """
+
+    def __init__(self, path: Path, history: History, *, keep: int | None = None) -> None:
+        self._file = open_log(path, keep)
+        self._writer = csv.writer(self._file, lineterminator="\n")
+        self._history = history
+        if keep is None:
+            self._writer.writerow(DURATION_COLUMNS)
+
+    def emit(self, event: Event) -> None:
+        """Append a row if the event is an arrival."""
+        if isinstance(event, Arrived):
+            order = self._history.waiting[event.order]
+            seconds = event.t - order.start
+            sizes = order.bytes_down, order.bytes_up
+            self._writer.writerow((order.client, order.sequence, order.start, seconds, *sizes))
+            self._file.flush()
+
+    def position(self) -> int:
+        """Bytes written, all on disk."""
+        return on_disk(self._file)
+
+    def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 

@@ -16,8 +16,7 @@ from omegaconf import OmegaConf
 from fl_app.core.events import Event
 from fl_app.core.files import atomic_write
 from fl_app.record import measures
-from fl_app.record.durations import Recorder
-from fl_app.record.files import JsonLines, Metrics
+from fl_app.record.files import JsonLines, Metrics, Recorder
 from fl_app.record.history import History
 from fl_app.record.provenance import provenance
 from fl_app.record.score import Score

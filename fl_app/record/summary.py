@@ -2,7 +2,7 @@
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +11,6 @@ from fl_app.core.events import Failed, Rejected
 from fl_app.record import measures
 from fl_app.record.history import History
 from fl_app.record.score import ACCURACY, Score, score_of
-from fl_app.record.trouble import first_trouble
 
 if TYPE_CHECKING:
     from fl_app.engine.engine import Outcome
@@ -85,3 +84,31 @@ def _finite(values: Sequence[float]) -> float | None:
     """Mean of the values; None if it is unknown or not finite, since JSON has no NaN."""
     mean = float(np.mean(values)) if values else math.nan
     return mean if math.isfinite(mean) else None
+
+
+def first_trouble(event: Failed | Rejected) -> str:
+    """A failure or a rejection in words."""
+    who = "" if event.client is None else f"client {event.client}: "
+    return f"{who}{event.reason}"
+
+
+def told_of_trouble(summaries: Mapping[str, Mapping[str, Any]]) -> str:
+    """How many orders failed and replies were rejected in all runs, and the first of each.
+
+    Args:
+        summaries: contents of ``summary.json`` by the names of the runs; "" is a single one.
+
+    Returns:
+        A sentence; "" if there was no trouble.
+    """
+    runs = {name: each for name, each in summaries.items() if "orders" in each}
+    told = []
+    total = sum(each["orders"] for each in runs.values())
+    for key, first, what in (
+        ("failures", "first_failure", f"of {total:,} orders failed"),
+        ("rejected", "first_rejection", "replies were rejected"),
+    ):
+        if count := sum(each[key] for each in runs.values()):
+            name, reason = next((name, each[first]) for name, each in runs.items() if each[key])
+            told.append(f"{count:,} {what}, first: {name}{name and ', '}{reason}")
+    return "; ".join(told)

@@ -9,8 +9,9 @@ from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from fl_app.core.errors import require, require_at_least, require_count
+from fl_app.core.errors import require
 from fl_app.runner.equal import equalise
+from fl_app.runner.settings import ExperimentSettings
 
 # Values with experiment.scale=smoke, for the keys that a cell has and the user does not set.
 SMOKE = {
@@ -89,16 +90,8 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         for seed in seeds:
             mine = [] if seed is None else [f"seed={seed}"]
             suffix = "" if len(seeds) == 1 else f"-seed{seed}"
-            cells[name + suffix] = cell = compose(
-                "config",
-                overrides=[
-                    *experiment.overrides,
-                    *own[name],
-                    *tuned.get(name, ()),
-                    *mine,
-                    *overrides,
-                ],
-            )
+            words = [*experiment.overrides, *own[name], *tuned.get(name, ()), *mine, *overrides]
+            cells[name + suffix] = cell = compose("config", overrides=words)
             equalise(cell, given)
             if experiment.scale == "smoke":
                 shrink(cell, given)
@@ -126,68 +119,35 @@ def _kept(named: DictConfig) -> dict[str, Sequence[str]]:
 
 
 def _check(experiment: DictConfig, runtime: DictConfig) -> None:
-    require(
-        experiment.scale in ("full", "reduced", "smoke"),
-        "experiment.scale",
-        experiment.scale,
-        "full, reduced or smoke",
-        "no other size is known",
-    )
-    require(
-        experiment.scale != "reduced" or experiment.reduced is not None or not experiment.cells,
-        "experiment.scale",
-        experiment.scale,
-        f"full or smoke with experiment={experiment.name}",
-        "experiment.reduced does not say by how much",
-    )
-    require_count("experiment.parallel", experiment.parallel, "no cell would run")
-    require(
-        experiment.parallel == 1 or runtime.name in ("inprocess", "ray"),
-        "experiment.parallel",
-        experiment.parallel,
-        f"1 with runtime={runtime.name}",
-        "the cells would compete for the same nodes",
-    )
-    require(
-        experiment.parallel == 1 or runtime.get("address", "") is not None,
-        "experiment.parallel",
-        experiment.parallel,
-        "1 with runtime.address=null",
-        "every cell would start a cluster of its own; start one with `ray start --head`, and give "
-        "runtime.address=auto",
-    )
-    for key in ("seeds", "only"):
-        require(
-            experiment[key] is None or OmegaConf.is_list(experiment[key]),
-            f"experiment.{key}",
-            experiment[key],
-            "a list such as [a,b], or null",
-            "every entry is one of several",
-        )
+    known = ("seeds", "only", "parallel", "scale", "reduced")
+    ExperimentSettings(**{key: experiment[key] for key in known})
     if experiment.cells:
+        sized = experiment.scale != "reduced" or experiment.reduced is not None
+        told = f"full or smoke with experiment={experiment.name}"
+        why = "experiment.reduced does not say by how much"
+        require(sized, "experiment.scale", experiment.scale, told, why)
+        told = ""
+        if runtime.name not in ("inprocess", "ray"):
+            told = f"1 with runtime={runtime.name}"
+            why = "the cells would compete for the same nodes"
+        elif runtime.get("address", "") is None:
+            told = "1 with runtime.address=null"
+            why = (
+                "every cell would start a cluster of its own; start one with `ray start --head`, "
+                "and give runtime.address=auto"
+            )
+        alone = experiment.parallel == 1 or not told
+        require(alone, "experiment.parallel", experiment.parallel, told, why)
         return
-    require(
-        experiment.parallel == 1,
-        "experiment.parallel",
-        experiment.parallel,
-        "1 without experiment=<name>",
-        "there is one run and no cells; runtime.workers trains its clients side by side",
-    )
-    require(
-        experiment.scale == "full",
-        "experiment.scale",
-        experiment.scale,
-        "full without experiment=<name>",
-        "there are no cells to make small",
-    )
-    for key, instead in (("seeds", "seed=, or -m seed=0,1,2"), ("only", ""), ("tuned", "")):
-        require(
-            experiment[key] is None,
-            f"experiment.{key}",
-            experiment[key],
-            "null without experiment=<name>",
-            "there are no cells" + (f"; use {instead}" if instead else ""),
-        )
+    for key, usual, why in (
+        ("parallel", 1, "there are no cells; runtime.workers trains clients side by side"),
+        ("scale", "full", "there are no cells to make small"),
+        ("seeds", None, "there are no cells; use seed=, or -m seed=0,1,2"),
+        ("only", None, "there are no cells"),
+        ("tuned", None, "there are no cells"),
+    ):
+        told = f"{'null' if usual is None else usual} without experiment=<name>"
+        require(experiment[key] == usual, f"experiment.{key}", experiment[key], told, why)
 
 
 def _named(word: str, names: Collection[str]) -> list[str]:
@@ -254,7 +214,6 @@ def shorten(cell: DictConfig, given: Collection[str] = ()) -> None:
     Nothing else changes: clients, data, rates and model are those of the full scale.
     """
     factor = cell.experiment.reduced
-    require_at_least("experiment.reduced", factor, 1, "the run would be longer than in full")
     for key in REDUCED:
         value = None if key in given else OmegaConf.select(cell, key)
         if isinstance(value, int):

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 from fl_app import report
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
-from fl_app.record.trouble import told_of_trouble
+from fl_app.record.summary import told_of_trouble
 from fl_app.runner import earlier
 from fl_app.runner.equal import told_of_kept
 from fl_app.runner.jobs import Job, Plan, carry_out

@@ -33,6 +33,9 @@ CLUSTER = Bound(
     "HOST:PORT, auto or null",
     lambda value: value in (None, "auto") or re.fullmatch(r"[^/\s]+:\d+", str(value)) is not None,
 )
+LIST = Bound(
+    "a list such as [a,b]", lambda value: isinstance(value, Sequence) and not isinstance(value, str)
+)
 NOTHING = "there would be nothing to run"
 REPLACED = "every worker would be replaced"
 
@@ -112,6 +115,26 @@ class RunSettings:
             "left out with resume=auto",
             "a run is either replaced or resumed",
         )
+
+
+@dataclass(kw_only=True)
+class ExperimentSettings:
+    """Bounds of keys of an experiment; conf/config.yaml says what they mean.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    seeds: Sequence[int] | None = bounded(None, or_none(LIST), "every entry is one of several")
+    only: Sequence[str] | None = bounded(None, or_none(LIST), "every entry is one of several")
+    parallel: int = bounded(1, count(), "no cell would run")
+    scale: str = bounded("full", one_of("full", "reduced", "smoke"), "no other size is known")
+    reduced: float | None = bounded(
+        None, or_none(at_least(1)), "the run would be longer than in full"
+    )
+
+    def __post_init__(self) -> None:
+        check_bounds("experiment", self)
 
 
 @dataclass(kw_only=True)

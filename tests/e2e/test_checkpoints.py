@@ -213,15 +213,6 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(
     assert outcome(folder) == outcome(whole)
 
 
-def test_a_rerun_that_was_killed_is_not_taken_for_the_run_before(tmp_path: Path) -> None:
-    whole, folder = tmp_path / "whole", tmp_path / "rerun"
-    federation("fedbuff", whole)
-    federation("fedbuff", folder)
-    killed("fedbuff", folder, 40)
-    resumed("fedbuff", folder)
-    assert outcome(folder) == outcome(whole)
-
-
 @pytest.mark.parametrize("file", ["model.npz", "summary.json"])
 def test_a_kill_while_results_are_written(file: str, tmp_path: Path) -> None:
     whole, folder = tmp_path / "whole", tmp_path / "killed"
@@ -275,20 +266,6 @@ def test_a_run_that_is_extended_ends_as_one_that_was_longer_from_the_start(
     extended(name, tmp_path, *LONGER[limit])
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["fedbuff", "fedasmu-server", "eafl", "port"])
-def test_three_extensions(name: str, tmp_path: Path) -> None:
-    rng = np.random.default_rng(12)
-    for number in range(3):
-        short, long = sorted(rng.choice(np.arange(3, 40), 2, replace=False))
-        versions = f"num_versions={short // 3} num_versions={long // 3}".split()
-        seconds = [f"max_seconds={n / 4} num_versions=null" for n in (short, long)]
-        updates = [f"max_updates={n} num_versions=null" for n in (short, long)]
-        limits = (versions, seconds, updates)[number % 3]
-        extended(name, tmp_path / str(number), *limits, workers=(0, 0))
-
-
 @pytest.mark.parametrize("limit", ["num_versions=3", "max_seconds=2", "max_updates=9"])
 def test_a_limit_that_was_passed_is_refused(limit: str, tmp_path: Path) -> None:
     federation("fedbuff", tmp_path, "num_versions=7")
@@ -299,15 +276,6 @@ def test_a_limit_that_was_passed_is_refused(limit: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{limit} must be above .*, which the run in .* reached"):
         federation("fedbuff", tmp_path / "killed", limit, "resume=auto")
     assert contents(tmp_path).items() >= before.items()
-
-
-def test_a_rate_that_falls_over_the_run_ties_its_length(tmp_path: Path) -> None:
-    decay = "algorithm.strategy.lr_schedule.to=0.5"
-    federation("fedbuff", tmp_path, decay, "num_versions=4")
-    with pytest.raises(ValueError, match=r"lr_schedule\.versions=4 instead of 6"):
-        federation("fedbuff", tmp_path, decay, "num_versions=6", "resume=auto")
-    fixed = "algorithm.strategy.lr_schedule.versions=4"
-    assert federation("fedbuff", tmp_path, decay, fixed, "num_versions=6", "resume=auto")
 
 
 def test_a_state_that_cannot_be_kept_costs_only_the_extension(

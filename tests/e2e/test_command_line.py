@@ -16,39 +16,6 @@ from fl_app import report
 from fl_app.__main__ import main
 
 FILES = {"summary.json", "events.jsonl", "metrics.csv", "config.yaml", "model.npz"}
-SUMMARY_KEYS = set(
-    [
-        "algorithm",
-        "task",
-        "seed",
-        "num_clients",
-        "work_per_update",
-        "num_versions",
-        "client_updates",
-        "virtual_seconds",
-        "wall_seconds",
-        "updates_per_second",
-        "final_accuracy",
-        "best_accuracy",
-        "last10_accuracy",
-        "final_loss",
-        "model_sha256",
-        "mean_staleness",
-        "median_staleness",
-        "p90_staleness",
-        "max_staleness",
-        "bytes_up",
-        "bytes_down",
-        "failures",
-        "rejected",
-        "version",
-        "commit",
-        "uncommitted_changes",
-        "date",
-        "overrides",
-        "host",
-    ]
-)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str) -> int:
@@ -61,7 +28,6 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
     assert run(monkeypatch, tmp_path, "algorithm=fedbuff", "num_versions=6", "eval_every=2") == 0
     assert {path.name for path in tmp_path.iterdir() if path.is_file()} >= FILES
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert set(summary) >= SUMMARY_KEYS
     assert summary["overrides"] == [
         "runtime.workers=0",
         "algorithm=fedbuff",
@@ -92,17 +58,6 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
     names = ("accuracy", "staleness", "timeline", "partition", "aggregations", "overview")
     assert drawn == {f"{name}.png" for name in names}
-
-
-def test_tensorboard_of_a_simulated_run_is_there_on_request(monkeypatch, tmp_path, capsys):
-    assert (
-        run(monkeypatch, tmp_path, "algorithm=fedasync", "num_versions=3", "tensorboard=true") == 0
-    )
-    (file,) = (tmp_path / "tensorboard").iterdir()
-    assert file.stat().st_size > 0
-    out = capsys.readouterr().out
-    assert f"To watch: tensorboard --logdir {tmp_path}" in out
-    assert f"Report, to open in a browser: {tmp_path / 'report.html'}" in out
 
 
 def test_quickstart_compares_its_cells_at_equal_updates(monkeypatch, tmp_path):
@@ -139,16 +94,11 @@ def test_jobs_of_a_sweep_are_reported_together(monkeypatch, tmp_path, capsys):
     ("override", "text"),
     [
         ("algorith=fedbuff", "unknown key 'algorith'; did you mean algorithm"),
-        ("algorithm=fedbuf", "algorithm=fedbuf does not exist; did you mean fedbuff"),
-        ("algorithm.strategy.serverlr=1", "did you mean algorithm.strategy.server_lr"),
-        ("task=digit", "did you mean digits"),
         ("+surplus=1", "unknown keys: surplus"),
         ("+algorithm.client.surplus=1", "unexpected keyword argument 'surplus'"),
         ("algorithm.schedule.buffer_size=11", "buffer_size=11 must be between 1 and algorithm.sch"),
         ("algorithm.schedule.concurrency=51", "must be at most num_clients=50"),
-        ("num_clients=1438", "num_clients=1438 must be at most 1437"),
         ("num_versions=many", "num_versions=many must be an integer >= 1"),
-        ("eval_every=0", "eval_every=0 must be an integer >= 1"),
         ("deadline=0", "deadline=0 must be a finite number above 0"),
         ("tensorboard=1", "tensorboard=1 must be auto or true or false"),
         ("target_accuracy=90", "target_accuracy=90 must be in [0, 1] or null"),
@@ -156,15 +106,10 @@ def test_jobs_of_a_sweep_are_reported_together(monkeypatch, tmp_path, capsys):
             "algorithm.client.local_lr=fast",
             "algorithm.client.local_lr=fast must be a finite number above 0",
         ),
-        ("algorithm.client.local_lr=0", "client.local_lr=0 must be a finite number above 0"),
         ("algorithm.client.upload=weights", "client.upload=weights must be gradient, "),
         ("algorithm.strategy.staleness_function=none", "must be polynomial or constant"),
-        ("algorithm.strategy.lr_schedule=linear", "strategy.lr_schedule=linear must be null or"),
-        ("runtime.workers=-1", "runtime.workers=-1 must be auto or an integer >= 0"),
         ("runtime=deployment", "runtime=deployment needs Flower's nodes"),
         ("runtime.device=gpu", "runtime.device=gpu must be cpu, a device that torch can use here"),
-        ("algorithm.schedule=buffered", "must be algorithm/schedule=buffered"),
-        ("seed=-1", "seed=-1 must be an integer >= 0"),
     ],
 )
 def test_refusals_name_key_and_bound(monkeypatch, capsys, tmp_path, override, text):
@@ -227,15 +172,3 @@ def test_a_parallel_sweep_tells_of_a_failed_job_in_one_line(tmp_path: Path) -> N
     ]
     assert done.returncode == 2
     assert (tmp_path / "0" / "summary.json").exists()
-
-
-@pytest.mark.slow
-def test_a_model_of_this_folder_is_found(tmp_path: Path) -> None:
-    model = "nn.Sequential(nn.Flatten(), nn.Linear(64, 10))"
-    text = f"from torch import nn\n\n\ndef make():\n    return {model}\n"
-    (tmp_path / "my_models.py").write_text(text)
-    command = [str(Path(sys.executable).with_name("fl-app")), "task.model=my_models:make"]
-    command += ["num_versions=2", "runtime.workers=0", "hydra.run.dir=run"]
-    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=60)
-    with np.load(tmp_path / "run" / "model.npz") as model:
-        assert sum(array.size for array in model.values()) == 650

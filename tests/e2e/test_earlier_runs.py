@@ -129,16 +129,6 @@ def test_a_run_is_replaced_where_that_is_asked_for(copy):
 
 
 @pytest.mark.slow
-def test_an_experiment_replaces_a_run_that_would_hide_it(copy):
-    assert given(copy, *CELLS, "overwrite=true") == 0
-    assert not (copy / "events.jsonl").exists()
-    assert not (copy / "summary.json").exists()
-    table = (copy / "table.csv").read_text()
-    assert "fedbuff" in table
-    assert "wkafl" in table
-
-
-@pytest.mark.slow
 def test_cells_are_not_overwritten_and_can_be_extended(tmp_path, capsys):
     assert given(tmp_path, *CELLS) == 0
     before = contents(tmp_path)

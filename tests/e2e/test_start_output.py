@@ -121,14 +121,6 @@ def test_a_run_that_is_there_stays_there(name: str, tmp_path: Path) -> None:
     assert {path: path.read_text() for path in tmp_path.iterdir()} == {tmp_path / name: "{}"}
 
 
-def test_a_file_is_no_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(ValueError, match=r"^output=.*file is no folder"):
-        start(FedBuff(), output=tmp_path / "file")
-    with pytest.raises(ValueError, match=r"^output=.*run cannot be made: "):
-        start(FedBuff(), output=tmp_path / "file" / "run")
-
-
 def test_a_refused_argument_leaves_no_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="eval_every=0"):
         start(FedBuff(), output=tmp_path / "run", eval_every=0)
@@ -178,15 +170,3 @@ def test_the_callers_sinks_are_closed_however_a_run_ends(
 def aggregations(path: Path) -> int:
     kinds = [json.loads(line)["kind"] for line in path.read_text().splitlines()]
     return kinds.count("aggregate")
-
-
-def test_the_log_tells_the_settings_of_what_is_wrapped(logged: pytest.LogCaptureFixture) -> None:
-    def my_metrics(contents: Any, key: str) -> Any: ...
-
-    Asynchronous(
-        FedProx(proximal_mu=0.1, train_metrics_aggr_fn=my_metrics), schedule=Buffered(3, 2)
-    ).summary()
-    assert "proximal_mu=0.1" in logged.text
-    assert "train_metrics_aggr_fn=my_metrics" in logged.text
-    assert "buffer_size=2" in logged.text
-    assert " at 0x" not in logged.text

@@ -11,8 +11,6 @@ from fl_app.__main__ import main
 from fl_app.cli import CONF, groups
 from fl_app.help import help_on
 
-COMMAND = [sys.executable, "-m", "fl_app"]
-
 
 def said(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
     monkeypatch.setattr(sys, "argv", ["fl-app", *words])
@@ -56,18 +54,6 @@ def test_help_on_nothing_known(monkeypatch, capsys, word: str, meant: str) -> No
     monkeypatch.setattr(sys, "argv", ["fl-app", "--help", word])
     assert main() == 2
     assert meant in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [["--help"], ["--cfg", "job"]], ids=" ".join)
-def test_a_reader_that_has_seen_enough(words: list[str]) -> None:
-    with subprocess.Popen(
-        [*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What ``/target@KEY: package.module.Class`` in a file of options stands for."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -88,10 +86,3 @@ def test_every_key_of_a_class_is_explained() -> None:
         if not told and not key.endswith("_target_") and not key.startswith("client.")
     ]
     assert silent == []
-
-
-def test_no_torch_is_needed_to_compose() -> None:
-    code = (
-        "import sys; from fl_app.cli import compose; compose([]); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import hydra
 import numpy as np
 import pytest
 import torch
@@ -19,7 +18,6 @@ from omegaconf import OmegaConf
 
 import fl_app
 from fl_app.algorithms.fedavg import FedAvg
-from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task
 from fl_app.core.errors import RunError
@@ -169,15 +167,10 @@ def test_our_own_strategy_object_is_its_algorithm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["algorithm=fedbuf"], r"^algorithm=fedbuf does not exist; did you mean fedbuff"),
-        (["num_client=3"], r"^unknown key 'num_client'; did you mean num_clients"),
-        (["algorithm.schedule=fully_async"], r"must be algorithm/schedule=fully_async"),
-        (["num_versions=0"], r"^num_versions=0 must be an integer >= 1"),
         (["-m", "seed=0,1"], r"^settings=-m must be an override"),
         (["hydra.run.dir=x"], r"^hydra\.run\.dir=x has no effect here: give the folder as output="),
         (["experiment=quickstart"], r"^experiment=quickstart has no .*: .* fl_app\.compare"),
         (["runtime=flower"], r"^runtime=flower must be inprocess or ray here: .* `flwr run`"),
-        (["runtime=deployment"], r"^runtime=deployment must be inprocess or ray here"),
         ([Mean(), "algorithm=fedavg"], r"^Mean and algorithm= are two algorithms"),
         ([Mean(), Mean()], r"^strategy=.* must be given once"),
         ([Mean(), "algorithm.strategy.factor=2"], r"give it to the object, as Mean\(\.\.\.\)"),
@@ -226,13 +219,6 @@ def test_a_run_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert multiprocessing.active_children() == []
     assert not GlobalHydra.instance().is_initialized()
-
-
-def test_a_program_that_uses_hydra_itself_can_run(tmp_path: Path) -> None:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        mine = GlobalHydra.instance().hydra
-        assert run("num_clients=12", output=tmp_path).summary["num_clients"] == 12
-        assert GlobalHydra.instance().hydra is mine
 
 
 def test_a_run_in_a_thread_equals_one_in_the_main_thread(

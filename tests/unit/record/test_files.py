@@ -134,55 +134,11 @@ def test_events_reach_the_disk_after_seconds_of_wall_time_or_many_events(tmp_pat
     sink.close()
 
 
-def test_metrics_are_a_row_per_evaluation_on_disk_at_once(tmp_path):
-    path = tmp_path / "metrics.csv"
-    sink = Metrics(path)
-    sink.emit(arrival())
-    sink.emit(evaluation(1, 1.5, accuracy=0.5, loss=1.25))
-    assert path.read_text() == "version,t,accuracy,loss\n1,1.5,0.5,1.25\n"
-    sink.close()
-
-
-def test_first_evaluation_fixes_the_columns(tmp_path):
-    path = tmp_path / "metrics.csv"
-    sink = Metrics(path)
-    sink.emit(evaluation(0, 0.0, loss=2.0, perplexity=7.5, accuracy=0.1))
-    sink.emit(evaluation(1, 1.0, loss=math.nan, accuracy=np.float64(0.2), other=3))
-    sink.close()
-    assert path.read_text().splitlines() == [
-        "version,t,accuracy,loss,perplexity",
-        "0,0.0,0.1,2.0,7.5",
-        "1,1.0,0.2,,",
-    ]
-
-
 def on_clients(version, t, **means):
     figures = {}
     for name, mean in means.items():
         figures |= {f"{name}_mean": mean, f"{name}_std": 0.25, f"{name}_worst_decile": 0.0}
     return ClientsEvaluated(t, version, t - 1, 10, clients=4, num_examples=40, metrics=figures)
-
-
-def test_evaluations_on_clients_are_rows_of_their_own(tmp_path):
-    """Their columns come behind those of the server."""
-    path = tmp_path / "metrics.csv"
-    sink = Metrics(path, lambda: {"bytes_up": 7})
-    sink.emit(evaluation(0, 0.0, accuracy=0.125, loss=2.0, recall_0=1.0))
-    rows = sink.position()
-    sink.emit(on_clients(20, 3.0, accuracy=0.5, loss=math.nan))
-    sink.close()
-    sink = Metrics(path, lambda: {"bytes_up": 7}, keep=rows)
-    sink.emit(on_clients(20, 3.0, accuracy=0.5, loss=math.nan))
-    sink.close()
-    header, server, clients = path.read_text().splitlines()
-    parts = ("mean", "std", "worst_decile")
-    assert header.split(",") == [
-        *("version", "t", "accuracy", "loss", "recall_0", "bytes_up"),
-        *("client_eval_clients", "client_eval_examples"),
-        *(f"client_eval_{name}_{part}" for name in ("accuracy", "loss") for part in parts),
-    ]
-    assert server == "0,0.0,0.125,2.0,1.0,7,,,,,,,,"
-    assert clients == "20,3.0,,,,7,4,40,0.5,0.25,0.0,,0.25,0.0"
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 3])
@@ -262,19 +218,3 @@ def test_progress_bar_is_drawn_ten_times_a_second_at_most_and_left_standing():
     sink.close()
     assert "1000/1000 versions" in out.getvalue().splitlines()[-2]
     assert "1,000 updates at 1,000/s" in out.getvalue().splitlines()[-2]
-
-
-def test_progress_is_towards_the_end_that_is_nearest():
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=100)
-    sink, tell = watched(40, "fedbuff", updates=200, seconds=60.0, console=console, wall=Wall())
-    for number in range(3):
-        for event in work(number, 1):
-            tell(event)
-    tell(evaluation(1, 45.0, accuracy=0.5))
-    assert sink._share() == 0.75
-    sink.close()
-    last = out.getvalue().splitlines()[-2]
-    assert "1/40 versions" in last
-    assert "3/200 updates at" in last
-    assert "45.0/60.0 s" in last

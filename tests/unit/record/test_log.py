@@ -18,13 +18,6 @@ from fl_app.record.summary import of_outcome
 LINES = '{"kind":"checkpoint","t":0.5,"version":2}\n{"kind":"checkpoint","t":1.5,"version":4}\n'
 
 
-def test_a_line_without_an_end_is_left_out(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    assert list(read_events(path)) == []
-    path.write_text(LINES + '{"kind":"arr')
-    assert list(read_events(path)) == [Checkpointed(0.5, 2), Checkpointed(1.5, 4)]
-
-
 def test_a_log_that_grows_is_read_on(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     log = Log(path)

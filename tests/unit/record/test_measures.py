@@ -1,7 +1,6 @@
 """What runs are judged by; expected values are derived in the docstrings."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +12,6 @@ from torch import Tensor, nn
 
 from fl_app.record.history import History
 from fl_app.record.measures import (
-    age_quantile,
     columns,
     gini,
     of_last_evaluation,
@@ -41,14 +39,6 @@ from fl_app.tasks.task import Task
 )
 def test_gini(counts: list[int], value: float) -> None:
     assert gini(counts) == pytest.approx(value)
-
-
-@pytest.mark.parametrize(
-    ("share", "age"), [(0.1, 0), (0.5, 0), (0.51, 2), (0.9, 7), (0.8, 2), (1.0, 7)]
-)
-def test_ages_that_a_share_of_the_updates_does_not_exceed(share: float, age: int) -> None:
-    """Of ten updates five are fresh, three have age 2 and two have age 7."""
-    assert age_quantile(Counter({7: 2, 0: 5, 2: 3}), share) == age
 
 
 def test_stability_is_the_scatter_of_the_last_ten_accuracies() -> None:
@@ -185,19 +175,6 @@ def test_training_for_clusters_is_neither_participation_nor_in_vain() -> None:
     assert counted.participation == {0: 1}
 
 
-def test_numbers_that_the_strategy_reported_are_averaged() -> None:
-    flats: list[dict[str, Any]] = []
-    for version, kept in ((1, 3), (2, 4)):
-        arrival = {"client": 0, "base_version": version - 1, "age": 0, "loss": 1.0}
-        fresh = {"kind": "aggregate", "t": 1.0, "version": version, "client": [0], "age": [0]}
-        flats += [
-            {"kind": "dispatch", "t": 0.0, "client": 0, "version": version - 1},
-            {"kind": "arrival", "t": 1.0, **arrival},
-            {**fresh, "weight": [1.0], "kept": kept, "effective_clients": None},
-        ]
-    assert of_run(history(flats), 2, target_accuracy=0.5)["aggregation"] == {"kept": 3.5}
-
-
 def test_a_collapsed_model_has_finite_weights_and_one_answer() -> None:
     def collapsed(share: float, loss: float) -> bool:
         metrics = {"accuracy": 0.1, "loss": loss, "commonest_prediction": share}
@@ -260,8 +237,3 @@ def test_accuracy_over_the_clients() -> None:
         "client_accuracy_mean",
         "client_accuracy_worst_decile",
     }
-
-
-def test_sequences_have_no_classes() -> None:
-    with pytest.raises(ValueError, match="task=small has sequences: leave metrics= empty"):
-        PerClass(small_task(objective=Classification(3, sequences=True)), ["recall"])

@@ -1,5 +1,3 @@
-import math
-
 import numpy as np
 
 from fl_app.record import targets
@@ -34,11 +32,6 @@ def test_lucky_evaluation_is_the_first_but_does_not_stay():
     assert stays_at(NOISY, 0.59) == 8  # after the .56
     assert first_at(NOISY, 0.59, 5) == 6
     assert stays_at(NOISY, 0.9) is first_at(NOISY, 0.9) is None
-
-
-def test_unknown_accuracy_is_not_there():
-    assert stays_at([0.9, math.nan, *[0.9] * 6], 0.5) == 6
-    assert stays_at([0.9] * 6 + [math.nan], 0.5) is None
 
 
 def test_it_is_the_definition():

@@ -10,7 +10,6 @@ from omegaconf import DictConfig
 
 from fl_app.cli import CONF
 from fl_app.runner.cells import compose_cells
-from fl_app.runner.validate import validate_config
 
 
 def cells(*words: str) -> dict[str, DictConfig]:
@@ -41,12 +40,6 @@ def cells(*words: str) -> dict[str, DictConfig]:
 def test_keys_without_effect_or_of_another_form(words: list[str], told: str) -> None:
     with pytest.raises(ValueError, match=f"^{re.escape(told)}"):
         cells(*words)
-
-
-@pytest.mark.parametrize("accuracy", ["90", "high", "0"])
-def test_a_target_that_no_run_has_is_refused_before_anything_runs(accuracy: str) -> None:
-    with pytest.raises(ValueError, match=f"^experiment.report_accuracy={accuracy} must be above 0"):
-        validate_config(composed(f"experiment.report_accuracy={accuracy}"))
 
 
 def test_keys_that_the_user_gives_stay_in_a_smoke_run() -> None:

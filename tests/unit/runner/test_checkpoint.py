@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 
 from fl_app.core.errors import RunError
 from fl_app.runner import checkpoint
-from fl_app.runner.checkpoint import Checkpoints, different
+from fl_app.runner.checkpoint import Checkpoints
 
 
 def checkpoints(folder: Path, **settings: Any) -> Checkpoints:
@@ -94,11 +94,3 @@ def test_one_of_another_configuration_is_refused(tmp_path: Path) -> None:
     checkpoints(tmp_path).save(2, {})
     with pytest.raises(ValueError, match=r"another configuration \(seed=0 instead of 1\)"):
         checkpoints(tmp_path, seed=1).load()
-
-
-def test_differences_are_named() -> None:
-    assert different({"a": {"b": 1}, "c": 2}, {"a": {"b": 3}, "d": 4}) == [
-        "a.b=1 instead of 3",
-        "c=2 instead of None",
-        "d=None instead of 4",
-    ]

@@ -17,7 +17,6 @@ from fl_app.core.errors import ClientError
 from fl_app.engine.engine import Outcome
 from fl_app.runner.cell import run_cell
 from fl_app.runner.given import Given
-from fl_app.runner.run import run
 
 SMALL = (
     *("num_clients=5", "partition=iid", "num_versions=3", "eval_every=10"),
@@ -100,17 +99,6 @@ def test_a_run_that_tolerates_them_tells_how_many_at_its_end(
     shown, last = capsys.readouterr().out.splitlines()
     assert shown.endswith(f" {failures} failed")
     assert last == told
-
-
-@pytest.mark.slow
-def test_the_last_line_of_a_command_tells_how_many_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    target = f"algorithm.client._target_={__name__}.Mistaken"
-    words = [*SMALL, "runtime.workers=0", "failures=tolerate", target]
-    (summary,) = run(composed(*words), words, tmp_path)
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith(f"{summary['failures']} of {summary['orders']} orders failed, first: ")
 
 
 def test_a_run_that_an_error_ended_goes_on_with_failures_tolerated(tmp_path: Path) -> None:

@@ -123,3 +123,18 @@ def test_a_run_without_training_is_another_run(tmp_path: Path) -> None:
     for end in ("max_updates=20", "max_updates=40"):
         with pytest.raises(ValueError, match=r"another configuration \(runtime\.train"):
             ran(tmp_path, end, "resume=auto")
+
+
+def test_a_picture_that_fails_costs_the_run_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise RuntimeError("no font")
+
+    monkeypatch.setattr("fl_app.report.page.write_page", fails)
+    run = run_cells({"": job(tmp_path).plan}, tmp_path, 0.9, show=False)
+    assert (run.summaries[""]["stopped"], run.problems) == ("updates", {})
+    assert (tmp_path / "table.csv").is_file()
+    assert [r.getMessage() for r in caplog.records] == [
+        "The report has not all pictures: RuntimeError: no font"
+    ]

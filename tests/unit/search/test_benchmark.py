@@ -46,12 +46,6 @@ def printed(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().out
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    with pytest.raises(SystemExit):
-        main([str(word) for word in words])
-    return capsys.readouterr().err
-
-
 def test_intervals_are_those_of_student() -> None:
     """Mean 2, deviation 1, three values: 2 +- 4.3027 / sqrt(3)."""
     found = interval([1.0, 2.0, 3.0])
@@ -113,39 +107,6 @@ def test_runs_without_a_result_are_told_and_their_methods_left_out(
     assert all(f"| {name} | no result |" in told for name in lacking)
     assert "4 runs have no result (the last table). A method that lacks one in a" in told
     assert "| c@n10-iid-seed8 | Diverged: not finite |" in told
-
-
-def test_a_run_that_lies_there_twice_is_refused(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(folder / "test", folder / "again" / "test")
-    assert "one with one run of a@n10-iid, seed 5" in refused(capsys, folder)
-
-
-@pytest.mark.parametrize("pattern", ["*-seed[67]", "*@n10-iid-seed[67]", "*"])
-def test_results_that_nothing_can_be_said_of_are_refused(
-    pattern: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for path in folder.glob(f"test/{pattern}/summary.json"):
-        path.unlink()
-    told = "it has no results" if pattern == "*" else "there is nothing to compare, or no interval"
-    assert told in refused(capsys, folder)
-
-
-def test_methods_are_compared_with_a_named_one_and_others_left_out(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without a and the other setting, b is 19, 20 and 18 points ahead of c."""
-    told = printed(capsys, folder, "--against", "c")
-    assert "| a | 82.0 [77.0, 87.0] | 20 | - | +20.0 [+20.0, +20.0] |" in told
-    assert "| c | 62.0 [57.0, 67.0] | 20 | -20.0 [-20.0, -20.0] | - |" in told
-    told = printed(capsys, folder, "--without", "a", "n10-slow")
-    assert "| c | 62.0 [57.0, 67.0] | 20 | -19.0 [-21.5, -16.5] |" in told
-    assert "n10-slow" not in told
-    assert "--against=n10-iid must be among a, b, c" in refused(
-        capsys, folder, "--against", "n10-iid"
-    )
-    assert "--without=d must be among a, b, c, n10-iid" in refused(capsys, folder, "--without", "d")
 
 
 def test_holm_s_correction_is_for_all_comparisons_together() -> None:

@@ -41,14 +41,6 @@ def test_the_grid_is_even_over_the_first_key_and_leaves_the_others_configured() 
     assert first == [{"b": 4, "c": 0.5}] * 4
 
 
-def test_grids_of_other_kinds() -> None:
-    assert grid(parse(["a=int(interval(0,3))"]), 3, {}) == [{"a": 0}, {"a": 2}, {"a": 3}]
-    assert grid(parse(["a=choice(x,y,z)"]), 2, {}) == [{"a": "x"}, {"a": "y"}]
-    assert grid(parse(["a=int(interval(1,2))"]), 5, {}) == [{"a": 1}, {"a": 2}]
-    rates = grid(parse(["a=tag(log,interval(0.12345,2.71828))"]), 3, {})
-    assert [values["a"] for values in rates] == [0.12345, 0.5793, 2.71828]  # ends as they are given
-
-
 @pytest.mark.parametrize("value", ["a,b", "it's", "", "3", "true", "null", "[1]", 0.5, 3, True])
 def test_an_override_of_a_value_is_read_as_that_value(value: object) -> None:
     assert OverridesParser.create().parse_override(override("key", value)).value() == value
