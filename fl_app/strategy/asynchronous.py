@@ -26,7 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fl_app.core.errors import RunError, require, require_at_least, require_count
 from fl_app.core.layout import Layout
-from fl_app.core.types import TRAINED, Config, GlobalModel, Scores, Update, Vector
+from fl_app.core.types import TRAINED, Config, GlobalModel, Records, Scores, Update, Vector
 from fl_app.flower import codec, names
 from fl_app.schedule import Schedule
 from fl_app.strategy.strategy import AsyncStrategy
@@ -98,33 +98,17 @@ class Asynchronous(AsyncStrategy):
                 f"inner={name} must be based on flwr.serverapp.strategy.FedAvg: "
                 "its aggregation could not be called"
             )
+        where = "algorithm.strategy.inner."
         for key, value in (("arrayrecord_key", names.ARRAYS), ("configrecord_key", names.CONFIG)):
-            require(
-                getattr(inner, key) == value,
-                f"algorithm.strategy.inner.{key}",
-                getattr(inner, key),
-                repr(value),
-                "orders carry the records of Flower's convention, and clients would miss this one",
-            )
-        require(
-            inner.fraction_train > 0,
-            "algorithm.strategy.inner.fraction_train",
-            inner.fraction_train,
-            "above 0",
-            "no client would train",
-        )
+            found, why = getattr(inner, key), "clients look for the records of Flower's convention"
+            require(found == value, where + key, found, repr(value), why)
+        share = inner.fraction_train
+        require(share > 0, f"{where}fraction_train", share, "above 0", "no client would train")
         for key in ("server_learning_rate", "server_momentum", "num_malicious_nodes"):
             number = getattr(inner, key, 0)  # Flower's classes check none of them
-            require_at_least(
-                f"algorithm.strategy.inner.{key}",
-                number,
-                0,
-                "its equations would change their sign",
-            )
+            require_at_least(where + key, number, 0, "its equations would change their sign")
         selected = getattr(inner, "num_nodes_to_select", 1)
-        require_count(
-            "algorithm.strategy.inner.num_nodes_to_select", selected, "no upload would be left"
-        )
+        require_count(f"{where}num_nodes_to_select", selected, "no upload would be left")
         self.inner = inner
         self.rebase = rebase
         if schedule is not None:
@@ -137,24 +121,16 @@ class Asynchronous(AsyncStrategy):
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del num_versions
         size = getattr(schedule, "buffer_size", 1)
+        faults = getattr(self.inner, "num_malicious_nodes", 0)
+        key = "algorithm.schedule.buffer_size"
         if isinstance(self.inner, MultiKrum):  # and Krum, which is based on it
-            least = 2 * self.inner.num_malicious_nodes + 2
-            require(
-                size > least,
-                "algorithm.schedule.buffer_size",
-                size,
-                f"above 2 x num_malicious_nodes + 2={least}",
-                "that many equal bad uploads could be closer to each other than the good ones",
-            )
+            bound = f"above 2 x num_malicious_nodes + 2={2 * faults + 2}"
+            why = "that many equal bad uploads could be closer to each other than the good ones"
+            require(size > 2 * faults + 2, key, size, bound, why)
         if isinstance(self.inner, Bulyan):
-            least = 4 * self.inner.num_malicious_nodes + 3
-            require(
-                size >= least,
-                "algorithm.schedule.buffer_size",
-                size,
-                f"at least 4 x num_malicious_nodes + 3={least}",
-                "Bulyan would skip every aggregation, and the model would stay as it is",
-            )
+            bound = f"at least 4 x num_malicious_nodes + 3={4 * faults + 3}"
+            why = "Bulyan would skip every aggregation, and the model would stay as it is"
+            require(size >= 4 * faults + 3, key, size, bound, why)
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         begun = self._begun
@@ -170,27 +146,18 @@ class Asynchronous(AsyncStrategy):
             begun = self._begin_round(model, updates[0].client_id)
         self._begun = None
         if self.state.get("changes_arrays"):
-            for update in updates:
-                require(
-                    update.kind == "model",
-                    "algorithm.client.upload",
-                    update.kind,
-                    "model",
-                    f"{type(self.inner).__name__} changes the arrays that it sends, so "
-                    "displacements would start from other arrays",
-                )
+            kinds = ", ".join(sorted({update.kind for update in updates}))
+            why = f"{self._label} changes the arrays that it sends, from which clients start"
+            require(kinds == "model", "algorithm.client.upload", kinds, "model", why)
         server_round = model.version + 1
-        replies = []
-        for update in updates:
-            vector = model.params + model.delta(update) if self.rebase else model.local(update)
-            replies.append(_reply(update, server_round, self._arrays(vector)))
+        local = (lambda u: model.params + model.delta(u)) if self.rebase else model.local
+        replies = [_reply(u, server_round, self._arrays(local(u))) for u in updates]
         try:
             with _warnings_only():
                 arrays, self._metrics = self.inner.aggregate_train(server_round, replies)
         except AppExitException as error:
-            raise RunError(
-                f"{type(self.inner).__name__} cannot aggregate version {server_round}: {error}"
-            ) from error
+            text = f"{self._label} cannot aggregate version {server_round}: {error}"
+            raise RunError(text) from error
         self.state["inner"] = {k: _copied(v) for k, v in vars(self.inner).items() if _is_plain(v)}
         self.state["config"] = dict(self._config)
         for name, value in (self._metrics or {}).items():
@@ -201,9 +168,8 @@ class Asynchronous(AsyncStrategy):
         try:
             return self._vector(arrays)
         except (KeyError, ValueError) as error:
-            raise RunError(
-                f"{type(self.inner).__name__} aggregated arrays that do not fit the model: {error}"
-            ) from error
+            text = f"{self._label} aggregated arrays that do not fit the model: {error}"
+            raise RunError(text) from error
 
     @property
     def _label(self) -> str:
@@ -224,13 +190,7 @@ class Asynchronous(AsyncStrategy):
             with _warnings_only():
                 metrics = self.inner.aggregate_evaluate(version, replies)
         except AppExitException as error:
-            log.warning(
-                "%s cannot aggregate the evaluation of version %d, whose means are given instead: "
-                "%s",
-                type(self.inner).__name__,
-                version,
-                error,
-            )
+            log.warning("%s gives no metrics of version %d: %s", self._label, version, error)
             metrics = None
         return super()._evaluate_metrics(version, scores, means) if metrics is None else metrics
 
@@ -250,13 +210,10 @@ class Asynchronous(AsyncStrategy):
         """Call `configure_train` as Flower's loop does between two aggregations."""
         vars(self.inner).update(_copied(self.state.get("inner", {})))
         self._config = dict(self.state.get("config", self._config))
-        begun = _Round(
-            model.params,
-            model.version,
-            dict(self._arrays(model.params).items()),
-            _copied(self.inner),
-            dict(self._config),
-        )
+        self._layout = self._layout or Layout.of_arrays({NAME: model.params})
+        arrays = dict(self._arrays(model.params).items())
+        inner, config = _copied(self.inner), dict(self._config)
+        begun = _Round(model.params, model.version, arrays, inner, config)
         begun.order = self._configure(self.inner, self._config, begun, client_id)
         self._begun = begun
         return begun
@@ -275,8 +232,19 @@ class Asynchronous(AsyncStrategy):
             )
         config.clear()
         config.update(record)
-        sent, told = self._contents(messages, server_round, client_id)
-        told.pop(names.SERVER_ROUND, None)  # every order carries it
+        if [message.metadata.dst_node_id for message in messages] != [client_id]:
+            self._refuse("sends other messages than the one to the client that is to train")
+        content = messages[0].content
+        kind = messages[0].metadata.message_type
+        if kind != MessageType.TRAIN or content.keys() != {names.ARRAYS, names.CONFIG}:
+            self._refuse(f"sends a {kind!r} message with the records {', '.join(content)}")
+        told: dict[str, Any] = dict(content.config_records[names.CONFIG])
+        taken = [key for key in RESERVED if key in told]
+        if told.pop(names.SERVER_ROUND, server_round) != server_round:  # every order carries it
+            taken.append(names.SERVER_ROUND)
+        if taken:
+            self._refuse(f"sets config[{taken[0]!r}], which asynchronous orders use themselves")
+        sent = content.array_records[names.ARRAYS]
         same = sent.keys() == begun.arrays.keys() and all(
             array.data is begun.arrays[name].data for name, array in sent.items()
         )
@@ -288,29 +256,6 @@ class Asynchronous(AsyncStrategy):
         except (KeyError, ValueError) as error:
             self._refuse(f"sends arrays that do not fit the model ({error})")
 
-    def _contents(
-        self, messages: Sequence[Message], server_round: int, client_id: int
-    ) -> tuple[ArrayRecord, dict[str, Any]]:
-        """Arrays and config of the message; there must be one that an order can carry."""
-        to = [message.metadata.dst_node_id for message in messages]
-        if to != [client_id]:
-            self._refuse(f"sends {len(to)} messages where one client, {client_id}, is to train")
-        kind, content = messages[0].metadata.message_type, messages[0].content
-        if kind != MessageType.TRAIN:
-            self._refuse(f"sends a message of type {kind!r} instead of {MessageType.TRAIN!r}")
-        if content.keys() != {names.ARRAYS, names.CONFIG}:
-            self._refuse(
-                f"sends the records {', '.join(content)}, and an order holds "
-                f"{names.ARRAYS} and {names.CONFIG}"
-            )
-        told = dict(content.config_records[names.CONFIG])
-        if told.get(names.SERVER_ROUND, server_round) != server_round:
-            self._refuse(f"sets {names.SERVER_ROUND} to another number than the round's")
-        for key in RESERVED:
-            if key in told:
-                self._refuse(f"sets config[{key!r}], which asynchronous orders use themselves")
-        return content.array_records[names.ARRAYS], told
-
     def _refuse(self, what: str) -> NoReturn:
         raise ValueError(
             f"inner={type(self.inner).__name__} cannot be run asynchronously: its configure_train "
@@ -320,13 +265,11 @@ class Asynchronous(AsyncStrategy):
     # -- models as the inner strategy sees them ---------------------------------------------------
 
     def _arrays(self, vector: Vector) -> ArrayRecord:
-        if self._layout is None:
-            return ArrayRecord({NAME: Array(vector)})
+        assert self._layout is not None
         return codec.record_of(self._layout.named(vector))
 
     def _vector(self, arrays: ArrayRecord) -> Vector:
-        if self._layout is None:
-            return np.asarray(codec.arrays_of(arrays)[NAME], np.float32)
+        assert self._layout is not None
         # Averages of integers, such as BatchNorm's counters, are floats.
         named = codec.arrays_of(arrays)
         return self._layout.flatten([named[name] for name in self._layout.names])
@@ -371,30 +314,14 @@ class _OneNode(Grid):
             )
         return [self._node_id]
 
-    @property
-    def run(self) -> NoReturn:
-        self._refuse()
-
-    def set_run(self, run: object) -> NoReturn:
-        self._refuse()
-
-    def create_message(self, *args: object, **kwargs: object) -> NoReturn:
-        self._refuse()
-
-    def push_messages(self, messages: object) -> NoReturn:
-        self._refuse()
-
-    def pull_messages(self, message_ids: object) -> NoReturn:
-        self._refuse()
-
-    def send_and_receive(self, messages: object, *, timeout: object = None) -> NoReturn:
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
         raise ValueError(
             "the inner strategy's configure_train sends messages itself: asynchronously, it can "
             "only return the message for the node that it sees"
         )
+
+    run = property(_refuse)
+    set_run = create_message = push_messages = pull_messages = send_and_receive = _refuse
 
 
 @contextmanager
@@ -452,14 +379,9 @@ def _copied(value: Any) -> Any:
 
 def _reply(update: Update, server_round: int, arrays: ArrayRecord) -> Message:
     """The message of a client that sends `arrays` in Flower's round loop."""
-    records: Mapping[str, Mapping[str, Mapping[str, Any]]] = update.records or {
-        names.METRICS: {
-            names.METRICS: {
-                **update.metrics,
-                names.NUM_EXAMPLES: update.num_examples,
-                names.LOSS: update.loss,
-            }
-        }
+    plain = {names.NUM_EXAMPLES: update.num_examples, names.LOSS: update.loss}
+    records: Records = update.records or {
+        names.METRICS: {names.METRICS: {**update.metrics, **plain}}
     }
     content = RecordDict({name: arrays for name in records.get(names.ARRAYS, (names.ARRAYS,))})
     for name, numbers in records[names.METRICS].items():
@@ -470,18 +392,5 @@ def _reply(update: Update, server_round: int, arrays: ArrayRecord) -> Message:
 
 
 def _message(content: RecordDict, client_id: int, server_round: int, kind: str) -> Message:
-    message: Message = Message(  # type: ignore[call-overload]  # Flower's overloads hide `metadata`
-        content,
-        metadata=Metadata(
-            run_id=0,
-            message_id="",
-            src_node_id=client_id,
-            dst_node_id=0,
-            reply_to_message_id="",
-            group_id=str(server_round),
-            created_at=0.0,
-            ttl=1.0,
-            message_type=kind,
-        ),
-    )
-    return message
+    metadata = Metadata(0, "", client_id, 0, "", str(server_round), 0.0, 1.0, kind)
+    return Message(content, metadata=metadata)  # type: ignore[call-overload, no-any-return]

@@ -29,7 +29,7 @@ from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.core.layout import Layout
 from fl_app.core.types import Scores, Vector
 from fl_app.engine.client_evaluation import ClientEvaluation
-from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.engine import Engine, Outcome, Stop
 from fl_app.engine.guard import Guard
 from fl_app.engine.wall import WallClock
 from fl_app.flower import codec
@@ -50,7 +50,6 @@ def run(
     strategy: AsyncStrategy,
     grid: Grid,
     initial_arrays: ArrayRecord,
-    *,
     num_versions: int,
     timeout: float,
     train_config: ConfigRecord | None,
@@ -80,46 +79,23 @@ def run(
         strategy.validate_run(num_versions, schedule)
         if guard is not None:
             guard.validate_kinds(strategy.takes)
-        fraction = client_eval_fraction
-        if fraction is None:
-            fraction = strategy._client_eval_fraction
-        if client_eval_fraction is None and fraction == 0:
-            if client_eval_every is not None:
-                raise ValueError(
-                    f"client_eval_every={client_eval_every} with the strategy's "
-                    "fraction_evaluate=0: nobody would evaluate; give client_eval_fraction, the "
-                    "share of the nodes that do"
-                )
-            fraction = 1.0
-        elif client_eval_every is None and evaluate_config is not None:
+        own_share, share = client_eval_fraction is None, client_eval_fraction
+        if share is None:
+            share = strategy._client_eval_fraction
+        if client_eval_every is None and evaluate_config is not None and share:
             client_eval_every = eval_every
-        on_clients = ClientEvaluation(
-            math.inf if client_eval_every is None else client_eval_every, fraction, seed
-        )
-        if output is not None:
-            # Imported here: a run without files does not need them.
-            from fl_app import report
-            from fl_app.record.folder import RunFolder, require_free
-            from fl_app.record.history import History
-
-            folder = Path(output)
-            require_free(folder)
-            stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
+        if own_share and share == 0:
+            bound = "None with the strategy's fraction_evaluate=0"
+            why = "nobody would evaluate; give client_eval_fraction, the share of the nodes that do"
+            require(client_eval_every is None, "client_eval_every", client_eval_every, bound, why)
+            share = 1.0
+        every = math.inf if client_eval_every is None else client_eval_every
+        on_clients = ClientEvaluation(every, share, seed)
+        files = None if output is None else _Files(Path(output), stack)
         layout = Layout.of_arrays(codec.arrays_of(initial_arrays))
-        result = Result()
-
-        def tested(version: int, vector: Vector) -> Mapping[str, float]:
-            assert evaluate is not None
-            metrics = evaluate(version, codec.record_of(layout.named(vector)))
-            if metrics is None:
-                return {}
-            log.info("Version %d: %s", version, metrics)
-            result.evaluate_metrics_serverapp[version] = metrics
-            return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
-
+        results = _Results(strategy, layout, num_versions, evaluate)
         strategy.summary()
-        num_nodes, fixed = count_nodes(grid)
-        _check_nodes(schedule, num_nodes, fixed)
+        num_nodes = _count_nodes(grid, schedule)
         if any(strategy.memory_bytes(layout.num_trainable, 1)):
             log.info(memory_cost(strategy, layout.num_trainable, num_nodes))
         mailbox = GridMailbox(
@@ -131,7 +107,7 @@ def run(
             needs=strategy.needs,
         )
         stack.callback(mailbox.close)  # also if the engine refuses an argument
-        listening: list[Sink] = [*sinks, _Results(strategy, result, num_versions)]
+        listening: list[Sink] = [*sinks, results]
         engine = Engine(
             strategy=strategy,
             schedule=schedule,
@@ -139,14 +115,14 @@ def run(
             initial=codec.from_arrays(initial_arrays, layout),
             num_trainable=layout.num_trainable,
             stop=Stop(num_versions=num_versions),
-            evaluate=tested if evaluate else None,
+            evaluate=results.evaluate if evaluate else None,
             eval_every=eval_every,
             client_evaluation=on_clients,
             guard=guard,
             sinks=listening,
             seed=seed,
         )
-        if output is not None:  # from here on no argument can be refused
+        if files is not None:  # from here on no argument can be refused
             settings = {
                 "algorithm": {
                     "name": strategy._label,
@@ -157,86 +133,105 @@ def run(
                 "num_versions": num_versions,
                 "eval_every": eval_every,
                 "client_eval_every": client_eval_every,
-                "client_eval_fraction": fraction,
+                "client_eval_fraction": share,
                 "seed": seed,
             }
-            history = History()
-            files = RunFolder(folder, history)
-            try:
-                files.lock()
-            except OSError as error:
-                raise ValueError(f"output={folder} cannot be made: {error}") from error
-            stack.callback(files.close)
-            files.begin(settings)
-            listening += [history, files]
+            listening += files.begin(settings)
         outcome = engine.run()
         log.info("Stopped by %s after %.1f s", outcome.stopped, outcome.seconds)
-        result.arrays = codec.record_of(layout.named(outcome.params))
-        if output is not None:
-            about = {
-                "algorithm": strategy._label,
-                "task": None,
-                "data": None,
-                "seed": seed,
-                "num_clients": sum(len(clients) for clients in engine.clients),
-            }
-            model = layout.named(outcome.params)
-            files.finish(outcome, model, about, report.TARGET_ACCURACY)
-            finished = outcome.stopped != "interrupted"
-            report.write_report(folder, figures=finished, must_draw=False)
-            log.info("Files: %s", folder)
-            if told := report.no_pictures():
-                log.info("No report for a browser: %s", told)
-            else:
-                log.info("Report, to open in a browser: %s", folder / report.PAGE)
+        results.result.arrays = codec.record_of(layout.named(outcome.params))
+        if files is not None:
+            num_clients = sum(len(clients) for clients in engine.clients)
+            about = {"algorithm": strategy._label, "task": None, "data": None, "seed": seed}
+            files.finish(outcome, layout, {**about, "num_clients": num_clients})
         if outcome.error is not None:
             raise outcome.error
-        return result
+        return results.result
 
 
-def _check_nodes(schedule: Schedule, num_nodes: int, fixed: bool) -> None:
-    """Refuse a buffer that the nodes of a simulation cannot fill; warn where more may come."""
+def _count_nodes(grid: Grid, schedule: Schedule) -> int:
+    """How many nodes are there; refuses a buffer that those of a simulation cannot fill."""
+    num_nodes, fixed = count_nodes(grid)
     size = getattr(schedule, "buffer_size", 1)
-    if size == 1 or not 0 < num_nodes <= size:
-        return
-    # If places are refilled at once, a node's second update may fill the buffer.
-    waits = getattr(schedule, "refill", "at_once") == "after_aggregation"
-    fitting = f"schedule=Buffered(concurrency={num_nodes}, buffer_size={max(1, num_nodes // 2)})"
-    if size > num_nodes:
-        effect = "it would wait for ever" if waits else "it would count some nodes twice"
-        require(
-            not fixed,
-            "schedule.buffer_size",
-            size,
-            f"at most the simulation's {num_nodes} nodes",
-            f"{effect}; give start {fitting}, or simulate more nodes",
-        )
-        log.warning(
-            "a version takes schedule.buffer_size=%d updates, and %d nodes are connected: it %s; "
-            "for these nodes give start %s",
-            size,
-            num_nodes,
-            "waits for more nodes" if waits else "counts some of them twice",
-            fitting,
-        )
-    elif waits:
-        log.warning(
-            "a version takes an update of each of the %d nodes, as schedule.buffer_size says: this "
-            "is synchronous, and waits for the slowest; asynchronous is %s",
-            num_nodes,
-            fitting,
-        )
+    if 0 < num_nodes < size:
+        # If places are refilled at once, a node's second update may fill the buffer.
+        waits = getattr(schedule, "refill", "at_once") == "after_aggregation"
+        effect = "it waits until there are so many" if waits else "it counts some nodes twice"
+        fit = f"schedule=Buffered(concurrency={num_nodes}, buffer_size={max(1, num_nodes // 2)})"
+        bound = f"at most the number of nodes, {num_nodes}"
+        why = f"{effect}; give start {fit}, or have more nodes"
+        require(not fixed, "schedule.buffer_size", size, bound, why)
+        log.warning("schedule.buffer_size=%d should be %s: %s", size, bound, why)
+    return num_nodes
+
+
+class _Files:
+    """The files of a run in its folder.
+
+    Raises:
+        ValueError: `folder` holds a run already.
+    """
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        # Imported here: a run without files does not need them.
+        from fl_app.record.folder import RunFolder, require_free
+        from fl_app.record.history import History
+
+        require_free(folder)
+        stack.enter_context(disk_errors_as_run_errors(folder, AGAIN))
+        self._history = History()
+        self._folder, self._files = folder, RunFolder(folder, self._history)
+        self._stack = stack
+
+    def begin(self, settings: dict[str, object]) -> list[Sink]:
+        """Open the files; returns what listens to events for them."""
+        try:
+            self._files.lock()
+        except OSError as error:
+            raise ValueError(f"output={self._folder} cannot be made: {error}") from error
+        self._stack.callback(self._files.close)
+        self._files.begin(settings)
+        return [self._history, self._files]
+
+    def finish(self, outcome: Outcome, layout: Layout, about: dict[str, object]) -> None:
+        """Write the model, the summary and the report."""
+        from fl_app import report
+
+        self._files.finish(outcome, layout.named(outcome.params), about, report.TARGET_ACCURACY)
+        finished = outcome.stopped != "interrupted"
+        report.write_report(self._folder, figures=finished, must_draw=False)
+        log.info("Files: %s", self._folder)
+        if told := report.no_pictures():
+            log.info("No report for a browser: %s", told)
+        else:
+            log.info("Report, to open in a browser: %s", self._folder / report.PAGE)
 
 
 class _Results:
-    """Sink that fills Flower's result with the training metrics of each version."""
+    """Sink that fills Flower's result with the metrics of each version."""
 
-    def __init__(self, strategy: AsyncStrategy, result: Result, num_versions: int) -> None:
-        self._strategy = strategy
-        self._result = result
-        self._num_versions = num_versions
+    def __init__(
+        self,
+        strategy: AsyncStrategy,
+        layout: Layout,
+        num_versions: int,
+        evaluate: Callable[[int, ArrayRecord], MetricRecord | None] | None,
+    ) -> None:
+        self._strategy, self._layout = strategy, layout
+        self._num_versions, self._evaluate = num_versions, evaluate
+        self.result = Result()
         self._losses: dict[int, float] = {}  # of orders whose updates wait in the buffer
         self._scores: dict[int, dict[int, Scores]] = {}  # version -> client -> what it measured
+
+    def evaluate(self, version: int, vector: Vector) -> Mapping[str, float]:
+        """Metrics of a version by the user's function."""
+        assert self._evaluate is not None
+        metrics = self._evaluate(version, codec.record_of(self._layout.named(vector)))
+        if metrics is None:
+            return {}
+        log.info("Version %d: %s", version, metrics)
+        self.result.evaluate_metrics_serverapp[version] = metrics
+        return {name: float(v) for name, v in metrics.items() if isinstance(v, int | float)}
 
     def emit(self, event: Event) -> None:
         match event:
@@ -251,7 +246,7 @@ class _Results:
                 if record is None and losses:
                     record = MetricRecord({"train_loss": float(np.mean(losses))})
                 if record is not None:
-                    self._result.train_metrics_clientapp[event.version] = record
+                    self.result.train_metrics_clientapp[event.version] = record
                 log.info(
                     "Version %d of %d from %d updates, ages %s, mean loss %s",
                     event.version,
@@ -271,7 +266,7 @@ class _Results:
                 }
                 scores_of = self._scores.pop(event.version)
                 record = self._strategy._evaluate_metrics(event.version, scores_of, means)
-                self._result.evaluate_metrics_clientapp[event.version] = record
+                self.result.evaluate_metrics_clientapp[event.version] = record
                 log.info("Version %d on %d clients: %s", event.version, event.clients, record)
             case Failed() | Rejected():
                 log.warning("%s of client %s: %s", event.kind, event.client, event.reason)

@@ -127,24 +127,9 @@ class AsyncStrategy(Algorithm, Strategy):
         # Imported here: a node loads this class for the trainer beside it, and starts no run.
         from fl_app.strategy.start import run
 
-        return run(
-            self,
-            grid,
-            initial_arrays,
-            num_versions=num_rounds,
-            timeout=timeout,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate=evaluate_fn,
-            schedule=schedule,
-            guard=guard,
-            eval_every=eval_every,
-            client_eval_every=client_eval_every,
-            client_eval_fraction=client_eval_fraction,
-            sinks=sinks,
-            seed=seed,
-            output=output,
-        )
+        told = num_rounds, timeout, train_config, evaluate_config, evaluate_fn, schedule, guard
+        evaluation = eval_every, client_eval_every, client_eval_fraction
+        return run(self, grid, initial_arrays, *told, *evaluation, sinks, seed, output)
 
     @property
     def _label(self) -> str:
