@@ -3,7 +3,7 @@
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from fl_app.core.algorithm import Algorithm
 from fl_app.core.bugs import place_of
@@ -23,20 +23,22 @@ log = logging.getLogger(__name__)
 MOST = 20  # errors in clients' code whose tracebacks are logged
 
 
+@dataclass(kw_only=True, eq=False)
 class Arrivals:
     """The half of the `Engine` that handles the ends of orders; the other one makes these."""
 
-    _strategy: Algorithm
-    _schedule: Schedule
-    _clock: Clock
-    _fed: Federation
-    _guard: Guard
-    _intake: Intake
-    _on_clients: ClientEvaluation
-    _emit: Callable[[Event], None]
-    _tolerates: bool
-    _upload_bytes: int
-    _places: set[tuple[str, ...]]  # in clients' code, of the errors that were logged
+    strategy: Algorithm
+    schedule: Schedule
+    clock: Clock
+    guard: Guard = field(default_factory=Guard)
+    intake: Intake = field(default_factory=Intake)
+    client_evaluation: ClientEvaluation = field(default_factory=ClientEvaluation)
+    tolerates: bool = True
+    upload_bytes: int = 0
+
+    _fed: Federation = field(init=False)
+    _emit: Callable[[Event], None] = field(init=False)
+    _places: set[tuple[str, ...]] = field(init=False, default_factory=set)  # of errors logged
 
     def _take(self, order: Order, reply: Reply) -> bool:
         """Handle a reply that came in time; returns whether it brought an update."""
@@ -49,7 +51,7 @@ class Arrivals:
         self._fed.end(order)
         self._becomes_idle(client_id)
         if order.evaluates:
-            if problem := self._on_clients.take(order, reply):
+            if problem := self.client_evaluation.take(order, reply):
                 self._lose(order, problem, reply.traceback)
             return False
         if upload is None:
@@ -59,49 +61,49 @@ class Arrivals:
 
     def _refresh(self, order: Order, upload: Upload) -> None:
         """Answer a client that paused, with a fresh model if there is a newer version."""
-        model, now = self._fed.model, self._clock.now
+        model, now = self._fed.model, self.clock.now
         client_id, base_version = order.client_id, order.base_version
         self._emit(Paused(now, client_id, order.number, base_version, upload.progress))
-        self._clock.work("dispatch")
+        self.clock.work("dispatch")
         vector, config, extra = NO_VECTOR, {**order.config, "continues": True}, NO_EXTRA
         if model.version > base_version:
             seconds = now - order.sent_at
             paused = Update.of(upload, client_id, base_version, order.number, seconds)
-            vector, more = self._strategy.refresh(model, paused)
-            checks.require_vector(self._strategy, "refresh", vector, model.params.size)
+            vector, more = self.strategy.refresh(model, paused)
+            checks.require_vector(self.strategy, "refresh", vector, model.params.size)
             config |= {**more, "fresh_version": model.version}
-            extra = checks.order_extra(self._strategy, model, client_id)
+            extra = checks.order_extra(self.strategy, model, client_id)
             sent = vector.nbytes * (1 + len(extra))
-            now = self._clock.now
+            now = self.clock.now
             self._emit(Refreshed(now, client_id, order.number, model.version, sent))
         order = replace(order, vector=vector, config=config, state=upload.state, extra=extra)
         self._fed.busy[client_id] = order
-        self._clock.continue_order(order, upload.progress)
+        self.clock.continue_order(order, upload.progress)
 
     def _arrive(self, order: Order, upload: Upload) -> bool:
         """Let an upload into the buffer, or refuse it; returns whether it came in."""
-        fed, model, now = self._fed, self._fed.model, self._clock.now
+        fed, model, now = self._fed, self._fed.model, self.clock.now
         base_version = order.base_version
         if upload.base_version is not None:
             base_version = upload.base_version
         seconds = now - order.sent_at
         update = Update.of(upload, order.client_id, base_version, order.number, seconds)
         reason = (
-            checks.malformed(self._strategy, model, order, upload)
-            or self._intake.refuse(model, update)
-            or self._guard.refuse(model, update, now)
-            or self._strategy.admit(model, update)
+            checks.malformed(self.strategy, model, order, upload)
+            or self.intake.refuse(model, update)
+            or self.guard.refuse(model, update, now)
+            or self.strategy.admit(model, update)
         )
         if reason:
             self._lose(order, reason, refused=True)
             return False
-        self._guard.count_accepted(order.client_id)
+        self.guard.count_accepted(order.client_id)
         fed.failures_in_a_row = 0
         fed.updates += 1
         fed.cite(base_version)
         fed.release(order.base_version)
         fed.buffer.append(update)
-        if self._schedule.surveys:
+        if self.schedule.surveys:
             # Stored as a gradient: its base version may be forgotten before the survey.
             gradient = model.gradient(update)
             fed.latest[update.client_id] = replace(update, vector=gradient, kind="gradient")
@@ -113,7 +115,7 @@ class Arrivals:
                 base_version,
                 age=model.age(update),
                 loss=update.loss if math.isfinite(update.loss) else None,
-                bytes=self._upload_bytes,
+                bytes=self.upload_bytes,
             )
         )
         return True
@@ -134,16 +136,16 @@ class Arrivals:
         else:
             fed.release(order.base_version)
             fed.failures_in_a_row += 1
-        client_id, now, raised = order.client_id, self._clock.now, bool(traceback)
+        client_id, now, raised = order.client_id, self.clock.now, bool(traceback)
         kind = (now, client_id, order.number, order.base_version, why)
         self._emit(Rejected(*kind) if refused else Failed(*kind, raised))
         if traceback:
             self._tell_mistake(order, why, traceback)
         if order.evaluates:
-            self._on_clients.tell()
+            self.client_evaluation.tell()
             return
         counts = refused or why.startswith(MALFORMED)
-        if counts and (uploads := self._guard.count_refused(client_id, why)):
+        if counts and (uploads := self.guard.count_refused(client_id, why)):
             self._leaves(client_id)
             self._emit(Benched(now, client_id, uploads, why))
         if fed.failures_in_a_row > 100 + 10 * fed.known:
@@ -163,17 +165,17 @@ class Arrivals:
         if place not in self._places and len(self._places) < MOST:
             self._places.add(place)
             log.error("%s, raised an error:\n%s", where, traceback)
-        if not self._tolerates:
+        if not self.tolerates:
             raise ClientError(
                 f"{where}: {reason}. With failures=tolerate such an order has failed, and the run "
                 "goes on"
             )
 
     def _becomes_idle(self, client_id: int) -> None:
-        if client_id not in self._guard.benched:
+        if client_id not in self.guard.benched:
             self._fed.idle.add(client_id)
 
     def _leaves(self, client_id: int) -> None:
         """A client gets no order any more."""
         self._fed.idle.discard(client_id)
-        self._on_clients.waiting.discard(client_id)
+        self.client_evaluation.waiting.discard(client_id)

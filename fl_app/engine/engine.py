@@ -9,9 +9,9 @@ Nothing here knows whether time is virtual, how orders travel or what the equati
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import InitVar, dataclass
 from typing import Any
 
-from fl_app.core.algorithm import Algorithm
 from fl_app.core.errors import RunError, Stalled, require_at_least
 from fl_app.core.events import (
     Aggregated,
@@ -28,10 +28,8 @@ from fl_app.core.layout import check_vector
 from fl_app.core.types import Order, Update, Vector
 from fl_app.engine import checks
 from fl_app.engine.arrivals import Arrivals
-from fl_app.engine.client_evaluation import ClientEvaluation
 from fl_app.engine.clock import (
     Alarm,
-    Clock,
     ClockEvent,
     Expired,
     Joined,
@@ -42,17 +40,18 @@ from fl_app.engine.clock import (
 )
 from fl_app.engine.evaluation import Background, Evaluate, Outbox
 from fl_app.engine.federation import Federation
-from fl_app.engine.guard import Guard
-from fl_app.engine.intake import Intake
 from fl_app.engine.limits import Outcome, Stop
 from fl_app.engine.unkept import FORMAT, UnkeptAttributes, check_complete
-from fl_app.schedule import Schedule
 
 __all__ = ["Engine", "Evaluate", "Outcome", "Stop", "check_complete"]
+
+# What restores its own state without help.
+PARTS = ("strategy", "schedule", "guard", "intake", "client_evaluation")
 
 LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take without a deadline
 
 
+@dataclass(kw_only=True, eq=False)
 class Engine(Arrivals):
     """Runs one federation.
 
@@ -75,7 +74,7 @@ class Engine(Arrivals):
         upload_bytes: bytes of an upload with its extra vectors; default: each as large as a model.
         fixed_bytes: of the model's fixed part, which travels with a client's first order.
         checkpoint: saves a checkpoint (`state_dict`); called with the version.
-        checkpoint_every: versions between checkpoints; None = only when `stop()` was called.
+        checkpoint_every: versions between checkpoints; None = only at `ask_to_stop`.
         checkpoint_final: whether there is a checkpoint at the end, before the last evaluation, so
             that a run with a later end can continue from it.
         sinks: receive the events; the list may grow until `run`.
@@ -88,55 +87,35 @@ class Engine(Arrivals):
         ValueError: an argument is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        strategy: Algorithm,
-        schedule: Schedule,
-        clock: Clock,
-        initial: Vector,
-        stop: Stop,
-        num_trainable: int | None = None,
-        evaluate: Evaluate | None = None,
-        eval_every: int = 1,
-        client_evaluation: ClientEvaluation | None = None,
-        guard: Guard | None = None,
-        tolerates: bool = True,
-        intake: Intake | None = None,
-        upload_bytes: int | None = None,
-        fixed_bytes: int = 0,
-        checkpoint: Callable[[int], None] | None = None,
-        checkpoint_every: int | None = None,
-        checkpoint_final: bool = False,
-        sinks: Sequence[Sink] = (),
-        seed: int = 0,
+    initial: InitVar[Vector]
+    stop: Stop
+    num_trainable: InitVar[int | None] = None
+    evaluate: Evaluate | None = None
+    eval_every: int = 1
+    fixed_bytes: int = 0
+    checkpoint: Callable[[int], None] | None = None
+    checkpoint_every: int | None = None
+    checkpoint_final: bool = False
+    sinks: InitVar[Sequence[Sink]] = ()
+    seed: InitVar[int] = 0
+
+    def __post_init__(
+        self, initial: Vector, num_trainable: int | None, sinks: Sequence[Sink], seed: int
     ) -> None:
-        require_at_least("eval_every", eval_every, 1, "versions cannot be evaluated more than once")
+        key = "eval_every"
+        require_at_least(key, self.eval_every, 1, "versions cannot be evaluated more than once")
         if problem := check_vector(initial, initial.size):
             raise ValueError(f"initial model: {problem}")
-        self._strategy = strategy
-        self._schedule = schedule
-        self._clock = clock
-        self._stop = stop
-        self._evaluate = evaluate
-        self._eval_every = eval_every
-        self._guard = guard or Guard()
-        self._tolerates = tolerates
-        self._places: set[tuple[str, ...]] = set()
-        self._intake = intake or Intake()
-        self._upload_bytes = upload_bytes or initial.nbytes * (1 + len(strategy.upload_extra))
-        self._fixed_bytes = fixed_bytes
-        self._checkpoint = checkpoint
-        self._checkpoint_every = checkpoint_every
-        self._checkpoint_final = checkpoint_final
+        if not self.upload_bytes:
+            self.upload_bytes = initial.nbytes * (1 + len(self.strategy.upload_extra))
         self._outbox = Outbox(sinks)
         self._emit = self._outbox.emit
-        self._unkept = UnkeptAttributes(strategy, schedule)
+        self._unkept = UnkeptAttributes(self.strategy, self.schedule)
         size = initial.size if num_trainable is None else num_trainable
+        clock = self.clock
         self._fed = Federation(clock.share(initial), size, clock.clients(), seed)
-        self._on_clients = client_evaluation or ClientEvaluation()
-        self._on_clients.join(
-            self._fed, clock, self._emit, self._told_by_clients, self._guard.max_examples
+        self.client_evaluation.join(
+            self._fed, clock, self._emit, self._told_by_clients, self.guard.max_examples
         )
         self._lost_orders: list[Order] = []  # in flight when the previous server ended
         self.outcome = Outcome(params=initial)
@@ -156,7 +135,7 @@ class Engine(Arrivals):
         """How far the run is, by the configuration keys of its limits."""
         return {
             "num_versions": self.version,
-            "max_seconds": self._clock.now,
+            "max_seconds": self.clock.now,
             "max_updates": self._fed.updates,
         }
 
@@ -176,11 +155,11 @@ class Engine(Arrivals):
             if outcome.stopped == "interrupted":
                 return outcome
             fed.ended = outcome.stopped
-            if self._checkpoint_final:
+            if self.checkpoint_final:
                 self._save()
             if fed.evaluated != fed.version:
                 self._evaluate_on_server(final=True)
-            ended = self._clock.now
+            ended = self.clock.now
             self._evaluate_last_on_clients()
             self._outbox.settle()
         except KeyboardInterrupt:
@@ -191,23 +170,23 @@ class Engine(Arrivals):
         finally:
             with suppress(RunError, KeyboardInterrupt):
                 self._outbox.settle()
-            outcome.seconds = self._clock.now if ended is None else ended
+            outcome.seconds = self.clock.now if ended is None else ended
             self.close()
             outcome.version = self.version
-            outcome.params = self._strategy.to_evaluate(fed.model)
-            for part in (self._strategy, self._intake, self._clock):
+            outcome.params = self.strategy.to_evaluate(fed.model)
+            for part in (self.strategy, self.intake, self.clock):
                 outcome.totals |= part.totals()
         return outcome
 
-    def stop(self) -> None:
+    def ask_to_stop(self) -> None:
         """Ask the run to save a checkpoint and end before the next event; from any thread."""
         self.outcome.asked_to_stop = True
 
     def close(self) -> None:
         """End workers and threads. `run` calls it; call it yourself only without `run`."""
-        self._clock.close()
-        if isinstance(self._evaluate, Background):
-            self._evaluate.close()
+        self.clock.close()
+        if isinstance(self.evaluate, Background):
+            self.evaluate.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The whole state between two events, for `fl_app.core.snapshot`."""
@@ -215,8 +194,8 @@ class Engine(Arrivals):
             "format": FORMAT,
             "unkept": self._unkept.notice(),
             **self._fed.state_dict(),
-            **{name: part.state_dict() for name, part in self._parts.items()},
-            "clock": self._clock.state_dict(),
+            **{name: getattr(self, name).state_dict() for name in PARTS},
+            "clock": self.clock.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -227,24 +206,13 @@ class Engine(Arrivals):
         """
         check_complete(state)
         fed = self._fed
-        fed.load_state_dict(state, self._clock.share)
-        for name, part in self._parts.items():
-            part.load_state_dict(state[name])
+        fed.load_state_dict(state, self.clock.share)
+        for name in PARTS:
+            getattr(self, name).load_state_dict(state[name])
         orders = {o.number: o for o in (*fed.busy.values(), *fed.evaluating.values())}
-        if not self._clock.load_state_dict(state["clock"], orders):
-            self._lost_orders = fed.lose_all(self._clock.clients())
-            self._on_clients.waiting.clear()
-
-    @property
-    def _parts(self) -> dict[str, Any]:
-        """What restores its own state without help."""
-        return {
-            "strategy": self._strategy,
-            "schedule": self._schedule,
-            "guard": self._guard,
-            "intake": self._intake,
-            "client_evaluation": self._on_clients,
-        }
+        if not self.clock.load_state_dict(state["clock"], orders):
+            self._lost_orders = fed.lose_all(self.clock.clients())
+            self.client_evaluation.waiting.clear()
 
     # -- the loop ---------------------------------------------------------------------------------
 
@@ -254,7 +222,7 @@ class Engine(Arrivals):
         Args:
             started: whether clients were started since the last event.
         """
-        fed, clock, outcome = self._fed, self._clock, self.outcome
+        fed, clock, outcome = self._fed, self.clock, self.outcome
         while not outcome.stopped:
             if not started:
                 self._checkpoint_if_due()
@@ -265,13 +233,13 @@ class Engine(Arrivals):
                 if self._settle():  # the schedule may have waited for one that left
                     continue
             started = False
-            event = clock.next(self._stop.seconds, fed.alarm)
+            event = clock.next(self.stop.seconds, fed.alarm)
             if event is not None:
                 self._handle(event)
-            elif clock.now >= self._stop.seconds:
+            elif clock.now >= self.stop.seconds:
                 self._end("seconds")
             else:
-                benched = len(self._guard.benched)
+                benched = len(self.guard.benched)
                 raise Stalled(
                     "nothing is under way and the schedule starts no client: "
                     f"{len(fed.idle)} idle, {len(fed.buffer)} updates waiting"
@@ -280,16 +248,16 @@ class Engine(Arrivals):
 
     def _start(self) -> None:
         """Give orders to the clients that the schedule starts now."""
-        fed, clock = self._fed, self._clock
-        self._on_clients.start()
-        if self._on_clients.enabled:
-            self._schedule.evaluating(fed.evaluating.keys())
-        fed.alarm = self._schedule.wake(clock.now)
+        fed, clock = self._fed, self.clock
+        self.client_evaluation.start()
+        if self.client_evaluation.enabled:
+            self.schedule.evaluating(fed.evaluating.keys())
+        fed.alarm = self.schedule.wake(clock.now)
         model = fed.model
-        for client_id in self._schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng):
-            vector, config = self._strategy.dispatch(model, client_id)
-            checks.require_vector(self._strategy, "dispatch", vector, model.params.size)
-            extra = checks.order_extra(self._strategy, model, client_id)
+        for client_id in self.schedule.start(fed.idle, fed.busy, fed.buffer, fed.rng):
+            vector, config = self.strategy.dispatch(model, client_id)
+            checks.require_vector(self.strategy, "dispatch", vector, model.params.size)
+            extra = checks.order_extra(self.strategy, model, client_id)
             clock.work("dispatch")
             now = clock.now
             order = fed.give(client_id, model.version, vector, config, now, extra)
@@ -298,7 +266,7 @@ class Engine(Arrivals):
             logged = (None, None) if parts is None else parts.logged
             self._emit(Dispatched(now, client_id, order.number, model.version, sent, *logged))
             if order.sequence == 0:
-                self._supply(order, self._fixed_bytes)
+                self._supply(order, self.fixed_bytes)
 
     def _handle(self, event: ClockEvent) -> None:
         """Handle what happened."""
@@ -314,10 +282,10 @@ class Engine(Arrivals):
                 self._supply(order, supplied)
                 self._becomes_idle(order.client_id)
                 about = (order.client_id, order.number, order.base_version)
-                self._emit(Rejected(self._clock.now, *about, "late: its deadline had passed"))
+                self._emit(Rejected(self.clock.now, *about, "late: its deadline had passed"))
             case Stray():
                 reason = "duplicate: this order was answered before"
-                self._emit(Rejected(self._clock.now, reason=reason))
+                self._emit(Rejected(self.clock.now, reason=reason))
             case Alarm():
                 pass  # the schedule is asked next
             case Joined(client_id):
@@ -326,7 +294,7 @@ class Engine(Arrivals):
                 self._leaves(client_id)
                 for order in lost:
                     self._lose(order, reason, traceback)
-                self._on_clients.tell()
+                self.client_evaluation.tell()
 
     def _end(self, limit: str) -> None:
         """End the run, unless another limit has ended it."""
@@ -334,12 +302,12 @@ class Engine(Arrivals):
 
     def _count_updates(self) -> None:
         """End the run if enough updates arrived; called after the aggregations they allowed."""
-        if self._fed.updates >= self._stop.updates:
+        if self._fed.updates >= self.stop.updates:
             self._end("updates")
 
     def _supply(self, order: Order, num_bytes: int) -> None:
         if num_bytes:
-            self._emit(Supplied(self._clock.now, order.client_id, order.number, num_bytes))
+            self._emit(Supplied(self.clock.now, order.client_id, order.number, num_bytes))
 
     # -- versions ---------------------------------------------------------------------------------
 
@@ -347,9 +315,9 @@ class Engine(Arrivals):
         """Aggregate what the schedule takes, or form clusters; returns whether it did anything."""
         fed, acted = self._fed, False
         while not self.outcome.stopped:
-            if self._schedule.survey(fed.version, fed.buffer):
+            if self.schedule.survey(fed.version, fed.buffer):
                 self._cluster()
-            elif taken := self._schedule.take(self._intake.eligible(fed.buffer)):
+            elif taken := self.schedule.take(self.intake.eligible(fed.buffer)):
                 self._aggregate(taken)
             else:
                 break
@@ -361,19 +329,19 @@ class Engine(Arrivals):
         fed = self._fed
         present = sorted(fed.latest.keys() & fed.online)
         fed.latest = {client_id: fed.latest[client_id] for client_id in present}
-        clusters = self._strategy.cluster(fed.model, list(fed.latest.values()))
+        clusters = self.strategy.cluster(fed.model, list(fed.latest.values()))
         if clusters.keys() != fed.latest.keys():
             raise ValueError(
                 f"cluster() must put each of the {len(present)} clients that it is shown into one "
                 f"cluster, and no others: {sorted(clusters.keys() ^ fed.latest.keys())}"
             )
-        dropped = self._schedule.regroup(clusters, fed.buffer)
-        if not self._schedule.surveys:
+        dropped = self.schedule.regroup(clusters, fed.buffer)
+        if not self.schedule.surveys:
             fed.latest = {}
         fed.take_out(dropped)
         self._emit(
             Clustered(
-                self._clock.now,
+                self.clock.now,
                 fed.version,
                 client=list(clusters),
                 cluster=list(clusters.values()),
@@ -384,9 +352,9 @@ class Engine(Arrivals):
 
     def _aggregate(self, updates: Sequence[Update]) -> None:
         """Make the next version of these updates."""
-        fed, strategy, clock = self._fed, self._strategy, self._clock
+        fed, strategy, clock = self._fed, self.strategy, self.clock
         model = fed.model
-        opened = self._intake.open(model, updates)
+        opened = self.intake.open(model, updates)
         if opened.faults:
             fed.take_out([updates[place] for place in opened.faults])
             for place, why in sorted(opened.faults.items()):
@@ -396,7 +364,7 @@ class Engine(Arrivals):
             return
         strategy.report = {}
         params = strategy.aggregate(model, opened.updates)
-        self._intake.complete(strategy.report, opened)
+        self.intake.complete(strategy.report, opened)
         checks.require_version(strategy, params, model, len(updates))
         ages = [model.age(update) for update in updates]
         # The order of these steps matters: Ctrl-C between any two must leave an existing version.
@@ -415,28 +383,28 @@ class Engine(Arrivals):
                 report=strategy.report,
             )
         )
-        for client_id in self._schedule.recall(fed.busy, fed.version):
+        for client_id in self.schedule.recall(fed.busy, fed.version):
             order = fed.busy[client_id]
             if clock.recall(order):
                 self._emit(Recalled(now, client_id, order.number, fed.version))
-        if fed.version % self._eval_every == 0:
+        if fed.version % self.eval_every == 0:
             self._evaluate_on_server()
-        if self._on_clients.is_due(fed.version):
+        if self.client_evaluation.is_due(fed.version):
             self._evaluate_on_clients()
-        if fed.version >= self._stop.num_versions:
+        if fed.version >= self.stop.num_versions:
             self._end("num_versions")
 
     def _evaluate_on_server(self, *, final: bool = False) -> None:
-        fed, clock = self._fed, self._clock
-        if self._evaluate is None:
+        fed, clock = self._fed, self.clock
+        if self.evaluate is None:
             return
         self._outbox.settle()  # the process that measures begins one version at a time
-        metrics = self._evaluate(fed.version, self._strategy.to_evaluate(fed.model))
+        metrics = self.evaluate(fed.version, self.strategy.to_evaluate(fed.model))
         fed.evaluated = fed.version
         if not final:  # the last one comes after the run's end
             clock.work("evaluation")
         if not isinstance(metrics, Mapping):
-            if self._stop.target_accuracy == math.inf:
+            if self.stop.target_accuracy == math.inf:
                 self._outbox.emit_later(clock.now, fed.version, metrics)
                 return
             metrics = metrics.result()  # which may end the run
@@ -446,17 +414,17 @@ class Engine(Arrivals):
     def _evaluate_on_clients(self) -> None:
         """Choose the clients that measure the current version; they do so when they are free."""
         fed = self._fed
-        vector = self._strategy.to_evaluate(fed.model)
-        checks.require_vector(self._strategy, "to_evaluate", vector, fed.model.params.size)
-        self._on_clients.plan(vector)
+        vector = self.strategy.to_evaluate(fed.model)
+        checks.require_vector(self.strategy, "to_evaluate", vector, fed.model.params.size)
+        self.client_evaluation.plan(vector)
 
     def _told_by_clients(self, metrics: Mapping[str, float]) -> None:
         """End the run at the accuracy on clients, if the server measures none."""
-        if self._evaluate is None:
+        if self.evaluate is None:
             self._look_at(metrics.get("accuracy_mean"))
 
     def _look_at(self, accuracy: float | None) -> None:
-        if accuracy is not None and accuracy >= self._stop.target_accuracy:
+        if accuracy is not None and accuracy >= self.stop.target_accuracy:
             self._end("target_accuracy")
 
     # -- begin and end ----------------------------------------------------------------------------
@@ -473,10 +441,10 @@ class Engine(Arrivals):
         lost, self._lost_orders = self._lost_orders, []
         for order in lost:
             self._lose(order, "the server was started anew")
-        self._on_clients.tell()
+        self.client_evaluation.tell()
         if ended == "target_accuracy":
             self._end(ended)
-        elif fed.version >= self._stop.num_versions:
+        elif fed.version >= self.stop.num_versions:
             self._end("num_versions")
         elif ended == "num_versions":
             self._settle()
@@ -485,18 +453,18 @@ class Engine(Arrivals):
 
     def _checkpoint_if_due(self) -> None:
         """Save a checkpoint if one is due or the run is to stop."""
-        fed, every = self._fed, self._checkpoint_every
+        fed, every = self._fed, self.checkpoint_every
         due = every is not None and fed.version // every > fed.checkpointed // every
         if due:
             fed.checkpointed = fed.version
-            self._emit(Checkpointed(self._clock.now, fed.version))
+            self._emit(Checkpointed(self.clock.now, fed.version))
         if due or self.outcome.asked_to_stop:
             self._save()
 
     def _save(self) -> None:
-        if self._checkpoint is not None:
+        if self.checkpoint is not None:
             self._outbox.settle()  # a checkpoint knows how far the files have been written
-            self._checkpoint(self._fed.version)
+            self.checkpoint(self._fed.version)
 
     def _evaluate_last_on_clients(self) -> None:
         """Evaluate the last version on clients, now that training has ended.
@@ -505,7 +473,7 @@ class Engine(Arrivals):
         does not answer is waited for until its deadline, and at most as long as the run took or ten
         minutes, whichever is longer. Ctrl-C ends the wait; the scores that have come count.
         """
-        fed, on_clients, clock = self._fed, self._on_clients, self._clock
+        fed, on_clients, clock = self._fed, self.client_evaluation, self.clock
         if not on_clients.enabled:
             return
         clock.call_off_training()

@@ -46,7 +46,7 @@ class UnkeptAttributes:
                     f'keep it as self.state["{name}"], or list it in `transient` if it can be '
                     "computed again"
                     if name != key
-                    else "write its state_dict and load_state_dict",
+                    else "list it in its `remembers`",
                 )
         return self.names
 
@@ -54,7 +54,7 @@ class UnkeptAttributes:
         strategy, schedule = self._strategy, self._schedule
         kept = {"state", "report", "schedule", *strategy.transient}
         owners: list[object] = [strategy]
-        if type(schedule).state_dict is Schedule.state_dict:
+        if type(schedule).state_dict is Schedule.state_dict and not schedule.remembers:
             owners.append(schedule)
         return {
             f"{type(owner).__name__}.{name}": _fingerprint(value)

@@ -3,7 +3,7 @@
 import heapq
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, InitVar, dataclass, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -59,6 +59,7 @@ class Moment(NamedTuple):
         return self.kind in (Kind.REPLY, Kind.EARLIEST_PAUSE)
 
 
+@dataclass(eq=False)
 class VirtualClock:
     """A `Clock` of discrete events. The methods are described there.
 
@@ -85,45 +86,32 @@ class VirtualClock:
             arrives. Deadlines and stays concern arrivals, whenever the server gets to them.
     """
 
-    def __init__(
-        self,
-        mailbox: Mailbox,
-        devices: Devices,
-        num_clients: int,
-        *,
-        deadline: float = math.inf,
-        seed: int = 0,
-        availability: Availability | None = None,
-        epochs: int = 1,
-        counts_epochs: bool = False,
-        pauses: bool = False,
-        evaluation_share: Callable[[int], float] | None = None,
-        server: Server | None = None,
-    ) -> None:
+    mailbox: Mailbox
+    devices: Devices
+    num_clients: int
+    _: KW_ONLY
+    deadline: float = math.inf
+    seed: int = 0
+    availability: InitVar[Availability | None] = None
+    epochs: int = 1
+    counts_epochs: bool = False
+    pauses: bool = False
+    evaluation_share: Callable[[int], float] | None = None
+    server: Server | None = None
+
+    def __post_init__(self, availability: Availability | None) -> None:
         self._now = 0.0
-        self._server = server or Server()
-        self._server_works = server is not None
-        self._mailbox = mailbox
-        self._devices = devices
-        self._num_clients = num_clients
-        self._ties = np.random.default_rng((seed, 0x71E5))
-        self._deadline = deadline
+        self._server = self.server or Server()
+        self._ties = np.random.default_rng((self.seed, 0x71E5))
         self._moments: list[Moment] = []  # a heap
         self._parts: dict[int, Parts] = {}  # of every client's order
-        self._lookahead = Lookahead(mailbox)
-        self._computed = {
-            "batch": self._lookahead.batch,
-            "batched_orders": 0,
-            "single_orders": 0,
-        }
+        self._lookahead = Lookahead(self.mailbox)
+        batch = self._lookahead.batch
+        self._computed = {"batch": batch, "batched_orders": 0, "single_orders": 0}
         self._presence: Presence | None = None
         if availability is not None:
-            self._presence = Presence(availability, num_clients)
+            self._presence = Presence(availability, self.num_clients)
         self._lost: dict[int, Order] = {}  # client -> its order, during which it goes offline
-        self._epochs = epochs
-        self._counts_epochs = counts_epochs
-        self._pauses = pauses and epochs > 1
-        self._evaluation_share = evaluation_share
         self._early: dict[int, Reply] = {}  # computed to see whether the client pauses
         self._recalled: dict[int, int] = {}  # number of the shorter order -> its local epochs
         self._idle_alarm = False  # the last alarm came with nothing under way, and no order since
@@ -133,17 +121,17 @@ class VirtualClock:
         return self._now
 
     def clients(self) -> Collection[int]:
-        return self._presence.online if self._presence else range(self._num_clients)
+        return self._presence.online if self._presence else range(self.num_clients)
 
     def share(self, vector: Vector) -> Vector:
-        return self._mailbox.share(vector)
+        return self.mailbox.share(vector)
 
     def work(self, what: Work) -> None:
         self._now = max(self._now, self._server.work(what, self._now))
 
     @property
     def busy(self) -> Mapping[str, float] | None:
-        return dict(self._server.busy) if self._server_works else None
+        return None if self.server is None else dict(self.server.busy)
 
     def dispatch(self, order: Order) -> Parts | None:
         self._idle_alarm = False
@@ -152,18 +140,18 @@ class VirtualClock:
             seconds = self._seconds_of_evaluation(order) + self._server.dispatch_delay
             self._plan(order, self._now + seconds, 1.0)
             return None
-        parts = self._devices.parts(order.client_id, order.sequence, self._now)
+        parts = self.devices.parts(order.client_id, order.sequence, self._now)
         if delay := self._server.dispatch_delay:
             parts = parts._replace(download=delay + parts.download)
         seconds = parts.seconds
-        if self._counts_epochs and "local_epochs" in order.config:
-            share = int(order.config["local_epochs"]) / self._epochs
+        if self.counts_epochs and "local_epochs" in order.config:
+            share = int(order.config["local_epochs"]) / self.epochs
             parts = parts._replace(training=share * parts.training)
             seconds = sum(parts[:3])  # not `parts.seconds`, which adds in another order
         self._parts[order.client_id] = parts
         pause = math.inf
-        if self._pauses:
-            pause = self._now + parts.download + parts.training / self._epochs
+        if self.pauses and self.epochs > 1:
+            pause = self._now + parts.download + parts.training / self.epochs
         self._plan(order, self._now + seconds, self._ties.random(), pause=pause)
         return parts
 
@@ -190,12 +178,12 @@ class VirtualClock:
             return False  # its result is not known yet, or comes too late
         download, training, upload = self._parts[order.client_id][:3]
         began = order.sent_at + download
-        epoch = training / self._epochs
+        epoch = training / self.epochs
         # Epochs done when the current one ends.
-        done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else self._epochs
+        done = max(1, math.ceil((self._now - began) / epoch)) if epoch > 0 else self.epochs
         if planned.number in self._recalled:
             return done == self._recalled[planned.number]  # else it is sending its result
-        if done >= self._epochs:
+        if done >= self.epochs:
             return False
         early = self._early.get(planned.number)
         if early is not None and early.upload is not None and not early.upload.done:
@@ -213,7 +201,7 @@ class VirtualClock:
 
     def totals(self) -> Mapping[str, float]:
         """The largest batch, training orders computed together and alone, and the server's work."""
-        if not self._server_works:
+        if self.server is None:
             return self._computed
         work = {f"server_seconds_{what}": seconds for what, seconds in self._server.busy.items()}
         return {**self._computed, **work}
@@ -293,7 +281,7 @@ class VirtualClock:
         return None
 
     def close(self) -> None:
-        self._mailbox.close()
+        self.mailbox.close()
 
     def _handling(self) -> tuple[float, float]:
         """When the server begins and ends to handle the first moment, seconds; inf = never."""
@@ -314,7 +302,7 @@ class VirtualClock:
             tie: orders the events of one moment.
             pause: the earliest time at which the client may pause; inf = it cannot.
         """
-        given_up = order.sent_at + self._deadline
+        given_up = order.sent_at + self.deadline
         leaves = self._presence.until(order.client_id) if self._presence else math.inf
         if math.isfinite(end) and end <= min(given_up, leaves):
             kind = Kind.EARLIEST_PAUSE if pause < end else Kind.REPLY
@@ -352,11 +340,11 @@ class VirtualClock:
 
         The few bytes of the reply take no time.
         """
-        if self._evaluation_share is None:
+        if self.evaluation_share is None:
             return 0.0
         sequence = max(order.sequence, 1)  # the first training order fetches the fixed part
-        parts = self._devices.parts(order.client_id, sequence, self._now)
-        return parts.download + self._evaluation_share(order.client_id) * parts.training
+        parts = self.devices.parts(order.client_id, sequence, self._now)
+        return parts.download + self.evaluation_share(order.client_id) * parts.training
 
     def _resolve_early_result(self, moment: Moment) -> None:
         """Enter the reply at its own time, now that it is known whether the client pauses."""

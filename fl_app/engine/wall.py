@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from fl_app.core.types import Order, Reply, Vector
@@ -21,6 +21,7 @@ from fl_app.engine.clock import (
 from fl_app.engine.server import Work
 
 
+@dataclass(eq=False)
 class WallClock:
     """Real time over a mailbox of real nodes: a client is a node.
 
@@ -30,30 +31,26 @@ class WallClock:
         monotonic: tells real time.
     """
 
-    def __init__(
-        self,
-        mailbox: Mailbox,
-        *,
-        deadline: float = math.inf,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._mailbox = mailbox
-        self._monotonic = monotonic
-        self._began = monotonic()
+    mailbox: Mailbox
+    _: KW_ONLY
+    deadline: float = math.inf
+    monotonic: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._began = self.monotonic()
         self._orders: dict[int, Order] = {}  # with a client, in time; oldest first
         self._expired: dict[int, Order] = {}  # expired, the client still at work
-        self._deadline = deadline
         self._inbox: list[Reply | Joined | Left] = []
 
     @property
     def now(self) -> float:
-        return self._monotonic() - self._began
+        return self.monotonic() - self._began
 
     def clients(self) -> Collection[int]:
         return ()
 
     def share(self, vector: Vector) -> Vector:
-        return self._mailbox.share(vector)
+        return self.mailbox.share(vector)
 
     def work(self, what: Work) -> None:
         del what  # it takes the time that it takes
@@ -64,12 +61,12 @@ class WallClock:
 
     def dispatch(self, order: Order) -> None:
         self._orders[order.number] = order
-        self._mailbox.push(order)
+        self.mailbox.push(order)
 
     def continue_order(self, order: Order, progress: float) -> None:
         del progress
         self._orders[order.number] = order  # its place and deadline stand
-        self._mailbox.push(order)
+        self.mailbox.push(order)
 
     def call_off_training(self) -> None:
         # No message reaches a node that trains, so its reply comes as a `Stray`.
@@ -89,13 +86,13 @@ class WallClock:
     def load_state_dict(self, state: Mapping[str, Any], orders: Mapping[int, Order]) -> bool:
         # The replies to these orders go to a server that exists no more.
         del orders
-        self._began = self._monotonic() - state["now"]
+        self._began = self.monotonic() - state["now"]
         return False
 
     def next(self, until: float, alarm: float = math.inf) -> ClockEvent | None:
         while not self._inbox:
             now, oldest = self.now, next(iter(self._orders.values()), None)
-            expires = math.inf if oldest is None else oldest.sent_at + self._deadline
+            expires = math.inf if oldest is None else oldest.sent_at + self.deadline
             if now >= alarm:
                 return Alarm()
             if oldest is not None and expires <= now:
@@ -104,11 +101,11 @@ class WallClock:
             if now >= until:
                 return None
             due = min(until, alarm, expires)
-            self._inbox.extend(self._mailbox.pull(due - now if math.isfinite(due) else None))
+            self._inbox.extend(self.mailbox.pull(due - now if math.isfinite(due) else None))
         return self._event(self._inbox.pop(0))
 
     def close(self) -> None:
-        self._mailbox.close()
+        self.mailbox.close()
 
     def _event(self, message: Reply | Joined | Left) -> ClockEvent:
         if isinstance(message, Joined):

@@ -150,7 +150,7 @@ def run_cell(
             stack.callback(board.close)
             sinks.append(board)
             print(f"To watch: tensorboard --logdir {folder}")
-        with interruptible(engine.stop) as uninterrupted:
+        with interruptible(engine.ask_to_stop) as uninterrupted:
             outcome = engine.run()
     about = {
         "algorithm": config.algorithm.name,

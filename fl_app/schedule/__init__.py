@@ -1,6 +1,5 @@
 """When clients start, and when their updates are aggregated."""
 
-from fl_app.schedule.base import Refill as Refill
 from fl_app.schedule.base import Schedule as Schedule
 from fl_app.schedule.base import not_waiting as not_waiting
 from fl_app.schedule.buffered import Buffered as Buffered

@@ -13,29 +13,31 @@ aggregation:
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from copy import copy
+from typing import Any, ClassVar, Protocol, TypeAlias
 
-import numpy as np
+from numpy.random import Generator
 
+from fl_app.core.errors import require
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Devices, Order, Update
 
-Refill = Literal["at_once", "after_aggregation"]
+Ids: TypeAlias = Collection[int]
+Updates: TypeAlias = Sequence[Update]
 
 
 class Schedule(Protocol):
     """Decides when clients start and when updates are aggregated; never how.
 
     Schedules subclass it to inherit the defaults of the methods that few of them need.
+
+    Attributes:
+        remembers: names of the attributes that a checkpoint holds.
     """
 
-    def start(
-        self,
-        idle: ClientPool,
-        busy: Collection[int],
-        buffer: Sequence[Update],
-        rng: np.random.Generator,
-    ) -> Sequence[int]:
+    remembers: ClassVar[Sequence[str]] = ()
+
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Clients that begin now, out of `idle`.
 
         Args:
@@ -46,14 +48,14 @@ class Schedule(Protocol):
         """
         ...
 
-    def evaluating(self, clients: Collection[int]) -> None:
+    def evaluating(self, clients: Ids) -> None:
         """Clients that work on an evaluate order: neither idle nor busy, and they come back.
 
         Told before each `start` of a run with evaluation on clients.
         """
         del clients
 
-    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def take(self, buffer: Updates) -> Updates:
         """Updates to aggregate now, exactly those; empty = wait for more."""
         ...
 
@@ -98,12 +100,12 @@ class Schedule(Protocol):
         """Whether `survey` may yet say yes: every client's latest upload is kept until then."""
         return False
 
-    def survey(self, version: int, buffer: Sequence[Update]) -> bool:
+    def survey(self, version: int, buffer: Updates) -> bool:
         """Whether clusters of clients are to be formed now, before anything else is taken."""
         del version, buffer
         return False
 
-    def regroup(self, clusters: Mapping[int, int], buffer: Sequence[Update]) -> Sequence[Update]:
+    def regroup(self, clusters: Mapping[int, int], buffer: Updates) -> Updates:
         """Go by these clusters from now on; `survey` asked for them.
 
         Args:
@@ -118,14 +120,25 @@ class Schedule(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """What the schedule remembers, for a checkpoint: plain data and arrays."""
-        return {}
+        return {name: getattr(self, name) for name in self.remembers}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what the schedule remembered."""
-        del state
+        for name in self.remembers:
+            setattr(self, name, copy(state[name]))
 
 
-def not_waiting(idle: ClientPool, buffer: Sequence[Update]) -> Sequence[int]:
+def require_fits(key: str, value: int, num_clients: int, consequence: str) -> None:
+    """Refuse a key of a schedule that asks for more clients than there are.
+
+    Raises:
+        ValueError: `value` is above `num_clients`.
+    """
+    bound = f"at most num_clients={num_clients}"
+    require(value <= num_clients, f"algorithm.schedule.{key}", value, bound, consequence)
+
+
+def not_waiting(idle: ClientPool, buffer: Updates) -> Sequence[int]:
     """Idle clients without an update in the buffer."""
     if not idle:
         return ()

@@ -1,17 +1,18 @@
 """Buffered aggregation that waits for clients that are too far behind: PORT's schedule."""
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
+from numpy.random import Generator
 
-from fl_app.core.errors import require_at_least
+from fl_app.core.hyper import at_least, bounded, check_bounds
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Order, Update
-from fl_app.schedule.base import Schedule
+from fl_app.core.types import Order
+from fl_app.schedule.base import Ids, Schedule, Updates
 from fl_app.schedule.buffered import Buffered
 
 
+@dataclass(eq=False)
 class BoundedStaleness(Schedule):
     """Buffered aggregation that never leaves a client behind by more than a bound.
 
@@ -28,35 +29,23 @@ class BoundedStaleness(Schedule):
         ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self, concurrency: int | None = 10, buffer_size: int = 10, staleness_bound: int = 10
-    ) -> None:
-        require_at_least(
-            "algorithm.schedule.staleness_bound",
-            staleness_bound,
-            1,
-            "every client would be too old at once",
-        )
-        self._buffered = Buffered(concurrency, buffer_size)
-        self.staleness_bound = staleness_bound
+    concurrency: int | None = 10
+    buffer_size: int = 10
+    staleness_bound: int = bounded(10, at_least(1), "every client would be too old at once")
+
+    remembers = ("_awaited",)
+
+    def __post_init__(self) -> None:
+        check_bounds("algorithm.schedule", self)
+        self._buffered = Buffered(self.concurrency, self.buffer_size)
         self._awaited: set[int] = set()  # at work, and too old at the last aggregation
 
-    @property
-    def buffer_size(self) -> int:
-        return self._buffered.buffer_size
-
-    def start(
-        self,
-        idle: ClientPool,
-        busy: Collection[int],
-        buffer: Sequence[Update],
-        rng: np.random.Generator,
-    ) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         # A client that left or failed is no longer awaited.
         self._awaited.intersection_update(busy)
         return self._buffered.start(idle, busy, buffer, rng)
 
-    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def take(self, buffer: Updates) -> Updates:
         """The whole buffer once it holds K updates and no awaited client is still at work."""
         here = {update.client_id for update in buffer}
         if self._awaited - here:
@@ -74,9 +63,3 @@ class BoundedStaleness(Schedule):
 
     def validate_population(self, num_clients: int) -> None:
         self._buffered.validate_population(num_clients)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"awaited": self._awaited}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._awaited = set(state["awaited"])

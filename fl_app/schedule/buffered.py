@@ -1,15 +1,16 @@
 """Schedules that aggregate whenever a buffer is full."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import get_args
 
-import numpy as np
+from numpy.random import Generator
 
 from fl_app.core.errors import require, require_count
+from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Update
-from fl_app.schedule.base import Refill, Schedule
+from fl_app.schedule.base import Ids, Schedule, Updates, require_fits
+
+MOMENTS = one_of("at_once", "after_aggregation")
 
 
 @dataclass(frozen=True)
@@ -28,41 +29,24 @@ class Buffered(Schedule):
     """
 
     concurrency: int | None = 10
-    buffer_size: int = 10
-    refill: Refill = "at_once"
+    buffer_size: int = bounded(10, count(), "the server would publish versions without updates")
+    refill: str = bounded("at_once", MOMENTS, "no other moment is known")
 
     def __post_init__(self) -> None:
-        require_count(
+        check_bounds("algorithm.schedule", self)
+        if self.concurrency is None:
+            return
+        key = "algorithm.schedule.concurrency"
+        require_count(key, self.concurrency, "no client would ever start")
+        require(
+            self.buffer_size <= self.concurrency,
             "algorithm.schedule.buffer_size",
             self.buffer_size,
-            "the server would publish versions without updates",
-        )
-        if self.concurrency is not None:
-            require_count(
-                "algorithm.schedule.concurrency", self.concurrency, "no client would ever start"
-            )
-            require(
-                self.buffer_size <= self.concurrency,
-                "algorithm.schedule.buffer_size",
-                self.buffer_size,
-                f"between 1 and algorithm.schedule.concurrency={self.concurrency}",
-                "the server would wait for ever",
-            )
-        require(
-            self.refill in get_args(Refill),
-            "algorithm.schedule.refill",
-            self.refill,
-            f"one of {', '.join(get_args(Refill))}",
-            "no other moment is known",
+            f"between 1 and algorithm.schedule.concurrency={self.concurrency}",
+            "the server would wait for ever",
         )
 
-    def start(
-        self,
-        idle: ClientPool,
-        busy: Collection[int],
-        buffer: Sequence[Update],
-        rng: np.random.Generator,
-    ) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         if not idle:
             return ()
         if self.refill == "at_once":
@@ -76,25 +60,15 @@ class Buffered(Schedule):
             free = self.concurrency - len(busy) - len(buffer)
         return idle.draw(free, rng, exclude=waiting) if free > 0 else ()
 
-    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def take(self, buffer: Updates) -> Updates:
         return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
 
     def validate_population(self, num_clients: int) -> None:
-        concurrency = num_clients if self.concurrency is None else self.concurrency
-        require(
-            concurrency <= num_clients,
-            "algorithm.schedule.concurrency",
-            concurrency,
-            f"at most num_clients={num_clients}",
-            "so many clients can never be at work",
-        )
-        require(
-            self.buffer_size <= num_clients,
-            "algorithm.schedule.buffer_size",
-            self.buffer_size,
-            f"at most num_clients={num_clients}",
-            "the server would wait for ever",
-        )
+        if self.concurrency is not None:
+            never = "so many clients can never be at work"
+            require_fits("concurrency", self.concurrency, num_clients, never)
+        waits = "the server would wait for ever"
+        require_fits("buffer_size", self.buffer_size, num_clients, waits)
 
 
 def synchronous(buffer_size: int = 10) -> Buffered:

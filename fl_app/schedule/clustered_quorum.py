@@ -2,16 +2,15 @@
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
+from numpy.random import Generator
 
-from fl_app.core.errors import require, require_count
+from fl_app.core.hyper import bounded, check_bounds, count, within
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import Update
-from fl_app.schedule.base import Schedule, not_waiting
+from fl_app.schedule.base import Ids, Schedule, Updates, not_waiting, require_fits
 
 
 @dataclass
@@ -39,28 +38,18 @@ class ClusteredQuorum(Schedule):
         ValueError: a bound is violated.
     """
 
-    num_clusters: int = 5
-    participation: float = 0.1
-    recluster_every: int = 100
+    num_clusters: int = bounded(5, count(), "clients belong to a cluster")
+    participation: float = bounded(
+        0.1, within("(0, 1]"), "it is the share of a cluster that is waited for"
+    )
+    recluster_every: int = bounded(100, count(), "clusters would be formed for ever")
     synchronous: bool = True
     recluster: bool = True
 
+    remembers = ("_clusters", "_due", "_ordered", "_failed", "_expected")
+
     def __post_init__(self) -> None:
-        require_count(
-            "algorithm.schedule.num_clusters", self.num_clusters, "clients belong to a cluster"
-        )
-        require(
-            0 < self.participation <= 1,
-            "algorithm.schedule.participation",
-            self.participation,
-            "in (0, 1]",
-            "it is the share of a cluster that is waited for",
-        )
-        require_count(
-            "algorithm.schedule.recluster_every",
-            self.recluster_every,
-            "clusters would be formed for ever",
-        )
+        check_bounds("algorithm.schedule", self)
         self._clusters: Mapping[int, int] | None = None
         self._due = 0  # version at which clusters are formed next
         self._evaluating: set[int] = set()
@@ -70,13 +59,7 @@ class ClusteredQuorum(Schedule):
         self._counted: set[int] = set()  # clients by which `_quorums` was computed
         self._quorums: dict[int, int] = {}  # cluster -> updates to wait for
 
-    def start(
-        self,
-        idle: ClientPool,
-        busy: Collection[int],
-        buffer: Sequence[Update],
-        rng: np.random.Generator,
-    ) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Start the idle clients without an update in the buffer."""
         del rng
         starting = not_waiting(idle, buffer)
@@ -85,10 +68,10 @@ class ClusteredQuorum(Schedule):
         self._expected = {*idle, *busy, *self._evaluating} - self._failed
         return starting
 
-    def evaluating(self, clients: Collection[int]) -> None:
+    def evaluating(self, clients: Ids) -> None:
         self._evaluating = set(clients)
 
-    def survey(self, version: int, buffer: Sequence[Update]) -> bool:
+    def survey(self, version: int, buffer: Updates) -> bool:
         if self._clusters is None:
             reported = {update.client_id for update in buffer}
             return len(reported) >= self.num_clusters and reported >= self._expected
@@ -98,7 +81,7 @@ class ClusteredQuorum(Schedule):
     def surveys(self) -> bool:
         return self._clusters is None or self.recluster
 
-    def regroup(self, clusters: Mapping[int, int], buffer: Sequence[Update]) -> Sequence[Update]:
+    def regroup(self, clusters: Mapping[int, int], buffer: Updates) -> Updates:
         first = self._clusters is None
         self._clusters = dict(clusters)
         self._counted = set()
@@ -106,7 +89,7 @@ class ClusteredQuorum(Schedule):
         self._due += versions * self.recluster_every
         return self._release(buffer) if first else ()
 
-    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def take(self, buffer: Updates) -> Updates:
         """The quorums of all clusters if `synchronous`, otherwise the quorum of one cluster."""
         if self._clusters is None or not buffer:
             return ()
@@ -123,28 +106,8 @@ class ClusteredQuorum(Schedule):
         return self._release([update for update in buffer if id(update) in first])
 
     def validate_population(self, num_clients: int) -> None:
-        require(
-            self.num_clusters <= num_clients,
-            "algorithm.schedule.num_clusters",
-            self.num_clusters,
-            f"at most num_clients={num_clients}",
-            "the server would wait for ever for a client in each cluster",
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "clusters": self._clusters,
-            "due": self._due,
-            "ordered": self._ordered,
-            "failed": self._failed,
-            "expected": self._expected,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._clusters, self._due = state["clusters"], state["due"]
-        self._ordered, self._failed = set(state["ordered"]), set(state["failed"])
-        self._expected = set(state["expected"])
-        self._counted, self._quorums = set(), {}
+        waits = "the server would wait for ever for a client in each cluster"
+        require_fits("num_clusters", self.num_clusters, num_clients, waits)
 
     def _quorums_of(self, clients: set[int]) -> Mapping[int, int]:
         """Each cluster's quorum; computed again only if the clients have changed."""
@@ -160,7 +123,7 @@ class ClusteredQuorum(Schedule):
         assert self._clusters is not None
         return self._clusters.get(client_id, 0)
 
-    def _release(self, updates: Sequence[Update]) -> Sequence[Update]:
+    def _release(self, updates: Updates) -> Updates:
         delivered = {update.client_id for update in updates}
         self._ordered -= delivered
         self._failed -= delivered

@@ -1,17 +1,17 @@
 """Clients start by the clock: FedASMU's schedule."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
+from numpy.random import Generator
 
-from fl_app.core.errors import require, require_count, require_positive
+from fl_app.core.hyper import POSITIVE, bounded, check_bounds, count
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Update
-from fl_app.schedule.base import Schedule
+from fl_app.schedule.base import Ids, Schedule, Updates, require_fits
 
 
+@dataclass(eq=False)
 class Periodic(Schedule):
     """Every `period` seconds some idle clients start; every arrival makes a version.
 
@@ -27,15 +27,14 @@ class Periodic(Schedule):
         ValueError: a value is out of its bounds.
     """
 
-    def __init__(self, period: float = 5.0, burst: int = 1, concurrency: int = 10) -> None:
-        require_positive(
-            "algorithm.schedule.period", period, "clients would start for ever at one moment"
-        )
-        require_count("algorithm.schedule.burst", burst, "no client would ever start")
-        require_count("algorithm.schedule.concurrency", concurrency, "no client would ever start")
-        self.period = period
-        self.burst = burst
-        self.concurrency = concurrency
+    period: float = bounded(5.0, POSITIVE, "clients would start for ever at one moment")
+    burst: int = bounded(1, count(), "no client would ever start")
+    concurrency: int = bounded(10, count(), "no client would ever start")
+
+    remembers = ("_due", "_is_due")
+
+    def __post_init__(self) -> None:
+        check_bounds("algorithm.schedule", self)
         self._due = 0.0
         self._is_due = False
 
@@ -49,13 +48,7 @@ class Periodic(Schedule):
             self._due = tick * self.period
         return self._due
 
-    def start(
-        self,
-        idle: ClientPool,
-        busy: Collection[int],
-        buffer: Sequence[Update],
-        rng: np.random.Generator,
-    ) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         del buffer
         free = min(self.burst, self.concurrency - len(busy), len(idle))
         if not self._is_due:
@@ -63,20 +56,9 @@ class Periodic(Schedule):
         self._is_due = False
         return idle.draw(free, rng) if free > 0 else ()
 
-    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def take(self, buffer: Updates) -> Updates:
         return buffer[:1]
 
     def validate_population(self, num_clients: int) -> None:
-        require(
-            self.concurrency <= num_clients,
-            "algorithm.schedule.concurrency",
-            self.concurrency,
-            f"at most num_clients={num_clients}",
-            "so many clients can never be at work",
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"due": self._due, "is_due": self._is_due}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._due, self._is_due = state["due"], state["is_due"]
+        never = "so many clients can never be at work"
+        require_fits("concurrency", self.concurrency, num_clients, never)

@@ -1,17 +1,19 @@
 """In every iteration K random clients answer: WKAFL's own simulation."""
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.random import Generator
 
 from fl_app.core.errors import require, require_count
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Parts, Update
-from fl_app.schedule.base import Schedule, not_waiting
+from fl_app.core.types import Parts
+from fl_app.schedule.base import Ids, Schedule, Updates, not_waiting
 
 
+@dataclass(eq=False)
 class RandomK(Schedule):
     """Every iteration, K of P clients drawn uniformly without replacement report.
 
@@ -28,37 +30,32 @@ class RandomK(Schedule):
         ValueError: not 1 <= K <= P.
     """
 
-    def __init__(self, buffer_size: int, num_clients: int, seed: int) -> None:
-        require_count(
-            "algorithm.schedule.buffer_size",
-            buffer_size,
-            "the server would publish versions out of nothing",
-        )
+    buffer_size: int
+    num_clients: int
+    seed: int
+
+    remembers = ("_rng", "_iteration", "_draws")
+
+    def __post_init__(self) -> None:
+        key, nothing = "algorithm.schedule.buffer_size", "versions would be made out of nothing"
+        require_count(key, self.buffer_size, nothing)
         require(
-            buffer_size <= num_clients,
-            "algorithm.schedule.buffer_size",
-            buffer_size,
-            f"between 1 and num_clients={num_clients}",
+            self.buffer_size <= self.num_clients,
+            key,
+            self.buffer_size,
+            f"between 1 and num_clients={self.num_clients}",
             "so many clients cannot be drawn without replacement",
         )
-        self.buffer_size = buffer_size
-        self.num_clients = num_clients
-        self._rng = np.random.default_rng((seed, 0x5A4D))
+        self._rng = np.random.default_rng((self.seed, 0x5A4D))
         self._iteration = 0
         self._draws: dict[int, deque[int]] = defaultdict(deque)
 
-    def start(
-        self,
-        idle: ClientPool,
-        busy: Collection[int],
-        buffer: Sequence[Update],
-        rng: np.random.Generator,
-    ) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Idle clients whose update does not wait for the aggregation."""
         del busy, rng
         return not_waiting(idle, buffer)
 
-    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def take(self, buffer: Updates) -> Updates:
         return buffer[: self.buffer_size] if len(buffer) >= self.buffer_size else ()
 
     def validate_population(self, num_clients: int) -> None:
@@ -69,13 +66,6 @@ class RandomK(Schedule):
             f"num_clients={num_clients}",
             "draws would name clients that do not exist",
         )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"rng": self._rng, "iteration": self._iteration, "draws": self._draws}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._rng, self._iteration = state["rng"], state["iteration"]
-        self._draws = state["draws"]
 
     @property
     def devices(self) -> "RandomK":

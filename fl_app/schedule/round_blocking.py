@@ -1,19 +1,19 @@
 """Rounds that stragglers of earlier rounds may join late."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, get_args
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
+from numpy.random import Generator
 
-from fl_app.core.errors import require, require_count
+from fl_app.core.hyper import bounded, check_bounds, count, one_of
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Update
-from fl_app.schedule.base import Schedule, not_waiting
+from fl_app.schedule.base import Ids, Schedule, Updates, not_waiting, require_fits
 
-Restart: TypeAlias = Literal["at_once", "next_round"]
+MOMENTS = one_of("at_once", "next_round")
 
 
+@dataclass(eq=False)
 class RoundBlocking(Schedule):
     """K-asynchronous in rounds: every client's update is taken once before any is taken again.
 
@@ -32,34 +32,20 @@ class RoundBlocking(Schedule):
         ValueError: a value is out of its bounds.
     """
 
-    def __init__(self, buffer_size: int = 10, restart: Restart = "at_once") -> None:
-        require_count(
-            "algorithm.schedule.buffer_size",
-            buffer_size,
-            "the server would publish versions out of nothing",
-        )
-        require(
-            restart in get_args(Restart),
-            "algorithm.schedule.restart",
-            restart,
-            f"one of {', '.join(get_args(Restart))}",
-            "no other moment is known",
-        )
-        self.buffer_size = buffer_size
-        self.restart = restart
+    buffer_size: int = bounded(10, count(), "the server would make versions out of nothing")
+    restart: str = bounded("at_once", MOMENTS, "no other moment is known")
+
+    remembers = ("_used", "_present", "_ordered", "_failed")
+
+    def __post_init__(self) -> None:
+        check_bounds("algorithm.schedule", self)
         self._used: set[int] = set()  # in this round
         self._evaluating: set[int] = set()
         self._present: float = math.inf  # clients that are idle, at work or evaluating
         self._ordered: set[int] = set()  # clients whose order has brought nothing so far
         self._failed: set[int] = set()  # those of them that are there and were given another
 
-    def start(
-        self,
-        idle: ClientPool,
-        busy: Collection[int],
-        buffer: Sequence[Update],
-        rng: np.random.Generator,
-    ) -> Sequence[int]:
+    def start(self, idle: ClientPool, busy: Ids, buffer: Updates, rng: Generator) -> Sequence[int]:
         """Idle clients whose update does not wait for the aggregation."""
         del rng
         starting = not_waiting(idle, buffer)
@@ -74,10 +60,10 @@ class RoundBlocking(Schedule):
         self._ordered.update(starting)
         return starting
 
-    def evaluating(self, clients: Collection[int]) -> None:
+    def evaluating(self, clients: Ids) -> None:
         self._evaluating = set(clients)
 
-    def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
+    def take(self, buffer: Updates) -> Updates:
         """The first K updates of clients not taken in this round, which counts them as taken."""
         arrived = {update.client_id for update in buffer}
         if self._left(arrived) <= 0:
@@ -93,25 +79,8 @@ class RoundBlocking(Schedule):
         return taken
 
     def validate_population(self, num_clients: int) -> None:
-        require(
-            self.buffer_size <= num_clients,
-            "algorithm.schedule.buffer_size",
-            self.buffer_size,
-            f"at most num_clients={num_clients}",
-            "the server would wait for ever",
-        )
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "used": self._used,
-            "present": self._present,
-            "ordered": self._ordered,
-            "failed": self._failed,
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._used, self._present = set(state["used"]), state["present"]
-        self._ordered, self._failed = set(state["ordered"]), set(state["failed"])
+        waits = "the server would wait for ever"
+        require_fits("buffer_size", self.buffer_size, num_clients, waits)
 
     def _left(self, arrived: set[int]) -> float:
         """How many clients' turns are still to come in this round."""

@@ -118,7 +118,7 @@ def run(
             evaluate=results.evaluate if evaluate else None,
             eval_every=eval_every,
             client_evaluation=on_clients,
-            guard=guard,
+            guard=guard or Guard(),
             sinks=listening,
             seed=seed,
         )

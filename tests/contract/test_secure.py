@@ -202,7 +202,7 @@ class Run:
         self.recorder = Recorder()
         engine = build_engine(components, sinks=[self.recorder])
         self.seen: list[tuple[list[Update], Vector]] = []
-        secure_half: Any = engine._intake
+        secure_half: Any = engine.intake
         if isinstance(secure_half, SecureAggregation):
             secure_half._helper = self.helper = Watched(secure_half._helper)
             opens = secure_half.open

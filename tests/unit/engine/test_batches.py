@@ -192,7 +192,7 @@ def test_a_resumed_run_has_the_same_batches(schedule: Schedule, batch: int, at: 
         encoder = Encoder()
         text = json.dumps(encoder.encode(first.state_dict()))
         states.append((text, [array.copy() for array in encoder.arrays]))
-        first.stop()
+        first.ask_to_stop()
 
     first, _, before = engine(
         schedule, batch, stop=15, rng=random.Random(3), checkpoint=checkpoint, checkpoint_every=at

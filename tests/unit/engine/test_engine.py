@@ -756,7 +756,7 @@ def test_a_schedule_that_remembers_without_a_state_dict_is_told(
     with caplog.at_level(logging.WARNING):
         state = engine.state_dict()
     assert "Counting.taken has changed since the run began" in caplog.text
-    assert "write its state_dict and load_state_dict" in caplog.text
+    assert "list it in its `remembers`" in caplog.text
     with pytest.raises(ValueError, match=r"Counting\.taken had changed and is not in it"):
         make(strategy=MeanDelta(), schedule=Counting()).load_state_dict(deepcopy(state))
 

@@ -36,7 +36,7 @@ def engine(clock: Any, num_versions: int, **more: Any) -> Engine:
 
 
 def noted(made: Engine) -> Any:
-    return made._strategy.state["noted"]
+    return made.strategy.state["noted"]
 
 
 def virtual() -> VirtualClock:
@@ -69,7 +69,7 @@ def test_in_virtual_time_they_are_those_of_the_device_also_after_a_resume() -> N
         def emit(self, event: Event) -> None:
             self.arrived += isinstance(event, Arrived)
             if self.arrived == 3:
-                first.stop()
+                first.ask_to_stop()
 
         def close(self) -> None: ...
 
@@ -105,5 +105,5 @@ def test_a_pause_counts_and_its_own_seconds_are_those_until_then() -> None:
     clock = VirtualClock(Inline(Scripted(script)), Slow(), 2, epochs=5, pauses=True)
     made = engine(clock, num_versions=4, schedule=Buffered(concurrency=2, buffer_size=1))
     made.run()
-    assert made._strategy.state["paused"] == 5.0
+    assert made.strategy.state["paused"] == 5.0
     assert noted(made)[:4] == [[(0, 4.0)], [(0, 4.0)], [(0, 4.0)], [(1, 13.0)]]
