@@ -8,7 +8,7 @@ Where an event has them, `client` is the id of its client, `order` the number of
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, get_args
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,24 +324,7 @@ Event: TypeAlias = (
     | ClientsEvaluated
     | Checkpointed
 )
-EVENTS: tuple[type[Event], ...] = (
-    Dispatched,
-    Supplied,
-    Paused,
-    Refreshed,
-    Recalled,
-    Arrived,
-    Failed,
-    Rejected,
-    Benched,
-    Clustered,
-    Aggregated,
-    Evaluated,
-    EvaluationOrdered,
-    ClientEvaluated,
-    ClientsEvaluated,
-    Checkpointed,
-)
+EVENTS: tuple[type[Event], ...] = get_args(Event)
 
 
 class Sink(Protocol):

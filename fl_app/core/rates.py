@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from fl_app.core.errors import require, require_count
+from fl_app.core.errors import require_count
+from fl_app.core.hyper import bounded, check_bounds, within
 
 
 @dataclass(frozen=True)
@@ -17,17 +18,11 @@ class LinearDecay:
         ValueError: a value is out of its bounds.
     """
 
-    to: float = 1.0
+    to: float = bounded(1.0, within("[0, 1]"), "it is a fraction")
     versions: int | None = 1
 
     def __post_init__(self) -> None:
-        require(
-            0 <= self.to <= 1,
-            "algorithm.strategy.lr_schedule.to",
-            self.to,
-            "in [0, 1]",
-            "it is a fraction",
-        )
+        check_bounds("algorithm.strategy.lr_schedule", self)
         if self.to < 1 or self.versions is not None:
             require_count(
                 "algorithm.strategy.lr_schedule.versions",

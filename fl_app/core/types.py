@@ -5,7 +5,7 @@ as BatchNorm statistics (`fl_app.core.layout`). Time is in seconds, sizes are in
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args
 
 import numpy as np
@@ -137,30 +137,16 @@ class Update:
 
     @classmethod
     def of(
-        cls,
-        upload: Upload,
-        client_id: int,
-        base_version: int,
-        order: int = -1,
-        seconds: float = 0.0,
+        cls, upload: Upload, client_id: int, base_version: int, order: int = -1, seconds: float = 0
     ) -> "Update":
         """The upload of a client that started from `base_version`, as the server knows it did."""
-        return cls(
-            client_id,
-            base_version,
-            upload.vector,
-            upload.kind,
-            upload.num_examples,
-            upload.loss,
-            upload.rate_sum,
-            upload.metrics,
-            upload.done,
-            upload.records,
-            upload.extra,
-            order,
-            upload.seal,
-            seconds,
-        )
+        own: dict[str, Any] = {name: getattr(upload, name) for name in UPLOADED}
+        return cls(client_id, base_version, order=order, seconds=seconds, **own)
+
+
+# What an update takes over from its upload.
+UPLOADED = [each.name for each in fields(Update) if each.name in Upload.__slots__]
+UPLOADED.remove("base_version")
 
 
 @dataclass(frozen=True, slots=True)

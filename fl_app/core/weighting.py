@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core import staleness
-from fl_app.core.errors import is_number, require
+from fl_app.core.hyper import SWITCH, at_least, bounded, check_bounds, one_of, or_none, within
 
 FUNCTIONS = ("constant", "polynomial", "hinge", "exponential")
 
@@ -35,46 +35,16 @@ class Weighting:
         ValueError: a value is out of its bounds.
     """
 
-    function: str = "constant"
-    exponent: float = 0.0
-    slope: float = 0.0
-    hinge_age: float = 0.0
-    by_examples: bool = False
-    mixing: float | None = None
-    capped: bool = False
+    function: str = bounded("constant", one_of(*FUNCTIONS), "no other function is known")
+    exponent: float = bounded(0.0, at_least(0), "older updates would weigh more")
+    slope: float = bounded(0.0, at_least(0), "older updates would weigh more")
+    hinge_age: float = bounded(0.0, at_least(0), "older updates would weigh more")
+    by_examples: bool = bounded(False, SWITCH, "it is a switch")
+    mixing: float | None = bounded(None, or_none(within("(0, 1]")), "it is a mixing weight")
+    capped: bool = bounded(False, SWITCH, "it is a switch")
 
     def __post_init__(self) -> None:
-        require(
-            self.function in FUNCTIONS,
-            "weighting.function",
-            self.function,
-            f"one of {', '.join(FUNCTIONS)}",
-            "no other function is known",
-        )
-        for key in ("exponent", "slope", "hinge_age"):
-            value = getattr(self, key)
-            require(
-                is_number(value) and value >= 0,
-                f"weighting.{key}",
-                value,
-                "a finite number >= 0",
-                "older updates would weigh more",
-            )
-        for key in ("by_examples", "capped"):
-            require(
-                isinstance(getattr(self, key), bool),
-                f"weighting.{key}",
-                getattr(self, key),
-                "true or false",
-                "it is a switch",
-            )
-        require(
-            self.mixing is None or (is_number(self.mixing) and 0 < self.mixing <= 1),
-            "weighting.mixing",
-            self.mixing,
-            "in (0, 1] or null",
-            "it is a mixing weight",
-        )
+        check_bounds("weighting", self)
 
     @classmethod
     def of(cls, plain: Mapping[str, Any]) -> "Weighting":

@@ -166,11 +166,6 @@ class Guard:
     def _too_long(self, model: GlobalModel, update: Update) -> str:
         if self.max_norm is None and self.max_norm_ratio is None:
             return ""
-        if update.kind == RESIDUAL:
-            return (
-                f"guard.max_norm and guard.max_norm_ratio bound no upload of kind {RESIDUAL!r}, "
-                "whose length is not that of a displacement: set them to null"
-            )
         vector = model.delta(update) if update.kind == "model" else update.vector
         with np.errstate(over="ignore"):  # too long for its length to be a number is too long
             lengths = {

@@ -3,7 +3,10 @@
 import heapq
 import math
 from collections.abc import Collection, Mapping
+from copy import copy
 from typing import Any, Protocol
+
+REMEMBERED = ("_numbers", "_until", "_ends", "_online")
 
 
 class Availability(Protocol):
@@ -67,18 +70,12 @@ class Presence:
 
     def state_dict(self) -> dict[str, Any]:
         """The stays, and the clients online in the order in which they came."""
-        return {
-            "numbers": self._numbers,
-            "until": self._until,
-            "ends": self._ends,
-            "online": list(self._online),
-        }
+        return {name: getattr(self, name) for name in REMEMBERED}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the stays and the clients online."""
-        self._numbers, self._until = list(state["numbers"]), list(state["until"])
-        self._ends = list(state["ends"])
-        self._online = dict.fromkeys(state["online"])
+        for name in REMEMBERED:
+            setattr(self, name, copy(state[name]))
 
     def _next_stay(self, client_id: int) -> None:
         self._numbers[client_id] += 1

@@ -34,19 +34,14 @@ class UnkeptAttributes:
     def notice(self) -> list[str]:
         """Warn once about each attribute that has changed; returns all of them."""
         now, before = self._fingerprints(), self._first
-        of_strategy = f"{type(self._strategy).__name__}."
         for key in sorted(before.keys() | now.keys()):
             if key not in self.names and before.get(key) != now.get(key):
                 self.names.append(key)
-                name = key.removeprefix(of_strategy)
                 log.warning(
                     "%s has changed since the run began, and no checkpoint holds it: no run can go "
-                    "on from this one; %s",
+                    "on from this one; keep it in the strategy's self.state, or name it in the "
+                    "schedule's `remembers`, or in `transient` if it can be computed again",
                     key,
-                    f'keep it as self.state["{name}"], or list it in `transient` if it can be '
-                    "computed again"
-                    if name != key
-                    else "list it in its `remembers`",
                 )
         return self.names
 
