@@ -5,9 +5,8 @@ import logging
 import multiprocessing
 import os
 import signal
-import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,7 +26,10 @@ if TYPE_CHECKING:
     from flwr.serverapp import Grid
 
 LOOK_EVERY = 0.1  # wall seconds between two looks at whether the runs are to stop
-MAX_DEATHS = 3  # how often processes may be killed before the runs fail
+KILLED = (
+    "a process was killed, most likely since memory ran short: resume=auto goes on, with fewer "
+    "runs at a time (experiment.parallel or search.parallel)"
+)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,8 @@ def carry_out(
     jobs: Sequence[Job], parallel: int = 1, *, grid: "Grid | None" = None, show: bool = True
 ) -> Iterator[tuple[Job, Ended]]:
     """Carry out jobs, and yield each with its end. After Ctrl-C no further job begins.
+
+    If one of several processes is killed, all jobs that have not ended fail.
 
     Args:
         jobs: first comes first.
@@ -144,66 +148,52 @@ def _with_its_share(job: Job, parallel: int) -> Job:
 
 
 def _side_by_side(jobs: list[Job], parallel: int, show: bool) -> Iterator[tuple[Job, Ended]]:
-    """Carry out jobs in processes.
-
-    If a process is killed, new ones go on with all jobs that have not ended, each from its last
-    checkpoint.
-    """
-    stopping = False
+    stopping = told = False
 
     def stop() -> None:
         nonlocal stopping
         stopping = True
 
-    others, since = {*multiprocessing.active_children()}, time.time()
-    with signals.interruptible(stop) as patient, patient():
-        for _ in range(MAX_DEATHS):
-            left: list[Job] = []
-            pool = _pool(parallel)
-            try:
-                # Ctrl-C waits until a process can handle it.
-                signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
-                try:
-                    futures = {pool.submit(_run, job, show): job for job in jobs}
-                finally:
-                    signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.HANDLED)
-                waiting, told = {*futures}, False
-                while waiting:
-                    done, waiting = wait(waiting, LOOK_EVERY, FIRST_COMPLETED)
-                    for future in done:
-                        try:
-                            yield futures[future], future.result()
-                        except CancelledError:
-                            yield futures[future], Ended(interrupted=True)
-                        except BrokenProcessPool:
-                            left.append(futures[future])
-                            _send(signal.SIGKILL, others)
-                    if stopping and not told:
-                        told = True
-                        for future in waiting:
-                            future.cancel()
-                        _send(signal.SIGINT, others)
-            except BaseException:
-                _send(signal.SIGKILL, others)
-                raise
-            finally:
-                pool.shutdown(cancel_futures=True)
-            if stopping or not left:
-                yield from ((job, Ended(interrupted=True)) for job in left)
-                return
-            jobs = [_resumed(job, since) for job in left]
-    told_so = RunError(
-        f"processes were killed {MAX_DEATHS} times, most likely since memory ran short: "
-        "resume=auto goes on, with fewer runs at a time (experiment.parallel or search.parallel)"
-    )
-    yield from ((job, Ended(problem=told_so)) for job in jobs)
-
-
-def _pool(parallel: int) -> ProcessPoolExecutor:
+    others = {*multiprocessing.active_children()}
     known = [name for name in logging.root.manager.loggerDict]
     levels = {name: level for name in known if (level := logging.getLogger(name).level)}
     context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads
-    return ProcessPoolExecutor(parallel, context, _begin, (levels,))
+    with (
+        signals.interruptible(stop) as patient,
+        patient(),
+        ProcessPoolExecutor(parallel, context, _begin, (levels,)) as pool,
+    ):
+        # Ctrl-C waits until a process can handle it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
+        try:
+            futures = {pool.submit(_run, job, show): job for job in jobs}
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.HANDLED)
+        waiting = {*futures}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, LOOK_EVERY, FIRST_COMPLETED)
+                for future in done:
+                    yield futures[future], _end_of(future)
+                    if isinstance(future.cancelled() or future.exception(), BrokenProcessPool):
+                        _send(signal.SIGKILL, others)  # the others would wait for what is broken
+                if stopping and not told:
+                    told = True
+                    for future in waiting:
+                        future.cancel()
+                    _send(signal.SIGINT, others)
+        except BaseException:
+            _send(signal.SIGKILL, others)
+            raise
+
+
+def _end_of(future: Future[Ended]) -> Ended:
+    try:
+        return future.result()
+    except CancelledError:
+        return Ended(interrupted=True)
+    except BrokenProcessPool:
+        return Ended(problem=RunError(KILLED))
 
 
 def _begin(levels: dict[str, int]) -> None:
@@ -217,13 +207,3 @@ def _send(number: signal.Signals, others: set[multiprocessing.process.BaseProces
     for process in {*multiprocessing.active_children()} - others:
         with suppress(ProcessLookupError):
             os.kill(process.pid or 0, number)
-
-
-def _resumed(job: Job, since: float) -> Job:
-    """The job, which goes on with what it has done; or with nothing of an earlier run."""
-    begun = job.folder / "config.yaml"
-    if not begun.exists() or begun.stat().st_mtime < since:
-        return job
-    config = job.plan.config.copy()
-    config.resume, config.overwrite = "auto", False
-    return replace(job, plan=replace(job.plan, config=config))

@@ -12,6 +12,7 @@ from fl_app import report
 from fl_app.core.errors import Interrupted, RunError
 from fl_app.core.files import disk_errors_as_run_errors
 from fl_app.record.summary import told_of_trouble
+from fl_app.report.cells import is_cell
 from fl_app.runner import earlier
 from fl_app.runner.equal import told_of_kept
 from fl_app.runner.jobs import Job, Plan, carry_out
@@ -168,8 +169,8 @@ def run_cells(
         interrupted |= begun < len(jobs)
         if refused is not None and not summaries:
             raise refused
-        if summaries:  # after Ctrl-C, the user does not wait for figures
-            drawn = figures and not interrupted
+        if any(is_cell(folder / name) for name in plans):
+            drawn = figures and not interrupted  # after Ctrl-C, the user does not wait for them
             report.write_report(folder, target, figures=drawn, tell=tell, must_draw=False)
     return Ran(
         {name: summaries[name] for name in plans if name in summaries},

@@ -124,7 +124,8 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
         finally:
             _stop = _nothing
         return
-    if not _may_handle():
+    handlers = map(signal.getsignal, HANDLED)
+    if threading.current_thread() is not threading.main_thread() or None in handlers:
         yield nullcontext
         return
     main = threading.get_ident()
@@ -163,21 +164,6 @@ def interruptible(stop: Callable[[], None], patience: float = PATIENCE) -> Itera
             yield undisturbed
         finally:
             cancel()
-
-
-def _may_handle() -> bool:
-    """Whether handlers can be set here, and those of before be set again."""
-    if threading.current_thread() is not threading.main_thread():
-        return False
-    try:
-        for number in HANDLED:
-            handler = signal.getsignal(number)
-            if handler is None:  # other code than Python's has set it
-                return False
-            signal.signal(number, handler)
-    except ValueError:  # in an interpreter within another one
-        return False
-    return True
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from fl_app.runner.jobs import Plan
 from fl_app.runner.run import run_cells
 from fl_app.runner.validate import checked_cells
 from fl_app.search.settings import BEST, Settings
-from fl_app.search.space import Space, at_end, grid, override, parse
+from fl_app.search.space import Space, grid, override, parse
 from fl_app.search.study import CellStudy, open_journal
 
 JOURNAL, SETTINGS, LOCK, TRIALS = "study.jsonl", "search.json", "search.lock", "trials.csv"
@@ -284,11 +284,7 @@ class _Search:
     def judge(self) -> None:
         """Print the best settings, and run them on fresh seeds with the usual report."""
         for study in self.studies:
-            best, ends = study.best, ""
-            if best is not None:
-                at = [key for key in study.space if at_end(study.space[key], best.params[key])]
-                ends = f"  (at an end of its range: {', '.join(at)})" if at else ""
-            print(f"{study.name}: {' '.join(study.setting) or 'no trial was completed'}{ends}")
+            print(f"{study.name}: {' '.join(study.setting) or 'no trial was completed'}")
         print(f"Trials and best settings: {self.folder}")
         folder, plans = self.folder / "test", []
         for study in self.studies:

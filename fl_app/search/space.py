@@ -118,13 +118,6 @@ def suggest(trial: Trial, key: str, distribution: BaseDistribution) -> Any:
     return trial.suggest_float(key, low, high, log=log)
 
 
-def at_end(distribution: BaseDistribution, value: Any) -> bool:
-    """Whether a value is an end of its range: a better one may lie beyond."""
-    if isinstance(distribution, FloatDistribution | IntDistribution):
-        return value in (distribution.low, distribution.high)
-    return False
-
-
 def override(key: str, value: Any) -> str:
     """The word that sets a key."""
     quoted = QuotedString(value, Quote.single).with_quotes() if isinstance(value, str) else value

@@ -4,8 +4,6 @@ import errno
 import json
 import os
 import signal
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,10 +12,8 @@ import numpy as np
 import pytest
 from configs import composed
 
-from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.cli import CONF
 from fl_app.core.errors import RunError
-from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.record.files import JsonLines
 from fl_app.record.provenance import provenance
 from fl_app.runner import earlier
@@ -86,21 +82,6 @@ def killed(name: str, folder: Path, event: int) -> None:
             emit(self, what)
 
         JsonLines.emit = fatal  # type: ignore[method-assign]
-        dies(name, folder)
-    was_killed()
-
-
-def killed_before_it_takes_its_name(name: str, folder: Path, file: str) -> None:
-    """As `killed`, at the moment when `file` is written and not yet called so."""
-    if os.fork() == 0:
-        replace = os.replace
-
-        def fatal(source: Path, target: Path) -> None:
-            if target.name == file:
-                os.kill(os.getpid(), signal.SIGKILL)
-            replace(source, target)
-
-        os.replace = fatal  # type: ignore[assignment]
         dies(name, folder)
     was_killed()
 
@@ -213,19 +194,6 @@ def test_a_full_disk_ends_a_run_with_its_reason_and_with_room_it_goes_on(
     assert outcome(folder) == outcome(whole)
 
 
-@pytest.mark.parametrize("file", ["model.npz", "summary.json"])
-def test_a_kill_while_results_are_written(file: str, tmp_path: Path) -> None:
-    whole, folder = tmp_path / "whole", tmp_path / "killed"
-    federation("fedbuff", whole)
-    killed_before_it_takes_its_name("fedbuff", folder, file)
-    assert not (folder / "summary.json").exists()
-    assert (folder / "model.npz").exists() == (file == "summary.json")
-    resumed("fedbuff", folder)
-    assert outcome(folder) == outcome(whole)
-    with np.load(folder / "model.npz") as there, np.load(whole / "model.npz") as expected:
-        assert all(np.array_equal(there[key], expected[key]) for key in expected)
-
-
 def results(folder: Path) -> tuple[dict[str, bytes], dict[str, Any]]:
     """All that a run came to, apart from what depends on the host and the moment."""
     files = ("events.jsonl", "metrics.csv", "model.npz")
@@ -276,22 +244,6 @@ def test_a_limit_that_was_passed_is_refused(limit: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=f"{limit} must be above .*, which the run in .* reached"):
         federation("fedbuff", tmp_path / "killed", limit, "resume=auto")
     assert contents(tmp_path).items() >= before.items()
-
-
-def test_a_state_that_cannot_be_kept_costs_only_the_extension(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    class Odd(FedBuff):
-        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-            self.state["odd"] = object()
-            return super().aggregate(model, updates)
-
-    config = composed("algorithm=fedbuff", *SMALL, *CASES["fedbuff"], "checkpoint_every=null")
-    vars(sys.modules[__name__])["Odd"] = Odd
-    config.algorithm.strategy._target_ = f"{__name__}.Odd"
-    summary = run_cell(config, tmp_path, label="odd")[1]
-    assert summary["stopped"] == "num_versions"
-    assert "odd: left no checkpoint, so it cannot be extended" in capsys.readouterr().out
 
 
 def contents(folder: Path) -> dict[str, bytes]:

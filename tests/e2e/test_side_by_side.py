@@ -78,9 +78,12 @@ def test_a_killed_process_loses_nothing(tmp_path: Path, one_by_one: dict[str, by
         (victim,) = [c for c in main.children() if holds(c, cell)]
         wait_for(process, lambda: any((cell / "checkpoints").glob("*.safetensors")))
         victim.kill()
-        out = finished(process)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "a process was killed, most likely since memory ran short: resume=auto goes on" in err
+    with quickstart(tmp_path, "resume=auto") as process:
+        assert "fedavg, cell 1 of 4: goes on from version" in finished(process)
     assert files(tmp_path) == one_by_one
-    assert "fedavg, cell 1 of 4: goes on from version" in out
 
 
 def holds(process: psutil.Process, folder: Path) -> bool:

@@ -104,15 +104,6 @@ def test_what_clients_measure_is_in_the_files(tmp_path: Path) -> None:
     assert summary["final_accuracy"] == 1.0
 
 
-def test_without_a_test_set_the_report_goes_by_what_clients_measure(tmp_path: Path) -> None:
-    tolerance = ConfigRecord({"tolerance": 9.0})  # within which every prediction is
-    start(FedBuff(), output=tmp_path, evaluate_fn=None, evaluate_config=tolerance)
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["final_accuracy"] == summary["client_eval_eval_acc_mean"] == 1.0
-    assert summary["seconds_to_target"] >= 0
-    assert "accuracy and loss of the global models" in (tmp_path / report.PAGE).read_text()
-
-
 @pytest.mark.parametrize("name", ["events.jsonl", "summary.json"])
 def test_a_run_that_is_there_stays_there(name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text("{}")

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import hydra
 import numpy as np
 import pytest
 import torch
@@ -18,6 +19,7 @@ from omegaconf import OmegaConf
 
 import fl_app
 from fl_app.algorithms.fedavg import FedAvg
+from fl_app.cli import CONF
 from fl_app.client import LocalTrainer
 from fl_app.client.build import build_task
 from fl_app.core.errors import RunError
@@ -136,14 +138,6 @@ def test_a_strategy_object_brings_its_schedule_and_serves_several_runs(tmp_path:
     assert config.schedule == "Buffered(concurrency=3, buffer_size=2, refill='at_once')"
 
 
-def test_a_schedule_of_ones_own_is_an_override_or_an_object(tmp_path: Path) -> None:
-    keys = ("num_clients=12", "algorithm.schedule.buffer_size=3")
-    assert run(Mean(), *keys, output=tmp_path / "a").summary["client_updates"] == 6
-    one = Buffered(concurrency=4, buffer_size=1)
-    assert run(Mean(), one, output=tmp_path / "b").summary["client_updates"] == 2
-    assert run("algorithm=fedbuff", one, output=tmp_path / "c").summary["client_updates"] == 2
-
-
 @pytest.mark.parametrize("trainer", [partial(Marking, mark=2.0), None])
 def test_a_trainer_of_ones_own_trains(trainer: Any, tmp_path: Path) -> None:
     rounds = Buffered(concurrency=2, buffer_size=2, refill="after_aggregation")
@@ -219,6 +213,13 @@ def test_a_run_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     assert torch.equal(torch.get_rng_state(), before)
     assert multiprocessing.active_children() == []
     assert not GlobalHydra.instance().is_initialized()
+
+
+def test_a_program_that_uses_hydra_itself_can_run(tmp_path: Path) -> None:
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        mine = GlobalHydra.instance().hydra
+        assert run("num_clients=12", output=tmp_path).summary["num_clients"] == 12
+        assert GlobalHydra.instance().hydra is mine
 
 
 def test_a_run_in_a_thread_equals_one_in_the_main_thread(

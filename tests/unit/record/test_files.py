@@ -1,8 +1,6 @@
-import errno
 import io
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -11,7 +9,6 @@ from rich.console import Console
 from fl_app.core.events import (
     Aggregated,
     Arrived,
-    Checkpointed,
     ClientsEvaluated,
     Dispatched,
     Evaluated,
@@ -57,43 +54,6 @@ def test_event_is_one_compact_line_in_the_order_of_its_keys(tmp_path):
         '{"kind":"aggregate","t":1.2,"version":1,"client":[3,7],"order":[0,4],"age":[0,1],'
         '"kept":2}\n'
     )
-
-
-class FullOnce:
-    """A file that has room for so many characters, and then, for a while, for none."""
-
-    def __init__(self, file, room):
-        self._file, self._room = file, room
-
-    def write(self, text):
-        if self._room is not None and len(text) > self._room:
-            self._file.write(text[: self._room])
-            self._room = None
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return self._file.write(text)
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._file.close()
-
-    def __getattr__(self, name):
-        return getattr(self._file, name)
-
-
-def test_no_line_is_written_twice_if_there_is_room_again_before_the_log_is_closed(tmp_path):
-    path = tmp_path / "events.jsonl"
-    sink = JsonLines(path)
-    for t in range(5):
-        sink.emit(Checkpointed(t, 0))
-    sink._file = FullOnce(sink._file, 40)
-    with pytest.raises(OSError, match="No space left"):
-        sink.position()
-    sink.emit(Checkpointed(5, 0))
-    sink.close()
-    sink.close()
-    assert re.findall(r'"t":(\d)', path.read_text()) == ["0", "5"]
 
 
 @pytest.mark.parametrize(

@@ -44,15 +44,6 @@ def test_source_that_is_not_committed_is_told(repository, file):
     assert source_commit(repository)[1] is True
 
 
-def test_git_that_fails_or_is_not_there_is_harmless(tmp_path, monkeypatch):
-    (tmp_path / ".git").write_text("broken")
-    assert source_commit(tmp_path) == (None, None)
-    source_commit.cache_clear()
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert source_commit(tmp_path) == (None, None)
-    source_commit.cache_clear()
-
-
 def test_run_resumed_with_other_software_says_what_it_began_with(monkeypatch):
     began = {**provenance(["num_versions=5"]), "commit": "aaa"}
     again = provenance(["num_versions=9"], began)
