@@ -12,7 +12,6 @@ EXTRAS = {
     "prometheus_client": "server",
     "sklearn": "server",
     "tensorboard": "server",
-    "torchmetrics": "server",
     "altair": "report",
     "jinja2": "report",
     "markupsafe": "report",

@@ -5,14 +5,18 @@
 """
 
 from fl_app.devices.availability import Churn, Diurnal
-from fl_app.devices.boards import BoardLinks, Boards, MeasuredServer
-from fl_app.devices.compute import Exponential, LogNormal, MeanSeconds, TwoSpeed, UniformRatio
-from fl_app.devices.fleet import Compute, Energy, Fleet, Network
-from fl_app.devices.measured import MeasuredLinks, MeasuredPhones
-from fl_app.devices.network import Link, Relative
-from fl_app.devices.overlap import OverlapCompute, OverlapNetwork, Overlapping
-from fl_app.devices.replay import Replay
-from fl_app.record.files import Recorder
+from fl_app.devices.compute import (
+    Boards,
+    Exponential,
+    LogNormal,
+    MeanSeconds,
+    MeasuredPhones,
+    OverlapCompute,
+    TwoSpeed,
+    UniformRatio,
+)
+from fl_app.devices.fleet import Compute, Energy, Fleet, MeasuredServer, Network, Overlapping
+from fl_app.devices.network import BoardLinks, Link, MeasuredLinks, OverlapNetwork, Relative
 
 __all__ = [
     "BoardLinks",
@@ -33,9 +37,7 @@ __all__ = [
     "OverlapCompute",
     "OverlapNetwork",
     "Overlapping",
-    "Recorder",
     "Relative",
-    "Replay",
     "TwoSpeed",
     "UniformRatio",
 ]

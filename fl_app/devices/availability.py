@@ -1,9 +1,13 @@
 """When clients are online: each client's stays, which alternate between online and offline."""
 
-from fl_app.core.errors import require, require_at_least, require_positive
+from dataclasses import dataclass
+
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, bounded, check_bounds, within
 from fl_app.devices.draws import around, exponential, uniform
 
 
+@dataclass(kw_only=True, eq=False)
 class Churn:
     """Clients come and go at random, in independent stays of exponential length.
 
@@ -18,29 +22,27 @@ class Churn:
         ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self, *, mean_online: float = 60.0, mean_offline: float = 30.0, seed: int = 0
-    ) -> None:
-        require_positive(
-            "devices.availability.mean_online", mean_online, "no client would ever be online"
-        )
-        require_positive(
-            "devices.availability.mean_offline", mean_offline, "leave devices.availability out"
-        )
-        self._mean = {True: mean_online, False: mean_offline}
-        self._share = mean_online / (mean_online + mean_offline)
-        self._seed = seed
+    mean_online: float = bounded(60.0, POSITIVE, "no client would ever be online")
+    mean_offline: float = bounded(30.0, POSITIVE, "leave devices.availability out")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_bounds("devices.availability", self)
 
     def starts_online(self, client_id: int) -> bool:
         """Whether the client is online at second 0."""
-        return uniform(self._seed, client_id, 0, b"online") < self._share
+        return uniform(self.seed, client_id, 0, b"online") < self.mean_online / (
+            self.mean_online + self.mean_offline
+        )
 
     def stay(self, client_id: int, number: int) -> float:
         """Seconds of the client's stay `number` >= 0; online and offline stays alternate."""
         online = self.starts_online(client_id) == (number % 2 == 0)
-        return self._mean[online] * exponential(uniform(self._seed, client_id, number, b"stay"))
+        mean = self.mean_online if online else self.mean_offline
+        return mean * exponential(uniform(self.seed, client_id, number, b"stay"))
 
 
+@dataclass(kw_only=True, eq=False)
 class Diurnal:
     """Each client is online for a part of every day, at hours that depend on the client.
 
@@ -61,34 +63,21 @@ class Diurnal:
         ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        day_seconds: float = 86400.0,
-        online_share: float = 0.5,
-        spread: float = 0.5,
-        jitter: float = 0.1,
-        seed: int = 0,
-    ) -> None:
-        prefix = "devices.availability"
-        require_positive(f"{prefix}.day_seconds", day_seconds, "days would never pass")
-        require_positive(f"{prefix}.online_share", online_share, "no client would ever be online")
-        require_at_least(f"{prefix}.spread", spread, 0, "it is a share of a day")
-        require(spread <= 1, f"{prefix}.spread", spread, "at most 1", "it is a share of a day")
-        require_at_least(f"{prefix}.jitter", jitter, 0, "a stay could not be drawn")
-        require(jitter < 1, f"{prefix}.jitter", jitter, "below 1", "a stay could take no time")
+    day_seconds: float = bounded(86400.0, POSITIVE, "days would never pass")
+    online_share: float = bounded(0.5, POSITIVE, "no client would ever be online")
+    spread: float = bounded(0.5, within("[0, 1]"), "it is a share of a day")
+    jitter: float = bounded(0.1, within("[0, 1)"), "a stay could take no time")
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_bounds("devices.availability", self)
         require(
-            online_share * (1 + jitter) < 1,
-            f"{prefix}.online_share",
-            online_share,
-            f"below {1 / (1 + jitter):g} with {prefix}.jitter={jitter}",
+            self.online_share * (1 + self.jitter) < 1,
+            "devices.availability.online_share",
+            self.online_share,
+            f"below {1 / (1 + self.jitter):g} with devices.availability.jitter={self.jitter}",
             "a client could be online for more than a day",
         )
-        self._day = day_seconds
-        self._share = online_share
-        self._spread = spread
-        self._jitter = jitter
-        self._seed = seed
 
     def starts_online(self, client_id: int) -> bool:
         """Whether the client is online at second 0."""
@@ -99,17 +88,17 @@ class Diurnal:
         # The number counted from the beginning of day 0, before second 0: even stays are online.
         absolute = number if self.starts_online(client_id) else number + 1
         online = self._online(client_id, absolute // 2)
-        whole = online if absolute % 2 == 0 else self._day - online
+        whole = online if absolute % 2 == 0 else self.day_seconds - online
         if number > 0:
             return whole
         past = self._past(client_id)
-        return (online if absolute == 0 else self._day) - past
+        return (online if absolute == 0 else self.day_seconds) - past
 
     def _past(self, client_id: int) -> float:
         """Seconds of the client's day 0 that lie before second 0."""
-        return self._day * self._spread * uniform(self._seed, client_id, 0, b"day")
+        return self.day_seconds * self.spread * uniform(self.seed, client_id, 0, b"day")
 
     def _online(self, client_id: int, day: int) -> float:
         """Seconds online on the client's day `day`."""
-        draw = uniform(self._seed, client_id, day, b"stay")
-        return self._day * self._share * around(self._jitter, draw)
+        draw = uniform(self.seed, client_id, day, b"stay")
+        return self.day_seconds * self.online_share * around(self.jitter, draw)

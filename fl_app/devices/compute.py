@@ -4,49 +4,73 @@ A duration is a function of (seed, client, sequence number). So every algorithm 
 devices, and there is no state to save.
 """
 
-from collections.abc import Sequence
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fl_app.core.errors import require, require_at_least, require_positive
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, count, within
 from fl_app.core.slow import slow_clients
 from fl_app.devices.draws import STREAM, around, exponential, uniform
+from fl_app.devices.table import boards_of, rows_of, table_4
+
+NORMAL = NormalDist()
 
 
-class MeanSeconds:
-    """Every client has a mean duration, and its orders deviate from it.
-
-    An order of client i takes ``e_i * U(1 - jitter, 1 + jitter)``.
+@dataclass(kw_only=True, eq=False)
+class Times(ABC):
+    """Training times of all clients.
 
     Args:
-        mean_seconds: e_i, shape ``(N,)``, all > 0.
         seed: seed of the run.
-        jitter: relative half-width of an order's deviation, in [0, 1).
 
     Attributes:
-        mean_seconds: e_i of every client.
+        mean_seconds: mean duration of every client.
 
     Raises:
         ValueError: a value is out of its bounds.
     """
 
-    def __init__(self, mean_seconds: NDArray[Any], *, seed: int, jitter: float) -> None:
-        require_at_least("devices.jitter", jitter, 0, "an order's time could not be drawn")
-        require(
-            jitter < 1, "devices.jitter", jitter, "below 1", "an order could end before it began"
-        )
-        self.mean_seconds: list[float] = mean_seconds.tolist()
-        self._seed = seed
-        self._jitter = jitter
+    seed: int = 0
 
+    def __post_init__(self) -> None:
+        check_bounds("devices", self)
+        self.mean_seconds: list[float] = np.asarray(self._means(), float).tolist()
+
+    @abstractmethod
+    def _means(self) -> Sequence[float] | NDArray[Any]:
+        """e_i of every client, all > 0."""
+
+    @abstractmethod
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
         """Virtual seconds of the client's order with sequence number `sequence` given at `now`."""
-        draw = uniform(self._seed, client_id, sequence)
-        return self.mean_seconds[client_id] * around(self._jitter, draw)
 
 
+@dataclass(kw_only=True, eq=False)
+class MeanSeconds(Times):
+    """Every client has a mean duration, and its orders deviate from it.
+
+    An order of client i takes ``e_i * U(1 - jitter, 1 + jitter)``.
+
+    Args:
+        jitter: relative half-width of an order's deviation, in [0, 1).
+    """
+
+    jitter: float = bounded(0.2, within("[0, 1)"), "an order could end before it began")
+
+    def seconds(self, client_id: int, sequence: int, now: float) -> float:
+        draw = uniform(self.seed, client_id, sequence)
+        return self.mean_seconds[client_id] * around(self.jitter, draw)
+
+
+@dataclass(kw_only=True, eq=False)
 class UniformRatio(MeanSeconds):
     """Mean durations are uniform between those of the fastest and the slowest client.
 
@@ -56,32 +80,22 @@ class UniformRatio(MeanSeconds):
     Args:
         ratio: mean duration of the slowest client over that of the fastest, >= 1.
         num_clients: N >= 1; a single client is the fastest.
-        seed: seed of the run.
-        jitter: see `MeanSeconds`.
         base_seconds: mean duration on the fastest client, > 0.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        ratio: float,
-        num_clients: int,
-        seed: int = 0,
-        jitter: float = 0.2,
-        base_seconds: float = 1.0,
-    ) -> None:
-        require_at_least("devices.ratio", ratio, 1, "the slowest client would be the fastest")
-        _check(num_clients, base_seconds)
-        rng = np.random.default_rng((seed, STREAM))
-        means = rng.uniform(1.0, ratio, num_clients)
-        slowest, fastest = rng.permutation(num_clients)[[0, -1]]
-        means[slowest], means[fastest] = ratio, 1.0
-        super().__init__(base_seconds * means, seed=seed, jitter=jitter)
+    ratio: float = bounded(1.0, at_least(1), "the slowest client would be the fastest")
+    num_clients: int
+    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
+
+    def _means(self) -> NDArray[Any]:
+        rng = np.random.default_rng((self.seed, STREAM))
+        means = rng.uniform(1.0, self.ratio, self.num_clients)
+        slowest, fastest = rng.permutation(self.num_clients)[[0, -1]]
+        means[slowest], means[fastest] = self.ratio, 1.0
+        return self.base_seconds * means
 
 
+@dataclass(kw_only=True, eq=False)
 class TwoSpeed(MeanSeconds):
     """Some clients are slow; all others are equally fast.
 
@@ -90,41 +104,28 @@ class TwoSpeed(MeanSeconds):
         slow_share: share of slow clients, in (0, 1]; `fl_app.core.slow.slow_clients` names them.
         slow: ids of the slow clients, instead of `slow_share`.
         slowdown: mean duration on a slow client over that on a fast one, >= 1; 2 = half speed.
-        seed: seed of the run.
-        jitter: see `MeanSeconds`.
         base_seconds: mean duration on a fast client, > 0.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        num_clients: int,
-        slow_share: float = 0.1,
-        slow: Sequence[int] | None = None,
-        slowdown: float = 2.0,
-        seed: int = 0,
-        jitter: float = 0.2,
-        base_seconds: float = 1.0,
-    ) -> None:
-        require_at_least("devices.slowdown", slowdown, 1, "slow clients would be the fast ones")
-        _check(num_clients, base_seconds)
-        ids = list(slow_clients(num_clients, slow_share) if slow is None else slow)
+    num_clients: int
+    slow_share: float = 0.1
+    slow: Sequence[int] | None = None
+    slowdown: float = bounded(2.0, at_least(1), "slow clients would be the fast ones")
+    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
+
+    def _means(self) -> NDArray[Any]:
+        num, slow = self.num_clients, self.slow
+        ids = list(slow_clients(num, self.slow_share) if slow is None else slow)
+        bound = f"a client id in [0, num_clients={num})"
         for client_id in ids:
-            require(
-                client_id in range(num_clients),
-                "devices.slow",
-                client_id,
-                f"a client id in [0, num_clients={num_clients})",
-                "there is no such client to slow down",
-            )
-        means = np.full(num_clients, base_seconds)
-        means[ids] *= slowdown
-        super().__init__(means, seed=seed, jitter=jitter)
+            there = client_id in range(num)
+            require(there, "devices.slow", client_id, bound, "there is no such client to slow down")
+        means = np.full(num, self.base_seconds)
+        means[ids] *= self.slowdown
+        return means
 
 
+@dataclass(kw_only=True, eq=False)
 class LogNormal(MeanSeconds):
     """Mean durations are log-normal: ``e_i = base_seconds * exp(sigma * N(0, 1))``.
 
@@ -132,30 +133,70 @@ class LogNormal(MeanSeconds):
         num_clients: N >= 1.
         sigma: standard deviation of log(e_i), >= 0; with 0.5 one client in six takes more than 1.65
             times as long as the median client.
-        seed: seed of the run.
-        jitter: see `MeanSeconds`.
         base_seconds: mean duration on the median client, > 0.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        num_clients: int,
-        sigma: float = 0.5,
-        seed: int = 0,
-        jitter: float = 0.2,
-        base_seconds: float = 1.0,
-    ) -> None:
-        require_at_least("devices.sigma", sigma, 0, "a spread cannot be negative")
-        _check(num_clients, base_seconds)
-        normal = np.random.default_rng((seed, STREAM)).standard_normal(num_clients)
-        super().__init__(base_seconds * np.exp(sigma * normal), seed=seed, jitter=jitter)
+    num_clients: int
+    sigma: float = bounded(0.5, at_least(0), "a spread cannot be negative")
+    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
+
+    def _means(self) -> NDArray[Any]:
+        normal = np.random.default_rng((self.seed, STREAM)).standard_normal(self.num_clients)
+        means: NDArray[Any] = self.base_seconds * np.exp(self.sigma * normal)
+        return means
 
 
-class Exponential:
+@dataclass(kw_only=True, eq=False)
+class MeasuredPhones(MeanSeconds):
+    """Every client is one of 114 phone types, drawn by how often the type was seen in the field.
+
+    ``tables/README.md`` names the source.
+
+    Args:
+        num_clients: N >= 1.
+        base_seconds: mean duration on the median phone, > 0; other phones take 0.38 to 5.1 times as
+            long.
+    """
+
+    num_clients: int
+    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
+
+    def _means(self) -> NDArray[Any]:
+        phones = rows_of("phones.json")
+        counts = np.array([phone["count"] for phone in phones])
+        relative = np.array([phone["relative_seconds"] for phone in phones])
+        rng = np.random.default_rng((self.seed, STREAM))
+        drawn = rng.choice(len(phones), self.num_clients, p=counts / counts.sum())
+        means: NDArray[Any] = self.base_seconds * relative[drawn]
+        return means
+
+
+@dataclass(kw_only=True, eq=False)
+class OverlapCompute(MeanSeconds):
+    """Training time is proportional to a client's data; the largest client takes Table 4's time.
+
+    The table is that of Overlap-FedAvg (`fl_app.devices.table.TABLE_4`).
+
+    Args:
+        num_bytes: size of a model, 4 bytes per parameter.
+        num_examples: n_i of every client, all > 0.
+        epochs: local epochs of an order, >= 1; Table 4 has five.
+    """
+
+    num_bytes: int
+    num_examples: Sequence[int]
+    jitter: float = bounded(0.0, within("[0, 1)"), "an order could end before it began")
+    epochs: int = bounded(5, count(), "training would take no time")
+
+    def _means(self) -> NDArray[Any]:
+        seconds = table_4(self.num_bytes)[0] * (self.epochs / 5)
+        sizes = np.asarray(self.num_examples, float)
+        means: NDArray[Any] = seconds * sizes / sizes.max()
+        return means
+
+
+@dataclass(kw_only=True, eq=False)
+class Exponential(Times):
     """All clients are equal, and their orders take exponential times.
 
     An order of any client takes ``base_seconds * (fixed + (1 - fixed) * Exp(1))``.
@@ -163,32 +204,61 @@ class Exponential:
     Args:
         num_clients: N >= 1.
         fixed: least duration of an order as a share of the mean, in [0, 1).
-        seed: seed of the run.
         base_seconds: mean duration, > 0.
-
-    Attributes:
-        mean_seconds: mean duration of every client.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self, *, num_clients: int, fixed: float = 0.0, seed: int = 0, base_seconds: float = 1.0
-    ) -> None:
-        require_at_least("devices.fixed", fixed, 0, "an order could end before it began")
-        require(fixed < 1, "devices.fixed", fixed, "below 1", "nothing would be left to chance")
-        _check(num_clients, base_seconds)
-        self.mean_seconds = [base_seconds] * num_clients
-        self._seed = seed
-        self._least = base_seconds * fixed
-        self._scale = base_seconds * (1.0 - fixed)
+    num_clients: int
+    fixed: float = bounded(0.0, within("[0, 1)"), "nothing would be left to chance")
+    base_seconds: float = bounded(1.0, POSITIVE, "time would stand still")
+
+    def _means(self) -> Sequence[float]:
+        return [self.base_seconds] * self.num_clients
 
     def seconds(self, client_id: int, sequence: int, now: float) -> float:
-        """Virtual seconds of the client's order with sequence number `sequence` given at `now`."""
-        return self._least + self._scale * exponential(uniform(self._seed, client_id, sequence))
+        drawn = exponential(uniform(self.seed, client_id, sequence))
+        return self.base_seconds * self.fixed + self.base_seconds * (1.0 - self.fixed) * drawn
 
 
-def _check(num_clients: int, base_seconds: float) -> None:
-    require_at_least("num_clients", num_clients, 1, "there would be no client to train")
-    require_positive("devices.base_seconds", base_seconds, "time would stand still")
+@dataclass(kw_only=True, eq=False)
+class Boards(Times):
+    """Every client is a board of a named kind; the first clients are the first kind's.
+
+    An order of client i takes ``m_i X``, and a client's first order ``first`` seconds more. X is
+    log-normal with mean 1 and the standard deviation ``spread``. ``m_i`` is the board's mean, times
+    the client's number of examples over that of the kind.
+
+    Args:
+        num_clients: N.
+        num_examples: n_i of every client, all > 0.
+        table: a device file, or its name in ``fl_app/devices/tables`` (`fl_app.devices.table`).
+        boards: kind -> how many; None = as the table says.
+
+    Attributes:
+        kinds: of every client, its name.
+
+    Raises:
+        ValueError: there is no such table or kind, or not N boards.
+    """
+
+    num_clients: int
+    num_examples: Sequence[int]
+    table: str
+    boards: Mapping[str, int] | None = None
+
+    def _means(self) -> Sequence[float]:
+        self.kinds, self._found = boards_of(self.table, self.boards, self.num_clients)
+        number: Counter[str] = Counter()  # of a kind's next board
+        means = []
+        for name, kind, examples in zip(self.kinds, self._found, self.num_examples, strict=True):
+            share = 1.0 if kind.examples is None else examples / kind.examples
+            means.append(kind.seconds[number[name] % len(kind.seconds)] * share)
+            number[name] += 1
+        return means
+
+    def seconds(self, client_id: int, sequence: int, now: float) -> float:
+        seconds, kind = self.mean_seconds[client_id], self._found[client_id]
+        if sigma := math.sqrt(math.log1p(kind.spread**2)):
+            draw = uniform(self.seed, client_id, sequence)
+            normal = NORMAL.inv_cdf(max(draw, 2.0**-53))  # which refuses 0
+            seconds *= math.exp(sigma * (normal - sigma / 2))
+        return seconds + (0.0 if sequence else kind.first)

@@ -3,35 +3,24 @@
     python -m fl_app.devices.fit outputs/.../events.jsonl --output mine.json
     python -m fl_app devices=boards devices.table=mine.json num_clients=8
 
-A LOG is one of
-
-- ``events.jsonl`` of a run on real nodes, which also tells what its server's work took;
-- ``devices.csv`` of such a run (`fl_app.devices.Recorder`);
-- any CSV with the columns ``kind`` and ``seconds``, an order a row. In a column ``first``, 1 marks
-  the first order of a client. A column ``client`` names the board; without it, every first order is
-  another board's.
-
-In the first two, every client is a kind of its own, unless ``--kinds`` puts several into one.
-Transfers are part of the seconds, for the server sees only when an order left and when its update
-came.
+A LOG is the ``events.jsonl`` of a run on real nodes, which also tells what its server's work took.
+Every client is a kind of its own, unless ``--kinds`` puts several into one. Transfers are part of
+the seconds, for the server sees only when an order left and when its update came.
 """
 
 import argparse
-import csv
 import json
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist, fmean, median, stdev
 from typing import Any
 
-from fl_app.core.errors import is_number
-from fl_app.core.events import Aggregated, Arrived, Dispatched, Evaluated, Event
+from fl_app.core.events import Aggregated, Arrived, Dispatched, Evaluated
 from fl_app.core.files import atomic_write
-from fl_app.record.files import DURATION_COLUMNS
 from fl_app.record.history import History
 from fl_app.record.log import read_events
 
@@ -51,73 +40,13 @@ class Measured:
 
     orders: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     first: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    clients: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    clients: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     work: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, kind: str, client: str, seconds: float, first: bool) -> None:
+    def add(self, kind: str, client: int, seconds: float, first: bool) -> None:
         """Take in one order."""
         (self.first if first else self.orders)[kind].append(seconds)
         self.clients[kind].add(client)
-
-
-def read_log(
-    path: Path,
-    into: Measured,
-    kinds: Mapping[int, str],
-    since: float = 0.0,
-    until: float = math.inf,
-) -> None:
-    """Add what a log tells.
-
-    Args:
-        path: of the log.
-        into: gets it.
-        kinds: of clients that are not a kind of their own.
-        since: orders that were given earlier are left out, seconds.
-        until: so are orders that ended later.
-
-    Raises:
-        ValueError: the file is none of those that this module knows.
-    """
-    if not path.is_file():
-        raise ValueError(f"{path} must be a file: there is nothing to fit")
-    if path.suffix == ".jsonl":
-        _read_events(read_events(path), into, kinds, since, until)
-        return
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        try:
-            columns = set(reader.fieldnames or ())
-            if not (columns >= set(DURATION_COLUMNS) or columns >= {"kind", "seconds"}):
-                there = ", ".join(sorted(columns)) or "(none)"
-                known = ", ".join(DURATION_COLUMNS)
-                raise ValueError(
-                    f"its columns {there} must be kind and seconds, or {known}: "
-                    "else it does not tell what an order took"
-                )
-            recorded = columns >= set(DURATION_COLUMNS)
-            if not recorded and (since > 0 or until < math.inf):
-                raise ValueError("it has no times: --since and --until would have no effect")
-            for row in reader:
-                # Such as with a comma as the decimal point.
-                if None in row or None in row.values():
-                    raise ValueError(f"it must have {len(columns)} values, as the first line has")
-                seconds = float(row["seconds"])
-                if not (is_number(seconds) and seconds > 0):
-                    raise ValueError(f"seconds={row['seconds']} must be a number > 0")
-                if recorded:
-                    client_id, start = int(row["client"]), float(row["start"])
-                    if start >= since and start + seconds <= until:
-                        first = int(row["order"]) == 0
-                        into.add(_kind(kinds, client_id), str(client_id), seconds, first)
-                    continue
-                if not row["kind"]:
-                    raise ValueError("kind is empty, so nobody knows whose seconds these are")
-                first = bool(int(row.get("first") or 0))
-                client = row.get("client") or (f"{path}-{reader.line_num}" if first else "")
-                into.add(row["kind"], client, seconds, first)
-        except (ValueError, csv.Error) as error:
-            raise ValueError(f"{path}, line {reader.line_num}: {error}") from error
 
 
 def fit(measured: Measured, about: str) -> dict[str, Any]:
@@ -151,7 +80,7 @@ def fit(measured: Measured, about: str) -> dict[str, Any]:
         }
     table: dict[str, Any] = {
         "about": about,
-        "boards": {kind: max(len(measured.clients[kind] - {""}), 1) for kind in kinds},
+        "boards": {kind: len(measured.clients[kind]) for kind in kinds},
         "kinds": kinds,
     }
     if measured.work:
@@ -161,15 +90,29 @@ def fit(measured: Measured, about: str) -> dict[str, Any]:
     return table
 
 
-def _read_events(
-    events: Iterable[Event],
+def read_log(
+    path: Path,
     into: Measured,
     kinds: Mapping[int, str],
-    since: float,
-    until: float,
+    since: float = 0.0,
+    until: float = math.inf,
 ) -> None:
+    """Add what a log tells.
+
+    Args:
+        path: of the log.
+        into: gets it.
+        kinds: of clients that are not a kind of their own.
+        since: orders that were given earlier are left out, seconds.
+        until: so are orders that ended later.
+
+    Raises:
+        ValueError: there is no such file.
+    """
+    if not path.is_file():
+        raise ValueError(f"{path} must be the events.jsonl of a run: there is nothing to fit")
     history, before = History(), None
-    for event in events:
+    for event in read_events(path):
         history.emit(event)
         if event.t > until:
             break
@@ -177,8 +120,8 @@ def _read_events(
             order = history.waiting[event.order]
             # An order whose dispatch a damaged log lacks seems to have taken no time.
             if since <= order.start < event.t:
-                kind, client = _kind(kinds, order.client), str(order.client)
-                into.add(kind, client, event.t - order.start, order.sequence == 0)
+                name = kinds.get(order.client, f"client-{order.client}")
+                into.add(name, order.client, event.t - order.start, order.sequence == 0)
         if before is not None and event.t >= since:
             match before, event:
                 case Aggregated(), Evaluated():
@@ -188,10 +131,6 @@ def _read_events(
                 case Dispatched(), Dispatched():
                     into.work["dispatch"].append(event.t - before.t)
         before = event
-
-
-def _kind(kinds: Mapping[int, str], client: int) -> str:
-    return kinds.get(client, f"client-{client}")
 
 
 def parse_kinds(texts: Sequence[str]) -> dict[int, str]:
@@ -227,7 +166,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="python -m fl_app.devices.fit",
         description="Turn measured seconds into a device file for devices=boards.",
     )
-    parser.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="events.jsonl or CSV")
+    parser.add_argument("logs", nargs="+", type=Path, metavar="LOG", help="events.jsonl")
     parser.add_argument("--kinds", nargs="*", default=[], metavar="KIND=CLIENTS", help="rpi5=0-9")
     parser.add_argument("--since", type=float, default=0.0, help="leave out orders given earlier")
     parser.add_argument("--until", type=float, default=math.inf, help="and those that ended later")

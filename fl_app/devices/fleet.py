@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fl_app.core.errors import require_at_least
+from fl_app.core.hyper import at_least, bounded, check_bounds
 from fl_app.core.types import Parts
+from fl_app.devices.table import SERVER, read_table
+from fl_app.engine.server import Server
 
 
 class Compute(Protocol):
@@ -38,7 +40,7 @@ class Network(Protocol):
 class Energy:
     """The power that a device draws beyond its idle power.
 
-    Attributes:
+    Args:
         compute_watts: while it trains, >= 0.
         radio_watts: while it sends or receives, >= 0.
 
@@ -46,14 +48,11 @@ class Energy:
         ValueError: a value is out of its bounds.
     """
 
-    compute_watts: float
-    radio_watts: float
+    compute_watts: float = bounded(3.0, at_least(0), "training would charge the battery")
+    radio_watts: float = bounded(1.0, at_least(0), "training would charge the battery")
 
     def __post_init__(self) -> None:
-        for key in ("compute_watts", "radio_watts"):
-            require_at_least(
-                f"devices.energy.{key}", getattr(self, key), 0, "training would charge the battery"
-            )
+        check_bounds("devices.energy", self)
 
 
 class Fleet:
@@ -115,3 +114,94 @@ class Fleet:
         return (
             training * self._energy.compute_watts + (download + upload) * self._energy.radio_watts
         )
+
+
+class Overlapping:
+    """A fleet whose clients train during their upload and their next download.
+
+    All clients work in step. A cycle has as many local epochs as the slowest client needs to cover
+    its transfers, at least one and at most `max_epochs`. It lasts as long as its training or its
+    transfers, whichever takes longer.
+
+    Args:
+        fleet: the devices; their training time is the time of `max_epochs` local epochs.
+        num_clients: N.
+        max_epochs: E_max >= 1.
+        usual: `fleet` without the fixed part that travels with first orders; None = it has none.
+
+    Attributes:
+        local_epochs: number of local epochs in a cycle.
+    """
+
+    def __init__(
+        self, fleet: Fleet, num_clients: int, max_epochs: int, usual: Fleet | None = None
+    ) -> None:
+        self._fleet = fleet
+        usual = usual or fleet
+        parts = [usual.parts(client_id, 0, 0.0) for client_id in range(num_clients)]
+        epoch = max(each.training for each in parts) / max_epochs
+        transfers = max(each.download + each.upload for each in parts)
+        self.local_epochs = min(max(math.ceil(transfers / epoch - 1e-9), 1), max_epochs)
+        self._share = self.local_epochs / max_epochs
+
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        """The seconds of a cycle, all of them as training: transfers overlap with it.
+
+        A client's first cycle does not overlap: its training needs the download.
+        """
+        work = download, training, upload = self._work(client_id, sequence, now)[:3]
+        if sequence == 0:
+            return Parts(0.0, download + training + upload, 0.0, work)
+        return Parts(0.0, max(training, download + upload), 0.0, work)
+
+    def joules(
+        self, client_id: int, sequence: int, now: float, elapsed: float = math.inf
+    ) -> float | None:
+        """Energy of an order: `Fleet.joules` for the work of one cycle.
+
+        All clients work in step, so no training is cut short. An evaluation takes a part of a
+        cycle, and that part of its energy.
+        """
+        joules = self._fleet.joules_of(self._work(client_id, sequence, now))
+        seconds = self.parts(client_id, sequence, now).seconds
+        if joules is None or elapsed >= seconds or math.isclose(elapsed, seconds, rel_tol=1e-6):
+            return joules
+        return joules * elapsed / seconds
+
+    def _work(self, client_id: int, sequence: int, now: float) -> Parts:
+        """The transfers and the training of one cycle."""
+        parts = self._fleet.parts(client_id, sequence, now)
+        return parts._replace(training=parts.training * self._share)
+
+
+class MeasuredServer(Server):
+    """A server with the seconds of a device file; a value that is given replaces the file's.
+
+    Args:
+        table: a device file, as of `fl_app.devices.Boards`; None = what is not given takes no time.
+        dispatch: as of `Server`, and so are those that follow.
+        receipt: see `Server`.
+        aggregation: see `Server`.
+        evaluation: see `Server`.
+        poll: see `Server`.
+        serial: see `Server`; true if the file does not say it either.
+
+    Raises:
+        ValueError: there is no such table, or a value is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: str | None = None,
+        dispatch: float | None = None,
+        receipt: float | None = None,
+        aggregation: float | None = None,
+        evaluation: float | None = None,
+        poll: float | None = None,
+        serial: bool | None = None,
+    ) -> None:
+        given = (dispatch, receipt, aggregation, evaluation, poll, serial)
+        settings = {} if table is None else dict(read_table(table, "devices.server.table").server)
+        own = {key: value for key, value in zip(SERVER, given, strict=True) if value is not None}
+        super().__init__(**settings | own)

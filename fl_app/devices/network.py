@@ -1,13 +1,54 @@
 """How many seconds the download and the upload of a model take."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal, TypeAlias
 
-from fl_app.core.errors import require, require_at_least, require_positive
-from fl_app.devices.draws import around, uniform
+import numpy as np
+
+from fl_app.core.hyper import POSITIVE, at_least, bounded, check_bounds, within
+from fl_app.devices.draws import STREAM, NormalAbove, around, uniform
+from fl_app.devices.table import boards_of, rows_of, table_4
+
+Way: TypeAlias = Literal["down", "up"]
+LEAST_SPEED = 0.1  # share of a link's mean: some deviations are as large as the mean
 
 
-class Relative:
+@dataclass(kw_only=True, eq=False)
+class Links(ABC):
+    """The links of all clients.
+
+    Args:
+        download_share: size of an order over that of a model.
+        upload_share: size of an upload over that of a model.
+
+    Raises:
+        ValueError: a value is out of its bounds.
+    """
+
+    download_share: float = 1.0
+    upload_share: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_bounds("devices.network", self)
+
+    def download(self, client_id: int, sequence: int) -> float:
+        """Seconds until the client has the model of its order number `sequence`."""
+        return self._seconds("down", client_id, sequence, self.download_share)
+
+    def upload(self, client_id: int, sequence: int) -> float:
+        """Seconds from the end of training until the server has the update."""
+        return self._seconds("up", client_id, sequence, self.upload_share)
+
+    @abstractmethod
+    def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
+        """Seconds of a transfer of `share` of a model."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Relative(Links):
     """A download and an upload each take a fixed share of the federation's mean training time.
 
     The paper of FedASMU gives divisors of its bandwidths, but no unit.
@@ -16,40 +57,22 @@ class Relative:
         mean_seconds: training time of every client, all > 0.
         share: duration of a transfer at normal bandwidth as a share of the mean, >= 0.
         slowdown: divisor of the bandwidth, > 0.
-        download_share: size of an order over that of a model.
-        upload_share: size of an upload over that of a model.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        mean_seconds: Sequence[float],
-        share: float = 0.01,
-        slowdown: float = 1.0,
-        download_share: float = 1.0,
-        upload_share: float = 1.0,
-    ) -> None:
-        require_at_least(
-            "devices.network.share", share, 0, "a model would arrive before it was sent"
-        )
-        require_positive("devices.network.slowdown", slowdown, "there would be no bandwidth")
-        self._seconds = share * slowdown * fmean(mean_seconds)
-        self._download_share = download_share
-        self._upload_share = upload_share
+    mean_seconds: Sequence[float]
+    share: float = bounded(0.01, at_least(0), "a model would arrive before it was sent")
+    slowdown: float = bounded(1.0, POSITIVE, "there would be no bandwidth")
 
-    def download(self, client_id: int, sequence: int) -> float:
-        """Seconds until the client has the model of its order number `sequence`."""
-        return self._seconds * self._download_share
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._mean = self.share * self.slowdown * fmean(self.mean_seconds)
 
-    def upload(self, client_id: int, sequence: int) -> float:
-        """Seconds from the end of training until the server has the update."""
-        return self._seconds * self._upload_share
+    def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
+        return self._mean * share
 
 
-class Link:
+@dataclass(kw_only=True, eq=False)
+class Link(Links):
     """Every client has a link of the same bandwidth and latency.
 
     A transfer takes ``latency + num_bytes / bandwidth * U(1 - jitter, 1 + jitter)``.
@@ -61,46 +84,105 @@ class Link:
         latency: seconds before the first byte arrives, >= 0.
         seed: seed of the run.
         jitter: relative half-width of a transfer's deviation, in [0, 1).
-        download_share: size of an order over that of a model.
-        upload_share: size of an upload over that of a model.
-
-    Raises:
-        ValueError: a value is out of its bounds.
     """
 
-    def __init__(
-        self,
-        *,
-        num_bytes: int,
-        down: float = 1.25e6,
-        up: float = 0.625e6,
-        latency: float = 0.05,
-        seed: int = 0,
-        jitter: float = 0.2,
-        download_share: float = 1.0,
-        upload_share: float = 1.0,
-    ) -> None:
-        require_positive("devices.network.down", down, "no model would ever reach a client")
-        require_positive("devices.network.up", up, "no update would ever reach the server")
-        require_at_least(
-            "devices.network.latency", latency, 0, "it would arrive before it was sent"
-        )
-        require_at_least("devices.network.jitter", jitter, 0, "its time could not be drawn")
-        require(
-            jitter < 1, "devices.network.jitter", jitter, "below 1", "a transfer could take no time"
-        )
-        self._down = num_bytes * download_share / down
-        self._up = num_bytes * upload_share / up
-        self._latency = latency
-        self._seed = seed
-        self._jitter = jitter
+    num_bytes: int
+    down: float = bounded(1.25e6, POSITIVE, "no model would ever reach a client")
+    up: float = bounded(0.625e6, POSITIVE, "no update would ever reach the server")
+    latency: float = bounded(0.05, at_least(0), "it would arrive before it was sent")
+    seed: int = 0
+    jitter: float = bounded(0.2, within("[0, 1)"), "a transfer could take no time")
 
-    def download(self, client_id: int, sequence: int) -> float:
-        """See `Relative.download`."""
-        draw = uniform(self._seed, client_id, sequence, b"download")
-        return self._latency + self._down * around(self._jitter, draw)
+    def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
+        draw = uniform(self.seed, client_id, sequence, f"{way}load".encode())
+        speed = self.down if way == "down" else self.up
+        return self.latency + self.num_bytes * share / speed * around(self.jitter, draw)
 
-    def upload(self, client_id: int, sequence: int) -> float:
-        """See `Relative.upload`."""
-        draw = uniform(self._seed, client_id, sequence, b"upload")
-        return self._latency + self._up * around(self._jitter, draw)
+
+@dataclass(kw_only=True, eq=False)
+class MeasuredLinks(Links):
+    """Every client has one of 19 links measured in the field, drawn at random.
+
+    A transfer takes ``num_bytes / speed``. The speed is normal, with the link's mean and deviation,
+    truncated below a tenth of the mean. ``tables/README.md`` names the source.
+
+    Args:
+        num_bytes: size of a model.
+        num_clients: N >= 1.
+        seed: seed of the run.
+        slowdown: divisor of all speeds, > 0.
+    """
+
+    num_bytes: int
+    num_clients: int
+    seed: int = 0
+    slowdown: float = bounded(1.0, POSITIVE, "there would be no bandwidth")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        links = rows_of("links.json")
+        drawn = np.random.default_rng((self.seed, STREAM, 1)).integers(
+            len(links), size=self.num_clients
+        )
+        self._speeds = {
+            way: [
+                NormalAbove(mean, float(links[place][f"{way}_sigma"]), LEAST_SPEED * mean)
+                for place in drawn
+                for mean in [float(links[place][f"{way}_mean"])]
+            ]
+            for way in ("down", "up")
+        }
+
+    def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
+        draw = uniform(self.seed, client_id, sequence, f"{way}load".encode())
+        return self.num_bytes * self.slowdown * share / self._speeds[way][client_id](draw)
+
+
+@dataclass(kw_only=True, eq=False)
+class BoardLinks(Links):
+    """The links of `fl_app.devices.Boards`, as their device file has them.
+
+    A transfer takes ``latency + num_bytes / speed``, and no time on a board without a link there.
+
+    Args:
+        num_bytes: size of a model.
+        num_clients: N.
+        table: as of `fl_app.devices.Boards`.
+        boards: as of `fl_app.devices.Boards`.
+    """
+
+    num_bytes: int
+    num_clients: int
+    table: str
+    boards: Mapping[str, int] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kinds = boards_of(self.table, self.boards, self.num_clients)[1]
+        self._links = [kind.network for kind in kinds]
+
+    def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
+        link = self._links[client_id]
+        if link is None:
+            return 0.0
+        return link.latency + self.num_bytes * share / (link.down if way == "down" else link.up)
+
+
+@dataclass(kw_only=True, eq=False)
+class OverlapNetwork(Links):
+    """Download and upload take half of the communication in Overlap-FedAvg's Table 4 each.
+
+    Args:
+        num_bytes: size of a model, 4 bytes per parameter.
+
+    Raises:
+        ValueError: Table 4 does not have the model.
+    """
+
+    num_bytes: int
+
+    def __post_init__(self) -> None:
+        self._mean = table_4(self.num_bytes)[1] / 2
+
+    def _seconds(self, way: Way, client_id: int, sequence: int, share: float) -> float:
+        return self._mean * share

@@ -28,6 +28,20 @@ from typing import Any
 
 from fl_app.core.errors import is_number, require
 
+# Overlap-FedAvg gives the seconds of one iteration under FedAvg (five local epochs and the
+# communication) and under Overlap-FedAvg (five local epochs alone); the difference is the
+# communication. NOTE: it is 3 to 12 seconds per million parameters, so no bandwidth explains it.
+# parameters -> seconds of five local epochs on the largest client, seconds of communication
+TABLE_4 = {
+    199_210: (28.85, 2.35),  # MLP, MNIST
+    1_199_882: (28.31, 4.65),  # MnistNet, Fashion-MNIST
+    1_204_655: (42.15, 5.04),  # MnistNet, EMNIST
+    878_538: (45.33, 2.74),  # CNNCifar, CIFAR-10
+    2_440_394: (49.33, 15.07),  # VGG_R, CIFAR-10
+    11_169_162: (115.31, 41.57),  # ResNet_R, CIFAR-10
+    11_215_332: (115.30, 40.72),  # ResNet_R, CIFAR-100
+    13_828_478: (87.90, 45.29),  # Transformer, WikiText-2
+}
 SERVER = ("dispatch", "receipt", "aggregation", "evaluation", "poll", "serial")
 
 
@@ -162,3 +176,67 @@ def _count(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ValueError(f"boards: {value} must be an integer >= 1")
     return value
+
+
+def boards_of(
+    table: str, boards: Mapping[str, int] | None, num_clients: int
+) -> tuple[list[str], list[Kind]]:
+    """Of every client, the name of its kind and the kind."""
+    read = read_table(table)
+    counts = read.boards if boards is None else boards
+    require(
+        isinstance(counts, Mapping),
+        "devices.boards",
+        counts,
+        "kinds with numbers such as {rpi5:10,rpi4:5}, or null",
+        "it says which board every client is",
+    )
+    known = ", ".join(read.kinds)
+    for kind, count in counts.items():
+        require(
+            kind in read.kinds,
+            "devices.boards",
+            kind,
+            f"of {known} with devices.table={table}",
+            "what an order takes on another board is unknown",
+        )
+        require(
+            isinstance(count, int) and not isinstance(count, bool) and count >= 0,
+            f"devices.boards.{kind}",
+            count,
+            "an integer >= 0",
+            "it is a number of boards",
+        )
+    names = [kind for kind, count in counts.items() for _ in range(count)]
+    require(
+        len(names) == num_clients,
+        "devices.boards",
+        dict(counts),
+        f"num_clients={num_clients} boards of {known}",
+        "every client is one board",
+    )
+    return names, [read.kinds[name] for name in names]
+
+
+def table_4(num_bytes: int) -> tuple[float, float]:
+    """The row of `TABLE_4` for a model of so many bytes.
+
+    Raises:
+        ValueError: there is none.
+    """
+    num_params = num_bytes // 4
+    require(
+        num_params in TABLE_4,
+        "task.model's number of parameters",
+        num_params,
+        f"one of {', '.join(map(str, TABLE_4))} with devices=overlap",
+        "Overlap-FedAvg measured no other model",
+    )
+    return TABLE_4[num_params]
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """The rows of a measured table in ``fl_app/devices/tables``."""
+    text = (resources.files("fl_app.devices") / "tables" / name).read_text(encoding="utf-8")
+    rows: list[dict[str, Any]] = json.loads(text)
+    return rows

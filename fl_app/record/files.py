@@ -175,7 +175,7 @@ class Metrics:
 
 
 class Recorder:
-    """Sink that writes ``devices.csv``, for `fl_app.devices.Replay`: a row per update that arrived.
+    """Sink that writes ``devices.csv``: a row per update that arrived.
 
     Args:
         path: of the file.

@@ -27,7 +27,6 @@ from fl_app.runner.checkpoint import Checkpoints
 from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.given import NOTHING, Given
 from fl_app.runner.signals import interruptible
-from fl_app.tasks.client_examples import ClientExamples
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
@@ -167,7 +166,7 @@ def run_cell(
 
 def _build_task(config: DictConfig) -> TrainingTask:
     task: Any = build_task(config)
-    if config.experiment.scale == "smoke" and isinstance(task, ClientExamples):
+    if config.experiment.scale == "smoke" and hasattr(task, "class_counts"):
         tests = (task.test_inputs, task.test_targets)
         inputs, targets = (None if test is None else test[:SMOKE_TESTS] for test in tests)
         task = replace(task, test_inputs=inputs, test_targets=targets)
@@ -175,9 +174,9 @@ def _build_task(config: DictConfig) -> TrainingTask:
     return complete
 
 
-def _partition(config: DictConfig, task: TrainingTask) -> Any:
+def _partition(config: DictConfig, task: Any) -> Any:
     """The partition as of `RunFolder.begin`; None if only the nodes know what they have."""
-    if not isinstance(task, ClientExamples) or task.num_clients != config.num_clients:
+    if not hasattr(task, "class_counts") or task.num_clients != config.num_clients:
         return None
     return task.classes()[1], task.class_counts()
 

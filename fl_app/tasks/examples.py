@@ -1,7 +1,7 @@
 """A user's arrays as the tensors of a task, checked before anything is trained."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -17,11 +17,6 @@ from fl_app.tasks.scaling import moments_of
 from fl_app.tasks.schema import KINDS
 
 Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
-
-TAKEN = (
-    *("version", "t", "loss", "client_updates", "bytes_down", "bytes_up", "orders_wasted"),
-    *("seconds_wasted", "participation_gini", "joules"),
-)  # names in a run's table that no further metric can have
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +37,6 @@ def examples_of(
     y_test: Values | None,
     objective: str | Objective | None,
     loss: Loss | None,
-    metrics: Mapping[str, Any] | None,
     *,
     tokens: bool,
 ) -> Examples:
@@ -77,11 +71,6 @@ def examples_of(
         made = _objective(str(objective or "auto"), y, test_y, standardise=loss is None)
     if loss is not None:
         made = replace(made, criterion=loss)
-    if metrics is not None:
-        taken = [name for name in metrics if name in TAKEN]
-        if taken:
-            raise ValueError(f"metrics has the name {taken[0]!r}, which a run's table has already")
-        made = replace(made, metrics=dict(metrics))
     targets = _targets(y, "y_train", made)
     if made.kind == "classification" and bool((targets == targets.flatten()[0]).all()):
         raise ValueError("y_train has only one class: there would be nothing to tell apart")
@@ -145,11 +134,9 @@ def _raw(values: Values, name: str) -> NDArray[Any]:
 
 def _tensor(array: NDArray[Any]) -> Tensor:
     """A tensor on the same memory; a copy where torch cannot share it."""
-    if any(stride < 0 for stride in array.strides) or not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of files mapped read-only: nobody writes to the tensor
-        return torch.from_numpy(array)
+        return torch.from_numpy(np.ascontiguousarray(array))
 
 
 # -- targets ---------------------------------------------------------------------------------------
@@ -178,7 +165,7 @@ def _objective(
     kind: str, y: NDArray[Any], test_y: NDArray[Any] | None, *, standardise: bool
 ) -> Objective:
     """The objective of a kind, as large as the targets need it."""
-    from fl_app.tasks.table import FEW, encode_targets, fit_targets
+    from fl_app.tasks.table import encode_targets, fit_targets
 
     if kind not in ("auto", *KINDS):
         raise ValueError(f"objective={kind} must be one of {', '.join(KINDS)}, or an Objective")
@@ -189,12 +176,6 @@ def _objective(
             kind = "regression"
         elif y.dtype.kind in "iu":
             kind = "classification"
-            if (num := table.iloc[:, 0].nunique()) > max(FEW, len(table) // 2):
-                raise ValueError(
-                    f"y_train has {num} different integers in {len(table)} examples: say "
-                    "objective='regression' if they are numbers, objective='classification' if "
-                    "each is a class"
-                )
     kind, outputs = fit_targets(table, kind, "Task.from_arrays")
     if kind == "classification":
         return objective_of(kind, outputs)

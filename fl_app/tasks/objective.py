@@ -6,8 +6,8 @@ numbers (`Regression`).
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -30,8 +30,6 @@ class Objective(ABC):
     Args:
         num_outputs: numbers that the model gives for one target, >= 1.
         criterion: mean loss over a batch instead of the usual one.
-        metrics: further metrics by name, `torchmetrics.Metric` objects that compute one number.
-            They are never changed: every measurement takes clones.
 
     Attributes:
         kind: ``"classification"``, ``"multi_label"`` or ``"regression"``.
@@ -41,7 +39,6 @@ class Objective(ABC):
 
     num_outputs: int
     criterion: Loss | None = None
-    metrics: Mapping[str, Any] = field(default_factory=dict)
 
     kind: ClassVar[str]
     score: ClassVar[str]
@@ -54,7 +51,7 @@ class Objective(ABC):
     @property
     def has_accuracy(self) -> bool:
         """Whether ``"accuracy"`` is among the metrics."""
-        return "accuracy" in (self.score, *self.metrics)
+        return self.score == "accuracy"
 
     @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
@@ -96,10 +93,6 @@ class Objective(ABC):
             loss: mean over all entries of its targets.
             total: number of entries of its targets, >= 1.
         """
-
-    def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        """Output and target in the form that torchmetrics takes."""
-        return output, target
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,9 +151,6 @@ class Classification(Objective):
             measured["commonest_prediction"] = int(chosen.max()) / total
         return measured
 
-    def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        return output.flatten(0, -2), target.flatten()
-
 
 @dataclass(frozen=True, eq=False)
 class MultiLabel(Objective):
@@ -210,9 +200,6 @@ class MultiLabel(Objective):
             "exact_match": exact * self.num_outputs / total,
             "f1": 2 * both / positive if positive else math.nan,
         }
-
-    def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        return output, target.int()
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,10 +271,6 @@ class Regression(Objective):
             "loss": loss,
             "r2": float(np.where(known, explained, math.nan).mean()),
         }
-
-    def for_metrics(self, output: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-        output = self._predicted(output, target)
-        return (output[:, 0], target[:, 0]) if self.num_outputs == 1 else (output, target)
 
     def _predicted(self, output: Tensor, target: Tensor) -> Tensor:
         """The prediction in the unit of the targets."""

@@ -14,11 +14,12 @@ from fl_app.record.measures import expected_accuracy
 class ClassTask(Protocol):
     """A task whose test set has classes (`fl_app.tasks.task.Task`)."""
 
-    @property
-    def num_clients(self) -> int: ...
+    def class_counts(self) -> NDArray[np.int64]:
+        """Training examples of each class on each client, shape ``(N, C)``."""
+        ...
 
-    def label_counts(self, client_id: int | None = None) -> NDArray[np.int64]:
-        """Examples of each class that a client has, or the test set, shape ``(C,)``.
+    def label_counts(self) -> NDArray[np.int64]:
+        """Examples of each class in the test set, shape ``(C,)``.
 
         Raises:
             ValueError: there are no classes to count: see `fl_app.tasks.task.Task.label_counts`.
@@ -62,7 +63,7 @@ class PerClass:
                 f"without clients, as the classes {missing} have no test examples",
                 "the accuracy on them is unknown",
             )
-            counts = np.stack([task.label_counts(i) for i in range(task.num_clients)])
+            counts = task.class_counts()
             self._mix = counts / counts.sum(axis=1, keepdims=True)
 
     def __call__(self, model: Any) -> dict[str, float]:

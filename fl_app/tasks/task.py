@@ -1,9 +1,9 @@
 """A task: the data of all clients in one tensor, their partition, the model and the objective."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Required, Self, TypedDict, Unpack
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.core.errors import is_number, require, require_count
-from fl_app.tasks.client_examples import ClientExamples
 from fl_app.tasks.examples import Examples, examples_of, given_partition, partitioner_of
 from fl_app.tasks.items import class_names, column_of, dealt, read_columns, read_pairs, splits_of
 from fl_app.tasks.kind import CHUNK, chunk_of
@@ -19,30 +18,16 @@ from fl_app.tasks.models import MODELS, TEXT_MODELS, architecture
 from fl_app.tasks.models.foreign import imported, maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
+from fl_app.tasks.partition import Partitioner, make_partition
 from fl_app.tasks.scaling import Scaling
 from fl_app.tasks.schema import Schema
 
 SHOWN = 10  # classes in a line
-PROBED = 16  # examples on which metrics are tried before a run
-
-
-class Settings(TypedDict, total=False):
-    """Keywords of `Task.from_arrays`, which its siblings take, too."""
-
-    model: Required[Callable[..., nn.Module] | nn.Module | str]
-    clients: Any
-    num_clients: int | None
-    objective: str | Objective | None
-    loss: Loss | None
-    metrics: Mapping[str, Any] | None
-    holdout: float
-    augment: Callable[[Tensor], Tensor] | None
-    seed: int
-    name: str
+STREAM = 0x686F_6C64_6F75_7400  # keeps the held-out examples' random numbers apart from all others
 
 
 @dataclass(frozen=True, eq=False, repr=False, slots=True, kw_only=True)
-class Task(ClientExamples):
+class Task:
     """A learning problem with its data. Examples are decoded once and held as one tensor.
 
     Attributes:
@@ -55,6 +40,12 @@ class Task(ClientExamples):
             Several labels: float32, 0 or 1, shape ``(n, C)``. Numbers: float32, shape ``(n, k)``.
         test_inputs: the server's test set, shape ``(n_test, ...)``; None = there is none.
         test_targets: as `targets`; None = there is no test set.
+        partition: for every client the indices of its training examples, int64; empty = the
+            clients follow from the run's configuration (`with_clients`).
+        validation: for every client the indices of its examples kept for validation, int64; empty
+            = clients evaluate on their training examples.
+        holdout: share of every client's examples that `with_clients` keeps for validation, in
+            [0, 1).
         source: source of the data: ``"built-in"``, ``"local"``, ``"hub"``, ``"generated"`` (by the
             task itself), ``"own"`` (the user's) or ``"stand-in"`` (made-up data instead of the real
             ones).
@@ -73,6 +64,9 @@ class Task(ClientExamples):
     targets: Tensor
     test_inputs: Tensor | None = None
     test_targets: Tensor | None = None
+    partition: Sequence[NDArray[np.int64]] = ()
+    validation: Sequence[NDArray[np.int64]] = ()
+    holdout: float = 0.0
     source: str = "built-in"
     prepare: Callable[[Tensor], Tensor] | None = None
     augment: Callable[[Tensor], Tensor] | None = None
@@ -92,7 +86,6 @@ class Task(ClientExamples):
         num_clients: int | None = None,
         objective: str | Objective | None = None,
         loss: Loss | None = None,
-        metrics: Mapping[str, Any] | None = None,
         holdout: float = 0.0,
         augment: Callable[[Tensor], Tensor] | None = None,
         seed: int = 0,
@@ -125,7 +118,6 @@ class Task(ClientExamples):
                 binary cross-entropy or squared error. Without it, the numbers of a regression are
                 standardised: the model predicts ``(y - objective.mean) / objective.deviation``, and
                 all metrics but the loss have the unit of `y_train`.
-            metrics: further metrics by name, `torchmetrics.Metric` objects that compute one number.
             holdout: share of every client's examples kept for validation, in [0, 1).
             augment: random change of a training batch of `x_train`'s type; draws from torch's
                 global random state.
@@ -143,9 +135,7 @@ class Task(ClientExamples):
             "it is the share of every client's examples that it does not train on",
         )
         tokens = model not in MODELS or model in TEXT_MODELS
-        data = examples_of(
-            x_train, y_train, x_test, y_test, objective, loss, metrics, tokens=tokens
-        )
+        data = examples_of(x_train, y_train, x_test, y_test, objective, loss, tokens=tokens)
         task = cls(
             name=name,
             objective=data.objective,
@@ -164,7 +154,7 @@ class Task(ClientExamples):
         return task._with_given(clients, num_clients, seed)
 
     @classmethod
-    def from_datasets(cls, train: Any, test: Any = None, **settings: Unpack[Settings]) -> "Task":
+    def from_datasets(cls, train: Any, test: Any = None, **settings: Any) -> "Task":
         """A task on map-style data sets of torch, whose items are pairs of input and target.
 
         Every item is read once. Random changes of training images, such as crops, are therefore
@@ -189,7 +179,7 @@ class Task(ClientExamples):
         inputs: str | Sequence[str],
         target: str,
         subset: str | None = None,
-        **settings: Unpack[Settings],
+        **settings: Any,
     ) -> "Task":
         """A task on a data set of Hugging Face, or on a `flwr_datasets.FederatedDataset`.
 
@@ -325,15 +315,14 @@ class Task(ClientExamples):
         return task
 
     def check_model(self) -> None:
-        """Refuse a model, a loss or a metric that does not fit the task's examples.
+        """Refuse a model or a loss that does not fit the task's examples.
 
         torch's random state is the same after the call.
 
         Raises:
             ValueError: naming what was needed and what there was.
         """
-        count = PROBED if self.objective.metrics else 2
-        inputs, targets = self.inputs[:count], self.targets[:count]
+        inputs, targets = self.inputs[:2], self.targets[:2]
         if len(inputs) < 2:  # a model may need two examples (BatchNorm); a task may have no data
             inputs, targets = (
                 part[:1].expand(2, *part.shape[1:])
@@ -367,28 +356,97 @@ class Task(ClientExamples):
         dealt = replace(self, partition=parts)
         return dealt.with_holdout(self.holdout, seed) if self.holdout else dealt
 
-    def label_counts(self, client_id: int | None = None) -> NDArray[np.int64]:
-        """Examples of each class that a client has, or the test set, shape ``(C,)``.
+    @property
+    def has_test_set(self) -> bool:
+        return self.test_targets is not None
+
+    @property
+    def num_clients(self) -> int:
+        """N; 0 = the clients follow from the run's configuration."""
+        return len(self.partition)
+
+    def train_indices(self, client_id: int) -> NDArray[np.int64]:
+        """The client's training examples, shape ``(n_i,)``."""
+        return self.partition[client_id]
+
+    def evaluation_indices(self, client_id: int) -> NDArray[np.int64]:
+        """The client's validation examples; without those of any client, its training examples."""
+        return (self.validation or self.partition)[client_id]
+
+    def classes(self) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+        """The class of each training example, shape ``(n,)``, and the names of the classes.
+
+        All examples of a task without classes are of one, which is called ``"all"``.
+        """
+        objective = self.objective
+        if not isinstance(objective, Classification) or objective.sequences:
+            return np.zeros(len(self.targets), np.int64), ("all",)
+        names = objective.classes or map(str, range(objective.num_outputs))
+        return np.asarray(self.targets), tuple(names)
+
+    def class_counts(self) -> NDArray[np.int64]:
+        """Training examples of each class on each client, shape ``(N, C)``."""
+        labels, names = self.classes()
+        return np.stack([np.bincount(labels[own], minlength=len(names)) for own in self.partition])
+
+    def with_clients(self, partitioner: Partitioner, num_clients: int, seed: int) -> Self:
+        """This task with its training examples distributed over clients.
+
+        Args:
+            partitioner: distributes by `Objective.strata`.
+            num_clients: N, 1 <= N <= n.
+            seed: seed of the partition and of the examples kept for validation.
+
+        Raises:
+            ValueError: as `make_partition`.
+        """
+        strata = self.objective.strata(self.targets)
+        parts = make_partition(partitioner, strata, num_clients, seed)
+        dealt = replace(self, partition=parts, validation=())
+        return dealt.with_holdout(self.holdout, seed) if self.holdout else dealt
+
+    def with_holdout(self, share: float, seed: int) -> Self:
+        """This task with a share of every client's training examples kept for validation.
+
+        A client keeps at least one example for validation and at least one for training; one that
+        has a single example trains on it and validates on none.
+
+        Args:
+            share: in (0, 1).
+            seed: the draw of a client follows from the seed and the client alone.
+        """
+        train, validation = [], []
+        for client_id, indices in enumerate(self._client_examples()):
+            rng = np.random.default_rng((seed, client_id, STREAM))
+            num_kept = min(max(1, round(share * indices.size)), max(0, indices.size - 1))
+            kept, rest = np.split(rng.permutation(indices), [num_kept])
+            train.append(np.sort(rest))
+            validation.append(np.sort(kept))
+        return replace(self, partition=train, validation=validation, holdout=share)
+
+    def _client_examples(self) -> Sequence[NDArray[np.int64]]:
+        """All examples of every client, for training and for validation."""
+        if not self.validation:
+            return self.partition
+        both = zip(self.partition, self.validation, strict=True)
+        return [np.sort(np.concatenate(parts)) for parts in both]
+
+    def label_counts(self) -> NDArray[np.int64]:
+        """Examples of each class in the test set, shape ``(C,)``.
 
         Raises:
             ValueError: targets are no classes, they are sequences, whose tokens are not counted by
                 class, or there is no test set.
         """
-        objective = self.objective
-        if not isinstance(objective, Classification):
-            raise ValueError(
-                f"task={self.name} has no classes ({objective.kind}): leave metrics= empty"
-            )
-        if objective.sequences:
-            raise ValueError(f"task={self.name} has sequences: leave metrics= empty")
-        if client_id is not None:
-            targets = self.targets[self._places(self.partition[client_id])]
-        elif self.test_targets is not None:
-            targets = self.test_targets
-        else:
-            raise ValueError(f"task={self.name} has no test set: leave metrics= empty")
-        labels = targets.cpu()
-        counts: NDArray[np.int64] = torch.bincount(labels, minlength=objective.num_outputs).numpy()
+        lacks = "no test set" if self.test_targets is None else ""
+        if not isinstance(self.objective, Classification):
+            lacks = f"no classes ({self.objective.kind})"
+        elif self.objective.sequences:
+            lacks = "sequences"
+        if lacks or self.test_targets is None:
+            raise ValueError(f"task={self.name} has {lacks}: leave metrics= empty")
+        labels, num = self.test_targets.cpu(), self.objective.num_outputs
+        counts: NDArray[np.int64] = torch.bincount(labels, minlength=num).numpy()
         return counts
 
     # -- measurements -----------------------------------------------------------------------------
@@ -439,7 +497,6 @@ class Task(ClientExamples):
         objective = self.objective
         training = [module for module in model.modules() if module.training]
         device = next(model.parameters()).device
-        further = {name: m.clone().to(device) for name, m in objective.metrics.items()}
         losses: list[float] = []
         counts: list[Tensor] = []
         total = 0
@@ -451,14 +508,10 @@ class Task(ClientExamples):
                 losses.append(objective.loss(output, target).item() * target.numel())
                 counts.append(objective.counts(output, target))
                 total += target.numel()
-                for metric in further.values():
-                    metric.update(*objective.for_metrics(output, target))
         for module in training:
             module.training = True
         summed = torch.stack(counts).sum(0)
-        metrics = objective.figures(summed, sum(losses) / total, total)
-        metrics |= {name: float(metric.compute()) for name, metric in further.items()}
-        return metrics, summed
+        return objective.figures(summed, sum(losses) / total, total), summed
 
 
 def _architecture(model: Any, data: Examples) -> Callable[[], nn.Module]:

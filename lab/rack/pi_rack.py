@@ -31,7 +31,7 @@ from statistics import fmean, stdev
 from omegaconf import OmegaConf
 
 from fl_app.core.events import Aggregated, Arrived, Evaluated
-from fl_app.devices.boards import boards_of
+from fl_app.devices.table import boards_of
 from fl_app.record.log import read_events
 
 TARGET = 0.6

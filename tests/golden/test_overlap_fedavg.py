@@ -9,7 +9,7 @@ from helpers import Quadratic, Times, order_for, run, vec
 from fl_app.algorithms.overlap_fedavg import OverlapFedAvg
 from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
 from fl_app.core.types import GlobalModel, State, Update, Upload
-from fl_app.devices import Energy, Fleet, MeanSeconds, OverlapCompute, OverlapNetwork, Overlapping
+from fl_app.devices import Energy, Fleet, OverlapCompute, OverlapNetwork, Overlapping, TwoSpeed
 from fl_app.schedule import synchronous
 
 
@@ -191,7 +191,7 @@ def test_a_cycle_takes_the_longer_of_training_and_transfers(
 
         upload = download
 
-    fleet = Fleet(MeanSeconds(np.array([10.0, 5.0]), seed=0, jitter=0.0), Travel())
+    fleet = Fleet(TwoSpeed(num_clients=2, slow=[0], base_seconds=5.0, jitter=0.0), Travel())
     devices = Overlapping(fleet, num_clients=2, max_epochs=5)
     assert devices.local_epochs == epochs
     assert devices.parts(0, 3, 0.0).seconds == pytest.approx(cycle)
@@ -214,7 +214,7 @@ def test_joules_of_a_part_of_a_cycle(elapsed: float, joules: float) -> None:
         upload = download
 
     energy = Energy(compute_watts=5.0, radio_watts=1.0)
-    fleet = Fleet(MeanSeconds(np.array([10.0]), seed=0, jitter=0.0), Travel(), energy)
+    fleet = Fleet(TwoSpeed(num_clients=1, slow=[0], base_seconds=5.0, jitter=0.0), Travel(), energy)
     devices = Overlapping(fleet, num_clients=1, max_epochs=5)
     assert devices.parts(0, 3, 0.0).seconds == 18.0
     assert devices.joules(0, 3, 0.0, elapsed) == pytest.approx(joules)

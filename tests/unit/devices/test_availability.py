@@ -70,9 +70,9 @@ def test_stays_depend_on_seed_client_and_number_alone(kind: Any) -> None:
         (Churn, {"mean_online": 0.0}, r"devices\.availability\.mean_online=0\.0"),
         (Churn, {"mean_offline": 0.0}, r"devices\.availability\.mean_offline=0\.0"),
         (Diurnal, {"day_seconds": 0.0}, r"devices\.availability\.day_seconds=0\.0"),
-        (Diurnal, {"spread": 2.0}, r"devices\.availability\.spread=2\.0 must be at most 1"),
+        (Diurnal, {"spread": 2.0}, r"devices\.availability\.spread=2\.0 must be in \[0, 1\]"),
         (Diurnal, {"online_share": 0.95}, r"online_share=0\.95 must be below 0\.909091"),
-        (Diurnal, {"jitter": 1.5}, r"devices\.availability\.jitter=1\.5 must be below 1"),
+        (Diurnal, {"jitter": 1.5}, r"devices\.availability\.jitter=1\.5 must be in \[0, 1\)"),
     ],
 )
 def test_bad_values_are_refused(kind: Any, values: dict[str, float], message: str) -> None:

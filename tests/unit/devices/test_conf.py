@@ -30,7 +30,7 @@ def configuration(*overrides: str) -> DictConfig:
     return composed("num_clients=4", *overrides)
 
 
-@pytest.mark.parametrize("name", [name for name in PROFILES if name not in ("overlap", "replay")])
+@pytest.mark.parametrize("name", [name for name in PROFILES if name != "overlap"])
 def test_every_profile_gives_times(name: str) -> None:
     config = configuration(f"devices={name}", *(FOUR if name == "boards" else []))
     fleet = build_components(config).devices

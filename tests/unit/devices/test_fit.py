@@ -70,42 +70,15 @@ def test_what_is_fitted_can_be_simulated(tmp_path: Path) -> None:
     assert compute.mean_seconds[0] == pytest.approx(2.0, rel=0.1)
 
 
-def test_recorded_durations_and_tables_of_seconds(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    durations, table = tmp_path / "devices.csv", tmp_path / "seconds.csv"
-    durations.write_text(
-        "client,order,start,seconds,bytes_down,bytes_up\n7,0,0,9,8,8\n7,1,9,2,8,8\n7,2,11,4,8,8\n"
-    )
-    table.write_text("kind,seconds,first\njetson,3,0\njetson,5,0\njetson,10,1\n")
-    kinds = fitted(capsys, durations, table)["kinds"]
-    assert (kinds["client-7"]["seconds"], kinds["client-7"]["first"]) == (3.0, 6.0)
-    jetson = kinds["jetson"]
-    assert (jetson["seconds"], jetson["first"]) == (4.0, 6.0)
-    assert jetson["spread"] == pytest.approx(2**0.5 / 4, abs=1e-6)
-    assert jetson["interval"] == pytest.approx([4 - 1.959964, 4 + 1.959964], abs=1e-6)
-    early = fitted(capsys, durations, "--until", 12)["kinds"]["client-7"]
-    assert (early["seconds"], early["orders"]) == (2.0, 1)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("a,b\n1,2\n", "bad.csv, line 1: its columns a, b must be kind and seconds, or client,"),
-        ("kind,seconds\nx,0\n", "line 2: seconds=0 must be a number > 0"),
-        ("kind,seconds\nx,3,5\n", "line 2: it must have 2 values, as the first line has"),
-        ("seconds,kind\n3,\n", "line 2: kind is empty"),
-        ("kind,seconds,first\nx,3,1\n", "kind x has no order but its clients' first ones"),
-        ("kind,seconds\n", "the logs hold no order"),
-    ],
-)
-def test_bad_logs_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
-) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text(text)
-    assert main([str(path), "--output", str(tmp_path / "out.json")]) == 2
-    assert message in capsys.readouterr().err
+def test_bad_logs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = recorded(tmp_path)
+    for words, message in (
+        ([tmp_path / "none.jsonl"], "none.jsonl must be the events.jsonl of a run"),
+        ([log, log], "is given twice"),
+        ([log, "--until", "3"], "the logs hold no order"),
+    ):
+        assert main([*map(str, words), "--output", str(tmp_path / "out.json")]) == 2
+        assert message in capsys.readouterr().err
     assert not (tmp_path / "out.json").exists()
 
 

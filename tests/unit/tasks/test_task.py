@@ -157,28 +157,19 @@ def test_metrics_that_cannot_be_known_are_no_numbers() -> None:
     with pytest.raises(ValueError, match="task=same has no test set: nothing can be tested"):
         task.test(Same())
     with pytest.raises(ValueError, match=r"task=same has no classes \(regression\)"):
-        task.label_counts(0)
+        task.label_counts()
 
 
 def absolute(output: Tensor, target: Tensor) -> Tensor:
     return (output - target).abs().mean()
 
 
-def test_own_loss_and_metrics() -> None:
-    from torchmetrics import MeanAbsolutePercentageError  # takes seconds to import
-    from torchmetrics.classification import MulticlassF1Score
-
-    further = {"percentage": MeanAbsolutePercentageError()}
+def test_an_own_loss() -> None:
     outputs, targets = torch.tensor([2.0, 1.0, 3.0]), torch.tensor([[1.0], [2.0], [3.0]])
-    task = task_of(Regression(1, absolute, further), outputs, targets, test_chunk=2)
-    for _ in range(2):  # nothing is left of the first time
-        metrics = task.test(Same())
-        assert metrics["loss"] == pytest.approx(2 / 3)
-        assert metrics["percentage"] == pytest.approx((1 + 0.5 + 0) / 3)
+    task = task_of(Regression(1, absolute), outputs, targets, test_chunk=2)
+    assert task.test(Same())["loss"] == pytest.approx(2 / 3)
     with pytest.raises(NotImplementedError, match="a loss of its own"):
         task.losses(outputs, targets)
-    classes = Classification(2, metrics={"f1": MulticlassF1Score(2, average="macro")})
-    assert task_of(classes, torch.eye(2), torch.tensor([0, 1])).test(Same())["f1"] == 1.0
 
 
 # -- clients --------------------------------------------------------------------------------------

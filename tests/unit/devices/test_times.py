@@ -1,0 +1,261 @@
+"""Training and transfer times: means, extremes, jitter; an order's seconds and joules."""
+
+import math
+import re
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fl_app.core.slow import slow_clients
+from fl_app.devices import (
+    Energy,
+    Exponential,
+    Fleet,
+    Link,
+    LogNormal,
+    MeasuredLinks,
+    MeasuredPhones,
+    OverlapCompute,
+    OverlapNetwork,
+    Relative,
+    TwoSpeed,
+    UniformRatio,
+)
+from fl_app.devices.draws import NormalAbove, uniform
+from fl_app.devices.table import rows_of
+
+
+@pytest.mark.parametrize("ratio", [1, 5, 110, 440])
+@pytest.mark.parametrize("num_clients", [2, 3, 100])
+def test_slowest_over_fastest_is_the_ratio(ratio: float, num_clients: int) -> None:
+    for seed in range(5):
+        means = UniformRatio(
+            ratio=ratio, num_clients=num_clients, seed=seed, base_seconds=3.0
+        ).mean_seconds
+        assert len(means) == num_clients
+        assert min(means) == 3.0
+        assert max(means) == 3.0 * ratio
+
+
+def test_means_between_the_extremes_are_uniform() -> None:
+    means = np.array(UniformRatio(ratio=5, num_clients=10_000, seed=1).mean_seconds)
+    share, _ = np.histogram(means, bins=4, range=(1, 5))
+    assert share / means.size == pytest.approx(0.25, abs=0.02)
+
+
+def test_jitter_is_uniform_around_the_mean() -> None:
+    devices = UniformRatio(ratio=5, num_clients=20, seed=3)
+    relative = np.array(
+        [
+            devices.seconds(c, s, 0.0) / devices.mean_seconds[c]
+            for c in range(20)
+            for s in range(500)
+        ]
+    )
+    assert relative.min() >= 0.8
+    assert relative.max() < 1.2
+    share, _ = np.histogram(relative, bins=8, range=(0.8, 1.2))
+    assert share / relative.size == pytest.approx(0.125, abs=0.015)
+
+
+def test_a_tenth_of_the_clients_has_half_the_speed() -> None:
+    devices = TwoSpeed(num_clients=20, base_seconds=3.0, jitter=0.0)
+    assert devices.mean_seconds == [3.0] * 18 + [6.0] * 2
+    assert devices.seconds(19, 7, 0.0) == 2 * devices.seconds(0, 7, 0.0)
+    given = TwoSpeed(num_clients=4, slow=[0, 2], slowdown=5.0)
+    assert given.mean_seconds == [5.0, 1.0, 5.0, 1.0]
+
+
+def test_slow_clients_are_the_last_and_at_least_one() -> None:
+    assert list(slow_clients(20, 0.1)) == [18, 19]
+    assert list(slow_clients(3, 0.1)) == [2]
+    assert list(slow_clients(3, 1.0)) == [0, 1, 2]
+
+
+def test_log_normal_means() -> None:
+    means = np.array(LogNormal(num_clients=20_000, sigma=0.5, base_seconds=4.0).mean_seconds)
+    assert np.median(means) == pytest.approx(4.0, rel=0.02)
+    assert np.log(means).std() == pytest.approx(0.5, rel=0.02)
+    assert (means > 4.0 * 1.65).mean() == pytest.approx(0.16, abs=0.01)
+
+
+def test_exponential_orders() -> None:
+    devices = Exponential(num_clients=10, fixed=0.25, base_seconds=2.0)
+    drawn = np.array([devices.seconds(c, s, 0.0) for c in range(10) for s in range(2000)])
+    assert drawn.min() >= 0.5
+    assert drawn.mean() == pytest.approx(2.0, rel=0.02)
+    assert np.median(drawn) == pytest.approx(0.5 + 1.5 * np.log(2), rel=0.02)
+    assert devices.seconds(3, 5, 0.0) == devices.seconds(3, 5, 9.0)
+
+
+def test_durations_depend_on_seed_client_and_order_alone() -> None:
+    one, same = (UniformRatio(ratio=5, num_clients=10, seed=0) for _ in range(2))
+    other = UniformRatio(ratio=5, num_clients=10, seed=1)
+    forward = [one.seconds(4, s, 0.0) for s in range(20)]
+    backward = [same.seconds(4, s, 1e6) for s in reversed(range(20))]
+    assert forward == backward[::-1]
+    assert len(set(forward)) == 20
+    assert one.mean_seconds != other.mean_seconds
+    assert uniform(0, 1, 2) != uniform(1, 1, 2)
+    assert uniform(0, 1, 2) != uniform(0, 2, 1)
+
+
+def test_known_values() -> None:
+    # BLAKE2b is the same everywhere; a change here changes the event log of every run with jitter.
+    assert uniform(0, 0, 0) == 0.17910449374335224
+    assert uniform(1, 2, 3) == 0.9936378040648451
+
+
+def test_phones_are_drawn_as_often_as_they_were_seen() -> None:
+    # The Samsung Galaxy J7 is 5 of the 162 phones seen, and no other has its time.
+    means = np.array(MeasuredPhones(num_clients=20_000).mean_seconds)
+    table = {row["model"]: float(row["relative_seconds"]) for row in rows_of("phones.json")}
+    seconds = table["Samsung Galaxy J7"]
+    assert list(table.values()).count(seconds) == 1
+    assert (means == seconds).mean() == pytest.approx(5 / 162, abs=0.004)
+
+
+def test_a_model_takes_its_bytes_over_the_links_speed() -> None:
+    one, ten = (MeasuredLinks(num_bytes=n, num_clients=50, seed=1) for n in (10**6, 10**7))
+    slow = MeasuredLinks(num_bytes=10**6, num_clients=50, seed=1, slowdown=10)
+    for client in range(50):
+        assert ten.download(client, 3) == pytest.approx(10 * one.download(client, 3))
+        assert slow.upload(client, 3) == pytest.approx(10 * one.upload(client, 3))
+        # The table's means lie between 0.44 MB/s and 17.7 MB/s; no speed is below a tenth of one.
+        assert 0.01 < one.download(client, 3) < 10**6 / 44_000
+    ways = {(one.download(c, 0), one.upload(c, 0)) for c in range(50)}
+    assert len(ways) == 50
+
+
+def test_normal_above_is_a_normal_distribution_cut_off() -> None:
+    cut = NormalAbove(1.0, 1.0, 0.1)
+    drawn = np.array([cut((i + 0.5) / 10_000) for i in range(10_000)])
+    reference = np.random.default_rng(0).normal(1.0, 1.0, 400_000)
+    reference = reference[reference >= 0.1]
+    assert drawn.min() >= 0.1
+    for q in (0.1, 0.5, 0.9):
+        assert np.quantile(drawn, q) == pytest.approx(np.quantile(reference, q), abs=0.01)
+    assert NormalAbove(1.0, 0.001, 0.1)(0.0) >= 0.1  # the inverse of 0 is not asked for
+
+
+def test_relative_transfers_take_a_share_of_the_mean_training_time() -> None:
+    # FedASMU: 1 % of the mean training time, (1 + 2 + 6) / 3 = 3 s; 50 times as long at 1/50.
+    for slowdown, seconds in ((1, 0.03), (50, 1.5), (100, 3.0)):
+        network = Relative(mean_seconds=[1.0, 2.0, 6.0], slowdown=slowdown)
+        assert network.download(0, 0) == pytest.approx(seconds)
+        assert network.upload(2, 9) == pytest.approx(seconds)
+
+
+def test_a_links_transfers_follow_from_bytes_bandwidth_and_latency() -> None:
+    link = Link(num_bytes=1_000_000, down=500_000, up=200_000, latency=0.1, jitter=0.0)
+    assert link.download(0, 0) == pytest.approx(2.1)
+    assert link.upload(0, 0) == pytest.approx(5.1)
+
+
+def test_a_links_jitter_is_its_own_for_either_way_and_for_every_order() -> None:
+    link = Link(num_bytes=1000, down=1000, up=1000, latency=0.0, jitter=0.2, seed=1)
+    down, up = (np.array([way(3, s) for s in range(2000)]) for way in (link.download, link.upload))
+    for way in (down, up):
+        assert way.min() >= 0.8
+        assert way.max() < 1.2
+        assert way.mean() == pytest.approx(1.0, abs=0.01)
+    assert abs(np.corrcoef(down, up)[0, 1]) < 0.06
+
+
+def test_overlaps_table_by_number_of_parameters() -> None:
+    # VGG_R: 49.33 s of five epochs on the largest client, 64.40 - 49.33 = 15.07 s of communication.
+    network = OverlapNetwork(num_bytes=4 * 2_440_394)
+    assert network.download(0, 0) + network.upload(0, 0) == pytest.approx(64.40 - 49.33)
+    compute = OverlapCompute(num_bytes=4 * 2_440_394, num_examples=[100, 400, 200])
+    assert [compute.seconds(c, 0, 0.0) for c in range(3)] == pytest.approx(
+        [49.33 / 4, 49.33, 49.33 / 2]
+    )
+    with pytest.raises(ValueError, match=r"number of parameters=10 must be one of 199210, "):
+        OverlapNetwork(num_bytes=40)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        partial(Relative, mean_seconds=[1.0, 2.0]),
+        partial(Link, num_bytes=1000, latency=0.0),
+        partial(MeasuredLinks, num_bytes=1000, num_clients=2),
+        partial(OverlapNetwork, num_bytes=4 * 199_210),
+    ],
+)
+def test_either_way_takes_as_long_as_what_travels_is_large(network: Any) -> None:
+    plain, more = network(), network(download_share=3.0, upload_share=0.5)
+    assert more.download(1, 4) == pytest.approx(3.0 * plain.download(1, 4))
+    assert more.upload(1, 4) == pytest.approx(0.5 * plain.upload(1, 4))
+
+
+class Two:
+    """Training takes 10 s."""
+
+    mean_seconds = (10.0,)
+
+    def seconds(self, client_id: int, sequence: int, now: float) -> float:
+        return 10.0
+
+
+class Transfers:
+    """Three seconds down, four up."""
+
+    def download(self, client_id: int, sequence: int) -> float:
+        return 3.0
+
+    def upload(self, client_id: int, sequence: int) -> float:
+        return 4.0
+
+
+def test_seconds_are_those_of_all_three() -> None:
+    assert Fleet(Two()).parts(0, 0, 0.0).seconds == 10.0
+    assert Fleet(Two(), Transfers()).parts(0, 0, 0.0).seconds == 17.0
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "joules"),
+    [
+        (0.0, 0.0),
+        (2.0, 2 * 1.0),  # downloading
+        (5.0, 3 * 1.0 + 2 * 5.0),  # training
+        (14.0, 4 * 1.0 + 10 * 5.0),  # uploading
+        (17.0, 7 * 1.0 + 10 * 5.0),
+        (math.inf, 7 * 1.0 + 10 * 5.0),
+    ],
+)
+def test_joules_of_the_first_seconds_of_an_order(elapsed: float, joules: float) -> None:
+    fleet = Fleet(Two(), Transfers(), Energy(compute_watts=5.0, radio_watts=1.0))
+    assert Fleet(Two(), Transfers()).joules(0, 0, 0.0) is None  # unknown
+    assert fleet.joules(0, 0, 0.0, elapsed) == pytest.approx(joules)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "told"),
+    [
+        (UniformRatio, {"ratio": 0.5}, "devices.ratio=0.5 must be a finite number >= 1"),
+        (UniformRatio, {"jitter": 1.0}, "devices.jitter=1.0 must be in [0, 1)"),
+        (UniformRatio, {"base_seconds": 0.0}, "devices.base_seconds=0.0"),
+        (TwoSpeed, {"slow_share": 0.0}, "slow_share=0.0 must be above 0 and at most 1"),
+        (TwoSpeed, {"slow": [3, 10]}, "devices.slow=10 must be a client id in [0, num_clients=10"),
+        (TwoSpeed, {"slowdown": 0.5}, "devices.slowdown=0.5 must be a finite number >= 1"),
+        (LogNormal, {"sigma": -1.0}, "devices.sigma=-1.0"),
+        (Exponential, {"fixed": 1.0}, "devices.fixed=1.0 must be in [0, 1)"),
+        (Relative, {"share": -0.1}, "devices.network.share=-0.1"),
+        (Relative, {"slowdown": 0}, "devices.network.slowdown=0 "),
+        (Link, {"down": 0.0}, "devices.network.down=0.0"),
+        (Link, {"up": 0.0}, "devices.network.up=0.0"),
+        (Link, {"latency": -1.0}, "devices.network.latency=-1.0"),
+        (Link, {"jitter": 1.0}, "devices.network.jitter=1.0 must be in [0, 1)"),
+        (MeasuredLinks, {"slowdown": 0}, "devices.network.slowdown=0 "),
+        (Energy, {"radio_watts": -1.0}, "devices.energy.radio_watts=-1.0"),
+    ],
+)
+def test_bad_values_are_refused(kind: Any, values: dict[str, Any], told: str) -> None:
+    facts = {"num_clients": 10, "num_bytes": 4, "mean_seconds": [1.0]}
+    own = {field.name for field in fields(kind)}
+    with pytest.raises(ValueError, match=re.escape(told)):
+        kind(**{key: fact for key, fact in facts.items() if key in own}, **values)
