@@ -34,7 +34,7 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
         folder: new; for logs and the run's files.
         window: least seconds over which the rate of the other clients is measured.
     """
-    rows = {name: Row(name, problems=["never injected"]) for name in group.faults}
+    rows = {each.name: Row(each.name, problems=["never injected"]) for each in group.injections}
     began, ended = time.monotonic(), ""
     print(f"{group.name}: starting {NODES} SuperNodes", flush=True)
     field, everybody = Field(folder, NODES), range(NODES)
@@ -48,17 +48,14 @@ def withstand(group: Group, folder: Path, window: float) -> list[Row]:
         for injection in group.injections:
             others = {*everybody} - {*injection.nodes}
             start = run.now()
-            for name, seen in observe(injection, run).items():
-                rows[name] = seen
-                print(f"  {name}: {'; '.join([seen.seen, *seen.problems])}", flush=True)
+            row = rows[injection.name] = observe(injection, run)
+            print(f"  {row.fault}: {'; '.join([row.seen, *row.problems])}", flush=True)
             if others:
                 run.wait(window - (run.now() - start))
             calm, disturbed = [first], (start, run.now())
             if others and share(run.events(), others, calm, disturbed) < KEPT:
                 calm.append(quiet(run, window))  # to tell the fault from other load
-            for name in injection.names:
-                row = rows[name]
-                row.others, row.calm, row.disturbed = sorted(others), calm, disturbed
+            row.others, row.calm, row.disturbed = sorted(others), calm, disturbed
         field.give(everybody, seconds=0.0)
         run.finish()
     except (Disappointed, RunError, OSError, ValueError) as error:
@@ -83,40 +80,30 @@ def quiet(run: Run, seconds: float) -> Span:
     return start, run.now()
 
 
-def observe(injection: Injection, run: Run) -> dict[str, Row]:
-    """Inject faults; returns a row for each, by its name."""
-    rows = {}
-    problem = "the injection ended without a result"
+def observe(injection: Injection, run: Run) -> Row:
+    """Inject a fault; returns its row."""
     try:
-        for name, seen in injection.inject(run):
-            rows[name] = (
-                Row(name, seen) if isinstance(seen, str) else Row(name, problems=[str(seen)])
-            )
+        return Row(injection.name, injection.inject(run))
     except (Disappointed, psutil.Error) as error:
-        problem = str(error)
+        return Row(injection.name, problems=[str(error)])
     finally:
         run.field.mend()
-    for name in injection.names:
-        if name not in rows:
-            rows[name] = Row(name, problems=[problem])
-            problem = "not injected after an earlier failure"
-    return rows
 
 
 def main() -> int:
     """The command line; returns 0 if no fault failed, 130 after Ctrl-C, else 1."""
-    known = [name for group in GROUPS for name in group.faults]
+    known = [each.name for group in GROUPS for each in group.injections]
     parser = argparse.ArgumentParser(prog="python -m lab.faults", description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=sorted({*known}), metavar="NAME")
+    parser.add_argument("--only", nargs="+", choices=known, metavar="NAME")
     parser.add_argument(
         "--keep", action="store_true", help="keep keys, databases and Flower's home"
     )
     parser.add_argument("--list", action="store_true", help="print the names and end")
     options = parser.parse_args()
-    groups = [group.only(options.only or group.faults) for group in GROUPS]
+    groups = [group.only(options.only or known) for group in GROUPS]
     groups = [group for group in groups if group.injections]
     if options.list:
-        print(*(name for group in groups for name in group.faults), sep="\n")
+        print(*known, sep="\n")
         return 0
     folder = Path(f"outputs/faults-{time.strftime('%Y-%m-%d-%H-%M-%S')}").resolve()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leaves no process

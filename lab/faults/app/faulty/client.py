@@ -22,7 +22,6 @@ Arrays = dict[str, NDArray[Any]]
 
 STEP = 0.002  # deviation of what an order adds to every number of the model
 NUM_EXAMPLES = 100
-FAR = 7  # versions
 GARBAGE, PART = 100_000_000, 4_000_000  # bytes of a reply, and of each of its arrays
 
 app = ClientApp()
@@ -89,36 +88,10 @@ def misbehave(fault: str, arrays: Arrays, metrics: dict[str, Any]) -> RecordDict
             raise RuntimeError("the sensor is broken")
         case "nan":
             arrays[name].flat[0] = np.nan
-        case "infinite":
-            arrays[name].flat[-1] = -np.inf
-        case "shape":
-            arrays[name] = arrays[name][None]
-        case "dtype":
-            arrays[name] = arrays[name].astype(np.int64)
-        case "no-arrays":
-            arrays = {}
-        case "empty":
-            return RecordDict()
-        case "huge":
-            arrays = {name: array * np.float32(1e6) for name, array in arrays.items()}
         case "garbage":
             # Never the same bytes: a SuperLink stores what it has already got only once.
             rng = np.random.default_rng()
             parts = range(GARBAGE // PART)
             arrays = {str(i): rng.integers(0, 256, PART, np.uint8) for i in parts}
-        case "version":
-            metrics["version"] += FAR
-        case "newer-base":
-            metrics["base-version"] = metrics["version"] + FAR
-        case "forgotten-base":
-            metrics["base-version"] = 0
-        case "no-examples":
-            metrics["num-examples"] = 0
-        case "negative-examples":
-            metrics["num-examples"] = -NUM_EXAMPLES
-        case "many-examples":
-            metrics["num-examples"] = 10**12
-        case "nan-examples":
-            metrics["num-examples"] = float("nan")
     record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
     return RecordDict({"arrays": record, "metrics": MetricRecord(metrics)})
