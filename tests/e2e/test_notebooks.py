@@ -1,4 +1,4 @@
-"""Runs in a real Jupyter kernel: one bar a run, and the notebooks of the documentation."""
+"""Runs in a real Jupyter kernel: lines of progress, and the notebooks of the documentation."""
 
 import os
 from pathlib import Path
@@ -33,17 +33,16 @@ def cell_of(*lines: str) -> NotebookNode:
     return notebook
 
 
-def test_a_run_has_one_bar_and_shows_its_result(
+def test_a_run_shows_lines_of_progress_and_its_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     notebook = cell_of(
         "import fl_app",
         "fl_app.run('num_versions=300', 'algorithm.client.local_steps=1', 'runtime.workers=1')",
     )
-    bar, result = executed(notebook, tmp_path, monkeypatch).cells[0].outputs
-    assert bar.output_type == "display_data"
-    assert bar.data["text/plain"].startswith("fedbuff: 300/300 versions")
-    assert '<progress max="1" value="1.0000"' in bar.data["text/html"]
+    *lines, result = executed(notebook, tmp_path, monkeypatch).cells[0].outputs
+    assert {each.output_type for each in lines} == {"display_data"}
+    assert lines[-1].data["text/plain"].startswith("fedbuff: 300/300 versions")
     assert result.output_type == "execute_result"
     assert '<img src="data:image/png;base64,' in result.data["text/html"]
 
@@ -73,8 +72,8 @@ def test_a_notebook_of_the_documentation_runs(
 ) -> None:
     stored = nbformat.read(path, as_version=4)
     fresh = executed(nbformat.read(path, as_version=4), tmp_path, monkeypatch)
-    kinds = [
-        [[output.output_type for output in cell.get("outputs", [])] for cell in notebook.cells]
+    kinds = [  # how many lines of progress there are depends on the machine
+        [{output.output_type for output in cell.get("outputs", [])} for cell in notebook.cells]
         for notebook in (stored, fresh)
     ]
     assert kinds[0] == kinds[1]
