@@ -14,6 +14,12 @@ from typing import NoReturn
 from fl_app.core.errors import RunError
 from fl_app.field.kit import PORT, Kit, new_kit
 
+FOLDERS = {
+    "out": "new folder",
+    "ca": "folder with ca.key and ca.crt",
+    "server": "the server's folder",
+    "folder": "folder of the server, a device or the helper",
+}
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
 
@@ -38,68 +44,57 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m fl_app.field", description=__doc__)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def command(carry_out: Callable[..., int], text: str) -> argparse.ArgumentParser:
+    def command(carry_out: Callable[..., int], text: str, folder: str) -> Callable[..., object]:
         found = commands.add_parser(carry_out.__name__.removeprefix("_"), help=text)
         found.set_defaults(command=carry_out)
-        return found
+        found.add_argument(folder, type=Path, help=FOLDERS[folder])
+        return found.add_argument
 
-    init = command(_init, "write a ready folder for the server and every device")
-    init.add_argument("--nodes", type=int, default=3, help="number of devices (3)")
+    add = command(_init, "write a ready folder for the server and every device", "out")
+    add("--nodes", type=int, default=3, help="number of devices (3)")
     text = "name or address of the server; devices use the first (this machine's name)"
-    init.add_argument("--host", "-H", action="append", default=[], help=text)
-    text = f"port to which devices connect ({PORT})"
-    init.add_argument("--port", type=int, default=PORT, help=text)
-    text = "days until certificates expire (3650)"
-    init.add_argument("--days", type=int, default=3650, help=text)
+    add("--host", "-H", action="append", default=[], help=text)
+    add("--port", type=int, default=PORT, help=f"port to which devices connect ({PORT})")
+    add("--days", type=int, default=3650, help="days until certificates expire (3650)")
     text = "no certificates and keys: anybody who reaches the port can read and join"
-    init.add_argument("--insecure", action="store_true", help=text)
-    init.add_argument("out", type=Path, help="new folder")
+    add("--insecure", action="store_true", help=text)
 
-    certificate = command(
-        _certificate, "write a new certificate for the server, with other names or days"
-    )
-    certificate.add_argument("--host", "-H", action="append", required=True)
-    certificate.add_argument("--days", type=int, default=3650)
-    certificate.add_argument("ca", type=Path, help="folder with ca.key and ca.crt")
-    certificate.add_argument("out", type=Path, help="new folder for server.crt and server.key")
+    text = "write a new certificate for the server, with other names or days"
+    add = command(_certificate, text, "ca")
+    add("out", type=Path, help="new folder for server.crt and server.key")
+    add("--host", "-H", action="append", required=True)
+    add("--days", type=int, default=3650)
 
-    register = command(_register, "allow nodes to join, once the SuperLink answers")
-    register.add_argument("server", type=Path, help="the server's folder")
-    register.add_argument("keys", type=Path, nargs="*", help="public keys (all in keys/)")
+    add = command(_register, "allow nodes to join, once the SuperLink answers", "server")
+    add("keys", type=Path, nargs="*", help="public keys (all in keys/)")
 
     text = "keep a folder's SuperLink, SuperNode or helper running, without systemd or Docker"
-    command(_keep, text).add_argument("folder", type=Path)
+    command(_keep, text, "folder")
 
-    run = command(_run, "submit a run, and resume it whenever it died, until it is complete")
-    run.add_argument("server", type=Path, help="the server's folder")
-    run.add_argument("--output", type=Path, help="the run's folder (run, in the server's)")
+    text = "submit a run, and resume it whenever it died, until it is complete"
+    add = command(_run, text, "server")
+    add("--output", type=Path, help="the run's folder (run, in the server's)")
     text = "serve figures for Prometheus there (HOST: 127.0.0.1)"
-    run.add_argument("--metrics", metavar="[HOST:]PORT", type=_address, help=text)
-    run.add_argument("overrides", nargs="*", help="as after `python -m fl_app` (OVERRIDES)")
+    add("--metrics", metavar="[HOST:]PORT", type=_address, help=text)
+    add("overrides", nargs="*", help="as after `python -m fl_app` (OVERRIDES)")
 
-    status = command(_status, "show the server's nodes and what they do")
-    status.add_argument("server", type=Path, help="the server's folder")
-    status.add_argument("--output", type=Path, help="the run's folder (that of the newest run)")
+    add = command(_status, "show the server's nodes and what they do", "server")
+    add("--output", type=Path, help="the run's folder (that of the newest run)")
 
-    doctor = command(_doctor, "report what is wrong and how to mend it")
-    doctor.add_argument("folder", type=Path, help="folder of the server, a device or the helper")
+    add = command(_doctor, "report what is wrong and how to mend it", "folder")
     text = "as after `python -m fl_app` (OVERRIDES); a device's own data are read as they say"
-    doctor.add_argument("overrides", nargs="*", help=text)
+    add("overrides", nargs="*", help=text)
 
     text = "serve a folder's helper of secure aggregation, or add one to a kit (--new)"
-    helper = command(_helper, text)
-    helper.add_argument("folder", type=Path, help="the helper's folder; with --new a kit")
-    helper.add_argument("--new", action="store_true", help="add the folder helper to a kit")
-    text = "to listen on; with --new, names of its machine"
-    helper.add_argument("--host", "-H", action="append", help=text)
-    helper.add_argument("--port", type=int, default=8101, help="(8101)")
-    text = "fewest different devices of a sum (half of them)"
-    helper.add_argument("--min-clients", type=int, help=text)
+    add = command(_helper, text, "folder")
+    add("--new", action="store_true", help="add the folder helper to a kit")
+    add("--host", "-H", action="append", help="to listen on; with --new, names of its machine")
+    add("--port", type=int, default=8101, help="(8101)")
+    add("--min-clients", type=int, help="fewest different devices of a sum (half of them)")
     text = "smallest one of a sum (0: no noise)"
-    helper.add_argument("--noise-multiplier", type=float, default=0.0, help=text)
+    add("--noise-multiplier", type=float, default=0.0, help=text)
 
-    text = "exit with 0 if a folder's process answers, else with 1"
-    command(_healthy, text).add_argument("folder", type=Path)
+    command(_healthy, "exit with 0 if a folder's process answers, else with 1", "folder")
     return parser
 
 
@@ -167,21 +162,18 @@ def _keep(arguments: argparse.Namespace) -> NoReturn:
     from fl_app.field.processes import attend, keep
 
     kit = Kit.read(arguments.folder)
-    start = ["sh", str(kit.folder / "start.sh")]
-    commands = [start]
+    commands = [["sh", str(kit.folder / "start.sh")]]
     if kit.role == "server" and shutil.which("caddy"):
-        commands.append([*start, "caddy"])
+        commands.append([*commands[0], "caddy"])
     elif kit.role == "server":
         print("caddy is not installed: devices on other machines cannot reach the server")
+
+    def start(words: list[str]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(words, env=kit.environment, start_new_session=True)
+
     name = {"server": "SuperLink", "node": "SuperNode", "helper": "helper"}[kit.role]
     keep(
-        lambda: attend(
-            *(
-                subprocess.Popen(command, env=kit.environment, start_new_session=True)
-                for command in commands
-            )
-        ),
-        tell=lambda text: print(f"{name} {text}", flush=True),
+        lambda: attend(*map(start, commands)), tell=lambda text: print(f"{name} {text}", flush=True)
     )
 
 
@@ -232,7 +224,10 @@ def _helper(arguments: argparse.Namespace) -> int:
             least=arguments.min_clients,
             noise_multiplier=arguments.noise_multiplier,
         )
-        _tell_of_helper(folder, hosts[0], arguments.port)
+        print(f"Give {folder} to the party that runs the helper, before devices get their folders.")
+        print("Add to OVERRIDES of server.env, with about the largest norm of an upload:")
+        address = f"secure_aggregation.address={hosts[0]}:{arguments.port}"
+        print(f"  secure_aggregation=helper {address} secure_aggregation.clip_norm=5")
         return 0
     from fl_app.secure.service import serve
 
@@ -240,13 +235,6 @@ def _helper(arguments: argparse.Namespace) -> int:
     host = (arguments.host or ["0.0.0.0"])[0]
     serve(arguments.folder.resolve(), host, arguments.port, least, arguments.noise_multiplier)
     return 0
-
-
-def _tell_of_helper(folder: Path, host: str, port: int) -> None:
-    print(f"Give {folder} to the party that runs the helper, before devices get their folders.")
-    print("Add to OVERRIDES of server.env, with about the largest norm of an upload:")
-    address = f"secure_aggregation.address={host}:{port}"
-    print(f"  secure_aggregation=helper {address} secure_aggregation.clip_norm=5")
 
 
 def _healthy(arguments: argparse.Namespace) -> int:

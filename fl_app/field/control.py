@@ -147,7 +147,7 @@ class SuperLink:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the request.
         """
-        for run_id, run in self._runs().items():
+        for run_id, run in self.runs().items():
             if run.override_config["output"].string == str(output) and _goes_on(run):
                 return int(run_id), shlex.split(run.override_config["overrides"].string)
         return None
@@ -159,15 +159,15 @@ class SuperLink:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the request.
         """
-        runs = self._runs()
+        runs = self.runs()
         if not runs:
             return None
         run_id = max(runs, key=lambda each: (_goes_on(runs[each]), runs[each].pending_at))
         named = runs[run_id].override_config["output"].string
         return self._kit.folder / (named or f"outputs/flower-{run_id}")  # as `fl_app.server_app`
 
-    def _runs(self) -> dict[int, Run]:
-        """The newest runs by their ids."""
+    def runs(self) -> dict[int, Run]:
+        """The newest runs by their ids; raises as `registered`."""
         with self._client() as client:
             return dict(client.ListRuns(ListRunsRequest(limit=LATEST)).run_dict)
 

@@ -6,7 +6,7 @@ It uses Flower's commands, as a federation of machines does; only the addresses 
 are warm, unless WARM=0 in the environment (`fl_app.node.warm`).
 
 ``flwr run`` exits with 0 even if the ServerApp crashed. The demo therefore checks the run's status
-(``flwr ls``) and the summary that the run wrote.
+and the summary that the run wrote.
 """
 
 import argparse
@@ -15,17 +15,17 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fl_app.core.events import to_json
-from fl_app.field.control import COMMANDS
-from fl_app.field.kit import OFFLINE
+from fl_app.field.control import COMMANDS, SuperLink, Unreachable
+from fl_app.field.kit import OFFLINE, Kit
 from fl_app.field.processes import HOST, end, free_ports
 from fl_app.record.log import Log
 
@@ -51,19 +51,27 @@ class Federation:
     Args:
         folder: a new folder for ``logs/``, ``flower/`` (Flower's home) and ``run/``.
         limit: seconds from start to end.
-        commands: folder of Flower's commands.
+
+    Attributes:
+        address: of the SuperLink, which Flower's commands know as ``demo``.
+        link: requests to it.
     """
 
-    def __init__(self, folder: Path, limit: float = LIMIT, commands: Path = COMMANDS) -> None:
+    def __init__(self, folder: Path, limit: float = LIMIT) -> None:
         self.logs, self.home = folder / "logs", folder / "flower"
         self.logs.mkdir(parents=True)
         self.home.mkdir()
-        self._commands = commands
+        self.address = f"{HOST}:{free_ports(1)[0]}"
+        (self.home / "config.toml").write_text(
+            '[superlink]\ndefault = "demo"\n\n'
+            f'[superlink.demo]\naddress = "{self.address}"\ninsecure = true\n'
+        )
+        self.link = SuperLink(Kit(folder, "server", {"SUPERLINK": self.address, "INSECURE": "1"}))
         self._limit = limit
         self._until = time.monotonic() + limit
         self._environment = {
             **os.environ,
-            "PATH": f"{commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+            "PATH": f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
             "FLWR_HOME": str(self.home),
             **OFFLINE,
             "OMP_NUM_THREADS": "1",  # the nodes share this machine's cores
@@ -90,39 +98,34 @@ class Federation:
         Raises:
             FederationError: a process ended, or the nodes are not online in time.
         """
-        port, *node_ports = free_ports(1 + num_nodes)
-        address = f"{HOST}:{port}"
-        (self.home / "config.toml").write_text(
-            '[superlink]\ndefault = "demo"\n\n'
-            f'[superlink.demo]\naddress = "{address}"\ninsecure = true\n'
-        )
-        link = ["--insecure", "--host", HOST, "--port", str(port)]
-        self.spawn("superlink", "flower-superlink", *link)
-        while not _listens(port):
-            self.wait(0.2)
-        print(f"SuperLink on {address}", flush=True)
+        port = self.address.rpartition(":")[2]
+        self.spawn("superlink", "flower-superlink", "--insecure", "--host", HOST, "--port", port)
+        while self.online() is None:
+            self.wait(0.5)
+        print(f"SuperLink on {self.address}", flush=True)
         more = [node_config] * num_nodes if isinstance(node_config, str) else node_config
-        for i, node_port in enumerate(node_ports):
+        for i, own in enumerate(free_ports(num_nodes)):
             partition = f"partition-id={i} num-partitions={num_nodes} {more[i]}"
-            node = ["--insecure", "--superlink", address, "--host", HOST, "--port", str(node_port)]
+            node = ["--insecure", "--superlink", self.address, "--host", HOST, "--port", str(own)]
             self.spawn(f"node-{i}", *supernode, *node, "--node-config", partition)
         online = 0
         while online < num_nodes:
-            self.wait(2.0)  # each question takes core time that the nodes need to start
-            try:
-                nodes = self.ask("supernode", "list", "demo")["nodes"]
-            except FederationError as error:  # the machine is busy while nodes start
-                print(f"{error}; asking again", flush=True)
-                continue
-            joined, online = online, sum(node["status"] == "online" for node in nodes)
+            self.wait(1.0)
+            joined, online = online, self.online() or 0
             if online > joined:
                 print(f"{online} of {num_nodes} SuperNodes online", flush=True)
+
+    def online(self) -> int | None:
+        """How many nodes are online; None while the SuperLink starts, or is too busy to answer."""
+        with suppress(Unreachable):
+            return self.link.online()
+        return None
 
     def spawn(self, name: str, command: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start one of Flower's commands in its own process group."""
         with self.log(name).open("wb") as log:
             self._processes[name] = subprocess.Popen(
-                [self._commands / command, *arguments],
+                [COMMANDS / command, *arguments],
                 env=self._environment,
                 stdin=self._alive,
                 stdout=log,
@@ -130,29 +133,6 @@ class Federation:
                 start_new_session=True,
             )
         return self._processes[name]
-
-    def ask(self, *arguments: str) -> Any:
-        """Return the answer of a ``flwr`` command.
-
-        Raises:
-            FederationError: the command failed, or did not answer in time.
-        """
-        command = [str(self._commands / "flwr"), *arguments, "--format", "json"]
-        left = max(self._until - time.monotonic(), 1.0)
-        try:
-            result = subprocess.run(
-                command, env=self._environment, capture_output=True, text=True, timeout=left
-            )
-        except subprocess.TimeoutExpired:
-            raise FederationError(
-                f"flwr {' '.join(arguments)}: no answer within {self._limit:g} s",
-                self.log("superlink"),
-            ) from None
-        answer = json.loads(result.stdout or "{}")
-        if not answer.get("success"):
-            problem = answer.get("error-message") or result.stderr
-            raise FederationError(f"flwr {' '.join(arguments)}: {problem}", self.log("superlink"))
-        return answer
 
     def log(self, name: str) -> Path:
         """Return the path of a process's log."""
@@ -181,11 +161,6 @@ class Federation:
         return bool(ended)
 
 
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
-
-
 def run_on(
     federation: Federation, output: Path, overrides: Sequence[str], app: Path = APP
 ) -> dict[str, Any]:
@@ -211,9 +186,9 @@ def run_on(
     log = federation.log("run")
     if run.returncode:
         raise FederationError("`flwr run` could not submit the run", log)
-    (entry,) = federation.ask("list", "demo")["runs"]
-    if entry["status"] != "finished:completed":
-        raise FederationError(f"the run is {entry['status']}: {entry['status-details']}", log)
+    status, details = federation.link.status(max(federation.link.runs()))
+    if status != "finished:completed":
+        raise FederationError(f"the run is {status}: {details}", log)
     summary: dict[str, Any] = json.loads((output / "summary.json").read_text())
     return summary
 

@@ -42,6 +42,7 @@ VARIABLES = {
     "PIP_NO_INDEX": "UV_NO_INDEX",
     "PIP_CERT": "SSL_CERT_FILE",
 }
+OUT_OF_REACH = "PyTorch's index cannot be reached"
 CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 PROBE = "import torch; (torch.ones(8, 8) @ torch.ones(8, 8)).sum(); print(torch.__version__)"
 # Fails as an import does; not if there is no torchvision, as on a device without torch.
@@ -83,14 +84,17 @@ class Environment:
     Args:
         folder: of the environment.
         pins: constraints of versions, a line each.
+        scratch: an empty folder, for what uv reads.
         cache: folder for downloads; None = uv's own.
     """
 
-    def __init__(self, folder: Path, pins: Sequence[str], cache: Path | None) -> None:
+    def __init__(
+        self, folder: Path, pins: Sequence[str], scratch: Path, cache: Path | None = None
+    ) -> None:
         self.folder = folder
         self.python, self.uv = folder / "bin" / "python", folder / "bin" / "uv"
         self.pins = pins
-        self._cache = cache
+        self._scratch, self._cache = scratch, cache
         self._variables = uv_variables(os.environ)
 
     def make(self, *, above: bool) -> None:
@@ -105,12 +109,11 @@ class Environment:
         if self.runs("import pip"):
             words = ["--system-site-packages"] if above else []
             _run([sys.executable, "-m", "venv", "--clear", *words, str(self.folder)])
-        with tempfile.TemporaryDirectory() as scratch:
-            pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
-            words = ["--retries", "2", "install", "--constraint", _write(scratch, self.pins), "uv"]
-            if not self.uv.exists():  # one beside the interpreter would be enough for pip
-                words.append("--ignore-installed")
-            _run([*pip, *words])
+        words = ["--retries", "2", "install", "--constraint", self._file("pins", self.pins), "uv"]
+        if not self.uv.exists():  # one beside the interpreter would be enough for pip
+            words.append("--ignore-installed")
+        pip = [str(self.python), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+        _run([*pip, *words])
 
     def runs(self, code: str) -> str:
         """The last line of what the environment's Python says against some code; "" = nothing."""
@@ -130,17 +133,15 @@ class Environment:
             words: for ``uv pip compile``.
             pinned: whether the constraints hold.
         """
-        with tempfile.TemporaryDirectory() as scratch:
-            pins = _write(scratch, self.pins if pinned else (), "pins")
-            wanted = _write(scratch, ["torch"], "wanted")
-            plain = ["--quiet", "--no-deps", "--no-header", "--no-annotate"]
-            soon = {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
-            done = subprocess.run(
-                self._uv("compile", *plain, "--constraints", pins, *words, wanted),
-                env={**self._variables, **soon},
-                capture_output=True,
-                text=True,
-            )
+        pins, wanted = self._file("pins", self.pins if pinned else ()), self._file("in", ["torch"])
+        plain = ["--quiet", "--no-deps", "--no-header", "--no-annotate", "--constraints", pins]
+        soon = {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
+        done = subprocess.run(
+            self._uv("compile", *plain, *words, wanted),
+            env={**self._variables, **soon},
+            capture_output=True,
+            text=True,
+        )
         versions = [line.split()[0] for line in done.stdout.splitlines() if "==" in line]
         return versions[0].partition("==")[2] if done.returncode == 0 and versions else None
 
@@ -153,18 +154,22 @@ class Environment:
         pins = list(self.pins)
         if plan.pins is not None:
             pins = [pin for pin in pins if pin.split("==")[0] not in TORCH] + list(plan.pins)
-        with tempfile.TemporaryDirectory() as scratch:
-            words = [] if sys.stderr.isatty() else ["--quiet"]
-            words += ["--constraints", _write(scratch, pins, "pins")]
-            words += ["--build-constraints", _write(scratch, self.pins, "build")]
-            words += ["--excludes", _write(scratch, plan.excluded, "excluded")]
-            # A service may not write beside its modules, and would compile them at every start.
-            words += ["--compile-bytecode", *plan.words, *requirements]
-            _run(self._uv("install", *words), self._variables)
+        words = [] if sys.stderr.isatty() else ["--quiet"]
+        words += ["--constraints", self._file("torch", pins)]
+        words += ["--build-constraints", self._file("pins", self.pins)]
+        words += ["--excludes", self._file("excluded", plan.excluded)]
+        # A service may not write beside its modules, and would compile them at every start.
+        words += ["--compile-bytecode", *plan.words, *requirements]
+        _run(self._uv("install", *words), self._variables)
 
     def _uv(self, command: str, *words: str) -> list[str]:
         cache = [] if self._cache is None else ["--cache-dir", str(self._cache)]
         return [str(self.uv), *cache, "pip", command, "--python", str(self.python), *words]
+
+    def _file(self, name: str, lines: Sequence[str]) -> str:
+        path = self._scratch / f"{name}.txt"
+        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return str(path)
 
 
 def uv_variables(given: Mapping[str, str]) -> dict[str, str]:
@@ -192,37 +197,26 @@ def plan_for(torch: str, environment: Environment, *, gpu: bool = False) -> Plan
     """
     if torch == "none":
         return Plan("no torch is installed", excluded=TORCH)
-    if sys.platform != "linux" or torch == "cuda":
+    if torch == "cuda":
         return Plan()
-    own = ("--torch-backend", "auto" if torch == "auto" and gpu else "cpu")
+    own = ("--torch-backend", torch)
     if environment.torch(*own):
         return Plan(words=own)
-    if own[1] == "auto":
+    if torch == "auto" and gpu:
         return Plan()
     found = environment.torch("--no-index", pinned=False)
     if found is not None and found.endswith("+cpu"):
-        return Plan(
-            f"PyTorch's index cannot be reached: torch {found} of the folder given by "
-            "PIP_FIND_LINKS or UV_FIND_LINKS is taken",
-            pins=(f"torch=={found}",),
-        )
+        where = "of the folder given by PIP_FIND_LINKS or UV_FIND_LINKS"
+        return Plan(f"{OUT_OF_REACH}: torch {found} {where} is taken", pins=(f"torch=={found}",))
     if platform.machine() == "aarch64":
-        return Plan(
-            f"PyTorch's index cannot be reached: {AARCH64[0]} is taken, the newest of the default "
-            "index without CUDA for this processor",
-            pins=AARCH64,
-        )
+        newest = "the newest of the default index without CUDA for this processor"
+        return Plan(f"{OUT_OF_REACH}: {AARCH64[0]} is taken, {newest}", pins=AARCH64)
     return Plan(
-        "PyTorch's index cannot be reached, and the default index has torch for CUDA only: CUDA's "
-        "libraries are installed too, except those that a processor never loads, which costs 2.2 "
-        "GB of downloads and 3.4 GB of disk",
+        f"{OUT_OF_REACH}, and the default index has torch for CUDA only: CUDA's libraries are "
+        "installed too, except those that a processor never loads, which costs 2.2 GB of downloads "
+        "and 3.4 GB of disk",
         excluded=NEVER_LOADED,
     )
-
-
-def has_nvidia() -> bool:
-    """Whether this machine has a driver for an NVIDIA GPU."""
-    return Path("/proc/driver/nvidia/version").exists() or shutil.which("nvidia-smi") is not None
 
 
 def check_torch(environment: Environment) -> str:
@@ -262,40 +256,22 @@ def _run(command: Sequence[str], variables: Mapping[str, str] | None = None) -> 
         raise InstallError(f"`{shown} ...` failed with exit status {status}; see above")
 
 
-def _write(folder: str, lines: Sequence[str], name: str = "pins") -> str:
-    path = Path(folder) / f"{name}.txt"
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return str(path)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--venv", type=Path, required=True, metavar="DIR", help="the environment")
-    parser.add_argument(
-        "--torch",
-        choices=("auto", "cpu", "cuda", "none"),
-        default="auto",
-        help="build of torch (auto: cpu unless there is an NVIDIA driver)",
-    )
-    parser.add_argument(
-        "--constraints",
-        type=Path,
-        metavar="FILE",
-        default=os.environ.get("PIP_CONSTRAINT") or os.environ.get("UV_CONSTRAINT") or None,
-        help="versions of packages (PIP_CONSTRAINT)",
-    )
-    parser.add_argument(
-        "--system-site-packages",
-        action="store_true",
-        help="see what is installed beside the interpreter, such as torch (with --torch none)",
-    )
-    parser.add_argument(
-        "--keep-cache", action="store_true", help="keep downloads in uv's cache, for another time"
-    )
-    parser.add_argument(
-        "--editable", action="append", default=[], metavar="PATH", help="install a clone in place"
-    )
-    parser.add_argument("requirements", nargs="*", metavar="REQUIREMENT")
+    add = parser.add_argument
+    add("--venv", type=Path, required=True, metavar="DIR", help="the environment")
+    text = "build of torch (auto: cpu unless there is an NVIDIA driver)"
+    add("--torch", choices=("auto", "cpu", "cuda", "none"), default="auto", help=text)
+    known = os.environ.get("PIP_CONSTRAINT") or os.environ.get("UV_CONSTRAINT") or None
+    text = "versions of packages (PIP_CONSTRAINT)"
+    add("--constraints", type=Path, metavar="FILE", default=known, help=text)
+    text = "see what is installed beside the interpreter, such as torch (with --torch none)"
+    add("--system-site-packages", action="store_true", help=text)
+    text = "keep downloads in uv's cache, for another time"
+    add("--keep-cache", action="store_true", help=text)
+    text = "install a clone in place"
+    add("--editable", action="append", default=[], metavar="PATH", help=text)
+    add("requirements", nargs="*", metavar="REQUIREMENT")
     return parser
 
 
@@ -309,15 +285,15 @@ def main() -> int:
     for path in arguments.editable:
         requirements += ["--editable", path]
     try:
-        pins: list[str] = []
-        if arguments.constraints is not None:
-            pins = Path(arguments.constraints).read_text(encoding="utf-8").splitlines()
-        environment = Environment(folder, pins, cache)
-        environment.make(above=arguments.system_site_packages)
-        plan = plan_for(arguments.torch, environment, gpu=has_nvidia())
-        if plan.note:
-            print(plan.note, flush=True)
-        environment.install(requirements, plan)
+        pins = arguments.constraints.read_text("utf-8") if arguments.constraints else ""
+        with tempfile.TemporaryDirectory() as scratch:
+            environment = Environment(folder, pins.splitlines(), Path(scratch), cache)
+            environment.make(above=arguments.system_site_packages)
+            gpu = Path("/proc/driver/nvidia/version").exists() or bool(shutil.which("nvidia-smi"))
+            plan = plan_for(arguments.torch, environment, gpu=gpu)
+            if plan.note:
+                print(plan.note, flush=True)
+            environment.install(requirements, plan)
         if arguments.torch != "none" and (told := check_torch(environment)):
             print(told, flush=True)
     except (InstallError, OSError) as error:

@@ -107,8 +107,7 @@ def record(folder: Path, seconds: float) -> Path:
     links: list[Link] = []
     try:
         federation.start(0)
-        address = (federation.home / "config.toml").read_text()
-        port = int(address.partition(f"{HOST}:")[2].partition('"')[0])
+        port = int(federation.address.rpartition(":")[2])
         for _, delay, speed in NODES:
             link = Link(port, speed)
             link.up.delay = link.down.delay = delay
@@ -123,7 +122,7 @@ def record(folder: Path, seconds: float) -> Path:
                 *("--host", HOST, "--port", str(own), "--node-config"),
                 f"partition-id={node} num-partitions={len(NODES)} real=true wait={wait}",
             )
-        while sum(n["status"] == "online" for n in nodes(federation)) < len(NODES):
+        while (federation.online() or 0) < len(NODES):
             federation.wait(3.0)
         words = [*RUN, "runtime=deployment", f"max_seconds={seconds}"]
         run_on(federation, folder / "run", words, APP)
@@ -137,15 +136,6 @@ def record(folder: Path, seconds: float) -> Path:
         if not ended:
             print("error: a process did not end", file=sys.stderr)
     return folder / "run" / "events.jsonl"
-
-
-def nodes(federation: Federation) -> list[dict[str, str]]:
-    """The nodes that the SuperLink knows; none while the machine is too busy to answer."""
-    try:
-        found: list[dict[str, str]] = federation.ask("supernode", "list", "demo")["nodes"]
-    except FederationError:
-        return []
-    return found
 
 
 def drawn(table: dict[str, Any], number: int) -> dict[str, Any]:

@@ -372,18 +372,3 @@ def marked(folder: Path) -> list[psutil.Process]:
 
 
 # -- bad input ------------------------------------------------------------------------------------
-
-
-def test_machines_without_memory(
-    start: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ray ends their workers again and again; the run goes on where there is memory."""
-    with monkeypatch.context() as patched:
-        patched.setenv("RAY_memory_usage_threshold", "0.001")
-        patched.setenv("RAY_memory_monitor_refresh_ms", "100")
-        full = start(1)
-    full.add_node(num_cpus=1, object_store_memory=STORE)
-    here(tmp_path / "here", "num_versions=4")
-    output_of(words(full, tmp_path / "there", ["num_versions=4"]))
-    assert_same(tmp_path / "here", tmp_path / "there")
-    full.shutdown()

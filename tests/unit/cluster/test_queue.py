@@ -61,15 +61,6 @@ def test_an_order_that_loses_three_workers_fails_and_the_one_behind_it_does_not(
     assert numbers(queue.next_call(1)) == [1]
 
 
-def test_deaths_count_until_the_order_is_done() -> None:
-    queue = filled(1)
-    for _ in range(MOST_DEATHS - 1):
-        call = queue.next_call(1)
-        queue.lost([call], "killed")
-    queue.done(queue.next_call(1), 1.0)
-    assert queue.lost([call], "killed") == []
-
-
 def test_orders_of_a_call_share_their_vectors() -> None:
     model, control = vec(1, 2), vec(3, 4)
     orders = [

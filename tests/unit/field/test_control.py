@@ -6,7 +6,6 @@ from flwr.proto.run_pb2 import Run, RunStatus
 from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.errors import RunError
-from fl_app.field import control
 from fl_app.field.control import SuperLink, Unreachable, public_bytes
 from fl_app.field.kit import Kit, new_kit
 
@@ -35,14 +34,6 @@ def test_a_superlink_that_is_down_or_fails_is_unreachable(server):
         link(server, port).registered()
     with pytest.raises(Unreachable, match="does not answer"):
         link(server, port).status(1)
-
-
-def test_a_superlink_that_starts_is_waited_for(server, monkeypatch):
-    monkeypatch.setattr(control, "STARTS_WITHIN", 0.0)
-    with superlink(server) as port:
-        link(server, port).wait()
-    with pytest.raises(Unreachable, match="does not answer"):
-        link(server, port).wait()
 
 
 def test_a_superlink_that_refuses_is_an_error_of_the_run(server, tmp_path):
@@ -96,15 +87,6 @@ def test_a_submission_has_a_time_limit(server, tmp_path):
     flwr.chmod(0o700)
     with superlink(server) as port, pytest.raises(RunError, match=r"`flwr run` did not end within"):
         link(server, port, commands=tmp_path, limit=0.1).submit(["seed=1"], tmp_path / "run")
-
-
-def test_another_authority_is_not_believed(server, tmp_path):
-    new_kit(tmp_path / "other", nodes=1, hosts=["localhost"])
-    with (
-        superlink(tmp_path / "other" / "server") as port,
-        pytest.raises(Unreachable, match="certificate verify failed"),
-    ):
-        link(server, port).registered()
 
 
 def test_a_key_that_flower_does_not_take(tmp_path):

@@ -80,18 +80,6 @@ def test_compose_files_follow_their_schema(kit, where):
         assert services["caddy"]["ports"][0]["published"] == "9000"
 
 
-def test_containers_see_the_data_of_their_device_and_cannot_change_them(kit, tmp_path):
-    settings = tmp_path / "env"
-    node_env = (kit / "node-1" / "node.env").read_text()
-    settings.write_text(node_env.replace('DATA=""', 'DATA="/srv/1"'))
-    output = examine(
-        *(TOOLS / "docker-compose", "--env-file", settings, "config"), cwd=kit / "node-1"
-    )
-    service = yaml.safe_load(output)["services"]["supernode"]
-    (mount,) = [volume for volume in service["volumes"] if volume["source"] == "/srv/1"]
-    assert (mount["type"], mount["target"], mount["read_only"]) == ("bind", "/srv/1", True)
-
-
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_systemd_units_are_understood(kit, tmp_path):
     """With a Python that exists here."""

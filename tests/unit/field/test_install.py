@@ -1,6 +1,5 @@
 """install.sh of the kit, on a file system and with commands that a test makes up."""
 
-import fcntl
 import re
 import shutil
 import subprocess
@@ -353,12 +352,3 @@ def test_the_environment_of_the_other_role_stays(machine, kit):
     assert (machine.root / "opt/fl-app/.venv").exists()
     assert (machine.home / "node.key").exists()
     assert not machine.called("userdel")
-
-
-def test_two_installations_at_once_do_not_meet(machine, kit):
-    (machine.root / "run/lock").mkdir(parents=True)
-    lock = machine.root / "run/lock/fl-app-install"
-    with lock.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        done = machine.run(kit / "node-0")
-    assert (done.returncode, done.stderr) == (1, "error: another install.sh is running\n")

@@ -2,14 +2,11 @@
 
 import json
 import re
-import socket
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import promql_parser
-import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -25,7 +22,7 @@ from fl_app.core.events import (
     to_json,
 )
 from fl_app.field.kit import FILES
-from fl_app.field.metrics import RunCollector, serve
+from fl_app.field.metrics import RunCollector
 
 EVENTS = [
     Evaluated(0.0, 0, {"accuracy": 0.1, "loss": 2.3}),
@@ -113,17 +110,6 @@ def test_a_resumed_run_cuts_its_log_back(tmp_path: Path) -> None:
     path.write_text("")
     write(path, EVENTS[:1] * 50)  # cut back, and longer than before
     assert "fl_app_arrivals_total 0" not in scraped(source)
-
-
-def test_it_is_served(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    serve(collector(tmp_path / "none"), "127.0.0.1", port)
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
-        assert b"fl_app_version 0.0" in answer.read()
-    with pytest.raises(OSError, match="Address already in use"):
-        serve(collector(tmp_path / "none"), "127.0.0.1", port)
 
 
 DASHBOARD = json.loads((FILES / "server" / "grafana.json").read_text())

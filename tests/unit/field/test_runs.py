@@ -115,12 +115,6 @@ def test_a_run_whose_superlink_died_waits_for_it_and_is_resumed(tmp_path):
     assert link.told.count("waiting for the SuperLink: nobody answers") == 3  # told once each
 
 
-def test_what_the_user_says_about_resuming_stands(tmp_path):
-    link = Scripted(tmp_path / "run", DIED, DONE)
-    link.complete("resume=null")
-    assert link.submitted == [["resume=null"]] * 2
-
-
 def test_a_run_is_not_replaced_whenever_it_died(tmp_path):
     link = Scripted(tmp_path / "run", DONE)
     with pytest.raises(ValueError, match="overwrite=true must be left out here: a run that died"):
@@ -145,14 +139,6 @@ def test_a_run_that_the_user_stopped_is_not_submitted_again(tmp_path):
     link = Scripted(tmp_path / "run", (log, "running", "finished:stopped"))
     with pytest.raises(RunError, match="run 1 is finished:stopped"):
         link.complete()
-
-
-def test_a_superlink_that_dies_while_a_run_is_submitted_is_asked_again(tmp_path):
-    link = Scripted(tmp_path / "run", LOST, LOST, DONE)
-    link.complete("seed=1")
-    assert link.submitted == [["seed=1"]]
-    assert "`flwr run`: connection reset; again in 5 s" in link.told
-    assert link.paused == [5.0, 10.0, 5.0, 5.0]  # the last two between questions
 
 
 def test_a_run_that_was_accepted_though_the_answer_was_lost_is_not_submitted_again(tmp_path):
@@ -193,21 +179,6 @@ def test_a_log_that_is_cut_and_grows_again_is_no_progress(tmp_path):
     link = Scripted(tmp_path / "run", grows_to(100), *map(grows_to, (99, 100, 98)))
     with pytest.raises(RunError, match="3 attempts in a row have made no progress"):
         link.complete()
-
-
-def test_a_new_checkpoint_is_progress_though_the_log_is_shorter(tmp_path):
-    def reaches(version, size):
-        def reach(output) -> None:
-            (output / "checkpoints").mkdir(parents=True, exist_ok=True)
-            (output / "checkpoints" / f"version-{version:09d}.safetensors").touch()
-            (output / "events.jsonl").write_text("x" * size)
-
-        return (reach, "running", "finished:failed")
-
-    steps = [reaches(version, 100 - version) for version in range(8)]
-    link = Scripted(tmp_path / "run", *steps, DONE)
-    link.complete()
-    assert len(link.submitted) == 9
 
 
 def test_attempts_that_get_further_are_never_too_many(tmp_path):
