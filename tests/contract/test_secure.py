@@ -108,7 +108,6 @@ def test_a_subclass_with_other_equations_inherits_no_declaration() -> None:
     ("overrides", "text"),
     [
         (["guard.max_norm=1"], "guard.max_norm=1 must be null"),
-        (["guard.max_norm_ratio=5"], "guard.max_norm_ratio=5 must be null"),
         (["algorithm.client.top_k=0.1"], "algorithm.client.top_k=0.1 must be null"),
         (["algorithm.client.upload_dtype=float16"], "upload_dtype=float16 must be float32"),
         (["algorithm.client.upload=model"], "upload=model must be delta with algorithm=fedbuff"),
@@ -117,20 +116,14 @@ def test_a_subclass_with_other_equations_inherits_no_declaration() -> None:
         (["secure_aggregation.clip_norm=0"], "clip_norm=0 must be a finite number above 0"),
         (["algorithm.strategy.clip_norm=2"], "secure_aggregation.clip_norm=3 must be null with"),
         (["secure_aggregation.scale=1e9"], r"scale=1e\+09 must be at most 4.1943e\+06 with"),
-        (["secure_aggregation.scale=-1"], "scale=-1 must be a finite number above 0"),
         (["secure_aggregation.min_clients=1"], "min_clients=1 must be between 2 and"),
-        (["secure_aggregation.min_clients=11"], "min_clients=11 must be between 2 and"),
         (["runtime.train=false"], "runtime.train=false must be true with secure_aggregation"),
-        (["secure_aggregation.losses=3"], "losses=3 must be true or false"),
         (["secure_aggregation.simulate=no"], "simulate=no must be helper or cost"),
-        (["secure_aggregation.patience=0"], "patience=0 must be a finite number above 0"),
         (["secure_aggregation.address=a:1"], "address=a:1 must be host:port with runtime=dep"),
         (["runtime=deployment"], "address=None must be host:port with runtime=deployment"),
         (["secure_aggregation.noise_multiplier=0"], "noise_multiplier=0 must be a finite number"),
-        (["secure_aggregation.noise_multiplier=x"], "noise_multiplier=x must be a finite number"),
         (["secure_aggregation.max_epsilon=8"], "max_epsilon=8 must be null with .*multiplier=null"),
         ([*NOISE, "secure_aggregation.delta=1"], r"aggregation.delta=1 must be in \(0, 1\): it is"),
-        ([*NOISE, "secure_aggregation.max_epsilon=0"], "max_epsilon=0 must be a finite number ab"),
         ([*NOISE, "secure_aggregation.max_epsilon=1"], "max_epsilon=1 must be at least .* for num"),
         (
             [*NOISE, "secure_aggregation.scale=1e6"],
@@ -143,16 +136,6 @@ def test_a_subclass_with_other_equations_inherits_no_declaration() -> None:
 def test_what_does_not_go_together_is_refused(overrides: list[str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         validate_config(composed(*ON, *overrides))
-
-
-def test_what_others_offer_is_named() -> None:
-    from fl_app.cli import compose
-
-    with pytest.raises(
-        ValueError,
-        match=r"^secure_aggregation=true must be secure_aggregation= one of: helper, none",
-    ):
-        compose(["secure_aggregation=true"])
 
 
 def test_noise_on_the_server_and_at_the_helper_is_refused() -> None:

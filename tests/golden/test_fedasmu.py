@@ -151,13 +151,6 @@ def test_control_gradients_are_autograds(seed: int) -> None:
     assert strategy.control_gradient(control, g) == pytest.approx(scaled, rel=1e-8, abs=1e-12)
 
 
-def test_sigma_learns_nothing_from_a_fresh_upload() -> None:
-    control = Control(1.0, 0.5, 0.0, direction=vec(1))
-    strategy = FedASMU()
-    strategy.weight(control, 9, 1)
-    assert strategy.control_gradient(control, vec(3))[1] == 0.0
-
-
 def test_the_too_stale_are_refused_and_change_nothing() -> None:
     strategy = FedASMU(max_staleness=99)
     assert strategy.admit(GlobalModel(vec(0), 98), upload(0, 0, 1)) is None

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fl_app.client import LocalTrainer
-from fl_app.client.batch import BatchTrainer, mini_batches, obstacle
+from fl_app.client.batch import BatchTrainer, obstacle
 from fl_app.client.transform import chain
 from fl_app.core.types import Order, Upload, Vector
 from fl_app.tasks.models import architecture
@@ -174,27 +174,6 @@ def test_a_client_that_diverges_does_not_touch_others() -> None:
             assert not np.isfinite(other.vector).all()
         else:
             assert_equal(one, other)
-
-
-def test_mini_batches_are_those_that_each_client_draws_alone() -> None:
-    trainer = LocalTrainer(task(), batch_size=5)
-    clients = [(2, 7), (0, 4), (1, 3)]  # and their steps
-    data = trainer.task
-    table = mini_batches(
-        [(data.train_indices(i), np.random.default_rng(i), steps) for i, steps in clients], 5
-    )
-    assert table.active.tolist() == [3, 3, 3, 2, 1, 1, 1]
-    for place, (client_id, steps) in enumerate(clients):
-        rng = np.random.default_rng(client_id)
-        alone = [*trainer._batches(data.train_indices(client_id), rng, 0, steps)]
-        for step, expected in enumerate(alone):
-            row, weights = table.indices[step, place], table.weights[step, place]
-            assert row[: expected.size].tolist() == expected.tolist()
-            assert (row[expected.size :] == expected[0]).all()
-            assert weights.tolist() == pytest.approx(
-                [1 / expected.size] * expected.size + [0.0] * (5 - expected.size)
-            )
-        assert (table.weights[steps:, place] == 0).all()
 
 
 # -- what cannot be trained together --------------------------------------------------------------

@@ -191,14 +191,3 @@ def test_extra_vectors_have_residuals_of_their_own_and_what_is_kept_stays_whole(
     second = compressed.train(order_for(0, 1, vec(0, 0, 0, 0), {}, first.state))
     assert second.extra["c"].tolist() == [0, 4, 0, 4]  # of (2, 4, 3, 4)
     assert second.state["residual.c"].tolist() == [2, 0, 3, 0]
-
-
-def test_extra_vectors_travel_in_half_precision_too() -> None:
-    def training(client_id: int, sequence: int, received: Vector) -> Upload:
-        return replace(counting(client_id, sequence, received), extra={"c": vec(1 / 3, 1e6, 0, 1)})
-
-    half = Compression(dtype="float16", top_k=None, kind="delta")
-    compressed = Transformed(Scripted(training), Compressed(half, LINE))
-    upload = compressed.train(order_for(0, 0, vec(0, 0, 0, 0), {}))
-    assert upload.extra["c"].tolist() == [float(np.float16(1 / 3)), 65504, 0, 1]
-    assert upload.state.keys() == {"orders"}

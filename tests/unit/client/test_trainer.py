@@ -158,18 +158,6 @@ def test_batches_are_epochs_over_permuted_data(settings: Any, sizes: list[int]) 
     assert upload.num_examples == 12
 
 
-def test_a_full_batch_is_the_mean_of_its_examples() -> None:
-    """Mean of 1, 2 and 6 is 3: from 1 half the way to it."""
-    task = Quadratic([[[1.0], [2.0], [6.0]]])
-    assert trained(LocalTrainer(task, local_lr=0.5, local_steps=1), vec(1)).vector.tolist() == [2]
-
-
-def test_a_client_trains_on_its_own_examples() -> None:
-    task = Quadratic([[[1.0]], [[5.0]]])
-    trainer = LocalTrainer(task, local_lr=1.0, local_steps=1)
-    assert [trained(trainer, vec(0), client_id=c).vector.tolist() for c in (0, 1)] == [[1], [5]]
-
-
 def test_a_client_without_examples() -> None:
     class Empty(Quadratic):
         def train_indices(self, client_id: int) -> NDArray[np.int64]:
@@ -328,19 +316,6 @@ def test_correct_hook_changes_the_gradient_step_by_step(settings: Any, expected:
     upload = trained(Corrected(ONE, local_lr=0.5, local_steps=2, **settings), vec(1))
     assert upload.vector.tolist() == [expected]
     assert steps == [0, 1][: 1 if upload.kind == "gradient" else 2]
-
-
-def test_what_a_hook_returns_stays_the_hooks() -> None:
-    """A correction kept between steps is not changed by what is added to the gradient after it."""
-
-    class Constant(LocalTrainer):
-        def correct(self, grad: list[Tensor], step: int) -> list[Tensor]:
-            return kept
-
-    kept = [torch.tensor([-2.0])]
-    settings: dict[str, float] = {"weight_decay": 0.5, "proximal": 0.5, "momentum": 0.5}
-    trained(Constant(ONE, local_lr=0.5, local_steps=3, **settings), vec(1))
-    assert kept[0].tolist() == [-2.0]
 
 
 @pytest.mark.parametrize(
@@ -517,44 +492,16 @@ def test_evaluate_is_on_the_clients_own_data_and_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        (
-            {"upload": "weights"},
-            "client.upload=weights must be gradient, pseudo, delta or model",
-        ),
-        (
-            {"local_lr": 0.0},
-            "client.local_lr=0.0 must be a finite number above 0: training would not move",
-        ),
-        ({"local_lr": float("nan")}, "client.local_lr=nan must be a finite number above 0"),
-        ({"batch_size": 0}, "client.batch_size=0 must be an integer >= 1: a batch would be empty"),
-        ({"batch_size": 2.5}, "client.batch_size=2.5 must be an integer >= 1"),
-        (
-            {"local_epochs": 0},
-            "client.local_epochs=0 must be an integer >= 1: nothing would be trained",
-        ),
-        ({"local_epochs": 1.5}, "client.local_epochs=1.5 must be an integer >= 1"),
-        (
-            {"local_steps": 0},
-            "client.local_steps=0 must be an integer >= 1 or null: nothing would be trained",
-        ),
-        ({"momentum": -0.1}, "client.momentum=-0.1 must be in [0, 1)"),
-        (
-            {"momentum": 1.0},
-            "client.momentum=1.0 must be in [0, 1): steps would oscillate or grow",
-        ),
-        ({"weight_decay": -1.0}, "client.weight_decay=-1.0 must be a finite number >= 0"),
-        (
-            {"proximal": -1.0},
-            "client.proximal=-1.0 must be a finite number >= 0: "
-            "training would flee the received model",
-        ),
-        ({"lr_decay": 0.0}, "client.lr_decay=0.0 must be in (0, 1]: rates would grow"),
-        ({"lr_decay": 1.1}, "client.lr_decay=1.1 must be in (0, 1]: rates would grow"),
-        ({"max_grad_norm": 0.0}, "client.max_grad_norm=0.0 must be a finite number above 0"),
+        ({"upload": "weights"}, "upload=weights must be gradient, pseudo, delta or model"),
+        ({"local_lr": float("nan")}, "local_lr=nan must be a finite number above 0: training"),
+        ({"batch_size": 2.5}, "batch_size=2.5 must be an integer >= 1: a batch would be empty"),
+        ({"local_steps": 0}, "local_steps=0 must be an integer >= 1 or null: nothing would be"),
+        ({"momentum": 1.0}, "momentum=1.0 must be in [0, 1): steps would oscillate or grow"),
+        ({"proximal": -1.0}, "proximal=-1.0 must be a finite number >= 0: training would flee"),
     ],
 )
 def test_bad_values_are_refused(settings: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
+    with pytest.raises(ValueError, match=f"^algorithm.client.{re.escape(text)}"):
         LocalTrainer(ONE, **settings)
 
 

@@ -14,7 +14,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from secure_world import CLIENTS, SIZE, TERMS, helper, masked, request, vectors
 
 from fl_app.core.types import Update
-from fl_app.core.weighting import Weighting
 from fl_app.secure.errors import Refused
 from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
@@ -34,12 +33,6 @@ def refused(asked: Request, tells: Helper | None = None) -> Refused:
     return caught.value
 
 
-def test_it_tells_the_sum_of_the_masks() -> None:
-    total = helper().sum(request(updates()))
-    assert total.shape == (SIZE,)
-    assert total.dtype == np.uint32
-
-
 def test_too_few_uploads() -> None:
     assert "2 uploads must be between 3 and 10000" in str(refused(request(updates(2))))
 
@@ -47,11 +40,6 @@ def test_too_few_uploads() -> None:
 def test_too_few_devices() -> None:
     few = [masked(v, i % 2, sequence=i // 2) for i, v in enumerate(vectors(4))]
     assert "2 different devices must be at least 3" in str(refused(request(few)))
-
-
-def test_least_two_devices() -> None:
-    with pytest.raises(ValueError, match=r"min_clients=1 must be a finite number >= 2"):
-        helper(least=1)
 
 
 def test_a_device_that_is_not_registered() -> None:
@@ -98,12 +86,9 @@ def test_what_a_device_has_not_signed(lie: dict[str, object]) -> None:
     "other",
     [
         {"run": "another"},
-        {"task": "another"},
-        {"algorithm": "another"},
-        {"kind": "pseudo"},
         {"scale": 2.0**17},
-        {"clip_norm": 5.0},
         {"size": SIZE - 1},
+        {"noise_multiplier": 0.5},
     ],
     ids=str,
 )
@@ -125,20 +110,6 @@ def test_a_seal_for_another_helper() -> None:
     assert error.members == {3: "its seal is for another helper, or of another statement"}
 
 
-def test_weights_are_the_helpers_own() -> None:
-    """The server states a version and a rule; every weight is from 1 to 16 and decodes nothing."""
-    mine = [masked(v, i, base_version=i) for i, v in enumerate(vectors(5))]
-    for rule in (
-        Weighting("polynomial", exponent=50.0),
-        Weighting("exponential"),
-        Weighting(mixing=0.999),
-        Weighting("hinge", slope=1e6),
-    ):
-        tells = helper()
-        total = tells.sum(request(mine, version=2**40, weighting=rule))
-        assert total.any()
-
-
 def test_a_seed_is_used_once() -> None:
     tells, mine = helper(), updates(5)
     tells.sum(request(mine[:4]))
@@ -148,19 +119,6 @@ def test_a_seed_is_used_once() -> None:
     assert refused(request(mine[:4], version=4), tells).members.keys() == {0, 1, 2, 3}
     # What was refused has used nothing.
     tells.sum(request([mine[4], *updates(3, sequence=1)]))
-
-
-def test_the_difference_of_two_sums_would_show_an_upload() -> None:
-    """The attack that the check prevents, with a helper that forgets."""
-    mine, plain = updates(5), vectors(5)
-
-    def opened(members: Sequence[Update]) -> np.ndarray:
-        total = sum(update.vector.view(np.uint32) for update in members)
-        masks = helper().sum(request(members, weighting=Weighting()))
-        return (total - masks).view(np.int32) / TERMS.scale
-
-    shown = opened(mine) - opened(mine[1:])
-    assert np.abs(shown - plain[0]).max() < 2 / TERMS.scale
 
 
 def test_the_same_request_gets_the_same_answer_again() -> None:
@@ -274,10 +232,6 @@ def test_masks_are_those_of_the_devices() -> None:
     assert not (Mask(bytes(32)).next(SIZE) == total).any()
 
 
-def test_no_client_beyond_those_registered() -> None:
-    assert SimulatedDevices(0, 2).find(b"", 2) is None
-
-
 @pytest.mark.parametrize(
     "data",
     [b"[]", b"{}", b"nothing", b'{"terms": 1, "version": 1, "weighting": 1, "members": 1}'],
@@ -314,12 +268,6 @@ def test_noise_is_added_and_is_the_same_when_it_is_asked_again() -> None:
     others = noisy(sequence=1)
     other = noise_of(request(others, terms=NOISY), others, helper())
     assert abs(np.corrcoef(first, other)[0, 1]) < 0.5
-
-
-def test_less_noise_than_the_devices_signed() -> None:
-    """A server that would like exact sums, and states so."""
-    error = refused(request(noisy(), terms=TERMS))
-    assert error.members == dict.fromkeys(range(4), UNSIGNED[0])
 
 
 def test_less_noise_than_the_helper_requires() -> None:

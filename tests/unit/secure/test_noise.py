@@ -12,8 +12,6 @@ from fl_app.secure.noise import (
     AT_A_TIME,
     LARGEST,
     Uniform,
-    _all_happen,
-    _happens,
     add_noise,
     deviation,
     discrete_gaussian,
@@ -54,20 +52,6 @@ def test_wide_noise_has_the_moments_of_a_gaussian(sigma: int) -> None:
     assert np.unique(drawn % 1 * sigma % 16).size > 1  # low digits are drawn, too
 
 
-def test_bernoulli_of_exponentials() -> None:
-    """exp(-n/7), once and three times in a row."""
-    count = 20_000
-    for n in (0, 3, 7):
-        numerators = np.full(count, n, np.uint64)
-        times = np.full(count, 3, np.uint64)
-        for share, power in (
-            (_happens(Uniform(bytes([n]) * 32), numerators, 7), 1),
-            (_all_happen(Uniform(bytes([n]) * 32), numerators, 7, times), 3),
-        ):
-            exact = math.exp(-power * n / 7)
-            assert abs(share.mean() - exact) <= 4.5 * math.sqrt(exact * (1 - exact) / count)
-
-
 def test_integers_below_a_bound_that_divides_nothing() -> None:
     """2^64 modulo 3 * 2^62 is 2^62: unless drawn anew, the lowest third comes twice as often."""
     bound = 3 * 2**62
@@ -85,18 +69,6 @@ def test_equal_keys_give_equal_noise_and_others_do_not() -> None:
     assert (totals[0] == totals[2]).mean() < 0.01
     # No part of a long vector repeats the noise of another one.
     assert not (totals[0][:5] == totals[0][AT_A_TIME:]).all()
-
-
-def test_the_key_depends_on_every_seed_and_on_the_request() -> None:
-    asked = request([masked(vector, i) for i, vector in enumerate(vectors(3))])
-    seeds = [bytes([i]) * 32 for i in range(3)]
-    keys = {
-        noise_key(asked, seeds),
-        noise_key(asked, [*seeds[:2], bytes(32)]),
-        noise_key(replace(asked, version=4), seeds),
-    }
-    assert {len(key) for key in keys} == {32}
-    assert len(keys) == 3
 
 
 def test_the_key_is_that_of_hkdf() -> None:

@@ -6,14 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from secure_world import CLIENTS, SIZE, TERMS, helper, masked, server, vectors
+from secure_world import CLIENTS, SIZE, TERMS, masked, server, vectors
 
 from fl_app.core.errors import RunError
 from fl_app.core.types import GlobalModel, Order, Update, Upload, Vector
 from fl_app.core.weighting import Weighting
 from fl_app.secure.errors import Refused
 from fl_app.secure.masked import Masked
-from fl_app.secure.server import NoMasks
 from fl_app.secure.weights import integer_weights
 
 MODEL = GlobalModel(np.zeros(SIZE, np.float32), 5)
@@ -40,15 +39,6 @@ def test_a_capped_update_never_counts_more_than_the_heaviest() -> None:
     mine = [masked(v, i, examples=examples[i]) for i, v in enumerate(vectors(4))]
     opened = server(by_examples=True, capped=True).open(MODEL, mine)
     assert max(opened.shares) * exact.sum() <= 1.0 + 1e-12
-
-
-def test_no_masks_and_masks_come_to_the_same() -> None:
-    plain = vectors()
-    both = []
-    for tells, more in ((helper(), {}), (NoMasks(), {"keys": None})):
-        mine = [masked(v, i, **more) for i, v in enumerate(plain)]  # type: ignore[arg-type]
-        both.append(server(tells).open(MODEL, mine).updates[0].vector)
-    assert (both[0] == both[1]).all()
 
 
 def test_uploads_that_are_not_masked_are_refused() -> None:
@@ -99,13 +89,6 @@ def test_a_pause_and_another_kind_are_refused() -> None:
 # -- the transcript -------------------------------------------------------------------------------
 
 
-def transcript(plain: list[Vector], keys: Any = "simulated") -> tuple[list[Update], np.ndarray]:
-    """All that the server sees of one aggregation: masked uploads, seals, the sum of masks."""
-    mine = [masked(v, i, keys=keys) for i, v in enumerate(plain)]
-    tells = NoMasks() if keys is None else helper()
-    return mine, server(tells).open(MODEL, mine).updates[0].vector
-
-
 def told_apart(mine: list[Update], one: Vector, other: Vector) -> float:
     """How surely the first two uploads are (one, other) and not (other, one), in sigmas."""
     first, second = (u.vector.view(np.uint32).view(np.int32).astype(float) for u in mine[:2])
@@ -142,28 +125,6 @@ def test_a_masked_upload_is_uniform_whatever_it_holds() -> None:
     assert ((counts - expected) ** 2 / expected).sum() < 255 + 6 * math.sqrt(2 * 255)
     bare = np.bincount(masked(zeros, 0, keys=None, terms=terms).vector.view(np.uint8))
     assert bare[0] == 4 * size
-
-
-def test_any_uploads_with_the_same_sum_explain_what_the_server_sees() -> None:
-    """T - 1 uploads and the sum are independent of the data.
-
-    For every other choice of uploads with the same sum there are masks that give the same
-    transcript, and masks are uniform. So the transcript is as probable with these uploads.
-    """
-    plain = vectors(4)
-    mine, mean = transcript(plain)
-    seen = [update.vector.view(np.uint32) for update in mine]
-    shift = np.random.default_rng(1).integers(0, 2**32, SIZE, np.uint32)
-    quantised = []
-    for i, vector in enumerate(plain):
-        quantised.append(masked(vector, i, keys=None).vector.view(np.uint32))
-    others = [quantised[0] + shift, quantised[1] - shift, *quantised[2:]]
-    masks = [y - q for y, q in zip(seen, quantised, strict=True)]
-    other_masks = [y - q for y, q in zip(seen, others, strict=True)]
-    assert not (masks[0] == other_masks[0]).all()
-    assert (sum(masks) == sum(other_masks)).all()  # which is all that the helper tells
-    told = (sum(seen) - sum(masks)).view(np.int32) / (4 * TERMS.scale)
-    assert (told.astype(np.float32) == mean).all()
 
 
 def test_weighting_is_checked() -> None:

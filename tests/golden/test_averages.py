@@ -1,0 +1,147 @@
+"""Weighted averages and sums of uploads against hand-derived values.
+
+w_t = [1, 1] at version 5; w_2 = [7, 7], w_3 = [4, 4]; n = 10 and 30. A staleness is age + 1.
+
+AFL        eta = 2, p = n_i / n = [1/4, 3/4], gradients [2, 0], [0, 4]:
+           [1 - 2 1/4 2, 1 - 2 3/4 4] = [0, -5]
+SAFL       ages 0 and 5: p = [10/40 / 1, 30/40 / 6] = [1/4, 1/8], not normalised: [0, 0]
+SASGD      K = 2, ages 0 and 3: p = [1 / (2 1), 1 / (2 4)]: [1 - 2 1/2 2, 1 - 2 1/8 4] = [-1, 0];
+           normalised p = [1, 1/4] / (5/4): [1 - 2 0.8 2, 1 - 2 0.2 4] = [-2.2, -0.6]
+TWAFL      gradients [1, 0], [0, 1] of ages 0 and 2, (e/2)^-2 = 0.5413411; normalised
+           p = [0.6487856, 0.3512144]; as printed p = [10/40, 30/40 0.5413411]; [1, 1] - 2 p
+DynSGD     gradients [2, 0], [0, 4] of ages 1 and 3: p = [1/2, 1/4] / (3/4), [-5/3, -5/3];
+           exponent 1/2: p = [0.5857864, 0.4142136]; original p = [1 / (2 2), 1 / (2 4)]: [0, 0]
+FedAvg     models [2, 0], [6, 4]: 10/40 [2, 0] + 30/40 [6, 4] = [5, 3]; and as displacements
+FedBuff    eta_g = 2, displacements [2, 0], [0, 4] of ages 0 and 3: s = 1 and 4^(-1/2):
+           [1, 1] + 2 1/2 ([2, 0] + 1/2 [0, 4]) = [3, 3]; constant [3, 5]. One alone of age 3:
+           [1, 1] + 1/2 [0, 4]. Clipped to length 1, half of the rate left: 1 + 1/2 1/2
+FedAsync   alpha = 0.8, w_i = [3, -1] of age 3: s = 1, 4^(-1/2) = 1/2, 1 / (10 (3 - 1) + 1) = 1/21;
+           (1 - alpha s) [1, 1] + alpha s [3, -1]
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import vec
+
+from fl_app.algorithms.afl import AFL
+from fl_app.algorithms.dynsgd import DynSGD
+from fl_app.algorithms.fedasync import FedAsync
+from fl_app.algorithms.fedavg import FedAvg
+from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.algorithms.safl import SAFL
+from fl_app.algorithms.sasgd import SASGD
+from fl_app.algorithms.twafl import TWAFL
+from fl_app.core.rates import LinearDecay
+from fl_app.core.types import GlobalModel, Update
+
+MODEL = GlobalModel(vec(1, 1), 5, {2: vec(7, 7), 3: vec(4, 4)})
+
+
+def uploads(*rows: tuple[int, str, Any]) -> list[Update]:
+    """Of base version, kind and vector; rates sum to 1/2."""
+    return [
+        Update(client, base, vec(*vector), kind, 10 + 20 * client, 0.1, rate_sum=0.5)
+        for client, (base, kind, vector) in enumerate(rows)
+    ]
+
+
+def gradients(first: int, second: int) -> list[Update]:
+    """[2, 0] and [0, 4]."""
+    return uploads((first, "gradient", (2, 0)), (second, "gradient", (0, 4)))
+
+
+TWO = uploads((5, "gradient", (1, 0)), (3, "pseudo", (0, 1)))
+TWO_STEPS = uploads((4, "pseudo", (2, 0)), (2, "delta", (0, -2)))
+STALE = uploads((2, "delta", (0, 4)))
+HINGE = {"exponent": 0.5, "hinge_slope": 10, "hinge_age": 1}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "updates", "expected"),
+    [
+        (AFL(server_lr=2), gradients(5, 0), [0, -5]),
+        (SAFL(server_lr=2), gradients(5, 0), [0, 0]),
+        (SASGD(server_lr=2), gradients(5, 2), [-1, 0]),
+        (SASGD(server_lr=2, normalise=True), gradients(5, 2), [-2.2, -0.6]),
+        (TWAFL(server_lr=2), TWO, [-0.2975712, 0.2975712]),
+        (TWAFL(server_lr=2, normalise=False), TWO, [0.5, 0.1879883]),
+        (DynSGD(server_lr=2), TWO_STEPS, [-5 / 3, -5 / 3]),
+        (DynSGD(server_lr=2, exponent=0.5), TWO_STEPS, [-1.3431458, -2.3137085]),
+        (DynSGD(server_lr=2, normalise=False), TWO_STEPS, [0, 0]),
+        (FedAvg(), uploads((5, "model", (2, 0)), (5, "model", (6, 4))), [5, 3]),
+        (FedAvg(), uploads((2, "delta", (-5, -7)), (3, "delta", (2, 0))), [5, 3]),
+        *(
+            (FedBuff(server_lr=2, staleness_function=function), updates, expected)
+            for function, expected in (("polynomial", [3, 3]), ("constant", [3, 5]))
+            for kind, stale in (("delta", (0, 4)), ("model", (7, 11)), ("pseudo", (0, -8)))
+            for updates in [uploads((5, "delta", (2, 0)), (2, kind, stale))]
+        ),
+        (FedBuff(), STALE, [1, 3]),
+        (FedBuff(clip_norm=1, lr_schedule=LinearDecay(to=0, versions=10)), STALE, [1, 1.25]),
+        *(
+            (FedAsync(mixing=0.8, staleness_function=function, **HINGE), updates, expected)
+            for function, expected in (
+                ("constant", [2.6, -0.6]),
+                ("polynomial", [1.8, 0.2]),
+                ("hinge", [1 + 1.6 / 21, 1 - 1.6 / 21]),
+            )
+            for updates in [uploads((2, "model", (3, -1)))]
+        ),
+    ],
+)
+def test_the_next_model(strategy: Any, updates: list[Update], expected: list[float]) -> None:
+    np.testing.assert_allclose(strategy.aggregate(MODEL, updates), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "second", "expected", "weights"),
+    [
+        (AFL(form="model", mixing=0.5), (4, "model", [5]), 2.75, [1 / 8, 3 / 8]),
+        (SAFL(form="model", mixing=0.5), (2, "delta", [5]), 2.5, [1 / 4, 1 / 4]),
+        (FedAvg(), (4, "model", [5]), 4.5, [1 / 4, 3 / 4]),
+    ],
+)
+def test_models_are_mixed_if_asked(
+    strategy: Any, second: Any, expected: float, weights: list[float]
+) -> None:
+    """w = 1, local models 3 and 5: 1/2 + 1/2 (3/4 + 15/4); ages 0 and 2: 1/2 + 1/2 (3 + 5) / 2."""
+    model = GlobalModel(vec(1), 4, {2: vec(0)})
+    moved = strategy.aggregate(model, uploads((4, "delta", [2]), second))
+    np.testing.assert_allclose(moved, [expected])
+    assert strategy.report["weight"] == pytest.approx(weights)
+
+
+def test_a_shorter_step_is_not_more_averaging() -> None:
+    """All of age 3: the step is a quarter as long; orthogonal equals still count as two clients."""
+    stale = uploads((2, "gradient", (2, 0)), (2, "gradient", (0, 2)))
+    strategy = SASGD(server_lr=2)
+    np.testing.assert_allclose(strategy.aggregate(MODEL, stale), [0.5, 0.5])
+    assert strategy.report["effective_clients"] == pytest.approx(2)
+
+
+def test_only_differences_of_ages_count_however_old_all_are() -> None:
+    """(e/2)^-3000 is 0 as a float; the quotient of TWAFL's weights is the same as above."""
+    params = TWAFL(server_lr=2).aggregate(GlobalModel(vec(1, 1), version=3005), TWO)
+    np.testing.assert_allclose(params, [-0.2975712, 0.2975712], rtol=1e-6)
+
+
+def test_bounds_of_staleness() -> None:
+    """FedBuff has no hinge; FedAsync's is flat up to its age; age 3 is a staleness of 4."""
+    with pytest.raises(ValueError, match="must be polynomial or constant"):
+        FedBuff(staleness_function="hinge")
+    strategy = FedAsync(mixing=0.5, staleness_function="hinge", hinge_slope=10, hinge_age=4)
+    assert [strategy.weight(age) for age in (0, 4)] == [0.5, 0.5]
+    assert strategy.weight(5) == pytest.approx(0.5 / 11)
+    (update,) = uploads((2, "model", (3, -1)))
+    assert FedAsync(max_staleness=4).admit(MODEL, update) is None
+    assert "staleness 4 exceeds" in (FedAsync(max_staleness=3).admit(MODEL, update) or "")
+
+
+def test_several_updates_are_mixed_one_after_the_other() -> None:
+    """Weights 1/2, w = [0]: 1/2 4 = 2, then 1/2 2 + 1/2 8 = 5."""
+    strategy = FedAsync(mixing=0.5)
+    updates = uploads((5, "model", [4]), (5, "model", [8]))
+    assert strategy.aggregate(GlobalModel(vec(0), 5), updates).tolist() == [5]
+    assert strategy.report["weight"] == [0.5, 0.5]
