@@ -141,7 +141,6 @@ def build_trainer(
         seed=config.seed,
         device=config.runtime.device if device is None else device,
     )
-    trainer.sender = transformed(config, trainer)
     return trainer
 
 

@@ -10,7 +10,7 @@ import math
 from dataclasses import replace
 from typing import ClassVar
 
-from fl_app.client.numpy_client import NOTHING
+from fl_app.client.pauses import NOTHING
 from fl_app.client.trainer import LocalTrainer
 from fl_app.core.types import Order, Upload
 

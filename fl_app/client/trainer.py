@@ -1,7 +1,7 @@
 """The client: local SGD with hooks.
 
-Every runtime calls `LocalTrainer.train`: worker processes on vectors in shared memory, Flower's
-ClientApp through `fl_app.client.numpy_client.TrainerClient.fit`.
+Every runtime gives orders to `LocalTrainer.train`, through the transformations that the run asks
+for (`fl_app.client.transform`).
 """
 
 import math
@@ -15,18 +15,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fl_app.client.initial import build_model
-from fl_app.client.numpy_client import NOTHING, TrainerClient
-from fl_app.client.pauses import PAUSED, Paused, Progress, without_pause
+from fl_app.client.pauses import NOTHING, PAUSED, Paused, Progress, without_pause
 from fl_app.client.processor import Processor
 from fl_app.client.settings import TrainingSettings
 from fl_app.client.task import TrainingTask
 from fl_app.client.tensors import to_vector
-from fl_app.client.transform import chain
 from fl_app.core.types import NO_EXTRA, Config, Order, Scores, Upload, Vector
 
 
 @dataclass(eq=False, repr=False)
-class LocalTrainer(TrainingSettings, TrainerClient):
+class LocalTrainer(TrainingSettings):
     """Mini-batch SGD on one client's data, from the received model.
 
     A step computes ``g = grad f(w; batch) + weight_decay * w + proximal * (w - w_received)``, then
@@ -46,6 +44,7 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         overlaps: whether it trains while models travel.
         batches: whether a subclass can be trained for several clients at once
             (`fl_app.client.batch.obstacle`).
+        lineage: names of its class and of the bases below `LocalTrainer`.
         client_id: the client of the current order.
         state: arrays by name that this client keeps between its orders. Replace them; never change
             them in place.
@@ -71,11 +70,12 @@ class LocalTrainer(TrainingSettings, TrainerClient):
         self._pauses = cls.should_pause is not LocalTrainer.should_pause
         self._proximal = self.proximal
         self.lineage = [c.__name__ for c in cls.__mro__ if issubclass(c, LocalTrainer)][:-1]
-        self.client_id, self.state, self.extra = 0, {}, NO_EXTRA
+        self.client_id = 0
+        self.state: dict[str, NDArray[Any]] = {}
+        self.extra = NO_EXTRA
         self.processor = Processor(self.device)
         self.model = build_model(self.task, self.seed, self.processor.device, self.private)
         self.task = self.processor.placed(self.task)
-        self.sender = chain(self)  # for Flower's calls
 
     @property
     def pauses(self) -> bool:

@@ -17,8 +17,13 @@ if TYPE_CHECKING:
 class Trainer(Protocol):
     """Carries out orders (`fl_app.client.LocalTrainer`)."""
 
-    def train(self, order: Order) -> Upload: ...
-    def score(self, order: Order) -> Scores: ...
+    def train(self, order: Order) -> Upload:
+        """The upload of an order to train."""
+        ...
+
+    def score(self, order: Order) -> Scores:
+        """What the client measures of an order's model."""
+        ...
 
 
 class Transformation:
@@ -41,7 +46,12 @@ class Transformation:
 
 @dataclass(frozen=True)
 class Transformed:
-    """A trainer within a transformation."""
+    """A trainer within a transformation.
+
+    Attributes:
+        trainer: does the training.
+        transformation: of its orders and uploads.
+    """
 
     trainer: Trainer
     transformation: Transformation

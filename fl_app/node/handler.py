@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from fl_app.client import LocalTrainer, TrainingTask
     from fl_app.client.flat import FlatModel
+    from fl_app.client.transform import Trainer
 
 log = logging.getLogger("flwr")
 
@@ -38,6 +39,7 @@ class MessageHandler:
 
     def __init__(self) -> None:
         self._trainer: LocalTrainer | None = None
+        self._carries_out: Trainer | None = None  # the trainer within its transformations
         self._origin: tuple[str, bool, str | None, str] | None = None  # what it was built from
 
     def handle(self, message: Message, context: Context) -> Message:
@@ -49,12 +51,12 @@ class MessageHandler:
         any_node = names.ANY_NODE in config
         try:
             client_id = config[names.CLIENT_ID] if any_node else _client_of(context, config)
-            trainer = self._prepare(config, context)
+            trainer, carries_out = self._prepare(config, context)
             folder = None if any_node else memory.folder_of(context, _run_of(context, config))
             if not _has_fixed(trainer.model, message, folder, str(config.get(names.FIXED, ""))):
                 return codec.ask_for_fixed(message)
             order = replace(codec.read_order(message, trainer.model.layout), client_id=client_id)
-            done = _carry_out(trainer, order, folder)
+            done = _carry_out(carries_out, order, folder)
             if folder is not None:
                 _tell(order, done, time.monotonic() - began)
             if isinstance(done, Scores):
@@ -87,8 +89,11 @@ class MessageHandler:
         except Exception:  # the next order then trains from its start
             log.exception("training ahead of the next order failed")
 
-    def _prepare(self, config: dict[str, Any], context: Context) -> "LocalTrainer":
-        """The trainer that the order's configuration describes; the latest one is kept."""
+    def _prepare(self, config: dict[str, Any], context: Context) -> "tuple[LocalTrainer, Trainer]":
+        """The trainer that the order's configuration describes, and what carries out orders.
+
+        The latest ones are kept.
+        """
         any_node = names.ANY_NODE in config
         data = None if any_node else _own_data(context)
         run = "" if data is None else _run_of(context, config)  # own data may change between runs
@@ -98,20 +103,21 @@ class MessageHandler:
                 f"the order carries no {names.APP_CONFIG}: the server must send its configuration"
             )
         origin = app_config, any_node, data, run
-        if self._trainer is None or self._origin != origin:
-            self._trainer = None  # frees its data
-            self._trainer, self._origin = _build(app_config, data, any_node=any_node), origin
-        return self._trainer
+        if self._trainer is None or self._carries_out is None or self._origin != origin:
+            self._trainer = self._carries_out = None  # frees its data
+            self._trainer, self._carries_out = _build(app_config, data, any_node=any_node)
+            self._origin = origin
+        return self._trainer, self._carries_out
 
 
-def _carry_out(trainer: "LocalTrainer", order: Order, folder: Path | None) -> Upload | Scores:
+def _carry_out(trainer: "Trainer", order: Order, folder: Path | None) -> Upload | Scores:
     """Train or evaluate; the client's state is in a file, or travels if there is no folder."""
     path = folder and folder / f"client-{order.client_id}.npz"
     if path is not None:
         order = replace(order, state=memory.load(path))
     if order.evaluates:
-        return trainer.sender.score(order)
-    upload = trainer.sender.train(order)
+        return trainer.score(order)
+    upload = trainer.train(order)
     if path is None:
         return upload
     # A client that diverged keeps its earlier state: with the new one it would diverge for ever.
@@ -212,25 +218,24 @@ def _own_data(context: Context) -> str | None:
     return str(path)
 
 
-def _build(app_config: str, data: str | None, *, any_node: bool) -> "LocalTrainer":
+def _build(app_config: str, data: str | None, *, any_node: bool) -> "tuple[LocalTrainer, Trainer]":
     # Imported here, because torch takes seconds to import on a small device.
     from omegaconf import DictConfig, OmegaConf
 
-    from fl_app.client.build import build_task, build_trainer, prepare_process
+    from fl_app.client.build import build_task, build_trainer, prepare_process, transformed
 
     config = OmegaConf.create(app_config)
     assert isinstance(config, DictConfig)
     if any_node:
         prepare_process()
-    if data is not None:
-        return build_trainer(config, _task_of(config, data))
-    task = build_task(config)
-    if task.num_clients == 0 or config.num_clients is None:
+    task = build_task(config) if data is None else _task_of(config, data)
+    if data is None and (task.num_clients == 0 or config.num_clients is None):
         raise ValueError(
             "this node has no data, and the run brings none: name its data, as DATA=/path in "
             "node.env or --node-config \"data='/path'\""
         )
-    return build_trainer(config, task)
+    trainer = build_trainer(config, task)
+    return trainer, transformed(config, trainer)
 
 
 def _task_of(config: "DictConfig", path: str) -> "TrainingTask":

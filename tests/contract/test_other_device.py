@@ -65,8 +65,7 @@ def test_two_orders_and_an_evaluation(name: str) -> None:
         order_for(0, 1, received, {**settings, "continues": False}, upload.state, extra)
     )
     assert upload.vector.size == (0 if name == "fedasmu" else size)
-    _, num_examples, _ = trainer.evaluate(trainer.get_parameters({}), {"client-id": 0})
-    assert num_examples == upload.num_examples
+    assert trainer.score(order_for(0, 2, received, {})).num_examples == upload.num_examples
 
 
 @pytest.mark.parametrize("name", ["fedbuff", "fedasmu", "moon", "scaffold"])

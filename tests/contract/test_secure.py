@@ -18,6 +18,7 @@ from flwr.common.serde import message_to_proto
 from helpers import Recorder
 from omegaconf import DictConfig
 
+from fl_app.client.build import transformed
 from fl_app.core.types import GlobalModel, Order, Update, Upload, Vector
 from fl_app.flower import codec
 from fl_app.runner.factory import build_components, build_engine
@@ -367,7 +368,8 @@ def test_an_update_that_the_helper_refuses_is_dropped_and_the_run_goes_on(
 
 
 def test_messages_have_the_same_size_whatever_they_hold() -> None:
-    trainer: Any = build_components(secure("fedbuff")).trainer
+    components = build_components(secure("fedbuff"))
+    trainer: Any = components.trainer
     layout = trainer.model.layout
     FakeGrid(lambda message, context: message, 0)  # gives this process the identity of a ServerApp
     message = through(Message(RecordDict(), dst_node_id=3, message_type="train"))
@@ -376,7 +378,7 @@ def test_messages_have_the_same_size_whatever_they_hold() -> None:
         vector = np.full(layout.size, fill, np.float32)
         trained = Upload(vector, "delta", 10, 0.1 + fill)
         trainer.train = lambda order, trained=trained: trained
-        made = trainer.sender.train(Order(0, 3, 0, 0, vector, {}, 0.0))
+        made = transformed(components.config, trainer).train(Order(0, 3, 0, 0, vector, {}, 0.0))
         reply = codec.pack_upload(message, made, layout)
         upload = codec.read_upload(reply, layout)
         assert len(upload.seal) == 216

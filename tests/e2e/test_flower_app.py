@@ -290,7 +290,7 @@ def test_clients_with_the_algorithms_own_equations_are_heard(
     def app(message: Message, context: Context) -> Message:
         node = context.node_config["partition-id"]
         order = replace(codec.read_order(message, layout), client_id=node)
-        upload = devices[node].sender.train(order)
+        upload = devices[node].train(order)
         lineage = " ".join(devices[node].lineage)
         return codec.pack_upload(message, upload, layout, lineage=lineage)
 

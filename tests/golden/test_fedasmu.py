@@ -13,7 +13,7 @@ from fl_app.algorithms.fedasmu import FedASMU
 from fl_app.algorithms.fedasmu.server import Control
 from fl_app.algorithms.fedasmu.slots import ADD, MINUS, MetaModel, learn_slot, next_slot
 from fl_app.algorithms.fedasmu.trainer import FedASMUTrainer, merge_weight
-from fl_app.client.numpy_client import NOTHING
+from fl_app.client.pauses import NOTHING
 from fl_app.core.types import GlobalModel, Parts, Update
 from fl_app.schedule import fully_async
 

@@ -170,10 +170,6 @@ def test_a_pause_keeps_the_private_part_and_the_whole_velocity() -> None:
 def test_the_client_evaluates_with_its_own_part() -> None:
     """w + p - x = 1 + 3 - 4 = 0, and 1 + 0 - 4 = -3 with the initial p."""
     trainer = LocalTrainer(Two(), **HALF)
-    trainer.state = {"private.head": vec(3)}
-    assert trainer.evaluate([vec(1)], {"client-id": 0})[0] == 0.0
-    trainer.state = {}
-    assert trainer.evaluate([vec(1)], {"client-id": 0})[0] == 4.5
     for state, loss in (({"private.head": vec(3)}, 0.0), ({}, 4.5)):
         scores = chain(trainer).score(order_for(0, 1, vec(1), {}, state))
         assert scores.metrics["loss"] == loss

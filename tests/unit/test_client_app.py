@@ -17,6 +17,7 @@ from omegaconf import OmegaConf
 
 from fl_app import client_app
 from fl_app.client.build import build_trainer
+from fl_app.client.transform import chain
 from fl_app.core.types import Order, Vector
 from fl_app.engine.clock import NO_VECTOR
 from fl_app.flower import codec
@@ -132,12 +133,9 @@ def test_a_failure_is_told_in_the_words_of_the_other_runtimes() -> None:
 
 def test_evaluation_on_the_clients_own_data() -> None:
     reply = ask("evaluate", order(2**63), {"partition-id": 2})
-    loss, num_examples, metrics = TRAINER.evaluate(LAYOUT.unflatten(VECTOR), {"client-id": 2})
-    assert dict(reply.content["metrics"]) == {
-        "num-examples": num_examples,
-        "loss": loss,
-        **metrics,
-    }
+    scores = TRAINER.score(order_for(2, 0, VECTOR, {}))
+    expected = {"num-examples": scores.num_examples, **scores.metrics}
+    assert dict(reply.content["metrics"]) == expected
 
 
 FEDPER = CONFIG.replace("batch_size: 4", 'batch_size: 4, private: ["*.bias"]')
@@ -154,8 +152,8 @@ def test_a_device_evaluates_with_its_private_parameters(
     sent = Order(0, 1, 2, 7, vector, {}, 0.0)
     before = trainer.score(replace(sent, evaluates=True))
     ask("train", packer.pack(sent), {"partition-id": 1})
-    state = trainer.sender.train(sent).state
-    expected = trainer.sender.score(replace(sent, evaluates=True, state=state))
+    state = chain(trainer).train(sent).state
+    expected = chain(trainer).score(replace(sent, evaluates=True, state=state))
     assert expected != before
     for _ in range(2):
         client_app.handler = MessageHandler()
@@ -262,7 +260,7 @@ def test_vectors_beside_the_model_arrive_as_they_do_without_flower(settings: str
         extra = {"control": VECTOR / 3}
         sent = Order(0, 3, sequence, 7, VECTOR, {}, 0.0, states[0], extra)
         upload = codec.read_upload(ask("train", packer.pack(sent)), LAYOUT)
-        expected = trainer.sender.train(
+        expected = chain(trainer).train(
             order_for(3, sequence, VECTOR, {}, states[1], {"control": VECTOR / 3})
         )
         assert upload.vector.tobytes() == expected.vector.tobytes()

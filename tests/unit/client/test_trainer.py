@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer, initial_vector
-from fl_app.core.types import Config, GlobalModel, Update, Upload, Vector
+from fl_app.core.types import Config, GlobalModel, Scores, Update, Upload, Vector
 
 ONE = Quadratic([[[3.0]]])
 
@@ -438,52 +438,18 @@ def test_what_a_hook_keeps_comes_back_with_the_upload_and_is_no_other_clients() 
     assert trained(LocalTrainer(ONE), vec(1)).state == {}
 
 
-def test_fit_goes_on_from_the_state_that_it_is_given() -> None:
-    trainer = Counting(ONE)
-    for expected in (1, 2):
-        trainer.fit([vec(1)], {})
-        assert int(trainer.state["orders"]) == expected
-    trainer.state = {"orders": np.array(7)}
-    trainer.fit([vec(1)], {})
-    assert int(trainer.state["orders"]) == 8
-
-
-# -- Flower's NumPyClient -------------------------------------------------------------------------
-
-
-def test_fit_is_train_on_named_arrays() -> None:
-    trainer = LocalTrainer(Blobs(), upload="delta", local_steps=2)
-    received, layout = initial_vector(Blobs(), 0)
-    config: dict[str, Any] = {"client-id": 1, "sequence": 7, "server-round": 3}
-    arrays, num_examples, metrics = trainer.fit(layout.unflatten(received), config)
-    upload = trained(trainer, received, client_id=1, order=7)
-    np.testing.assert_array_equal(layout.flatten(arrays), upload.vector)
-    assert num_examples == 12
-    assert metrics == {"loss": upload.loss, "rate-sum": pytest.approx(0.1), "kind": "delta"}
-    assert [array.shape for array in arrays] == [entry.shape for entry in layout.entries]
-
-
-def test_fit_refuses_arrays_of_another_model() -> None:
-    with pytest.raises(ValueError, match="got 1 arrays, the model has 9"):
-        LocalTrainer(Blobs()).fit([np.zeros(3, np.float32)], {})
-
-
-def test_evaluate_is_on_the_clients_own_data_and_leaves_no_trace() -> None:
+def test_scores_are_on_the_clients_own_data_and_leave_no_trace() -> None:
     """From w = 1 client 1's example 5 is at 1/2 4^2 = 8."""
     trainer = LocalTrainer(Quadratic([[[3.0]], [[5.0]]]))
-    loss, num_examples, metrics = trainer.evaluate([vec(1)], {"client-id": 1})
-    assert (loss, num_examples, metrics) == (8.0, 1, {"accuracy": 1 / 9})
+    scores = trainer.score(order_for(1, 0, vec(1), {}))
+    assert scores == Scores({"loss": 8.0, "accuracy": 1 / 9}, 1)
     task = Blobs()
-    blobs, layout = LocalTrainer(task), initial_vector(task, 0)[1]
-    received = blobs.get_parameters({})
-    before = blobs.model.read()
-    first = blobs.evaluate(received, {"client-id": 0})
-    assert first == blobs.evaluate(received, {"client-id": 0})  # no dropout, no running statistics
-    np.testing.assert_array_equal(blobs.model.read(), before)
-    vector = layout.flatten(received)
-    after, fresh = trained(blobs, vector), trained(LocalTrainer(task), vector)
+    blobs, received = LocalTrainer(task), initial_vector(task, 0)[0]
+    order = order_for(0, 0, received, {})
+    assert blobs.score(order) == blobs.score(order)  # no dropout, no running statistics
+    np.testing.assert_array_equal(blobs.model.read(), received)
+    after, fresh = trained(blobs, received), trained(LocalTrainer(task), received)
     np.testing.assert_array_equal(after.vector, fresh.vector)  # training has its dropout back
-    assert [array.shape for array in received] == [entry.shape for entry in layout.entries]
 
 
 # -- refusals -------------------------------------------------------------------------------------
