@@ -1,10 +1,8 @@
 """The configurations of an experiment's cells."""
 
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-import yaml
 from hydra import compose
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
@@ -82,7 +80,6 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
     seeds = experiment.seeds or [None]
     each = len(set(seeds)) == len(seeds)
     require(each, "experiment.seeds", seeds, "seeds, each once", "runs would be equal")
-    tuned = _tuned(experiment.tuned, names, experiment.seeds or [config.seed])
     if experiment.scale == "smoke":
         seeds = seeds[:1]
     cells = {}
@@ -90,7 +87,7 @@ def compose_cells(config: DictConfig, overrides: Sequence[str]) -> dict[str, Dic
         for seed in seeds:
             mine = [] if seed is None else [f"seed={seed}"]
             suffix = "" if len(seeds) == 1 else f"-seed{seed}"
-            words = [*experiment.overrides, *own[name], *tuned.get(name, ()), *mine, *overrides]
+            words = [*experiment.overrides, *own[name], *mine, *overrides]
             cells[name + suffix] = cell = compose("config", overrides=words)
             equalise(cell, given)
             if experiment.scale == "smoke":
@@ -144,7 +141,6 @@ def _check(experiment: DictConfig, runtime: DictConfig) -> None:
         ("scale", "full", "there are no cells to make small"),
         ("seeds", None, "there are no cells; use seed=, or -m seed=0,1,2"),
         ("only", None, "there are no cells"),
-        ("tuned", None, "there are no cells"),
     ):
         told = f"{'null' if usual is None else usual} without experiment=<name>"
         require(experiment[key] == usual, f"experiment.{key}", experiment[key], told, why)
@@ -166,46 +162,6 @@ def _named(word: str, names: Collection[str]) -> list[str]:
             f"experiment.only names {word!r}, which is none of the cells {', '.join(names)}"
         )
     return found
-
-
-def _tuned(
-    path: str | None, names: Collection[str], seeds: Collection[int]
-) -> dict[str, list[str]]:
-    """The overrides that a search has found for each cell.
-
-    Raises:
-        ValueError: the file is none of a search, has no setting for a cell, or the search used one
-            of the seeds.
-    """
-    if path is None:
-        return {}
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        cells = {str(name): [*map(str, words or [])] for name, words in found["cells"].items()}
-        before = set(found["seeds"])
-    except (OSError, yaml.YAMLError, KeyError, TypeError, ValueError, AttributeError) as error:
-        told = error.strerror if isinstance(error, OSError) else "cells or seeds are not as there"
-        raise ValueError(
-            f"experiment.tuned={path} must be the file best.yaml of a search: {told}"
-        ) from None
-    untuned = [name for name in names if not cells.get(name)]
-    require(
-        not untuned,
-        "experiment.tuned",
-        path,
-        f"of a search that found a setting for {', '.join(untuned)}, or leave "
-        f"{'it' if len(untuned) == 1 else 'them'} out with experiment.only=[...]",
-        "a tuned cell would be compared with one that is not",
-    )
-    both = sorted(before & {*seeds})
-    require(
-        not both,
-        "experiment.seeds",
-        list(seeds),
-        f"none of those of the search in {path}",
-        f"it has {both}, and a setting is not judged on what it was chosen by",
-    )
-    return cells
 
 
 def shorten(cell: DictConfig, given: Collection[str] = ()) -> None:

@@ -99,11 +99,6 @@ class Checkpoints:
             raise ValueError(f"no checkpoint in {self._folder} can be read: {why}")
         return None
 
-    def clear(self) -> None:
-        """Remove what an earlier run left."""
-        for path in self._folder.glob("version-*"):
-            path.unlink()
-
     def _files(self) -> list[Path]:
         """Newest first."""
         return sorted(self._folder.glob(PATTERN), reverse=True)

@@ -33,7 +33,7 @@ OWN = (
     *("seed", "max_updates", "max_seconds", "num_versions", "target_accuracy", "experiment"),
     *("resume", "overwrite", "checkpoint_final", "checkpoint_every"),
 )
-REFUSED = ("seed", "experiment.seeds", "experiment.tuned", "experiment.parallel", "overwrite")
+REFUSED = ("seed", "experiment.seeds", "experiment.parallel", "overwrite")
 
 
 def search(settings: Settings, words: Sequence[str], folder: Path, resume: bool) -> None:
