@@ -87,27 +87,3 @@ def test_what_is_on_the_pages_is_explained() -> None:
             missing += undocumented(each, protocols)
     missing += [each.path for each in map(resolved, NAMED) if not each.docstring]
     assert not missing
-
-
-def test_no_name_is_on_two_pages() -> None:
-    paths = [each.path for each in shown()]
-    assert sorted(paths) == sorted(set(paths))
-
-
-def test_the_authors_tables_have_every_member_and_every_hook() -> None:
-    """Of docs/algorithms.md, in the first column."""
-    text = (ROOT / "docs/algorithms.md").read_text()
-    tables = re.findall(r"^\| (\S+) \|.*\n\|---.*\n((?:\|.*\n)+)", text, re.M)
-    listed = {
-        title.strip("`"): set(
-            re.findall(r"`(\w+)[(`]", "".join(re.findall(r"^\|[^|]*", rows, re.M)))
-        )
-        for title, rows in tables
-    }
-    for name in ("Update", "GlobalModel"):
-        members = resolved(f"fl_app.core.types.{name}").members
-        assert listed[name] == {member for member in members if member[0] != "_"}
-    hooks = (
-        (ROOT / "fl_app/client/trainer.py").read_text().split("# -- hooks -")[1].split("# -- ")[0]
-    )
-    assert listed["hook"] == set(re.findall(r"    def (\w+)", hooks))

