@@ -52,6 +52,22 @@ class Zeno(AsyncStrategy):
 
     Raises:
         RunError: it runs where the server has no training examples.
+
+    Examples:
+        The server's gradient is (3, 4). An upload of its direction makes a step of its length;
+        an opposite one is refused.
+
+        >>> model = GlobalModel(np.zeros(2, np.float32), version=0)
+        >>> along, against = (
+        ...     Update(1, 0, np.array([x, y], np.float32), "gradient", 10, 0.5)
+        ...     for x, y in ((6, 8), (-3, -4))
+        ... )
+        >>> strategy = Zeno()
+        >>> strategy.prepare(lambda params, version, held, batch: np.array([3, 4], np.float32))
+        >>> (10 * strategy.aggregate(model, [along])).tolist()
+        [-3.0, -4.0]
+        >>> strategy.admit(model, against)
+        'score=-30 is below -strategy.tolerance=-0.1'
     """
 
     transient: ClassVar[Collection[str]] = ("_server_gradient",)
