@@ -60,6 +60,7 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
     assert drawn == {f"{name}.png" for name in names}
 
 
+@pytest.mark.slow
 def test_quickstart_compares_its_cells_at_equal_updates(monkeypatch, tmp_path):
     """The main job, cut to ten virtual seconds a cell: the user's overrides win over the cells'."""
     assert run(monkeypatch, tmp_path, "experiment=quickstart", "max_seconds=10") == 0
@@ -96,18 +97,9 @@ def test_jobs_of_a_sweep_are_reported_together(monkeypatch, tmp_path, capsys):
         ("algorith=fedbuff", "unknown key 'algorith'; did you mean algorithm"),
         ("+surplus=1", "unknown keys: surplus"),
         ("+algorithm.client.surplus=1", "unexpected keyword argument 'surplus'"),
-        ("algorithm.schedule.buffer_size=11", "buffer_size=11 must be between 1 and algorithm.sch"),
-        ("algorithm.schedule.concurrency=51", "must be at most num_clients=50"),
         ("num_versions=many", "num_versions=many must be an integer >= 1"),
-        ("deadline=0", "deadline=0 must be a finite number above 0"),
-        ("tensorboard=1", "tensorboard=1 must be auto or true or false"),
         ("target_accuracy=90", "target_accuracy=90 must be in [0, 1] or null"),
-        (
-            "algorithm.client.local_lr=fast",
-            "algorithm.client.local_lr=fast must be a finite number above 0",
-        ),
         ("algorithm.client.upload=weights", "client.upload=weights must be gradient, "),
-        ("algorithm.strategy.staleness_function=none", "must be polynomial or constant"),
         ("runtime=deployment", "runtime=deployment needs Flower's nodes"),
         ("runtime.device=gpu", "runtime.device=gpu must be cpu, a device that torch can use here"),
     ],
@@ -121,7 +113,7 @@ def test_refusals_name_key_and_bound(monkeypatch, capsys, tmp_path, override, te
 
 @pytest.mark.parametrize(
     "words",
-    ["num_versions=-1,-2", "algorithm=fedbuff,fedavg none=1", "experiment=quickstart seed=0,1"],
+    ["algorithm=fedbuff,fedavg none=1", "experiment=quickstart seed=0,1"],
 )
 def test_a_refused_sweep_leaves_no_folder(monkeypatch, tmp_path, capsys, words):
     """Neither its own, nor those above; one that the user made stays."""
