@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -33,32 +34,24 @@ def memory_cost(strategy: Algorithm, size: int, num_clients: int) -> str:
     Raises:
         ValueError: this machine has less memory than it keeps at least.
     """
-    name, known = type(strategy).__name__, getattr(strategy, "num_clients", None) or 0
-    num_clients = max(num_clients, known)
+    name = type(strategy).__name__
+    num_clients = max(num_clients, getattr(strategy, "num_clients", None) or 0)
     least, most = strategy.memory_bytes(size, num_clients)
     if not most:
         return ""
     if not num_clients:
         each = strategy.memory_bytes(size, 1)[0] - least
         return f"{name} keeps {each / 1e6:,.1f} MB of each client's gradient, and sums of these"
-    available = _physical_memory()
+    available = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     require(
-        available is None or least <= available,
+        least <= available,
         "algorithm.strategy.memory_dtype",
         getattr(strategy, "memory_dtype", "float32"),
         f"a type with which {num_clients} clients' gradients of {size} numbers fit into the "
-        f"{available or 0} bytes of this machine's memory",
+        f"{available} bytes of this machine's memory",
         f"{name} keeps at least {least} bytes; take float16, fewer clients or a smaller model",
     )
     return f"{name} keeps up to {most / 1e6:,.1f} MB of {num_clients} clients' gradients"
-
-
-def _physical_memory() -> int | None:
-    """Bytes of this machine's memory; None = not known."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
 
 
 class Memories:
@@ -82,7 +75,7 @@ class Memories:
     ) -> None:
         self.versions: dict[int, int] = {}
         self.oldest = 0
-        self._dtype = np.dtype(dtype)
+        self._dtype = dtype
         self._reserve = reserve or FEW
         self._grouped = grouped
         self._slots: dict[int, int] = {}
@@ -108,7 +101,7 @@ class Memories:
         """A client's gradient as it was kept, shape ``(d,)``; KeyError if it has none."""
         slot = self._slots[client_id]
         row: Vector = self._rows[slot].astype(np.float32, copy=False)
-        return row if self._dtype == np.float32 else row * self._scales[slot]
+        return row if self._dtype == "float32" else row * self._scales[slot]
 
     def counts(self, client_id: int) -> bool:
         """Whether the client has a gradient that was not forgotten."""
@@ -157,7 +150,7 @@ class Memories:
                 self._leave_group(self.versions[client_id], before)
             self._forgotten.discard(client_id)
         scale = np.float32(1)
-        if self._dtype != np.float32:
+        if self._dtype != "float32":
             scale = _power_of_two(gradient)
             gradient = gradient / scale
         self._rows[slot] = gradient
@@ -174,17 +167,7 @@ class Memories:
     def state_dict(self) -> dict[str, Any]:
         """Everything, for a checkpoint."""
         used = len(self._slots)
-        return {
-            "versions": self.versions,
-            "oldest": self.oldest,
-            "slots": self._slots,
-            "rows": self._rows[:used],
-            "scales": self._scales[:used],
-            "total": self._total,
-            "groups": self._groups,
-            "sizes": self._sizes,
-            "forgotten": self._forgotten,
-        }
+        return {**vars(self), "_rows": self._rows[:used], "_scales": self._scales[:used]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore everything.
@@ -192,18 +175,10 @@ class Memories:
         Raises:
             ValueError: the rows have another type than this object's.
         """
-        if state["rows"].dtype != self._dtype:
-            raise ValueError(
-                f"algorithm.strategy.memory_dtype={self._dtype} must be {state['rows'].dtype}, as "
-                "in the checkpoint: memories would be rounded anew"
-            )
-        self.versions, self.oldest = dict(state["versions"]), state["oldest"]
-        self._slots = dict(state["slots"])
-        self._rows, self._scales = state["rows"].copy(), state["scales"].copy()
-        self._total = state["total"].copy()
-        self._groups = {version: group.copy() for version, group in state["groups"].items()}
-        self._sizes = dict(state["sizes"])
-        self._forgotten = set(state["forgotten"])
+        found = state["_dtype"]
+        key, why = "algorithm.strategy.memory_dtype", "memories would be rounded anew"
+        require(found == self._dtype, key, self._dtype, f"{found}, as in the checkpoint", why)
+        vars(self).update(deepcopy(dict(state)))
 
     def num_bytes(self, size: int, num_clients: int) -> tuple[int, int]:
         """Bytes of all rows and sums of so many clients with gradients of shape ``(size,)``.
@@ -211,7 +186,7 @@ class Memories:
         Returns:
             With one sum, and with as many groups as clients; mostly there are fewer.
         """
-        least = num_clients * size * self._dtype.itemsize + 8 * size
+        least = num_clients * size * np.dtype(self._dtype).itemsize + 8 * size
         return least, least + 8 * size * (num_clients if self._grouped else 0)
 
     def _add(self, client_id: int, size: int) -> int:
@@ -229,13 +204,11 @@ class Memories:
         return slot
 
     def _leave_group(self, version: int, gradient: Vector) -> None:
-        if version not in self._groups:
-            return
-        self._sizes[version] -= 1
-        if self._sizes[version] == 0:
-            del self._groups[version], self._sizes[version]
-        else:
+        if version in self._groups:
             self._groups[version] -= gradient
+            self._sizes[version] -= 1
+            if self._sizes[version] == 0:
+                del self._groups[version], self._sizes[version]
 
 
 def _power_of_two(gradient: Vector) -> np.float32:
