@@ -307,19 +307,6 @@ def test_without_nodes_the_run_ends_with_advice(open_mailbox: Any) -> None:
 
 
 @pytest.mark.usefixtures("patience")
-def test_nodes_that_are_all_gone_are_waited_for(open_mailbox: Any) -> None:
-    grid = FakeGrid(plus_one, 1)
-    (node,) = grid.node_ids
-    mailbox = open_mailbox(grid)
-    assert pull(mailbox, 1) == [Joined(node)]
-    grid.vanish(node)
-    assert pull(mailbox, 1) == [Left(node)]
-    assert mailbox.pull(timeout=0.1) == []
-    grid.node_ids.append(node)
-    assert pull(mailbox, 1) == [Joined(node)]
-
-
-@pytest.mark.usefixtures("patience")
 def test_nodes_that_wait_for_others_are_told_of(
     open_mailbox: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -431,15 +418,6 @@ def test_any_node_serves_any_client_one_order_at_a_time() -> None:
     assert mailbox.capacity() == 2
 
 
-def test_duplicates_are_dropped_since_virtual_time_knows_none() -> None:
-    grid = FakeGrid(plus_one, 1)
-    grid.copies[grid.node_ids[0]] = 2
-    mailbox = AnyNode(grid, LAYOUT)
-    mailbox.push(order(0, 0))
-    assert [reply.number for reply in mailbox.pull(None)] == [0]
-    assert mailbox.capacity() == 1
-
-
 def test_a_node_that_takes_no_order_is_passed_over() -> None:
     grid = FakeGrid(plus_one, 2)
     mailbox = AnyNode(grid, LAYOUT)
@@ -501,21 +479,6 @@ def train_foreign(clock: WallClock | VirtualClock, num_versions: int) -> tuple[O
         sinks=[recorder],
     )
     return engine.run(), recorder
-
-
-def test_a_client_app_that_never_heard_of_us_learns_on_the_wall_clock() -> None:
-    grid = FakeGrid(foreign_app.app, 4)
-    mailbox = GridMailbox(grid, foreign_model()[0], train_config={"lr": 0.1})
-    outcome, recorder = train_foreign(WallClock(mailbox, deadline=30.0), num_versions=30)
-    assert (outcome.stopped, outcome.version, recorder.history.failures) == ("num_versions", 30, 0)
-    assert recorder.history.rejected == 0
-    weight, bias, batches = outcome.params
-    assert weight == pytest.approx(2.0, abs=0.1)
-    assert bias == pytest.approx(1.0, abs=0.1)
-    assert batches > 0
-    losses = [event["loss"] for event in recorder.events if event["kind"] == "arrival"]
-    assert losses[-1] < 0.1 * losses[0]
-    assert all(event["client"] in grid.node_ids for event in recorder.events if "loss" in event)
 
 
 def test_virtual_time_is_the_same_for_any_number_of_nodes() -> None:
@@ -592,15 +555,6 @@ def test_evaluate_orders_have_a_config_of_their_own_and_send_nobody_to_rest(
         )
     mailbox.push(order(4, bad))
     assert pull(mailbox, 1)[0].upload.num_examples == 10
-
-
-def test_a_client_whose_replies_are_malformed_does_not_rest(open_mailbox: Any) -> None:
-    grid = FakeGrid(lambda message, context: Message(RecordDict(), reply_to=message), 2)
-    mailbox = open_mailbox(grid)
-    pull(mailbox, 2)
-    for number in range(3):
-        mailbox.push(order(number, grid.node_ids[0]))
-        assert pull(mailbox, 1)[0].error.startswith("malformed reply: ")
 
 
 def test_an_error_in_a_nodes_code_is_logged_once_with_its_place(

@@ -84,15 +84,6 @@ def test_another_part_is_asked_for_once_and_used(state: Path, kind: str) -> None
         assert codec.read_upload(given, model.layout).vector.shape == (330,)
 
 
-def test_a_node_that_serves_any_client_keeps_no_file(state: Path) -> None:
-    model, handler = server(1), MessageHandler()
-    assert codec.asks_for_fixed(ask(handler, model, **{names.ANY_NODE: True}))
-    assert ask(handler, model, fixed=True, **{names.ANY_NODE: True}).has_content()
-    assert not codec.asks_for_fixed(ask(handler, model, **{names.ANY_NODE: True}))
-    assert codec.asks_for_fixed(ask(MessageHandler(), model, **{names.ANY_NODE: True}))
-    assert list(state.iterdir()) == []
-
-
 def test_a_part_that_does_not_fit_is_an_error(state: Path) -> None:
     model = server(1)
     reply = ask(MessageHandler(), model, fixed=True, digest=server(2).fixed_digest)

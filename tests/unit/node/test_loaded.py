@@ -6,8 +6,6 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-import own_files
-import pytest
 from configs import composed
 from fake_grid import FakeGrid
 from flwr.app import Message, RecordDict
@@ -99,19 +97,3 @@ def test_a_node_that_trains_loads_nothing_of_the_server(tmp_path: Path) -> None:
     assert (fedbuff & (SERVER | ALGORITHM | PLOTS)) == set()
     assert "fl_app.algorithms.feddyn" in feddyn
     assert (feddyn & (SERVER | PLOTS)) == set()
-
-
-@pytest.mark.slow  # three processes import torch
-def test_own_data_need_neither_scikit_learn_nor_datasets(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The server has filled a cache, and the node has none."""
-    orders = []
-    monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "server"))
-    for words in (own_files.images(tmp_path), own_files.arrays(tmp_path)):
-        orders.append(order("fedbuff", *words, num_clients=own_files.CLIENTS))
-    orders.append(order("fedbuff", *own_files.table(tmp_path), num_clients=own_files.CLIENTS))
-    monkeypatch.setenv("FL_APP_CACHE", str(tmp_path / "node"))
-    _, images, arrays, table = loaded(tmp_path, *orders, absent=ABSENT)
-    assert ((images | arrays) & (SERVER | ALGORITHM | {"sklearn", "datasets"})) == set()
-    assert (table & (SERVER | ALGORITHM | {"sklearn", "datasets"})) == set()

@@ -1,17 +1,13 @@
 """Orders to nodes with data of their own, each a table of its own."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from configs import composed
-from datasets import Dataset
 from fake_grid import FakeGrid, through
 from flwr.app import Context, Message, RecordDict
 from omegaconf import DictConfig, OmegaConf
-from PIL import Image
 
 from fl_app import client_app
 from fl_app.client import initial_vector
@@ -19,7 +15,6 @@ from fl_app.client.build import build_task, build_trainer
 from fl_app.core.types import Order
 from fl_app.flower import codec, names
 from fl_app.node.handler import MessageHandler
-from fl_app.tasks.schema.__main__ import schema_of
 
 NODE = 2**63 + 5
 SCHEMA = {
@@ -99,52 +94,6 @@ def test_a_node_trains_on_all_of_its_own_data_and_on_nothing_else(tmp_path: Path
 
 
 # -- other kinds of data ---------------------------------------------------------------------------
-
-
-def write_arrays(path: Path) -> None:
-    """With owners and a test set, which a node has no use for."""
-    rng = np.random.default_rng(0)
-    numbers = {"x_train": rng.normal(size=(12, 2)), "x_test": rng.normal(size=(4, 2))}
-    targets = {"y_train": np.arange(12) % 2, "y_test": np.arange(4) % 2}
-    np.savez(path, **numbers, **targets, client=np.arange(12) % 3)
-
-
-def write_images(path: Path) -> None:
-    """Of two owners, as the server's would be."""
-    for i in range(12):
-        folder = path / ("ann", "bob")[i % 2] / ("cat", "dog")[i // 2 % 2]
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (8, 8), (20 * i, 0, 0)).save(folder / f"{i}.png")
-
-
-def write_set(path: Path) -> None:
-    columns = {
-        "age": [20.0 + i for i in range(12)],
-        "ill": [("no", "yes")[i % 2] for i in range(12)],
-    }
-    Dataset.from_dict({**columns, "who": [i % 3 for i in range(12)]}).save_to_disk(str(path))
-
-
-@pytest.mark.parametrize(
-    ("task", "write", "words"),
-    [
-        ("arrays", write_arrays, ()),
-        ("image_folder", write_images, ("task.size=8", "task.model=mlp")),
-        ("huggingface", write_set, ("task.target=ill", "task.client=who")),
-    ],
-)
-def test_all_kinds_of_data_can_be_a_nodes_own(
-    tmp_path: Path, task: str, write: Callable[[Path], None], words: tuple[str, ...]
-) -> None:
-    path = tmp_path / "data.npz"
-    write(path)
-    sample = composed(f"task={task}", f"task.path={path}", *words, "num_clients=2", "partition=iid")
-    schema = schema_of(sample).to_json()
-    run = composed(f"task={task}", *words, "num_clients=null", "runtime=deployment")
-    run.task.schema = schema
-    own = build_task(run, data=str(path))
-    assert (own.num_clients, own.train_indices(NODE).size) == (1, 12)
-    assert initial_vector(own, 0)[1] == initial_vector(build_task(run), 0)[1]
 
 
 # -- the number of examples, state, runs -----------------------------------------------------------

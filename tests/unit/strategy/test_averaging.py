@@ -54,10 +54,3 @@ def test_later_versions_count_more_with_a_larger_exponent() -> None:
         params = strategy.aggregate(GlobalModel(params, version), [update])
         means.append(strategy.to_evaluate(GlobalModel(params, version + 1))[0])
     assert means == pytest.approx([1, 5, 5 + 8 / 3])
-
-
-def test_without_averaging_the_last_version_is_tested() -> None:
-    strategy = CANA()
-    update = Update(0, 0, vec(1), "pseudo", 10, 0.1)
-    model = GlobalModel(strategy.aggregate(GlobalModel(vec(0), 0), [update]), 1)
-    assert strategy.to_evaluate(model) is model.params

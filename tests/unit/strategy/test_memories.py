@@ -70,12 +70,6 @@ def test_forgotten_gradients_are_in_no_weighted_sum_until_there_is_another():
     assert memories.total.tolist() == [98.0]
 
 
-def test_a_zero_gradient_has_no_scale():
-    memories = Memories("float16")
-    memories.put(0, vec(0, 0), 0)
-    assert memories.row(0).tolist() == [0, 0]
-
-
 def test_extreme_gradients_keep_their_digits():
     memories = Memories("float16")
     for vector in (vec(3e38, -1e38), vec(1e-38, 3e-39)):

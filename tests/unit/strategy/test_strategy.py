@@ -11,18 +11,12 @@ from typing import Any
 import pytest
 from fake_grid import FakeGrid
 from flwr.app import ArrayRecord, ConfigRecord
-from helpers import vec
 
-from fl_app.algorithms.eafl import EAFL
-from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg import FedAvg
-from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
 from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.core.hyper import bounded, within
 from fl_app.core.types import GlobalModel, Update, Vector
-from fl_app.schedule import Buffered, Schedule, fully_async, k_async, synchronous
-from fl_app.schedule.clustered_quorum import ClusteredQuorum
 from fl_app.strategy import AsyncStrategy, strategy
 
 
@@ -35,16 +29,6 @@ def test_the_example_in_the_docstring() -> None:
     results = doctest.testmod(strategy)
     assert results.attempted >= 3
     assert results.failed == 0
-
-
-def test_an_author_who_writes_aggregate_gets_the_rest() -> None:
-    mean, model = Mean(), GlobalModel(vec(1, 2), version=3)
-    assert mean.dispatch(model, client_id=5) == (model.params, {})
-    assert mean.admit(model, Update(5, 0, vec(1, 1), "delta", 10, 0.5)) is None
-    assert mean.to_evaluate(model) is model.params
-    assert mean.cluster(model, [Update(5, 0, vec(1, 1), "gradient", 10, 0.5)]) == {5: 0}
-    assert (mean.state, mean.report) == ({}, {})
-    assert Mean.schedule == Buffered(concurrency=None, buffer_size=1)
 
 
 class Discounting(Mean):
@@ -87,40 +71,6 @@ def test_authors_may_declare_fields_or_write_init() -> None:
 def test_values_out_of_their_bounds_are_refused(make: Callable[[], Any], text: str) -> None:
     with pytest.raises(ValueError, match=f"^algorithm.{re.escape(text)}"):
         make()
-
-
-def test_aggregate_is_required() -> None:
-    class Nothing(AsyncStrategy):
-        pass
-
-    with pytest.raises(TypeError, match="aggregate"):
-        Nothing()  # type: ignore[abstract]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "schedule"),
-    [
-        (FedAvg, synchronous(10)),
-        (FedAvgK, k_async(10)),
-        (FedAsync, fully_async(10)),
-        (FedBuff, Buffered(concurrency=10, buffer_size=10)),
-    ],
-)
-def test_classes_name_their_schedule(algorithm: type[AsyncStrategy], schedule: Schedule) -> None:
-    assert algorithm.schedule == schedule
-
-
-def test_eafls_schedule_goes_by_its_own_keywords() -> None:
-    eafl = EAFL(num_clusters=3, participation=0.2, recluster_every=7, synchronous=False)
-    assert eafl.schedule == ClusteredQuorum(3, 0.2, 7, synchronous=False, recluster=True)
-    assert EAFL(recluster=False).schedule == ClusteredQuorum(5, 0.1, 100, True, recluster=False)
-
-
-def test_instances_share_no_state() -> None:
-    one, other = Mean(), Mean()
-    one.state["memory"] = 1
-    one.report["weight"] = [1.0]
-    assert (other.state, other.report) == ({}, {})
 
 
 def test_the_summary_tells_the_settings(caplog: pytest.LogCaptureFixture) -> None:
