@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from fl_app.tasks.cache import Arrays
 from fl_app.tasks.kind import augmentation
-from fl_app.tasks.own_data import ImageKeys, Part, encode, existing
+from fl_app.tasks.own_data import ImageKeys, Part, existing
 from fl_app.tasks.vision import torchvision
 
 LAYOUT = "a folder for each class (DIR/class/image), or for each client (DIR/client/class/image)"
@@ -38,11 +37,6 @@ class ImageFolder(ImageKeys):
     @property
     def _root(self) -> Path:
         return existing(self.path or "", "task.path", "folder")
-
-    def encoded(self) -> Arrays:
-        return encode(
-            *self.read(), schema=self.known, test_share=self.test_share, kind="classification"
-        )
 
     def read(self) -> tuple[Part, Part | None]:
         root = self._root

@@ -18,13 +18,8 @@ def read_pairs(data: Any, name: str) -> tuple[Array, Array]:
         name: for messages.
 
     Raises:
-        ValueError: it is no such data set, or its inputs differ in shape.
+        ValueError: its items are no pairs, or its inputs differ in shape.
     """
-    if not hasattr(data, "__len__"):
-        raise ValueError(
-            f"{name} is a {type(data).__name__} without len(), and must be a map-style data set: "
-            "read a stream into one first"
-        )
     items = [data[place] for place in range(len(data))]
     for place, item in enumerate(items):
         if not isinstance(item, tuple | list) or len(item) != 2:
@@ -39,7 +34,7 @@ def splits_of(data: Any) -> tuple[Any, Any | None]:
     """Training set and test set (or None) of a data set of Hugging Face or of flwr-datasets.
 
     Raises:
-        ValueError: there is no training set, or the data are a stream.
+        ValueError: there is no training set.
     """
     if hasattr(data, "load_split"):  # a FederatedDataset
         try:
@@ -49,33 +44,25 @@ def splits_of(data: Any) -> tuple[Any, Any | None]:
     splits = data if isinstance(data, dict) else {"train": data}
     if "train" not in splits:
         raise ValueError(f"data has the splits {', '.join(splits) or 'none'} and must have 'train'")
-    found = [splits.get(name) for name in ("train", "test")]
-    for split in found:
-        if split is not None and not (hasattr(split, "features") and hasattr(split, "__len__")):
-            raise ValueError(
-                f"a split is a {type(split).__name__} and must be a datasets.Dataset, which "
-                "datasets.load_dataset gives without streaming"
-            )
-    return found[0], found[1]
+    return splits["train"], splits.get("test")
 
 
 def dealt(partitioner: Any) -> tuple[Any, NDArray[np.int64]]:
     """The rows of all partitions of a partitioner of flwr-datasets, and the client of each row.
 
     Raises:
-        ValueError: the partitioner distributes columns, or a client gets nothing.
+        ValueError: the partitioner distributes columns.
     """
     from datasets import concatenate_datasets
 
     parts = [partitioner.load_partition(place) for place in range(partitioner.num_partitions)]
-    name, sizes = type(partitioner).__name__, [len(part) for part in parts]
+    kind = type(partitioner).__name__
     if any(part.column_names != partitioner.dataset.column_names for part in parts):
         raise ValueError(
-            f"clients={name} distributes columns, and must distribute examples: clients train one "
+            f"clients={kind} distributes columns, and must distribute examples: clients train one "
             "model, whose inputs are all columns"
         )
-    if 0 in sizes:
-        raise ValueError(f"clients={name} leaves client {sizes.index(0)} without examples")
+    sizes = [len(part) for part in parts]
     return concatenate_datasets(parts), np.repeat(np.arange(len(parts)), sizes)
 
 

@@ -99,6 +99,11 @@ class OwnData(TaskKind):
             bound = ", ".join(each or "null" for each in values) + end
             require(value in values, f"task.{key}", value, bound, "nodes and server would differ")
 
+    @property
+    def rule(self) -> str:
+        """What becomes of rows that lack a value, one of `MISSING`."""
+        return self.known.missing if self.known else getattr(self, "missing", None) or "refuse"
+
     @abstractmethod
     def files(self) -> Sequence[Path]:
         """What is read: if one of them changes, the data are read again.
@@ -117,7 +122,15 @@ class OwnData(TaskKind):
 
     def encoded(self) -> Arrays:
         """Arrays of the task, and its schema in bytes."""
-        return encode(*self.read(), schema=self.known, test_share=self.test_share)
+        return encode(
+            *self.read(),
+            schema=self.known,
+            test_share=self.test_share,
+            kind=getattr(self, "kind", "classification"),
+            categories=names_of(getattr(self, "categories", ())),
+            missing=self.rule,
+            scaling=getattr(self, "scaling", "standardised"),
+        )
 
     def __call__(self, *, partition: Partitioner, num_clients: int | None, seed: int = 0) -> "Task":
         if self.path is None:  # a server whose devices own the data
@@ -237,21 +250,6 @@ class TableData(OwnData):
     client: str | None = None
     kind: str = "auto"
     missing: str | None = None
-
-    @property
-    def rule(self) -> str:
-        """What becomes of rows that lack a value, one of `MISSING`."""
-        return self.known.missing if self.known else self.missing or "refuse"
-
-    def encoded(self) -> Arrays:
-        return encode(
-            *self.read(),
-            schema=self.known,
-            test_share=self.test_share,
-            kind=self.kind,
-            categories=names_of(self.categories),
-            missing=self.rule,
-        )
 
     def texts(self) -> set[str]:
         """Columns whose values are read as texts, so that 01 and 1 remain two names."""

@@ -1,7 +1,7 @@
 """Tests a model class by class."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,25 +10,8 @@ from fl_app.core.errors import require
 from fl_app.core.vector import worst_decile
 from fl_app.record.measures import expected_accuracy
 
-
-class ClassTask(Protocol):
-    """A task whose test set has classes (`fl_app.tasks.task.Task`)."""
-
-    def class_counts(self) -> NDArray[np.int64]:
-        """Training examples of each class on each client, shape ``(N, C)``."""
-        ...
-
-    def label_counts(self) -> NDArray[np.int64]:
-        """Examples of each class in the test set, shape ``(C,)``.
-
-        Raises:
-            ValueError: there are no classes to count: see `fl_app.tasks.task.Task.label_counts`.
-        """
-        ...
-
-    def test(self, model: Any, *, recall: bool = False) -> Mapping[str, float]:
-        """Metrics; with `recall` also ``recall_0`` ... ``recall_<C-1>``."""
-        ...
+if TYPE_CHECKING:
+    from fl_app.tasks.task import Task
 
 
 class PerClass:
@@ -48,7 +31,7 @@ class PerClass:
             class has no test examples.
     """
 
-    def __init__(self, task: ClassTask, metrics: Sequence[str]) -> None:
+    def __init__(self, task: "Task", metrics: Sequence[str]) -> None:
         self._task = task
         self._recall = "recall" in metrics
         self._mix: NDArray[np.float64] | None = None

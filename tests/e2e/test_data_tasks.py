@@ -34,22 +34,6 @@ def run(monkeypatch: pytest.MonkeyPatch, folder: Path, *overrides: str) -> dict[
     return summary
 
 
-@pytest.mark.slow
-def test_a_table_is_learnt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    summary = run(monkeypatch, tmp_path / "run", *own_files.table(tmp_path), "num_versions=30")
-    assert (summary["task"], summary["data"]) == ("csv-table", "own")
-    assert summary["final_accuracy"] > 0.8
-
-
-@pytest.mark.slow
-def test_numbers_are_predicted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = [*own_files.table(tmp_path)[:2], "task.target=price", "task.ignore=[user]"]
-    run(monkeypatch, tmp_path / "run", *words, "partition=iid", "num_versions=30")
-    header, *rows = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
-    rmse = [float(row.split(",")[header.split(",").index("rmse")]) for row in rows]
-    assert rmse[-1] < rmse[0] / 2
-
-
 def test_nothing_is_begun_with_data_that_do_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

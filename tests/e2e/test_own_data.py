@@ -3,9 +3,7 @@
 import json
 import subprocess
 import sys
-import threading
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +11,11 @@ import numpy as np
 import pytest
 import torch
 from configs import composed
-from fake_grid import FakeGrid
-from flwr.app import Context, Message
-from PIL import Image
 from sklearn.datasets import load_iris
 
-from fl_app import client_app
 from fl_app.client.build import build_task
 from fl_app.field.demo import Federation, run_on
 from fl_app.field.project import app_folder, own_modules
-from fl_app.node.handler import MessageHandler
-from fl_app.runner.run import run
 from fl_app.tasks.task import Task
 
 pytestmark = pytest.mark.slow
@@ -133,49 +125,3 @@ def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
 
 
 # -- a folder of images each -----------------------------------------------------------------------
-
-
-def write_images(folder: Path, classes: Sequence[str], count: int) -> None:
-    """Red and green images, dark to light."""
-    for name in classes:
-        (folder / name).mkdir(parents=True)
-        for i in range(count):
-            colour = {"red": (100 + 5 * i, 0, 0), "green": (0, 100 + 5 * i, 0)}[name]
-            Image.new("RGB", (12, 10), colour).save(folder / name / f"{i}.png")
-
-
-class Nodes:
-    """A ClientApp of several nodes in this process, one at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._handlers: Mapping[int, MessageHandler] = defaultdict(MessageHandler)
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        with self._lock:
-            client_app.handler = self._handlers[context.node_id]
-            return client_app.app(message, context)
-
-
-def test_three_devices_with_a_folder_of_images_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FL_APP_STATE_DIR", str(tmp_path / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for i, classes in enumerate((["red"], ["green"], ["red", "green"])):
-        write_images(tmp_path / f"node-{i}", classes, 10)
-    write_images(tmp_path / "node-3", ["red"], 2)
-    (tmp_path / "node-3" / "red" / "1.png").write_bytes(b"no image")
-    write_images(tmp_path / "sample", ["red", "green"], 4)
-    words = ["task=image_folder", f"task.path={tmp_path}/sample", "task.size=8", "task.model=mlp"]
-    schema = tmp_path / "schema.json"
-    write_schema(schema, *words)
-
-    grid = FakeGrid(Nodes(), 0)
-    for i in range(4):
-        grid.connect({"partition-id": i, "data": f"{tmp_path}/node-{i}"})
-    task = ["task=image_folder", f"task.schema={schema}", "task.size=8", "task.model=mlp"]
-    overrides = [*RUN, *task, "num_versions=8", "tensorboard=false"]
-    run(composed(*overrides), overrides, tmp_path / "run", grid=grid)
-    check(tmp_path / "run", 3, "ValueError: this node's own data cannot be read as task=image")
-    assert accuracy(tmp_path / "run", *words) == 1.0

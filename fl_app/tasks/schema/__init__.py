@@ -98,30 +98,25 @@ class Schema:
     missing: str = "refuse"
 
     def __post_init__(self) -> None:
-        sizes, names = self.input_shape, self.outputs
+        names, width = self.outputs, sum(column.width for column in self.columns)
         least = 2 if self.kind == "classification" else 1
-        width = sum(column.width for column in self.columns)
-        means = {"deviation": self.mean, "target_deviation": self.target_mean}
-        above = "finite numbers above 0, one for each mean"
         distinct = len(set(names)) == len(names) >= least and _all(str, names)
-        shaped = len(sizes) > 0 and _all(int, sizes) and min(sizes) >= 1
+        shaped = _all(int, self.input_shape) and min(self.input_shape, default=0) >= 1
+        means, deviations = (
+            (*self.mean, *self.target_mean),
+            (*self.deviation, *self.target_deviation),
+        )
+        sound = all(map(is_number, (*means, *deviations))) and all(v > 0 for v in deviations)
+        paired = len(self.mean) == len(self.deviation) and len(means) == len(deviations)
         for key, fits, expected in (
             ("kind", self.kind in KINDS, f"one of {', '.join(KINDS)}"),
             ("missing", self.missing in MISSING, f"one of {', '.join(MISSING)}"),
             ("input_shape", shaped, "a list of sizes >= 1"),
             ("outputs", distinct, f"{least} or more distinct names"),
-            ("targets", _all(str, self.targets), "a list of texts"),
-            ("input_shape", not self.columns or sizes == (width,), f"[{width}], its columns"),
-            *((key, self._positive(key, of), above) for key, of in means.items()),
-            ("target_mean", len(self.target_mean) in (0, len(names)), "a number for each output"),
+            ("input_shape", not width or self.input_shape == (width,), f"[{width}], its columns"),
+            ("deviation", sound and paired, "finite numbers above 0, one for each mean"),
         ):
             _check(fits, key, getattr(self, key), expected)
-
-    def _positive(self, key: str, means: tuple[float, ...]) -> bool:
-        """Whether the deviations of means are sound."""
-        values = getattr(self, key)
-        sound = all(map(is_number, (*means, *values))) and all(value > 0 for value in values)
-        return sound and len(values) == len(means)
 
     @property
     def num_outputs(self) -> int:

@@ -48,13 +48,6 @@ def test_diurnal_clients_are_online_once_a_day_at_hours_of_their_own() -> None:
     assert share / 300 == pytest.approx(0.25, abs=0.08)
 
 
-def test_without_spread_all_come_and_go_together() -> None:
-    diurnal = Diurnal(day_seconds=10.0, online_share=0.3, spread=0.0, jitter=0.0)
-    for client in range(5):
-        assert diurnal.starts_online(client)
-        assert [diurnal.stay(client, n) for n in range(4)] == pytest.approx([3.0, 7.0, 3.0, 7.0])
-
-
 @pytest.mark.parametrize("kind", [Churn, Diurnal])
 def test_stays_depend_on_seed_client_and_number_alone(kind: Any) -> None:
     one, same, other = kind(seed=0), kind(seed=0), kind(seed=1)

@@ -66,13 +66,6 @@ def test_a_servers_seconds_are_the_files_unless_they_are_given(tmp_path: Path) -
     assert MeasuredServer().receive(4.0) == 4.0
 
 
-def test_the_rack_of_the_project_is_complete() -> None:
-    table = read_table("pi_rack")
-    assert table.boards == {"rpi5": 10, "rpi4": 5}
-    assert min(table.kinds["rpi4"].seconds) > max(table.kinds["rpi5"].seconds)
-    assert table.server["evaluation"] > 0
-
-
 @pytest.mark.parametrize(
     ("counts", "clients", "message"),
     [

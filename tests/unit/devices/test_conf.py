@@ -7,7 +7,7 @@ from configs import composed
 from omegaconf import DictConfig
 
 from fl_app.client.build import instantiate
-from fl_app.devices import Fleet, MeasuredLinks, MeasuredPhones
+from fl_app.devices import Fleet
 from fl_app.runner.factory import build_components
 from fl_app.runner.validate import PARTS, validate_config
 
@@ -45,18 +45,6 @@ def test_every_part_can_be_chosen_for_any_profile(path: Path) -> None:
     node = configuration(*of_one, f"devices/{part}={name}").devices[part]
     facts = dict.fromkeys(FACTS, 1) | {"mean_seconds": [1.0], "num_bytes": 4 * 199_210}
     assert instantiate(node, facts)
-
-
-def test_transfers_and_energy_are_put_together_with_training() -> None:
-    config = configuration("devices=measured")
-    components = build_components(config)
-    fleet, trainer = components.devices, components.trainer
-    phones = MeasuredPhones(num_clients=4)
-    links = MeasuredLinks(num_bytes=4 * trainer.model.layout.size, num_clients=4)
-    assert fleet is not None
-    training, radio = phones.seconds(2, 5, 0.0), links.download(2, 5) + links.upload(2, 5)
-    assert fleet.parts(2, 5, 0.0).seconds == pytest.approx(training + radio)
-    assert fleet.joules(2, 5, 0.0) == pytest.approx(3.0 * training + 1.0 * radio)
 
 
 def test_random_k_has_times_of_its_own() -> None:

@@ -82,10 +82,6 @@ def test_bad_logs_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not (tmp_path / "out.json").exists()
 
 
-def test_kinds() -> None:
-    assert parse_kinds(["a=0-2,5", "b=3"]) == {0: "a", 1: "a", 2: "a", 5: "a", 3: "b"}
-
-
 @pytest.mark.parametrize("text", ["a", "=1", "a=", "a=x", "a=0-", "a=3-1", "a=0-2,1"])
 def test_bad_kinds_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"^--kinds "):

@@ -106,15 +106,6 @@ def test_weights_are_the_first_version(tmp_path: Path) -> None:
     assert (first.version, first.metrics["rmse"]) == (0, 0.0)
 
 
-@pytest.mark.slow
-def test_worker_processes_take_any_callable_for_a_model() -> None:
-    inline, forked = (
-        [e for e in events_of(with_test_set(), f"runtime.workers={n}") if hasattr(e, "metrics")]
-        for n in (0, 2)
-    )
-    assert [event.metrics for event in inline] == [event.metrics for event in forked]
-
-
 # -- tests ----------------------------------------------------------------------------------------
 
 
@@ -218,20 +209,3 @@ def test_a_server_without_data(algorithm: str) -> None:
     components = build_components(config, task)
     assert components.devices is None
     assert getattr(components.strategy, "num_clients", None) is None
-
-
-def test_a_run_from_weights_is_resumed_to_the_same_model(tmp_path: Path) -> None:
-    task = build_task(composed("num_clients=10"))
-    file = tmp_path / "weights.pt"
-    torch.save(task.model().state_dict(), file)
-    keys = ("num_clients=10", "runtime.workers=0", f"task.weights={file}")
-    models = []
-    for folder, steps in (("whole", [4]), ("parts", [2, 4])):
-        for num_versions in steps:
-            config = composed(*keys, f"num_versions={num_versions}", "resume=auto")
-            outcome, _ = run_cell(config, tmp_path / folder, label=folder)
-        models.append(outcome.params)
-    np.testing.assert_array_equal(*models)
-    other = composed("num_clients=10", "runtime.workers=0", "num_versions=4")
-    outcome, _ = run_cell(other, tmp_path / "other", label="other")
-    assert not np.array_equal(outcome.params, models[0])

@@ -12,7 +12,7 @@ import torch
 from datasets import ClassLabel, Dataset, DatasetDict, Features, List, Value
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from fl_app.tasks.objective import Classification, MultiLabel, Regression
 from fl_app.tasks.partition import Dirichlet
@@ -165,11 +165,6 @@ def test_models_are_makers_modules_or_names() -> None:
 # -- data sets ------------------------------------------------------------------------------------
 
 
-class Stream(IterableDataset[Any]):
-    def __iter__(self) -> Any:
-        return iter([(X[0], 0)])
-
-
 def test_data_sets_of_torch_are_pairs() -> None:
     x, y = torch.from_numpy(X).float(), torch.from_numpy(Y)
     task = Task.from_datasets(TensorDataset(x, y), TensorDataset(x[:5], y[:5]), model=linear)
@@ -279,19 +274,14 @@ BYTES = PLANES.astype(np.uint8)
         ({"x": changed(X, (3, 2), 1e300)}, "x_train[3, 2] must be a finite float32"),
         ({"y": changed(NUMBERS, 7, np.inf)}, "'y_train' needs finite numbers and has 'inf' in row"),
         ({"y": Y[:-1]}, "x_train has the shape (40, 3) and y_train (39,): each example needs"),
-        ({"x": X[:0], "y": Y[:0]}, "x_train has the shape (0, 3) and y_train (0,)"),
-        ({"x": X[:, :0]}, "x_train has the shape (40, 0)"),
         ({"y": Y * 0}, "has only the class '0'"),
         ({"y": np.array(["a", None] * 20)}, "y_train[1] has no value"),
         ({"y": PLANES}, "y_train has the shape (40, 8, 8) and must have (n,) or (n, k)"),
         ({"x": X.astype(str)}, "x_train has '0.1257302210933933' where numbers are needed: turn"),
         ({"x": [[1.0], [1.0, 2.0]]}, "x_train is no array, since its rows differ in shape"),
-        ({"x": 3}, "x_train is a int and must be an array of examples"),
         ({"y": X, "objective": "multi_label"}, "is 0.12573 in row 1, and must be 0 or 1"),
-        ({"y": X, "objective": "classification"}, "task.kind=classification must be multi_label"),
         ({"y": X, "objective": Regression(2)}, "has 3 columns of targets, and the model pred"),
         ({"objective": Classification(3)}, "has '3' in row 4, which is none of 0, 1, 2"),
-        ({"objective": Classification(2, classes=(0, 1))}, "has '2' in row 3, which is none of 0"),
         ({"objective": SEQUENCES}, "y_train must have classes from 0 to 2"),
         ({"objective": "ranking"}, "objective=ranking must be one of classification, multi_label"),
         ({"holdout": 1}, "holdout=1 must be a number >= 0 and below 1"),
@@ -301,28 +291,21 @@ BYTES = PLANES.astype(np.uint8)
         ({"clients": Y[:5]}, "clients has the shape (5,) and must have (40,)"),
         ({"clients": Y, "num_clients": 3}, "num_clients=3 must be 4, or left out"),
         ({"clients": np.array([None, "a"] * 20)}, "clients[0] is None: nobody would have"),
-        ({"clients": [[1], []]}, "clients[1] must be an array of indices"),
         ({"clients": [[1], [40]]}, "clients[1] must be an array of indices .* from 0 to 39"),
-        ({"clients": [[1], [-1]]}, "clients[1] must be an array of indices"),
         ({"clients": [[1], [2, 3, 2]]}, "clients[1] has an index twice"),
-        ({"num_clients": 2.5}, "num_clients=2.5 must be an integer >= 1"),
         ({"num_clients": 41}, "num_clients=41 must be at most 40"),
         (
             {"model": lambda: nn.Linear(3, 5)},
             "the model gives outputs of shape (2, 5) for 2 examples and must give (2, 4)",
         ),
         ({"model": lambda: nn.Linear(7, 4)}, "the model cannot process inputs of shape (2, 3)"),
-        ({"x": Y[:, None]}, "the model cannot process inputs of shape (2, 1) and type torch.int64"),
         ({"model": lambda: 3}, "model gives a int and must give a torch.nn.Module"),
         ({"model": nn.Flatten}, "the model has no parameter that can be trained"),
-        ({"model": 3}, "model is a int and must be a callable"),
         ({"model": lambda a, b, c: None}, "model needs the arguments a, b, c"),
         ({"model": "lenet"}, "task.model=lenet needs images (channels, height, width), the task's"),
         ({"x": PLANES, "model": "cnn"}, "task.model=cnn needs images (channels, height, width)"),
-        ({"model": "textcnn"}, "task.model=textcnn must be one that fits the task's inputs"),
         ({"y": NUMBERS, "loss": squares}, "loss must give one number that depends on the output"),
         ({"loss": nn.functional.mse_loss}, "loss cannot process outputs of shape (2, 4) and targ"),
-        ({"test": (X[:0], Y[:0])}, "x_test has the shape (0, 3) and y_test (0,)"),
         ({"test": (X,)}, "x_test and y_test belong together"),
         ({"test": (X[:, :2], Y)}, "x_test and y_test have shapes and type (2, torch.float32)"),
         ({"x": PLANES, "test": (BYTES, Y)}, "x_test and y_test have shapes and type (8, 8, torch"),
@@ -343,7 +326,6 @@ RAGGED = {"ragged": (List(Value("float32")), [[1.0], [1.0, 2.0]] * 10)}
 @pytest.mark.parametrize(
     ("make", "told"),
     [
-        (lambda: Task.from_datasets(Stream(), model=linear), "train is a Stream without len"),
         (
             lambda: Task.from_datasets(TensorDataset(torch.ones(3)), model=linear),
             r"train\[0\] is a tuple and must be a pair",
@@ -357,7 +339,6 @@ RAGGED = {"ragged": (List(Value("float32")), [[1.0], [1.0, 2.0]] * 10)}
         (lambda: hub(table(**RAGGED), "ragged", "kind"), "column 'ragged' have different shapes"),
         (lambda: hub(table(**HOLES), "holes", "kind"), r"x_train\[1\] must be a finite"),
         (lambda: hub(table(**UNKNOWN), "size", "unknown"), r"y_train\[1\] has no value"),
-        (lambda: hub(table().to_iterable_dataset(), "size", "kind"), "is a IterableDataset and"),
         (lambda: hub(DatasetDict(test=table()), "size", "kind"), "the splits test and must have"),
         (lambda: hub("./none", "size", "kind"), "data=./none must be a folder: it does not exist"),
     ],

@@ -1,6 +1,5 @@
 """Partitions: complete, disjoint, decided by the seed, skewed as papers say, and unchanged."""
 
-import logging
 import math
 import zlib
 from pathlib import Path
@@ -97,14 +96,6 @@ def test_disjoint_clients_share_nothing_and_cannot_have_more_than_there_is() -> 
 # -- what the papers say ---------------------------------------------------------------------------
 
 
-def test_shares_of_a_class_are_dirichlet() -> None:
-    """Var of one client's share is m (1 - m) / (N alpha + 1) with mean m = 1/N, unless balanced."""
-    labels = np.repeat(np.arange(200), 1000)
-    parts = deal(Dirichlet(0.5, 1, balance=False), labels, 10)
-    shares = np.array([np.bincount(labels[own], minlength=200) for own in parts]) / 1000
-    assert shares.var() == pytest.approx(0.1 * 0.9 / (10 * 0.5 + 1), rel=0.1)
-
-
 def test_a_full_client_gets_nothing_of_the_classes_that_follow() -> None:
     for own in deal(Dirichlet(0.3, 1), SORTED):
         held = np.cumsum(np.bincount(SORTED[own], minlength=10))
@@ -123,16 +114,6 @@ def test_a_clients_mix_is_dirichlet_with_the_datas_shares_as_mean() -> None:
     assert {own.size for own in deal(Dirichlet(mode="by_client"), LABELS, 50)} == {28, 29}
 
 
-def test_what_cannot_be_met_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        deal(Dirichlet(0.3, 10), n=50)
-        assert caplog.text == ""
-        deal(Dirichlet(0.05, 10), n=100)
-        deal(LabelQuantity(1, 1, 5), np.arange(500) % 100, 100)
-    assert "below min_size=10 in 100 tries" in caplog.text
-    assert "of 100 classes are with no client after 100 tries" in caplog.text
-
-
 def test_label_quantity_is_wkafls_algorithm_4() -> None:
     """Sizes of one class are uniform on 10..49; E max(u, v) / (u + v) is log 2."""
     labels = np.arange(2000) % 10
@@ -146,39 +127,6 @@ def test_label_quantity_is_wkafls_algorithm_4() -> None:
     for seed in range(30):  # of 6 independent draws of 4 classes half have not all
         few = np.arange(400) % 4
         assert np.unique(few[np.concatenate(deal(LabelQuantity(), few, 6, seed))]).size == 4
-
-
-def test_the_rest_of_eafls_t1_is_cut_by_label() -> None:
-    parts = deal(IidFraction(0.0), np.arange(1000) % 10)
-    first = [int(own[0]) % 10 for own in parts]
-    assert [(np.unique(own % 10).size, own.size) for own in parts] == [(1, 50)] * 20
-    assert first != sorted(first)  # clients are not in the order of the labels
-    sizes = [own.size for own in deal(IidFraction(0.3), n=7)]
-    assert max(sizes) - min(sizes) <= 2
-
-
-class Greedy:
-    """A generator that picks client 0 nine times out of ten, and always the most shards."""
-
-    draws = 0
-
-    def integers(self, low: int, high: int | None = None, endpoint: bool = False) -> int:
-        if high is not None:
-            assert endpoint
-            return high
-        self.draws += 1
-        return self.draws // 10 % low if self.draws % 10 == 0 else 0
-
-    def permutation(self, count: int) -> Indices:
-        return np.arange(count)
-
-
-def test_a_client_with_the_mean_and_half_of_all_shards_gets_no_more() -> None:
-    """Full at 60 of 100. Draws of rest // 4 + 3: client 0 has 1 + 25 + 19 + 14 + 11."""
-    sizes = [own.size // 100 for own in Shards(100)(SORTED, 10, Greedy())]  # type: ignore[arg-type]
-    assert sizes[:4] == [70, 9, 7, 5]
-    parts = deal(Shards(10, contiguous=True), np.zeros(500, np.int64), 6)
-    assert np.concatenate(parts).tolist() == list(range(500))  # pieces of a text
 
 
 def test_slow_clients_hold_their_own_labels() -> None:

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -99,16 +98,6 @@ def test_metrics_weigh_examples_alike_over_uneven_chunks() -> None:
     assert metrics["accuracy"] == pytest.approx(CHUNK / (CHUNK + 100))
     assert metrics["loss"] == pytest.approx(RIGHT + 100 / (CHUNK + 100))
     assert sorted(model.calls) == [(100, False, True), (CHUNK, False, True)]
-
-
-@pytest.mark.parametrize("prepare", [nn.Module.train, nn.Module.eval])
-def test_modes_are_left_as_found(prepare: Callable[[nn.Module], object]) -> None:
-    model = Same()
-    prepare(model)
-    model.drop.eval()  # frozen on its own
-    before = [module.training for module in model.modules()]
-    logits([0], [0]).test(model)
-    assert [module.training for module in model.modules()] == before
 
 
 def test_metrics_of_sequences_are_means_over_tokens() -> None:
