@@ -83,7 +83,7 @@ def test_keys_of_the_run_config_reach_the_run(flwr_run: FlwrRun, tmp_path: Path)
     flwr_run("--run-config", f"{keys} output='{tmp_path}' overrides='eval_every=2'")
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert (config.algorithm.name, config.num_clients, config.num_versions) == ("fedasync", 12, 4)
-    assert (config.task._target_.rpartition(".")[2], config.seed) == ("synthetic", 3)
+    assert (config.task._target_.rpartition(".")[2], config.seed) == ("Synthetic", 3)
 
 
 def test_a_refused_key_is_named_in_the_last_lines_though_the_status_is_0(

@@ -59,7 +59,8 @@ for words in sys.argv.pop().splitlines():
 """
 
 
-@pytest.mark.slow  # a process for each command
+@pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_nothing_heavy_is_imported_for_a_refusal(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", COMMANDS, "\n".join(REFUSED)],

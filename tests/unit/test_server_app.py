@@ -56,7 +56,7 @@ def test_keys_of_flower_mean_those_of_the_configuration(
         logging.getLogger("flwr").removeHandler(caplog.handler)
     config = OmegaConf.load(tmp_path / "config.yaml")
     assert (config.algorithm.name, config.num_clients, config.seed) == ("fedasync", 12, 3)
-    assert config.task._target_.endswith(".synthetic")
+    assert config.task._target_.endswith(".Synthetic")
     assert json.loads((tmp_path / "summary.json").read_text())["num_versions"] == 2
     assert str(tmp_path) in caplog.messages[-1]
 
