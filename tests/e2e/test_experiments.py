@@ -105,6 +105,7 @@ def test_the_quickest_cell_of_an_experiment_runs(name, tmp_path):
     run_small(cell, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_small_form_of_every_algorithm_runs(name, tmp_path):
     cell = composed(f"algorithm={name}")[1][""]
