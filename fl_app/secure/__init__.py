@@ -8,7 +8,3 @@ client answers an order with one reply, so nobody waits for anybody.
 All primitives are those of the package `cryptography`: HPKE (RFC 9180) with X25519, HKDF-SHA256 and
 AES-256-GCM, AES-256 in counter mode, and ECDSA with SHA-384 on P-384.
 """
-
-from fl_app.secure.errors import Refused
-
-__all__ = ["Refused"]

@@ -9,12 +9,11 @@ from typing import Protocol
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from fl_app.core.errors import require_at_least
-from fl_app.secure.errors import Refused
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.masks import Integers, sum_of_masks
 from fl_app.secure.noise import LARGEST as LARGEST_DEVIATION
 from fl_app.secure.noise import KeyOfNoise, add_noise, deviation, noise_key
-from fl_app.secure.request import Member, Request
+from fl_app.secure.request import Member, Refused, Request
 from fl_app.secure.seals import DevicePublicKey, is_signed, open_seal
 from fl_app.secure.weights import LARGEST, hides_all, integer_weights
 

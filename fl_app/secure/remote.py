@@ -15,10 +15,9 @@ import httpx
 import numpy as np
 
 from fl_app.core.errors import RunError
-from fl_app.secure.errors import Refused
 from fl_app.secure.folder import kit_folder, server_context
 from fl_app.secure.masks import Integers
-from fl_app.secure.request import Request
+from fl_app.secure.request import Refused, Request
 
 log = logging.getLogger("flwr")
 

@@ -13,6 +13,20 @@ from fl_app.secure.seals import Seal
 from fl_app.secure.terms import Terms
 
 
+class Refused(Exception):
+    """The helper does not tell the sum of masks that was asked for.
+
+    Args:
+        reason: why.
+        members: place in the request -> why, of the uploads that are at fault; empty if the request
+            as a whole is.
+    """
+
+    def __init__(self, reason: str, members: Mapping[int, str] | None = None) -> None:
+        super().__init__(reason)
+        self.members = dict(members or {})
+
+
 class Member(NamedTuple):
     """One masked upload, as the helper learns of it.
 

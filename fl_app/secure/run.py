@@ -1,13 +1,13 @@
 """Secure aggregation of a configured run: what it can be used with, and the engine's intake."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from omegaconf import DictConfig
 
 from fl_app.core.algorithm import Algorithm
-from fl_app.core.errors import require, require_count, require_positive
-from fl_app.core.hyper import POSITIVE, SWITCH, bounded, check_bounds, one_of
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, SWITCH, bounded, check_bounds, count, one_of, or_none
 from fl_app.core.layout import Layout
 from fl_app.schedule import Buffered, RandomK, Schedule
 from fl_app.secure.fixed_point import check_overflow, largest_scale
@@ -33,6 +33,9 @@ class _Settings:
         "a simulation masks uploads, or models what that costs",
     )
     patience: float = bounded(600, POSITIVE, "the server would not wait for an answer")
+    min_clients: int | None = bounded(None, or_none(count()), "sums would hide nothing")
+    scale: float | None = bounded(None, or_none(POSITIVE), "nothing would be sent")
+    clip_norm: float | None = bounded(None, or_none(POSITIVE), "nothing would be left of an upload")
 
     def __post_init__(self) -> None:
         check_bounds("secure_aggregation", self)
@@ -82,7 +85,7 @@ def validate_secure(
         ("runtime.train", config.runtime.get("train", True), True, "nothing would be masked"),
     ):
         require(value == only, key, _shown(value), f"{_shown(only)} with {ON}", consequence)
-    _Settings(secure.losses, secure.simulate, secure.patience)
+    _Settings(**{each.name: secure[each.name] for each in fields(_Settings)})
     real = config.runtime.name == "deployment"
     require(
         (secure.address is not None) == real,
@@ -99,7 +102,6 @@ def validate_secure(
         "uploads of real nodes would not be masked",
     )
     members, least = _members(schedule), fewest(config, schedule)
-    require_count("secure_aggregation.min_clients", least, "sums would hide nothing")
     require(
         LEAST <= least <= members,
         "secure_aggregation.min_clients",
@@ -119,7 +121,6 @@ def validate_secure(
         account.validate_run(versions)
     clip_norm = _clip_norm(config, strategy)
     if secure.scale is not None:
-        require_positive("secure_aggregation.scale", secure.scale, "nothing would be sent")
         check_overflow(clip_norm, secure.scale, members, secure.noise_multiplier or 0.0)
 
 
@@ -239,7 +240,6 @@ def _clip_norm(config: DictConfig, strategy: Algorithm) -> float:
             "secure_aggregation.clip_norm=null must be a number above 0, about the largest norm of "
             "an upload, where algorithm.strategy.clip_norm is null: without it a sum could overflow"
         )
-    require_positive("secure_aggregation.clip_norm", norm, "nothing would be left of an upload")
     return float(norm)
 
 

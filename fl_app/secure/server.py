@@ -1,23 +1,23 @@
 """The server's half: what the engine aggregates where uploads are masked."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from fl_app.core.errors import RunError
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import GlobalModel, Update
 from fl_app.core.weighting import Weighting
 from fl_app.engine.intake import Intake, Opened
-from fl_app.secure.errors import Refused
 from fl_app.secure.fixed_point import FixedPoint
 from fl_app.secure.masks import Integers
 from fl_app.secure.noise import KeyOfNoise, add_noise, deviation
-from fl_app.secure.request import Member, Request, Summer
+from fl_app.secure.request import Member, Refused, Request, Summer
 from fl_app.secure.seals import SEAL_BYTES
 from fl_app.secure.terms import Terms
 from fl_app.secure.weights import integer_weights, rounding
+from fl_app.strategy.privacy import Account
 
 
 @dataclass(frozen=True)
@@ -31,24 +31,6 @@ class OpenedSum(Opened):
 
     shares: Sequence[float] = ()
     report: Mapping[str, float] = field(default_factory=dict)
-
-
-class Account(Protocol):
-    """Counts what the helper's noise spends of privacy (`fl_app.strategy.privacy.Account`).
-
-    Attributes:
-        state: for checkpoints.
-    """
-
-    state: dict[str, Any]
-
-    def spend(self, clients: Iterable[int]) -> None:
-        """Count a version that these clients moved."""
-        ...
-
-    def totals(self) -> dict[str, float]:
-        """Numbers for the run's summary."""
-        ...
 
 
 class SecureAggregation(Intake):
@@ -130,7 +112,9 @@ class SecureAggregation(Intake):
             raise RunError(f"the helper refuses an aggregation: {error}") from error
         exact = request.exact_weights()
         weights = integer_weights(exact)
-        total = weighted_total([update.vector for update in updates], weights)
+        total = np.zeros(self._terms.size, np.uint32)
+        for update, weight in zip(updates, weights, strict=True):
+            total += update.vector.view(np.uint32) * np.uint32(weight)
         total -= masks
         # The mean's divisor; larger where rounding would let an update count for more than it may.
         divisor = float(sum(weights))
@@ -174,32 +158,21 @@ class SecureAggregation(Intake):
             self._account.state = dict(state)
 
 
-def weighted_total(uploads: Sequence[Vector], weights: Sequence[int]) -> Integers:
-    """sum_i a_i y_i modulo 2^32 of masked uploads, shape ``(d,)``."""
-    total = np.zeros(uploads[0].size, np.uint32)
-    for upload, weight in zip(uploads, weights, strict=True):
-        if weight == 1:
-            total += upload.view(np.uint32)
-        else:
-            total += upload.view(np.uint32) * np.uint32(weight)
-    return total
-
-
+@dataclass(frozen=True)
 class NoMasks:
     """Stands for the helper where uploads are not masked, and their costs are modelled.
 
-    Args:
-        key_of_noise: as of `fl_app.secure.helper.Helper`; None = there is no noise.
+    Attributes:
+        key_of_noise: as of `fl_app.secure.helper.Helper`.
     """
 
-    def __init__(self, key_of_noise: KeyOfNoise | None = None) -> None:
-        self._key_of_noise = key_of_noise
+    key_of_noise: KeyOfNoise
 
     def sum(self, request: Request) -> Integers:
         """The noise alone, shape ``(d,)``."""
         total = np.zeros(request.terms.size, np.uint32)
         weights = integer_weights(request.exact_weights())
         sigma = deviation(request.terms, weights, [member.client for member in request.members])
-        if sigma and self._key_of_noise is not None:
-            add_noise(total, self._key_of_noise(request, ()), sigma)
+        if sigma:
+            add_noise(total, self.key_of_noise(request, ()), sigma)
         return total

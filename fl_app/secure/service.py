@@ -1,11 +1,9 @@
 """The helper as a process: HTTPS, with a record that outlives it."""
 
 import ssl
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
@@ -14,23 +12,29 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from fl_app.secure.errors import Refused
 from fl_app.secure.folder import RECORD, RegisteredDevices, fingerprint
 from fl_app.secure.helper import Helper
 from fl_app.secure.ledger import Ledger
 from fl_app.secure.remote import HEALTH, SUM
-from fl_app.secure.request import Request
+from fl_app.secure.request import Refused, Request
 
 LARGEST_REQUEST = 16 << 20  # bytes; 10,000 members take 6 MB
 
 
-def application(helper: Helper, about: Callable[[], Mapping[str, Any]]) -> Starlette:
-    """The helper's HTTP interface: ``POST /sum`` and ``GET /health``.
+def served(folder: Path, least: int, least_noise: float = 0.0) -> Starlette:
+    """The HTTP interface of the helper of a folder of the kit: ``POST /sum`` and ``GET /health``.
 
     Args:
-        helper: tells sums.
-        about: what ``/health`` tells of it, for JSON.
+        folder: with ``helper.db`` and ``keys/``.
+        least: T, fewest different devices of a sum.
+        least_noise: smallest noise multiplier of a sum.
+
+    Raises:
+        ValueError: a file is missing, or an argument is out of its bounds.
     """
+    ledger, devices = Ledger(folder / RECORD), RegisteredDevices(folder / "keys")
+    key = ledger.private_key
+    helper = Helper(key, devices, ledger, least, least_noise)
 
     async def tell_sum(http: HttpRequest) -> Response:
         body = b""
@@ -52,7 +56,14 @@ def application(helper: Helper, about: Callable[[], Mapping[str, Any]]) -> Starl
 
     async def tell_health(http: HttpRequest) -> Response:
         del http
-        return JSONResponse({"fl_app": "helper", **about()})
+        about = {
+            "fl_app": "helper",
+            "key": fingerprint(key.public_key()),
+            "devices": len(devices),
+            "min_clients": least,
+            "noise_multiplier": least_noise,
+        }
+        return JSONResponse(about)
 
     return Starlette(
         routes=[
@@ -60,32 +71,6 @@ def application(helper: Helper, about: Callable[[], Mapping[str, Any]]) -> Starl
             Route(HEALTH, tell_health, methods=["GET"]),
         ]
     )
-
-
-def served(folder: Path, least: int, least_noise: float = 0.0) -> Starlette:
-    """The interface of the helper of a folder of the kit.
-
-    Args:
-        folder: with ``helper.db`` and ``keys/``.
-        least: T, fewest different devices of a sum.
-        least_noise: smallest noise multiplier of a sum.
-
-    Raises:
-        ValueError: a file is missing, or an argument is out of its bounds.
-    """
-    ledger, devices = Ledger(folder / RECORD), RegisteredDevices(folder / "keys")
-    key = ledger.private_key
-    helper = Helper(key, devices, ledger, least, least_noise)
-
-    def about() -> dict[str, Any]:
-        return {
-            "key": fingerprint(key.public_key()),
-            "devices": len(devices),
-            "min_clients": least,
-            "noise_multiplier": least_noise,
-        }
-
-    return application(helper, about)
 
 
 def configured(

@@ -27,9 +27,9 @@ from fl_app.field.processes import free_ports
 from fl_app.node.handler import MessageHandler
 from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.validate import validate_config
-from fl_app.secure.errors import Refused
 from fl_app.secure.folder import _keys_in, load_helper_key, server_context
 from fl_app.secure.remote import RemoteHelper
+from fl_app.secure.request import Refused
 
 pytestmark = pytest.mark.slow
 

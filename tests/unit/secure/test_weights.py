@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fl_app.core.weighting import Weighting
-from fl_app.secure.errors import Refused
 from fl_app.secure.helper import check_weights
+from fl_app.secure.request import Refused
 from fl_app.secure.weights import LARGEST, hides_all, integer_weights, rounding
 
 
