@@ -8,10 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from helpers import MeanDelta, Quadratic, Scripted, Times, order_for, run, vec
+from helpers import MeanDelta, Scripted, Times, run
 
-from fl_app.client import LocalTrainer
-from fl_app.client.flat import FlatModel
 from fl_app.core.types import GlobalModel, Update, Upload, Vector
 from fl_app.schedule import k_async
 
@@ -48,19 +46,3 @@ def test_clients_train_on_the_version_that_they_were_given(workers: int) -> None
     arrivals = result.kind("arrival")
     assert [event["loss"] for event in arrivals] == [event["base_version"] for event in arrivals]
     assert max(event["age"] for event in arrivals if event["client"] == 3) > 5
-
-
-def test_training_leaves_what_was_received_alone() -> None:
-    received = vec(1, 2, 3)
-    trainer = LocalTrainer(Quadratic.scattered(2), upload="model", local_steps=3)
-    trained = trainer.train(order_for(0, 0, received, {})).vector
-    assert received.tolist() == [1, 2, 3]
-    assert not np.allclose(trained, received)
-
-
-def test_a_loaded_model_is_a_copy() -> None:
-    server = np.array([1, 2, 3], np.float32)
-    model = FlatModel(Quadratic.scattered(2).model())
-    model.load(server)
-    server += 10
-    assert model.read().tolist() == [1, 2, 3]

@@ -188,15 +188,6 @@ def test_a_real_node_is_sent_the_fixed_part_once(
             assert sum(array.numpy().nbytes for array in record.values()) in (vector, 0)
 
 
-def test_real_nodes_build_it_themselves_where_the_seed_makes_it(tmp_path: Path) -> None:
-    grid, _ = nodes(tmp_path, 3)
-    log, _ = federation(tmp_path / "run", HEAD, "runtime=deployment", grid=grid)
-    assert not any("fixed" in message.content.array_records for message in grid.received)
-    assert kinds(log)["supply"] == 0
-    trains = [m for m in grid.received if m.metadata.message_type == "train"]
-    assert all(len(m.content["config"]["fixed"]) == 64 for m in trains)
-
-
 def test_private_parameters_never_leave_a_real_node(tmp_path: Path) -> None:
     grid, replies = nodes(tmp_path, 3)
     federation(tmp_path / "run", OWN, "runtime=deployment", grid=grid)

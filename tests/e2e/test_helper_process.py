@@ -12,7 +12,6 @@ import httpx
 import numpy as np
 import pytest
 from configs import composed
-from cryptography.hazmat.primitives import serialization
 from fake_grid import FakeGrid
 from flwr.app import Context, Message
 from helpers import Recorder
@@ -27,7 +26,7 @@ from fl_app.field.processes import free_ports
 from fl_app.node.handler import MessageHandler
 from fl_app.runner.factory import build_components, build_engine
 from fl_app.runner.validate import validate_config
-from fl_app.secure.folder import _keys_in, load_helper_key, server_context
+from fl_app.secure.folder import _keys_in, server_context
 from fl_app.secure.remote import RemoteHelper
 from fl_app.secure.request import Refused
 
@@ -134,21 +133,6 @@ def test_it_answers_no_stranger_and_no_nonsense(party: Party) -> None:
         answer = httpx.post(f"{url}/sum", content=body, verify=context, trust_env=False)
         assert answer.status_code == 400
     assert httpx.get(f"{url}/health", verify=context, trust_env=False).status_code == 200
-
-
-def test_folders_hold_what_they_need_and_no_more(party: Party) -> None:
-    helper, server, node = (party.kit / name for name in ("helper", "server", "node-0"))
-    assert (helper / "helper.db").stat().st_mode & 0o777 == 0o600
-    assert not (server / "helper.db").exists()
-    assert not (node / "helper.db").exists()
-    assert len(list((helper / "keys").glob("*.pub"))) == 5
-    key = load_helper_key(node / "helper.pub")
-    pem = key.public_bytes(
-        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
-    )
-    assert pem == (helper / "helper.pub").read_bytes()
-    with pytest.raises(ValueError, match="the key of its helper would be lost"):
-        add_helper(party.kit, ["localhost"])
 
 
 def test_a_run_through_flowers_messages(party: Party, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,19 +168,6 @@ def test_tied_weights_are_in_the_vector_once_and_stay_tied() -> None:
     assert arrays["output.weight"].tolist() == arrays["embedding.weight"].tolist()
 
 
-def test_tied_weights_can_be_frozen() -> None:
-    module = trainable_only(Tied, ["middle.*"])()
-    model = FlatModel(module)
-    assert list(model.frozen) == ["embedding.weight"]
-    assert model.num_fixed_bytes == 4 * 6
-    assert module.output.weight is module.embedding.weight
-    assert list(model.named(model.read())) == list(module.state_dict())
-    assert FlatModel(trainable_only(Tied, ["output.*"])()).layout.names == [
-        "mean",
-        "embedding.weight",
-    ]
-
-
 def test_private_parameters_and_buffers_are_not_in_the_vector() -> None:
     module = normalised()
     model = FlatModel(module, private=["1.*", "3.bias"])
@@ -246,12 +233,6 @@ def test_a_twin_shares_what_is_frozen_and_private_and_nothing_else() -> None:
         model.module[1].weight.zero_()
     outputs = twin.module(torch.ones(4, 3))
     assert torch.equal(outputs, twin.module[3].bias.expand(4, 2))
-
-
-def test_other_parameters_are_frozen_by_pattern_and_may_have_been_frozen_before() -> None:
-    module = trainable_only(frozen_head, ["1.*", "*.bias"])()
-    trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
-    assert trained == {"0.bias", "1.weight", "1.bias", "3.bias"}
 
 
 @pytest.mark.parametrize(
