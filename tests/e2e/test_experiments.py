@@ -140,6 +140,7 @@ def test_nothing_is_kept_of_a_cell_that_ended(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize("row", ROWS)
 def test_every_row_of_the_list_is_accepted(row, tmp_path):
     """With its last cell, rarely of the experiment's own algorithm, and the last of its choices."""
