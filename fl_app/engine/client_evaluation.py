@@ -203,16 +203,13 @@ def unusable(scores: Scores | None, max_examples: float = math.inf) -> str:
         return f"num_examples={number!r} must be at least 1: the client has nothing to evaluate on"
     if number > max_examples:
         return f"num_examples={number} is above guard.max_examples={max_examples}"
-    if not isinstance(scores.metrics, Mapping):
-        return f"metrics={scores.metrics!r:.80} must be a mapping of names to numbers"
-    if not scores.metrics:
-        return "the client returned no metrics"
-    for name, value in scores.metrics.items():
-        if not isinstance(name, str):
-            return f"metric {name!r:.80} must have a string as its name"
+    metrics = scores.metrics
+    if not isinstance(metrics, Mapping) or not metrics:
+        return f"metrics={metrics!r:.80} must be a mapping of names to numbers, and not empty"
+    for name, value in metrics.items():
         # A model that diverged has any loss, so the number need not be finite.
-        if not isinstance(value, Real) or isinstance(value, bool):
-            return f"metric {name!r}={value!r:.80} must be a number"
+        if not isinstance(name, str) or not isinstance(value, Real) or isinstance(value, bool):
+            return f"metric {name!r:.80}={value!r:.80} must have a name and be a number"
     return ""
 
 

@@ -47,7 +47,7 @@ class Outcome:
         stopped: "num_versions", "seconds", "updates", "target_accuracy", "interrupted", or what
             went wrong.
         error: what went wrong, if the run could not go on.
-        asked_to_stop: whether `Engine.stop` or Ctrl-C asked the run to end, perhaps too late.
+        asked_to_stop: whether `Engine.ask_to_stop` or Ctrl-C asked for the end, perhaps too late.
         totals: numbers of strategy and clock about the whole run.
     """
 

@@ -3,11 +3,9 @@
 import math
 import re
 
-import numpy as np
 import pytest
 
 from fl_app.core.errors import (
-    is_number,
     require,
     require_at_least,
     require_count,
@@ -42,11 +40,3 @@ def test_below_the_bound(value: object) -> None:
 def test_not_a_count(value: object) -> None:
     with pytest.raises(ValueError, match=rf"^k={value} must be an integer >= 1: none$"):
         require_count("k", value, "none")  # type: ignore[arg-type]
-
-
-def test_numpy_numbers_are_numbers() -> None:
-    require_positive("lr", np.float32(0.5), "")
-    require_count("k", np.int64(1), "")
-    require_at_least("n", np.int64(1), 1, "")
-    assert not is_number(np.float64("nan"))
-    assert not is_number(np.bool_(True))

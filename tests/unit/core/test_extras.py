@@ -7,10 +7,8 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from hydra.errors import MissingConfigException
 
-from fl_app.algorithms.eafl import EAFL
-from fl_app.cli import PLUGINS, explain
+from fl_app.cli import PLUGINS
 from fl_app.core.extras import (
     EXTRAS,
     MissingExtra,
@@ -48,19 +46,3 @@ def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(MissingExtra, match=told):
         require_installed("ray", "tensorboard")
     assert lacking("ray") is None
-
-
-def test_an_algorithm_that_lacks_a_package_names_the_extra(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    told = r"^sklearn is not installed: pip install 'fl-app\[server\]'$"
-    with pytest.raises(ValueError, match=told):
-        EAFL()
-
-
-@pytest.mark.parametrize("option", PLUGINS)
-def test_an_option_of_a_missing_plugin_names_the_extra(option: str) -> None:
-    missing = MissingConfigException("", missing_cfg_file=option.replace("=", "/"))
-    told = f"{option} is not installed: pip install 'fl-app[{PLUGINS[option]}]'"
-    assert explain(missing, [option]) == told

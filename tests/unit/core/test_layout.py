@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fl_app.core.layout import Layout, check_vector, names_of
+from fl_app.core.layout import Layout, check_vector
 
 ARRAYS = {
     "conv.weight": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -37,16 +37,6 @@ def test_integers_are_rounded_to_the_nearest() -> None:
     assert LAYOUT.named(vector)["bn.num_batches_tracked"] == 10
 
 
-def test_float32_arrays_share_the_vectors_memory() -> None:
-    vector = LAYOUT.flatten(list(ARRAYS.values()))
-    assert np.shares_memory(LAYOUT.named(vector)["conv.weight"], vector)
-
-
-def test_flatten_into_given_memory() -> None:
-    out = np.empty(10, np.float32)
-    assert LAYOUT.flatten(list(ARRAYS.values()), out) is out
-
-
 def test_arrays_that_do_not_fit() -> None:
     arrays = list(ARRAYS.values())
     with pytest.raises(ValueError, match=r"^got 3 arrays, the model has 4$"):
@@ -75,8 +65,3 @@ def test_arrays_that_do_not_fit() -> None:
 )
 def test_what_may_enter_an_aggregation(vector: object, reason: str) -> None:
     assert check_vector(vector, 3) == reason
-
-
-def test_a_list_of_names_stays_short() -> None:
-    assert names_of("abcd") == "a, b, c, d"
-    assert names_of("abcdef") == "a, b, c, d, ..."

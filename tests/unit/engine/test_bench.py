@@ -103,15 +103,3 @@ def test_the_bench_outlives_a_resumed_run() -> None:
     assert again.benched == {3}
     again.load_state_dict({"lengths": {}, "let_in": {}})  # of an earlier version
     assert again.benched == set()
-
-
-def test_a_run_whose_clients_are_all_benched_says_so() -> None:
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
-        return huge(toward_own_number(client_id, sequence, received))
-
-    result = run(
-        Buffered(10, 5), Scripted(script), devices=Times(lambda client, _: 1.0 + client / 10),
-        num_versions=10, guard=Guard(max_norm=1000, bench_after=2),
-    )  # fmt: skip
-    assert len(result.kind("bench")) == 10
-    assert result.outcome.stopped.endswith("0 updates waiting, 10 clients benched")

@@ -118,15 +118,6 @@ def test_the_next_event_is_computed_however_many_results_lie_ready() -> None:
     assert len(mailbox.pushed) < 3 * READY_LIMIT
 
 
-def test_an_order_may_overtake_one_that_a_worker_already_has() -> None:
-    clock = virtual(Shelf(capacity=1), lambda client, _: [5.0, 1.0, 2.0][client])
-    clock.dispatch(order(0, client_id=0))
-    clock.dispatch(order(1, client_id=1))
-    assert isinstance(clock.next(math.inf), Replied)  # 1; and 0 is with the worker now
-    clock.dispatch(order(2, client_id=2))
-    assert drain(clock) == [(3.0, "Replied", 2), (5.0, "Replied", 0)]
-
-
 def test_a_late_order_expires_and_returns_and_is_never_computed() -> None:
     mailbox = Shelf()
     clock = virtual(mailbox, lambda client, _: [1.0, 7.0, math.inf, 3.0][client], deadline=3.0)

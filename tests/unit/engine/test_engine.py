@@ -17,7 +17,6 @@ import torch
 from helpers import (
     Flat,
     MeanDelta,
-    Quadratic,
     Recorder,
     Run,
     Scripted,
@@ -27,15 +26,14 @@ from helpers import (
     vec,
 )
 
-from fl_app.algorithms.feddyn import FedDyn
-from fl_app.algorithms.feddyn.trainer import FedDynTrainer
 from fl_app.core.errors import Diverged, RunError, Stalled
 from fl_app.core.events import Sink
-from fl_app.core.types import Config, GlobalModel, Order, Reply, Update, Upload, Vector
+from fl_app.core.types import GlobalModel, Order, Reply, Update, Upload, Vector
 from fl_app.core.vector import read_only
 from fl_app.devices import Fleet, UniformRatio
 from fl_app.engine.clock import Joined, Left
 from fl_app.engine.engine import Engine, Stop
+from fl_app.engine.federation import Federation
 from fl_app.engine.virtual import VirtualClock
 from fl_app.engine.wall import WallClock
 from fl_app.engine.workers import Inline
@@ -116,36 +114,6 @@ def test_weights_that_do_not_fit_the_updates_are_told_where_they_are_made() -> N
     )
 
 
-def test_a_strategy_decides_what_clients_receive_and_what_is_tested() -> None:
-    class Shifted(MeanDelta):
-        def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
-            return model.params + 10 * client_id, {"lr": 0.5}
-
-        def to_evaluate(self, model: GlobalModel) -> Vector:
-            return model.params + 1000
-
-    received: dict[int, float] = {}
-    configs: list[Config] = []
-
-    class Trainer:
-        def train(self, order: Order) -> Upload:
-            received.setdefault(order.client_id, float(order.vector[0]))
-            configs.append(order.config)
-            return Upload(np.zeros(2, np.float32), "delta", 1, 0.0)
-
-    tested: list[float] = []
-
-    def evaluate(version: int, params: Vector) -> Mapping[str, float]:
-        tested.append(float(params[0]))
-        return {}
-
-    result = run(k_async(2), Trainer(), num_clients=3, strategy=Shifted(), evaluate=evaluate)
-    assert received == {0: 0.0, 1: 10.0, 2: 20.0}
-    assert all(config["lr"] == 0.5 for config in configs)
-    assert set(tested) == {1000.0}
-    assert result.outcome.params.tolist() == [1000, 1000]
-
-
 def test_an_update_that_is_not_admitted_makes_no_version() -> None:
     class Choosy(MeanDelta):
         def admit(self, model: GlobalModel, update: Update) -> str | None:
@@ -193,51 +161,6 @@ def test_what_a_client_keeps_comes_with_its_next_order_also_if_its_update_was_re
     # It is no network's business: two floats down for every order, two up for every update.
     assert result.history.bytes_down == 8 * len(result.kind("dispatch"))
     assert result.history.bytes_up == 8 * result.history.client_updates
-
-
-@pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_client_whose_training_diverged_once_goes_on_with_what_it_kept_before(bad: float) -> None:
-    """FedDyn's h_i would keep it out for ever. Client 0's first and third order diverge."""
-
-    class Faulty(Quadratic):
-        def batch(self, indices: Any) -> Any:
-            points, targets = super().batch(indices)
-            if indices[0] == 0:
-                orders.append(0)
-                if len(orders) in (1, 3):
-                    points = points + bad
-            return points, targets
-
-    orders: list[int] = []
-    task = Faulty(Quadratic.scattered(2, examples=1).points.reshape(2, 1, -1).numpy())
-    result = run(
-        fully_async(2),
-        FedDynTrainer(task, local_lr=0.1),
-        num_clients=2,
-        num_versions=12,
-        devices=Times(one_second),
-        strategy=FedDyn(),
-    )
-    refused = result.kind("reject")
-    assert [(event["client"], event["t"]) for event in refused] == [(0, 1.0), (0, 3.0)]
-    assert {event["reason"] for event in refused} == {"payload has non-finite entries"}
-    arrivals = [event["t"] for event in result.kind("arrival") if event["client"] == 0]
-    assert arrivals[:3] == [2.0, 4.0, 5.0]
-
-
-def test_entries_that_are_large_and_finite_are_let_in() -> None:
-    """Such as the least number there is, in a buffer that masks."""
-
-    def script(client_id: int, sequence: int, received: Vector) -> Upload:
-        moved = toward_own_number(client_id, sequence, received).vector
-        local = received + np.array([moved[0], 0], np.float32)
-        return Upload(local, "model", 10, 0.0, rate_sum=1e-3)
-
-    mask = np.finfo(np.float32).min
-    result = run(SCHEDULE, Scripted(script), initial=vec(0, mask), num_trainable=1, num_versions=5)
-    assert result.outcome.version == 5
-    assert result.history.rejected == 0
-    assert result.outcome.params[1] == mask
 
 
 class InBursts(Schedule):
@@ -319,19 +242,6 @@ def test_clusters_are_formed_of_every_clients_latest_gradient() -> None:
         assert [update.num_examples for update in shown] == [10, 11, 12]
         expected = [[-2.0 * client, -2.0 * order] for client, order in enumerate(orders)]
         assert [update.vector.tolist() for update in shown] == expected
-
-
-@pytest.mark.parametrize(("recluster", "kept"), [(True, 3), (False, 0)])
-def test_gradients_are_kept_only_while_they_may_be_asked_for(recluster: bool, kept: int) -> None:
-    engine = Engine(
-        strategy=MeanDelta(),
-        schedule=ClusteredQuorum(num_clusters=1, participation=0.5, recluster=recluster),
-        clock=VirtualClock(Inline(Scripted(counting)), Times(one_second), 3),
-        initial=vec(0, 0),
-        stop=Stop(num_versions=4),
-    )
-    engine.run()
-    assert len(engine.state_dict()["latest"]) == kept
 
 
 def test_clusters_must_hold_those_who_were_shown() -> None:
@@ -416,6 +326,14 @@ def test_versions_are_kept_exactly_while_somebody_cites_them(schedule: Any, scri
     sizes = [len(history) for history in result.strategy.histories]
     assert max(sizes) <= 10 + 1
     assert max(sizes[60:]) <= max(sizes[:60]) + 1  # no growth
+
+
+def test_a_client_that_diverged_keeps_what_it_had_before() -> None:
+    """Or it would diverge for ever, as FedDyn's with its h_i."""
+    federation = Federation(vec(0, 0), 2, [7], seed=0)
+    for kept in (1.0, math.nan, math.inf):
+        federation.keep(7, {"h": np.array([kept])})
+    assert federation.give(7, 0, vec(0, 0), {}, 0.0).state == {"h": [1.0]}
 
 
 @pytest.mark.parametrize("deadline", [math.inf, 2.0])
@@ -529,16 +447,6 @@ def test_an_order_past_its_deadline_fails_and_its_place_is_refilled(schedule: Sc
     assert min(restarts) >= reject["t"]
     assert result.outcome.version == 80
     assert (result.history.failures, result.history.rejected) == (1, 1)
-
-
-def test_a_client_that_never_returns_is_not_given_orders_again() -> None:
-    result = run(
-        Buffered(4, 2), num_clients=5, num_versions=40, devices=slow_once(math.inf), deadline=3.0
-    )
-    assert result.outcome.version == 40
-    assert result.history.failures == 1
-    assert result.history.rejected == 0
-    assert [e["client"] for e in result.kind("dispatch")].count(0) == 1
 
 
 # -- runs that cannot go on -----------------------------------------------------------------------
@@ -737,27 +645,6 @@ def test_an_attribute_that_learns_is_told_once_and_nobody_goes_on_from_it(
             ValueError, match=r"Forgetful\.counts, Forgetful\.momentum had changed and is"
         ):
             make(strategy=Forgetful()).load_state_dict(deepcopy(snapshot))
-
-
-def test_a_schedule_that_remembers_without_a_state_dict_is_told(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    class Counting(InBursts):
-        def __init__(self) -> None:
-            super().__init__()
-            self.taken = 0
-
-        def take(self, buffer: Sequence[Update]) -> Sequence[Update]:
-            self.taken += 1
-            return super().take(buffer)
-
-    engine = make(strategy=MeanDelta(), schedule=Counting())
-    engine.run()
-    with caplog.at_level(logging.WARNING):
-        state = engine.state_dict()
-    assert "Counting.taken has changed since the run began" in caplog.text
-    with pytest.raises(ValueError, match=r"Counting\.taken had changed and is not in it"):
-        make(strategy=MeanDelta(), schedule=Counting()).load_state_dict(deepcopy(state))
 
 
 def test_an_error_of_the_strategy_is_raised_after_the_clock_was_closed() -> None:

@@ -166,18 +166,6 @@ def engine(recorder: Recorder, stop: Stop, checkpoints: list[Any] | None = None)
     return made
 
 
-def test_a_checkpoint_holds_the_servers_work() -> None:
-    whole, states = Recorder(), []
-    engine(whole, Stop(num_versions=10), states).run()
-    assert len(states) > 3
-    for written, state in states[:-1]:
-        rest = Recorder()
-        again = engine(rest, Stop(num_versions=10))
-        again.load_state_dict(state)
-        again.run()
-        assert whole.events[written:] == rest.events
-
-
 @pytest.mark.parametrize("seconds", np.arange(3.1, 12.0, 0.37))
 def test_a_run_that_ended_by_its_seconds_can_go_on(seconds: float) -> None:
     """At whatever the server was at work."""

@@ -227,11 +227,6 @@ BAD: dict[str, tuple[Script, str, str]] = {
         "reject",
         "payload has non-finite entries",
     ),
-    "inf": (
-        lambda *_: replace(GOOD, vector=vec(np.inf, 0)),
-        "reject",
-        "payload has non-finite entries",
-    ),
     "wrong shape": (
         lambda *_: replace(GOOD, vector=vec(1, 2, 3)),
         "reject",
@@ -241,16 +236,6 @@ BAD: dict[str, tuple[Script, str, str]] = {
         lambda *_: replace(GOOD, vector=np.zeros(2)),
         "reject",
         "payload is float64, expected float32",
-    ),
-    "no array": (
-        lambda *_: replace(GOOD, vector=[0.0, 0.0]),  # type: ignore[arg-type]
-        "reject",
-        "payload is list, expected float32",
-    ),
-    "no vector": (
-        lambda *_: replace(GOOD, vector=None),  # type: ignore[arg-type]
-        "reject",
-        "payload is NoneType, expected float32",
     ),
     "unknown kind": (
         lambda *_: replace(GOOD, kind="weights"),
@@ -262,35 +247,15 @@ BAD: dict[str, tuple[Script, str, str]] = {
         "reject",
         "num_examples=0 must be at least 1",
     ),
-    "examples unknown": (
-        lambda *_: replace(GOOD, num_examples=None),  # type: ignore[arg-type]
-        "reject",
-        "num_examples=None must be at least 1",
-    ),
-    "rates unknown": (
-        lambda *_: replace(GOOD, rate_sum=float("nan")),
-        "reject",
-        "rate_sum=nan must be between 1e-18 and 1e+18",
-    ),
     "rates of nothing": (
         lambda *_: replace(GOOD, kind="model", rate_sum=1e-40),
         "reject",
         "rate_sum=1e-40 must be between 1e-18 and 1e+18",
     ),
-    "endless rates": (
-        lambda *_: replace(GOOD, kind="pseudo", rate_sum=1e39),
-        "reject",
-        "rate_sum=1e+39 must be between 1e-18 and 1e+18",
-    ),
     "no number as a gradient": (
         lambda *_: replace(GOOD, vector=vec(1, -1e30), rate_sum=1e-10),
         "reject",
         "payload overflows as a gradient or a displacement: rate_sum=1e-10",
-    ),
-    "no number as a displacement": (
-        lambda *_: replace(GOOD, vector=vec(1, -1e30), kind="pseudo", rate_sum=1e10),
-        "reject",
-        "payload overflows as a gradient or a displacement: rate_sum=1e+10",
     ),
     "loss unknown": (
         lambda *_: replace(GOOD, loss=None),  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import MeanDelta, Run, Scripted, Stays, Times, run, toward_own_number, vec
+from helpers import MeanDelta, Run, Scripted, Times, run, toward_own_number, vec
 
 from fl_app.core.pool import ClientPool
 from fl_app.core.types import GlobalModel, Update
@@ -188,18 +188,6 @@ def test_what_was_trained_for_the_clusters_makes_no_version() -> None:
     first_version = result.kind("aggregate")[0]
     assert first_version["t"] == 1.5 + 1.3  # client 3 is the second of the odd
     assert first_version["client"] == [0, 1, 2, 3]
-
-
-def test_a_run_goes_on_when_the_last_who_is_waited_for_leaves() -> None:
-    """phi = 1: all wait for client 5, which leaves in its first training, and in a later one."""
-    for leaves in (1.45, 4.45):
-        result = quorums(participation=1.0, availability=Stays({5: [leaves]}))
-        assert result.outcome.version == 30
-        assert result.history.failures == 1
-        moments = [e["t"] for e in result.kind("cluster", "aggregate")]
-        assert leaves in moments  # nothing else happens then
-        later = [e for e in result.kind("aggregate") if e["t"] >= leaves]
-        assert all(sorted(e["client"]) == [0, 1, 2, 3, 4] for e in later)
 
 
 # -- refusals -------------------------------------------------------------------------------------
