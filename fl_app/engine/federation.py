@@ -176,10 +176,9 @@ class Federation:
                 self._states[client_id] = state
 
     def lose_all(self, clients: Collection[int]) -> list[Order]:
-        """Begin anew with these clients; returns the orders that are lost by that."""
-        lost = [*self.busy.values(), *self.evaluating.values()]
-        self.idle, self.busy, self.evaluating = ClientPool(clients), {}, {}
-        return lost
+        """Begin anew with these clients; returns the orders that are lost by that, each to `end`."""
+        self.idle = ClientPool(clients)
+        return [*self.busy.values(), *self.evaluating.values()]
 
     def state_dict(self) -> dict[str, Any]:
         """The whole of it, as plain data and arrays."""

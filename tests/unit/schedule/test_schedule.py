@@ -4,12 +4,13 @@ import re
 from collections import Counter
 from typing import Any
 
+import helpers
 import numpy as np
 import pytest
 from helpers import Times, run, vec
 
 from fl_app.core.pool import ClientPool
-from fl_app.core.types import Update
+from fl_app.core.types import Order, Parts, Update, Upload
 from fl_app.schedule import (
     Buffered,
     RandomK,
@@ -18,6 +19,8 @@ from fl_app.schedule import (
     k_async,
     synchronous,
 )
+from fl_app.schedule.bounded_staleness import BoundedStaleness
+from fl_app.schedule.periodic import Periodic
 
 
 def update(client_id: int) -> Update:
@@ -196,3 +199,125 @@ def test_a_round_may_begin_with_one_model_for_all(restart: str) -> None:
         assert len(event["client"]) == 1
     takers = [event["client"][0] for event in result.kind("aggregate")]
     assert all(sorted(takers[i : i + 3]) == [0, 1, 2] for i in range(0, 30, 3))
+
+
+def starts(schedule: Periodic, **more: object) -> list[float]:
+    made = run(
+        schedule,
+        helpers.Scripted(helpers.toward_own_number),
+        num_clients=20,
+        num_versions=8,
+        devices=Times(lambda client, sequence: 12.0),
+        **more,  # type: ignore[arg-type]
+    )
+    return [event["t"] for event in made.events if event["kind"] == "dispatch"]
+
+
+def test_one_client_every_five_seconds_up_to_the_bound() -> None:
+    """Each takes 12 s: with two at a time the third waits for the tick after the first is back."""
+    assert starts(Periodic(period=5.0, burst=1, concurrency=2))[:5] == [0, 5, 15, 20, 30]
+
+
+def test_a_burst_fills_the_places() -> None:
+    assert starts(Periodic(period=10.0, burst=3, concurrency=4))[:5] == [0, 0, 0, 10, 20]
+
+
+def test_every_arrival_is_taken_alone() -> None:
+    schedule = Periodic()
+    assert schedule.wake(0.0) == 5.0
+    assert schedule.wake(4.9) == 5.0
+    assert schedule.wake(5.0) == 10.0
+    assert schedule.wake(31.0) == 35.0
+
+
+def test_time_goes_on_whatever_rounding_does() -> None:
+    schedule, now = Periodic(period=0.1), 0.0
+    for _ in range(10_000):
+        later = schedule.wake(now)
+        assert later > now
+        now = later
+    assert now == pytest.approx(1000.0)
+
+
+def test_bounds() -> None:
+    with pytest.raises(ValueError, match=r"schedule.period=0"):
+        Periodic(period=0)
+    with pytest.raises(ValueError, match=r"schedule.burst=0"):
+        Periodic(burst=0)
+    with pytest.raises(ValueError, match=r"schedule.concurrency=10 must be at most num_clients=4"):
+        Periodic().validate_population(4)
+
+
+def test_who_starts_is_drawn() -> None:
+    made = run(
+        Periodic(period=1.0, concurrency=5),
+        helpers.Scripted(helpers.toward_own_number),
+        num_clients=50,
+        num_versions=20,
+        devices=Times(lambda client, sequence: 3.5),
+    )
+    clients = [event["client"] for event in made.events if event["kind"] == "dispatch"]
+    assert len(set(clients)) > 10
+    assert np.ptp(clients) > 10
+
+
+class SlowFirst:
+    """Client 0 takes 100 s for ten epochs, the others a second."""
+
+    def parts(self, client_id: int, sequence: int, now: float) -> Parts:
+        return Parts(0.0, 100.0 if client_id == 0 else 1.0 + client_id / 16, 0.0)
+
+
+class Epochs:
+    """Remembers of how many epochs orders are."""
+
+    def __init__(self) -> None:
+        self.ordered: list[tuple[int, object]] = []
+
+    def train(self, order: Order) -> Upload:
+        self.ordered.append((order.client_id, order.config.get("local_epochs")))
+        return helpers.toward_own_number(order.client_id, order.sequence, order.vector)
+
+
+@pytest.mark.parametrize("epochs", [10, 1])
+def test_the_server_waits_for_the_late_one_or_gets_part_of_its_work(epochs: int) -> None:
+    trainer = Epochs()
+    made = run(
+        BoundedStaleness(concurrency=4, buffer_size=2, staleness_bound=3),
+        trainer,
+        num_clients=4,
+        num_versions=12,
+        devices=SlowFirst(),
+        epochs=epochs,
+    )
+    assert max(made.history.ages) <= 3
+    versions = [event["t"] for event in made.events if event["kind"] == "aggregate"]
+    recalled = [event["client"] for event in made.events if event["kind"] == "recall"]
+    if epochs == 10:  # at the end of an epoch of 10 s
+        assert versions[3] == pytest.approx(10.0)
+        assert recalled[0] == 0
+        assert (0, 1) in trainer.ordered
+    else:
+        assert versions[3] == pytest.approx(100.0)
+        assert recalled == []
+
+
+def test_who_is_lost_is_not_waited_for() -> None:
+    made = run(
+        BoundedStaleness(concurrency=4, buffer_size=2, staleness_bound=3),
+        helpers.Scripted(helpers.toward_own_number),
+        num_clients=4,
+        num_versions=6,
+        devices=SlowFirst(),
+        deadline=20.0,
+    )
+    assert made.outcome.version == 6
+    versions = [event["t"] for event in made.events if event["kind"] == "aggregate"]
+    assert versions[3] == pytest.approx(20.0, abs=2.0)
+
+
+def test_bounds_bounded() -> None:
+    with pytest.raises(ValueError, match=r"schedule.staleness_bound=0"):
+        BoundedStaleness(staleness_bound=0)
+    with pytest.raises(ValueError, match=r"schedule.concurrency=10 must be at most num_clients=4"):
+        BoundedStaleness().validate_population(4)
