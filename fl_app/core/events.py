@@ -12,13 +12,38 @@ from typing import Any, ClassVar, Protocol, TypeAlias, get_args
 
 
 @dataclass(frozen=True, slots=True)
-class Dispatched:
-    """An order was given to a client.
+class OfOrder:
+    """What happened to an order.
 
     Attributes:
         t: seconds.
         client: client id.
         order: the order's number.
+    """
+
+    t: float
+    client: int
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class OfVersion:
+    """What happened to a version.
+
+    Attributes:
+        t: seconds.
+        version: of the global model.
+    """
+
+    t: float
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispatched(OfOrder):
+    """An order was given to a client.
+
+    Attributes:
         version: of the model that the client receives.
         bytes: sent to the client.
         parts: seconds of download, training and upload, as planned; None where they are unknown or
@@ -27,9 +52,6 @@ class Dispatched:
     """
 
     kind: ClassVar[str] = "dispatch"
-    t: float
-    client: int
-    order: int
     version: int
     bytes: int = 0
     parts: Sequence[float] | None = None
@@ -37,7 +59,7 @@ class Dispatched:
 
 
 @dataclass(frozen=True, slots=True)
-class Supplied:
+class Supplied(OfOrder):
     """A client was sent the fixed part of the model: frozen and first private parameters.
 
     Attributes:
@@ -45,14 +67,11 @@ class Supplied:
     """
 
     kind: ClassVar[str] = "supply"
-    t: float
-    client: int
-    order: int
     bytes: int
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(OfOrder):
     """A client asks for a fresh model in the middle of its order.
 
     Attributes:
@@ -61,15 +80,12 @@ class Paused:
     """
 
     kind: ClassVar[str] = "pause"
-    t: float
-    client: int
-    order: int
     base_version: int
     progress: float
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
+class Refreshed(OfOrder):
     """A paused client was sent a fresh model.
 
     Attributes:
@@ -78,15 +94,12 @@ class Refreshed:
     """
 
     kind: ClassVar[str] = "refresh"
-    t: float
-    client: int
-    order: int
     version: int
     bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(OfOrder):
     """A client was asked for its update at the end of the local epoch under way.
 
     Attributes:
@@ -94,14 +107,11 @@ class Recalled:
     """
 
     kind: ClassVar[str] = "recall"
-    t: float
-    client: int
-    order: int
     version: int
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(OfOrder):
     """An update was accepted into the buffer.
 
     Attributes:
@@ -112,9 +122,6 @@ class Arrived:
     """
 
     kind: ClassVar[str] = "arrival"
-    t: float
-    client: int
-    order: int
     base_version: int
     age: int
     loss: float | None = None
@@ -122,7 +129,7 @@ class Arrived:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(OfOrder):
     """An order ended without an update.
 
     Attributes:
@@ -132,9 +139,6 @@ class Failed:
     """
 
     kind: ClassVar[str] = "failure"
-    t: float
-    client: int
-    order: int
     base_version: int
     reason: str = ""
     raised: bool = False
@@ -175,7 +179,7 @@ class Benched:
 
 
 @dataclass(frozen=True, slots=True)
-class Clustered:
+class Clustered(OfVersion):
     """The strategy put the clients into clusters.
 
     Attributes:
@@ -187,8 +191,6 @@ class Clustered:
     """
 
     kind: ClassVar[str] = "cluster"
-    t: float
-    version: int
     client: Sequence[int]
     cluster: Sequence[int]
     dropped: Sequence[int]
@@ -196,7 +198,7 @@ class Clustered:
 
 
 @dataclass(frozen=True, slots=True)
-class Aggregated:
+class Aggregated(OfVersion):
     """A version was published.
 
     Attributes:
@@ -210,8 +212,6 @@ class Aggregated:
     """
 
     kind: ClassVar[str] = "aggregate"
-    t: float
-    version: int
     client: Sequence[int]
     order: Sequence[int]
     age: Sequence[int]
@@ -220,7 +220,7 @@ class Aggregated:
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluated:
+class Evaluated(OfVersion):
     """The global model was tested.
 
     Attributes:
@@ -228,13 +228,11 @@ class Evaluated:
     """
 
     kind: ClassVar[str] = "evaluate"
-    t: float
-    version: int
     metrics: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationOrdered:
+class EvaluationOrdered(OfOrder):
     """A client was asked to measure a version on its own data.
 
     An order that brings no scores ends with `Failed`.
@@ -245,15 +243,12 @@ class EvaluationOrdered:
     """
 
     kind: ClassVar[str] = "evaluate_order"
-    t: float
-    client: int
-    order: int
     version: int
     bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class ClientEvaluated:
+class ClientEvaluated(OfOrder):
     """A client's scores of a version arrived.
 
     Attributes:
@@ -264,9 +259,6 @@ class ClientEvaluated:
     """
 
     kind: ClassVar[str] = "client_evaluate"
-    t: float
-    client: int
-    order: int
     version: int
     num_examples: int
     metrics: Mapping[str, Any]
@@ -274,7 +266,7 @@ class ClientEvaluated:
 
 
 @dataclass(frozen=True, slots=True)
-class ClientsEvaluated:
+class ClientsEvaluated(OfVersion):
     """All scores of a version that will come have come.
 
     Attributes:
@@ -288,8 +280,6 @@ class ClientsEvaluated:
     """
 
     kind: ClassVar[str] = "clients_evaluate"
-    t: float
-    version: int
     since: float
     client_updates: int
     clients: int
@@ -298,12 +288,10 @@ class ClientsEvaluated:
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpointed:
+class Checkpointed(OfVersion):
     """A scheduled checkpoint was written."""
 
     kind: ClassVar[str] = "checkpoint"
-    t: float
-    version: int
 
 
 Event: TypeAlias = (
