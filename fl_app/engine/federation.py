@@ -176,7 +176,7 @@ class Federation:
                 self._states[client_id] = state
 
     def lose_all(self, clients: Collection[int]) -> list[Order]:
-        """Begin anew with these clients; returns the orders that are lost by that, each to `end`."""
+        """Begin anew with these clients; returns the orders that are lost, each to `end`."""
         self.idle = ClientPool(clients)
         return [*self.busy.values(), *self.evaluating.values()]
 
