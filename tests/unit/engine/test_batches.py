@@ -131,6 +131,7 @@ def test_dropped_orders_leave_their_batch_as_it_is() -> None:
         assert batches.result(number).number == number
     assert pile.given == [[0, 1, 2], [3, 4, 5]]
     assert batches.state_dict() == {"ready": [], "under_way": [], "needed": []}
+    assert batches._ready == {}  # nobody would ever ask for their results
 
 
 # -- in a run -------------------------------------------------------------------------------------
