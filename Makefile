@@ -51,7 +51,7 @@ test: setup ## Run the tests, but not the slow ones: four minutes on two cores
 	$(pytest) -m "not slow" --dist worksteal --budget $(TEST_BUDGET)
 
 .PHONY: test-slow
-test-slow: setup ## Run the slow tests, but not those of federations: ten minutes on two cores
+test-slow: setup ## Run the slow tests, but not those of federations: a quarter of an hour
 	$(pytest) -m "slow and not federation" --dist worksteal
 
 # One after the other: they depend on time.
