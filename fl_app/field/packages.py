@@ -199,10 +199,10 @@ def plan_for(torch: str, environment: Environment, *, gpu: bool = False) -> Plan
         return Plan("no torch is installed", excluded=TORCH)
     if torch == "cuda":
         return Plan()
-    own = ("--torch-backend", torch)
+    own = ("--torch-backend", "auto" if torch == "auto" and gpu else "cpu")
     if environment.torch(*own):
         return Plan(words=own)
-    if torch == "auto" and gpu:
+    if own[1] == "auto":
         return Plan()
     found = environment.torch("--no-index", pinned=False)
     if found is not None and found.endswith("+cpu"):

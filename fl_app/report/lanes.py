@@ -104,14 +104,18 @@ def timeline(
         width: pixels.
     """
     cells = [each.cells[0] for each in series]
-    begin = min(order.start for cell in cells for order in cell.history.orders)
-    shown = span or (begin, begin + (_window(cells) or 1.0))
-    durations: dict[int, list[float]] = defaultdict(list)
-    for cell in cells:
-        for order in cell.history.orders:
-            durations[order.client].append(cell.end(order) - order.start)
-    active = {o.client for cell in cells for o in cell.history.orders if o.start < shown[1]}
-    clients = sorted(active, key=lambda client: (fmean(durations[client]), client))
+    spans = pd.DataFrame(
+        [(o.client, o.start, cell.end(o) - o.start) for cell in cells for o in cell.history.orders],
+        columns=["client", "start", "seconds"],
+    )
+    # The order of a slow client lasts as long as the 90th percentile of all.
+    longest = max(cell.history.t for cell in cells)
+    view = min(longest, NUM_ORDERS * float(spans.seconds.quantile(0.9))) or 1.0
+    begin = float(spans.start.min())
+    shown = span or (begin, begin + view)
+    active = spans.client[spans.start < shown[1]]
+    pace = spans.groupby("client").seconds.mean()
+    clients = [*pace[pace.index.isin(active)].sort_values(kind="stable").index]
     if len(clients) > max_clients:
         clients = [clients[round(i)] for i in np.linspace(0, len(clients) - 1, max_clients)]
     panels = [
@@ -136,16 +140,6 @@ def timeline(
         ).properties(width=width, height=LANE * (max(len(clients), 4) + 1))
         charts.append(panel(chart, f"{each.name}: {_summary(cell, shown[1])}", look))
     return alt.vconcat(*charts, spacing=8)
-
-
-def _window(cells: Sequence[Cell]) -> float:
-    """Seconds in which a slow client trains `NUM_ORDERS` times, at most the longest cell's.
-
-    The order of a slow client lasts as long as the 90th percentile of all cells' orders.
-    """
-    durations = [cell.end(order) - order.start for cell in cells for order in cell.history.orders]
-    longest = max(cell.history.t for cell in cells)
-    return float(min(longest, NUM_ORDERS * np.percentile(durations, 90)))
 
 
 def _axis(names: dict[float, str]) -> alt.Axis:

@@ -48,8 +48,10 @@ def machine(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
 def test_pytorchs_index_is_preferred(machine, wanted, processor) -> None:
     machine(processor)
-    there = Offered({wanted: "2.15.0+cpu", "--no-index": "2.13.0+cpu"})
-    assert plan_for(wanted, there) == Plan(words=("--torch-backend", wanted))
+    there = Offered({"auto": "2.15", "cpu": "2.15.0+cpu", "--no-index": "2.13.0+cpu"})
+    assert plan_for(wanted, there) == Plan(words=("--torch-backend", "cpu"))
+    gpus = plan_for(wanted, there, gpu=True)
+    assert gpus.words == ("--torch-backend", wanted)
 
 
 def test_then_a_folder_with_a_build_without_cuda(machine) -> None:
