@@ -165,13 +165,14 @@ def test_jobs_come_in_the_order_of_the_command_and_cells_in_that_of_their_experi
         write_cell(tmp_path / "sweep" / job, events=ROUNDS, algorithm=algorithm)
     chosen = "experiment: {only: %s, cells: {fedavg: [], wkafl.2: []}, settings: {b: [], a: []}}"
     for name in ("wkafl.2@a", "wkafl.2@b-seed1", "fedavg@a"):
-        for only in ("[wkafl.2, fedavg]", "null"):
+        for only in ("[wkafl.2, fedavg]", "['@a', '@b']", "null"):
             write_cell(tmp_path / only / name, events=ROUNDS)
             (tmp_path / only / name / "config.yaml").write_text(chosen % only)
     folders = {path.name: [cell.folder for cell in read_run(path)] for path in tmp_path.iterdir()}
     assert folders == {
         "sweep": ["9", "10"],
         "[wkafl.2, fedavg]": ["wkafl.2@b-seed1", "wkafl.2@a", "fedavg@a"],
+        "['@a', '@b']": ["fedavg@a", "wkafl.2@a", "wkafl.2@b-seed1"],
         "null": ["wkafl.2@b-seed1", "fedavg@a", "wkafl.2@a"],
     }
 

@@ -112,12 +112,13 @@ def test_what_one_seed_never_reached_or_seeds_do_not_share_is_unknown_of_all(tmp
 
 
 def test_target_that_is_kept_is_told_beside_the_first_time(tmp_path):
-    """Means of five: .77 at t=5, .76 at t=6, .9 at t=7 and 8."""
-    accuracies = [0.95, 0.2, 0.9, 0.9, 0.9, 0.9, 0.9, 0.9]
+    """Means of five: .77 at t=5, .76 at t=6, .9 from t=7 on."""
+    accuracies = [0.95, 0.2, *[0.9] * 10]
     events = [evaluate(float(t), t, a) for t, a in enumerate(accuracies, start=1)]
     write_cell(tmp_path, events=events, algorithm="fedavg")
     (row,) = table_of(tmp_path).rows
     assert (row["seconds_to_target"], row["seconds_to_stay_at_target"]) == (1.0, 7.0)
+    assert row["last10_accuracy"] == pytest.approx(0.9)
 
 
 # -- other scores ----------------------------------------------------------------------------------
