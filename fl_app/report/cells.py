@@ -65,8 +65,6 @@ class Cell:
         marks: moments that end no order: a fresh model, a late reply, clusters, a checkpoint.
         clusters: times at which the strategy put clients into clusters, and client -> cluster.
         aggregations: times at which versions were published, seconds.
-        reports: name -> versions and values of what the strategy reported of its aggregations. The
-            value of a list is its mean. "staleness" is the mean age.
         troubles: failures and rejected replies.
     """
 
@@ -82,7 +80,6 @@ class Cell:
     marks: list[Event] = field(default_factory=list)
     clusters: list[tuple[float, dict[int, int]]] = field(default_factory=list)
     aggregations: list[float] = field(default_factory=list)
-    reports: dict[str, list[tuple[int, float]]] = field(default_factory=lambda: defaultdict(list))
     troubles: list[Failed | Rejected] = field(default_factory=list)
 
     @cached_property
@@ -372,9 +369,6 @@ class _Replay:
             case Aggregated():
                 self._end_waits(event.t)
                 cell.aggregations.append(event.t)
-                for name, value in {"staleness": event.age, **event.report}.items():
-                    if (number := _number(value)) is not None:
-                        cell.reports[name].append((event.version, number))
             case Clustered():
                 if event.dropped:  # these clients train again
                     self._end_waits(event.t)
@@ -397,10 +391,3 @@ class _Replay:
         waits = self._cell.waits
         waits.extend(wait._replace(end=t) for wait in self._waiting if t > wait.start)
         self._waiting.clear()
-
-
-def _number(value: Any) -> float | None:
-    """A reported number, or the mean of a list of numbers; None if nothing of it is finite."""
-    numbers = value if isinstance(value, list) else [value]
-    finite = [n for n in numbers if isinstance(n, (int, float)) and math.isfinite(n)]
-    return sum(finite) / len(finite) if finite else None

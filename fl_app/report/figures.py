@@ -359,19 +359,3 @@ def partition(cell: Cell) -> Chart:
         color=alt.Color("examples:Q").scale(range=["white", INK], domainMin=0),
         tooltip=["client:Q", "class:N", "examples:Q"],
     ).properties(width=440, height=min(20 * len(names), 400))
-
-
-def reports(cell: Cell, look: Look) -> Chart:
-    """What the strategy reported of its aggregations; a menu chooses one number."""
-    frames = [
-        thin(pd.DataFrame(points, columns=["version", "value"])).assign(name=name)
-        for name, points in cell.reports.items()
-    ]
-    names = [*cell.reports]
-    told = alt.param(
-        name="told", value=names[0], bind=alt.binding_select(options=names, name="number ")
-    )
-    chart = alt.Chart(data(pd.concat(frames))).mark_line(color=look.colour)
-    return chart.add_params(told, zoom()).transform_filter("datum.name == told").encode(
-        x=alt.X("version:Q"), y=alt.Y("value:Q").title(None), tooltip=["version:Q", "value:Q"]
-    ).properties(width=440, height=220)  # fmt: skip

@@ -306,10 +306,6 @@ def _figures(cells: Sequence[Cell], table: Table, span: Span | None) -> list[Par
             text += f" Cells differ; drawn are those of {', '.join(cell.name for cell in shown)}."
         chart = alt.vconcat(*map(figures.partition, shown)).resolve_scale(color="independent")
         parts.append(Part("Who has what", [text], name="partition", figure=chart))
-    if len(cells) == 1 and cells[0].reports:
-        text = "What the strategy reported; of a list of numbers, such as weights, the mean."
-        chart = figures.reports(cells[0], drawn[0])
-        parts.append(Part("Aggregations", [text], name="aggregations", figure=chart))
     return parts
 
 

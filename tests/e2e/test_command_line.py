@@ -56,7 +56,7 @@ def test_one_run_writes_its_files(monkeypatch, tmp_path, capsys):
     assert "<h1>fedbuff on digits</h1>" in (tmp_path / "report.html").read_text()
     assert not (tmp_path / "tensorboard").exists()
     drawn = {path.name for path in (tmp_path / "figures").iterdir()}
-    names = ("accuracy", "staleness", "timeline", "partition", "aggregations", "overview")
+    names = ("accuracy", "staleness", "timeline", "partition", "overview")
     assert drawn == {f"{name}.png" for name in names}
 
 

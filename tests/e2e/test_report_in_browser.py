@@ -17,7 +17,7 @@ def test_report_of_a_run_is_drawn_without_complaints_and_fits_a_phone(tmp_path: 
     write_report(tmp_path, figures=False)
     text, complaints = opened((tmp_path / PAGE).as_uri(), tmp_path / "profile")
     assert complaints == []
-    assert text.count("<canvas") == text.count('class="figure') == 5
+    assert text.count("<canvas") == text.count('class="figure') == 4
     found = measured(tmp_path / PAGE, tmp_path, 390, dark=False, measures="")
     assert found["needed"] <= found["width"] == 390
 

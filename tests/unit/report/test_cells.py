@@ -217,22 +217,6 @@ def test_moments_of_an_order_are_marks_whatever_version_its_update_cites(tmp_pat
     assert [type(mark) for mark in cell.marks] == [Refreshed, Checkpointed]
 
 
-def test_reports_of_the_strategy_are_series_over_versions(tmp_path):
-    events = [
-        {**aggregate(1.0, 1, [0, 1], [0, 3]), "weight": [0.5, 0.0], "kept": 2, "stage": "one"},
-        {**aggregate(2.0, 2, [0], [1]), "weight": [0.25], "effective_clients": None, "kept": 1},
-    ]
-    write_cell(tmp_path, events=events)
-    cell = read_cell(tmp_path)
-    assert cell.reports == {
-        "staleness": [(1, 1.5), (2, 1.0)],
-        "weight": [(1, 0.25), (2, 0.25)],
-        "kept": [(1, 2.0), (2, 1.0)],
-    }
-    assert cell.history.participation == {0: 2}  # weight 0 is no participation
-    assert cell.history.version == 2
-
-
 def test_configuration_says_what_was_run(tmp_path):
     text = "algorithm: {name: eafl}\ntask: {_target_: fl_app.tasks.digits.digits}\nseed: 3\n"
     write_cell(tmp_path, events=[])

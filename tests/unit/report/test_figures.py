@@ -223,13 +223,6 @@ def test_partition_of_many_clients_shows_some(tmp_path):
     assert all(int(row["client"]) % 3 == float(row["examples"]) for row in cats)
 
 
-def test_reports_are_of_versions(tmp_path):
-    write_cell(tmp_path, events=EVENTFUL, algorithm="fedbuff")
-    (cell,) = read_run(tmp_path)
-    rows = tables(figures.reports(cell, DRAWN[0]))["version value name"]
-    assert [row["value"] for row in rows if row["name"] == "weight"] == ["0.5", "0.25"]
-
-
 def test_a_picture_is_written_again_in_the_formats_that_are_there(tmp_path, series):
     chart = figures.staleness(series, DRAWN)
     path = tmp_path / "figures" / "staleness.png"

@@ -50,7 +50,6 @@ def test_page_of_a_run_tells_all_of_it(tmp_path):
         "Who learns faster",
         "How stale the updates are",
         "Who trains when",
-        "Aggregations",
         "Failures and rejected replies: fedbuff",
         "Summary and configuration: fedbuff",
     ]
@@ -65,7 +64,7 @@ def test_page_needs_no_other_file_and_its_figures_can_be_drawn(tmp_path):
     text = page(tmp_path)
     assert not re.findall(r"""(?:src|href|import)\s*[=(]\s*["'](?!data:)""", text)
     drawn = figures(text)
-    assert len(drawn) == text.count('class="figure"') == 5
+    assert len(drawn) == text.count('class="figure"') == 4
     for figure in drawn.values():
         assert '"url"' not in json.dumps(figure)
         assert vl_convert.vegalite_to_svg(figure).startswith("<svg")
@@ -185,7 +184,7 @@ def test_command_writes_table_and_figures_and_prints_the_table(tmp_path, capsys,
     assert lines[1].startswith("fedavg,fedavg,-,0.95,0.95,0.5166666666666667,3.0,2,")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {
         f"{name}.{kind}"
-        for name in ("accuracy", "staleness", "timeline", "aggregations", "overview")
+        for name in ("accuracy", "staleness", "timeline", "overview")
         for kind in kinds
     }
     out = capsys.readouterr().out
