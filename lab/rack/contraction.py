@@ -81,13 +81,12 @@ def contraction(displacement: Callable[[Model], Model], model: Model, seed: int 
     return value
 
 
-def measured(folder: Path, cycles: int, only: float | None = None) -> dict[float, float]:
+def measured(folder: Path, cycles: int) -> dict[float, float]:
     """The contraction for every local rate of an experiment's cells.
 
     Args:
         folder: of the experiment.
         cycles: of FedAvg before the measurement.
-        only: this rate alone; None = every rate.
     """
     found: dict[float, float] = {}
     for path in sorted(folder.glob("*/config.yaml")):
@@ -95,7 +94,7 @@ def measured(folder: Path, cycles: int, only: float | None = None) -> dict[float
         assert isinstance(config, DictConfig)
         config.algorithm.client.upload = "model"
         rate = float(config.algorithm.client.local_lr)
-        if rate in found or (only is not None and rate != only):
+        if rate in found:
             continue
         task = build_task(config)
         displacement = cycle(build_trainer(config, task), int(config.num_clients))
@@ -159,21 +158,17 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m lab.rack.contraction")
     parser.add_argument("folder", type=Path, help="of experiment=overlap_stability")
     parser.add_argument("--cycles", type=int, default=5, help="of FedAvg before (default: 5)")
-    parser.add_argument("--rate", type=float, help="measure this local rate alone; draw nothing")
     given = parser.parse_args(words)
     folder: Path = given.folder
     if not list(folder.glob("*/config.yaml")):
         parser.error(f"{folder} holds no runs of an experiment")
-    found = measured(folder, given.cycles, given.rate)
-    if not found:
-        parser.error(f"--rate={given.rate:g} is the local rate of no cell in {folder}")
+    found = measured(folder, given.cycles)
     print("\n| local rate | contraction c of a cycle | stable below the momentum 1 - c |")
     print("|---|---|---|")
     for rate, value in found.items():
         bound = f"{1 - value:.2f}" if 0 <= value <= 1 else "-"
         print(f"| {rate:g} | {value:.3g} | {bound} |")
-    if given.rate is None:
-        print(f"figure: {draw(folder, found)}", file=sys.stderr)
+    print(f"figure: {draw(folder, found)}", file=sys.stderr)
 
 
 if __name__ == "__main__":

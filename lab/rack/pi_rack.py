@@ -1,4 +1,4 @@
-"""What the cells of ``experiment=pi_rack`` predict, as a table with room for what was measured.
+"""What the cells of ``experiment=pi_rack`` predict, as a table.
 
     python -m fl_app experiment=pi_rack runtime.train=false target_accuracy=null \\
         hydra.run.dir=FOLDER
@@ -12,15 +12,11 @@ versions are the same on equal and on mixed boards, and one training serves both
 
 A run counts up to its first evaluation at the accuracy aimed at. A run that was not trained counts
 as many updates as the trained seeds of its cell. Without these it counts up to the client update
-that ``UPDATES`` names. On the rack, synchronous rounds and buffers with iid data needed so many
-(the means of ``calibration.csv``). The others were not measured [A].
-
-``--measured calibration.csv`` fills in what was published. It has a row per aggregation: data (iid,
-noniid), boards (all_rpi5, mixed), algorithm, seed, client_updates, seconds and accuracy.
+that ``UPDATES`` names. On the rack, synchronous rounds and buffers with iid data needed so many.
+The others were not measured [A].
 """
 
 import argparse
-import csv
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -37,9 +33,8 @@ from fl_app.record.log import read_events
 TARGET = 0.6
 BOARDS = {"equal": {"rpi5": 15}, "mixed": {"rpi5": 10, "rpi4": 5}}
 OTHER = {"equal": "mixed", "mixed": "equal"}
-PUBLISHED = {"all_rpi5": "equal", "mixed": "mixed"}  # names of the calibration
 UPDATES = {"fedavg-iid": 195, "fedavg-noniid": 425, "iid": 343, "noniid": 750}
-MEASURED = ("s to 60 %", "updates/s", "share rpi4", "age rpi5", "age rpi4")
+COLUMNS = ("s to 60 %", "updates/s", "share rpi4", "age rpi5", "age rpi4")
 SYNCHRONOUS = "fedavg"
 
 
@@ -172,7 +167,6 @@ def accuracies(cells: Mapping[Cell, Path]) -> dict[Cell, dict[int, float]]:
 def predictions(
     cells: Mapping[Cell, Path],
     trained: Mapping[Cell, Mapping[int, float]],
-    updates: int | None,
 ) -> dict[str, dict[str, Prediction]]:
     """Of every setting, seed -> its run; trained seeds first."""
     found: dict[str, dict[str, Prediction]] = defaultdict(dict)
@@ -183,33 +177,7 @@ def predictions(
         until = UPDATES.get(f"{cell.algorithm}-{cell.data}", UPDATES[cell.data])
         if reached:
             until = round(fmean(reached))
-        runs[cell.seed] = predicted(cells[cell], kinds, updates or until, trained.get(cell))
-    return found
-
-
-def published(path: Path) -> dict[str, dict[str, Prediction]]:
-    """What a calibration file has of every setting, by seed.
-
-    Raises:
-        ValueError: the file has other columns.
-    """
-    rows: dict[Cell, list[tuple[int, float, float]]] = defaultdict(list)
-    with path.open(encoding="utf-8", newline="") as file:
-        try:
-            for row in csv.DictReader(file):
-                cell = Cell(row["algorithm"], PUBLISHED[row["boards"]], row["data"], row["seed"])
-                entry = int(row["client_updates"]), float(row["seconds"]), float(row["accuracy"])
-                rows[cell].append(entry)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{path} is no calibration: {error!r}") from error
-    if not rows:
-        raise ValueError(f"{path} holds no row: nothing was measured")
-    found: dict[str, dict[str, Prediction]] = defaultdict(dict)
-    for cell, course in rows.items():
-        (first, began, _), (last, ended, _) = course[0], course[-1]
-        target = next((seconds for _, seconds, accuracy in course if accuracy >= TARGET), None)
-        rate = _rate((first, began), (last, ended))
-        found[cell.setting][cell.seed] = Prediction(target, last, ended, rate)
+        runs[cell.seed] = predicted(cells[cell], kinds, until, trained.get(cell))
     return found
 
 
@@ -218,66 +186,36 @@ def _rate(first: tuple[int, float], last: tuple[int, float]) -> float | None:
     return (last[0] - first[0]) / seconds if seconds > 0 else None
 
 
-# -- tables ---------------------------------------------------------------------------------------
+# -- the table ------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the tables of a folder."""
+    """Print the table of a folder."""
     parser = argparse.ArgumentParser(prog="python -m lab.rack.pi_rack")
     parser.add_argument("folder", type=Path, help="of the experiment's run")
     parser.add_argument("--trained", nargs="*", type=Path, help="folders with cells that trained")
-    parser.add_argument("--measured", type=Path, help="CSV of the rack's own seconds")
-    parser.add_argument("--updates", type=int, help="count every run up to this client update")
     given = parser.parse_args(arguments)
-    if given.updates is not None and given.updates < 1:
-        parser.error(f"--updates {given.updates} must be at least 1: nothing would be counted")
     try:
         cells = cells_in(given.folder)
         folders = [cells_in(folder) for folder in given.trained or ()]
-        trained = accuracies({k: v for folder in (cells, *folders) for k, v in folder.items()})
-        found = predictions(cells, trained, given.updates)
-        measured = published(given.measured) if given.measured else {}
-    except (OSError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
-    show_settings(found, measured)
+    except ValueError as error:
+        parser.error(str(error))
+    trained = accuracies({k: v for folder in (cells, *folders) for k, v in folder.items()})
+    titles = ["setting", "runs", "trained", "updates", "s", *COLUMNS]
+    print("|".join(["", *titles, ""]), "|---" * len(titles) + "|", sep="\n")
+    for setting, found in predictions(cells, trained).items():
+        runs = list(found.values())
+        values = [
+            *(setting, str(len(runs)), str(sum(run.target is not None for run in runs) or "")),
+            f"{fmean(run.updates for run in runs):.0f}",
+            shown([run.seconds for run in runs], ",.0f"),
+            shown([run.target for run in runs if run.target is not None], ",.0f"),
+            shown([run.rate for run in runs], ".3f"),
+            shown([run.shares.get("rpi4") for run in runs], ".1%"),
+            *(shown([run.ages.get(kind) for run in runs], ".2f") for kind in ("rpi5", "rpi4")),
+        ]
+        print("|".join(["", *values, ""]))
     return 0
-
-
-def show_settings(
-    found: Mapping[str, Mapping[str, Prediction]], measured: Mapping[str, Mapping[str, Prediction]]
-) -> None:
-    """Print a row for every setting."""
-    columns = ["setting", "runs", "trained", "updates", "s", *MEASURED]
-    heading([*columns, *(f"{name} measured" for name in MEASURED)])
-    for setting, runs in found.items():
-        updates = f"{fmean(run.updates for run in runs.values()):.0f}"
-        seconds = shown([run.seconds for run in runs.values()], ",.0f")
-        trained = sum(run.target is not None for run in runs.values())
-        values = [setting, str(len(runs)), str(trained or ""), updates, seconds]
-        line([*values, *measures(runs), *measures(measured.get(setting, {}))])
-
-
-def measures(runs: Mapping[str, Prediction]) -> list[str]:
-    """The values of `MEASURED`; seconds to the target of the runs that have reached it."""
-    all_runs = list(runs.values())
-    return [
-        shown([run.target for run in all_runs if run.target is not None], ",.0f"),
-        shown([run.rate for run in all_runs], ".3f"),
-        shown([run.shares.get("rpi4") for run in all_runs], ".1%"),
-        *(shown([run.ages.get(kind) for run in all_runs], ".2f") for kind in ("rpi5", "rpi4")),
-    ]
-
-
-def heading(names: Sequence[str]) -> None:
-    """Print the head of a table."""
-    line(names)
-    print("|---" * len(names) + "|")
-
-
-def line(values: Sequence[str]) -> None:
-    """Print a row."""
-    print("|".join(["", *values, ""]))
 
 
 def shown(values: Sequence[float | None], form: str) -> str:
