@@ -145,10 +145,10 @@ def draw(folder: Path, found: dict[float, float]) -> Path:
     places = alt.Chart(data(cells)).encode(
         x=alt.X("rate:O", title="local rate"), y=alt.Y("momentum:O", sort="descending")
     )
-    colour = alt.Color("mean(accuracy):Q", legend=None).scale(scheme="cividis")
+    colour = alt.Color("mean(accuracy):Q", legend=None).scale(scheme="yellowgreen")
     squares = places.mark_rect().encode(color=colour)
     texts = places.mark_text().encode(text=alt.Text("mean(accuracy):Q", format=".0%"))
-    chart = alt.layer(squares, texts, lines).properties(width=400, height=400)
+    chart = alt.layer(alt.layer(squares, texts), lines).properties(width=400, height=400)
     save(chart.resolve_scale(x="independent", y="independent"), path)
     return path
 
