@@ -22,9 +22,9 @@ from fl_app.node import memory
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from fl_app.client import LocalTrainer, TrainingTask
+    from fl_app.client import TrainingTask
     from fl_app.client.flat import FlatModel
-    from fl_app.client.transform import Trainer
+    from fl_app.client.numpy_client import TrainerClient
 
 log = logging.getLogger("flwr")
 
@@ -38,8 +38,7 @@ class MessageHandler:
     """
 
     def __init__(self) -> None:
-        self._trainer: LocalTrainer | None = None
-        self._carries_out: Trainer | None = None  # the trainer within its transformations
+        self._client: TrainerClient | None = None
         self._origin: tuple[str, bool, str | None, str] | None = None  # what it was built from
 
     def handle(self, message: Message, context: Context) -> Message:
@@ -51,12 +50,13 @@ class MessageHandler:
         any_node = names.ANY_NODE in config
         try:
             client_id = config[names.CLIENT_ID] if any_node else _client_of(context, config)
-            trainer, carries_out = self._prepare(config, context)
+            client = self._prepare(config, context)
+            trainer = client.trainer
             folder = None if any_node else memory.folder_of(context, _run_of(context, config))
             if not _has_fixed(trainer.model, message, folder, str(config.get(names.FIXED, ""))):
                 return codec.ask_for_fixed(message)
             order = replace(codec.read_order(message, trainer.model.layout), client_id=client_id)
-            done = _carry_out(carries_out, order, folder)
+            done = _carry_out(client, order, folder)
             if folder is not None:
                 _tell(order, done, time.monotonic() - began)
             if isinstance(done, Scores):
@@ -82,18 +82,15 @@ class MessageHandler:
         Args:
             until: called after every local epoch; True ends the training.
         """
-        if self._trainer is None or not self._trainer.overlaps:
+        if self._client is None or not self._client.trainer.overlaps:
             return
         try:
-            self._trainer.work_ahead(until)
+            self._client.trainer.work_ahead(until)
         except Exception:  # the next order then trains from its start
             log.exception("training ahead of the next order failed")
 
-    def _prepare(self, config: dict[str, Any], context: Context) -> "tuple[LocalTrainer, Trainer]":
-        """The trainer that the order's configuration describes, and what carries out orders.
-
-        The latest ones are kept.
-        """
+    def _prepare(self, config: dict[str, Any], context: Context) -> "TrainerClient":
+        """The client that the order's configuration describes; the latest one is kept."""
         any_node = names.ANY_NODE in config
         data = None if any_node else _own_data(context)
         run = "" if data is None else _run_of(context, config)  # own data may change between runs
@@ -103,21 +100,21 @@ class MessageHandler:
                 f"the order carries no {names.APP_CONFIG}: the server must send its configuration"
             )
         origin = app_config, any_node, data, run
-        if self._trainer is None or self._carries_out is None or self._origin != origin:
-            self._trainer = self._carries_out = None  # frees its data
-            self._trainer, self._carries_out = _build(app_config, data, any_node=any_node)
+        if self._client is None or self._origin != origin:
+            self._client = None  # frees its data
+            self._client = _build(app_config, data, any_node=any_node)
             self._origin = origin
-        return self._trainer, self._carries_out
+        return self._client
 
 
-def _carry_out(trainer: "Trainer", order: Order, folder: Path | None) -> Upload | Scores:
+def _carry_out(client: "TrainerClient", order: Order, folder: Path | None) -> Upload | Scores:
     """Train or evaluate; the client's state is in a file, or travels if there is no folder."""
     path = folder and folder / f"client-{order.client_id}.npz"
     if path is not None:
         order = replace(order, state=memory.load(path))
     if order.evaluates:
-        return trainer.score(order)
-    upload = trainer.train(order)
+        return client.score(order)
+    upload = client.train(order)
     if path is None:
         return upload
     # A client that diverged keeps its earlier state: with the new one it would diverge for ever.
@@ -218,11 +215,12 @@ def _own_data(context: Context) -> str | None:
     return str(path)
 
 
-def _build(app_config: str, data: str | None, *, any_node: bool) -> "tuple[LocalTrainer, Trainer]":
+def _build(app_config: str, data: str | None, *, any_node: bool) -> "TrainerClient":
     # Imported here, because torch takes seconds to import on a small device.
     from omegaconf import DictConfig, OmegaConf
 
     from fl_app.client.build import build_task, build_trainer, prepare_process, transformed
+    from fl_app.client.numpy_client import TrainerClient
 
     config = OmegaConf.create(app_config)
     assert isinstance(config, DictConfig)
@@ -235,7 +233,7 @@ def _build(app_config: str, data: str | None, *, any_node: bool) -> "tuple[Local
             "node.env or --node-config \"data='/path'\""
         )
     trainer = build_trainer(config, task)
-    return trainer, transformed(config, trainer)
+    return TrainerClient(trainer, transformed(config, trainer))
 
 
 def _task_of(config: "DictConfig", path: str) -> "TrainingTask":

@@ -119,7 +119,7 @@ def test_the_trainer_is_built_once_per_configuration() -> None:
     for client_id, seed in ((0, 3), (1, 3), (0, 3), (0, 4)):
         config = {"app-config": CONFIG.replace("seed: 3", f"seed: {seed}")}
         ask("train", order(client_id, **{"any-node": True}, **config))
-        trainers.append(client_app.handler._trainer)
+        trainers.append(client_app.handler._client)
     assert trainers[0] is trainers[1] is trainers[2]
     assert trainers[3] is not trainers[0]
 

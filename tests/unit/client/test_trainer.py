@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fl_app.client import LocalTrainer, initial_vector
+from fl_app.client.numpy_client import TrainerClient
 from fl_app.core.types import Config, GlobalModel, Scores, Update, Upload, Vector
 
 ONE = Quadratic([[[3.0]]])
@@ -436,6 +437,26 @@ def test_what_a_hook_keeps_comes_back_with_the_upload_and_is_no_other_clients() 
     other = trainer.train(order_for(1, 0, vec(0, 0, 0), {}))
     assert [int(upload.state["orders"]) for upload in (first, second, other)] == [1, 2, 1]
     assert trained(LocalTrainer(ONE), vec(1)).state == {}
+
+
+def test_a_client_of_flower_fits_as_a_trainer_trains_and_tags_the_version() -> None:
+    client = TrainerClient(LocalTrainer(Blobs(), upload="delta", local_steps=2))
+    received, layout = initial_vector(Blobs(), 0)
+    config: dict[str, Any] = {"client-id": 1, "sequence": 7, "version": 3}
+    arrays, num_examples, metrics = client.fit(client.get_parameters({}), config)
+    upload = trained(LocalTrainer(Blobs(), upload="delta", local_steps=2), received, 1, 7)
+    np.testing.assert_array_equal(layout.flatten(arrays), upload.vector)
+    assert num_examples == 12
+    assert metrics["version"] == 3
+    assert (metrics["kind"], metrics["loss"]) == ("delta", upload.loss)
+    loss, num_examples, _ = TrainerClient(LocalTrainer(ONE)).evaluate([vec(1)], {})
+    assert (loss, num_examples) == (2.0, 1)  # 1/2 (3 - 1)^2
+    with pytest.raises(ValueError, match="got 1 arrays, the model has 9"):
+        client.fit([np.zeros(3, np.float32)], {})
+    counting = TrainerClient(Counting(ONE))
+    for _ in range(2):
+        counting.fit([vec(1)], {})
+    assert int(counting.state["orders"]) == 2
 
 
 def test_scores_are_on_the_clients_own_data_and_leave_no_trace() -> None:
