@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.types import GlobalModel, Update
-from fl_app.core.weighting import Weighting
+from fl_app.core.weighting import Weighting, by_examples
 from fl_app.strategy.weighted import WeightedGradientsOrModels
 
 
@@ -59,6 +59,4 @@ class AFL(WeightedGradientsOrModels):
         return Weighting(by_examples=True)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
-        weights = np.array([update.num_examples for update in updates], np.float64)
-        weights /= weights.sum()
-        return weights
+        return by_examples(updates)

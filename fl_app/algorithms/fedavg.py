@@ -14,21 +14,13 @@ Symbols: w_i local model of client i, n_i its number of training examples.
 Deviations: none.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
-import numpy as np
-
-from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
-from fl_app.core.vector import weighted_sum
-from fl_app.core.weighting import Weighting
-from fl_app.schedule import Schedule, synchronous
-from fl_app.strategy import AsyncStrategy
+from fl_app.strategy.weighted import AveragedModels
 
 
 @dataclass(kw_only=True)
-class FedAvg(AsyncStrategy):
+class FedAvg(AveragedModels):
     """Average of the local models, weighted by the number of examples.
 
     Examples:
@@ -38,16 +30,3 @@ class FedAvg(AsyncStrategy):
         >>> FedAvg().aggregate(model, [small, large]).tolist()
         [1.0, 3.0]
     """
-
-    schedule: ClassVar[Schedule] = synchronous(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    linear_in: ClassVar[Sequence[str]] = ("delta",)
-
-    def public_weights(self) -> Weighting:
-        return Weighting(by_examples=True)
-
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        weights = np.array([update.num_examples for update in updates], np.float64)
-        weights /= weights.sum()
-        self.report = {"weight": weights.tolist()}
-        return weighted_sum(weights, [model.local(update) for update in updates])

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from fl_app.core.hyper import bounded, one_of
 from fl_app.core.types import GlobalModel, Update
-from fl_app.core.weighting import Weighting
+from fl_app.core.weighting import Weighting, by_examples
 from fl_app.strategy.averaging import AveragesVersions
 from fl_app.strategy.weighted import WeightedGradients
 
@@ -59,8 +59,6 @@ class FedAvgK(WeightedGradients, AveragesVersions):
         return Weighting(by_examples=self.weighting == "examples")
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
-        weights = np.ones(len(updates))
         if self.weighting == "examples":
-            weights = np.array([update.num_examples for update in updates], np.float64)
-        weights /= weights.sum()
-        return weights
+            return by_examples(updates)
+        return np.full(len(updates), 1 / len(updates))

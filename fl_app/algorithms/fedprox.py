@@ -18,22 +18,15 @@ Deviations: a cohort is drawn uniformly and averaged by examples, as in FedAvg. 
 examples and averages uniformly. With a single local step mu has no effect.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
-
-import numpy as np
 
 from fl_app.core.hyper import at_least, bounded
-from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
-from fl_app.core.vector import weighted_sum
-from fl_app.core.weighting import Weighting
-from fl_app.schedule import Schedule, synchronous
-from fl_app.strategy import AsyncStrategy
+from fl_app.core.types import Config, GlobalModel, Vector
+from fl_app.strategy.weighted import AveragedModels
 
 
 @dataclass(kw_only=True)
-class FedProx(AsyncStrategy):
+class FedProx(AveragedModels):
     """Average of the local models, weighted by the number of examples.
 
     Args:
@@ -49,21 +42,8 @@ class FedProx(AsyncStrategy):
         {'proximal-mu': 0.1}
     """
 
-    schedule: ClassVar[Schedule] = synchronous(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    linear_in: ClassVar[Sequence[str]] = ("delta",)
-
     proximal: float = bounded(0.01, at_least(0), "training would flee the received model")
 
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         del client_id
         return model.params, {"proximal-mu": self.proximal}
-
-    def public_weights(self) -> Weighting:
-        return Weighting(by_examples=True)
-
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        weights = np.array([update.num_examples for update in updates], np.float64)
-        weights /= weights.sum()
-        self.report = {"weight": weights.tolist()}
-        return weighted_sum(weights, [model.local(update) for update in updates])

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from fl_app.core.hyper import POSITIVE, bounded
 from fl_app.core.staleness import polynomial
 from fl_app.core.types import GlobalModel, Update
-from fl_app.core.weighting import Weighting
+from fl_app.core.weighting import Weighting, by_examples
 from fl_app.strategy.weighted import WeightedGradientsOrModels
 
 
@@ -63,7 +63,4 @@ class SAFL(WeightedGradientsOrModels):
         return Weighting("polynomial", exponent=1.0, by_examples=True)
 
     def weights(self, model: GlobalModel, updates: Sequence[Update]) -> NDArray[np.float64]:
-        weights = np.array([update.num_examples for update in updates], np.float64)
-        weights /= weights.sum()
-        weights *= [polynomial(model.age(update), 1.0) for update in updates]
-        return weights
+        return by_examples(updates) * [polynomial(model.age(update), 1.0) for update in updates]

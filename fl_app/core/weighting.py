@@ -10,6 +10,15 @@ from numpy.typing import NDArray
 
 from fl_app.core import staleness
 from fl_app.core.hyper import SWITCH, at_least, bounded, check_bounds, one_of, or_none, within
+from fl_app.core.types import Update
+
+
+def by_examples(updates: Sequence[Update]) -> NDArray[np.float64]:
+    """n_i / n of K updates, shape ``(K,)``."""
+    weights = np.array([update.num_examples for update in updates], np.float64)
+    weights /= weights.sum()
+    return weights
+
 
 FUNCTIONS = ("constant", "polynomial", "hinge", "exponential")
 

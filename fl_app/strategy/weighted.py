@@ -1,4 +1,4 @@
-"""The base of algorithms that only weigh gradients."""
+"""The bases of algorithms that only weigh gradients, or models."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from fl_app.core.errors import require
 from fl_app.core.hyper import POSITIVE, bounded, one_of, within
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import GlobalModel, Update, Vector
+from fl_app.core.types import TRAINED, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
-from fl_app.core.weighting import Weighting
-from fl_app.schedule import Schedule, k_async
+from fl_app.core.weighting import Weighting, by_examples
+from fl_app.schedule import Schedule, k_async, synchronous
 from fl_app.strategy.strategy import AsyncStrategy
 
 
@@ -42,6 +42,23 @@ class WeightedGradients(AsyncStrategy):
         weights = self.weights(model, updates)
         direction = self.average(model, weights, self.gradients(model, updates))
         return self.step(model, direction, self.server_lr)
+
+
+@dataclass(kw_only=True)
+class AveragedModels(AsyncStrategy):
+    """The mean of K local models by examples, in rounds: w_{t+1} = sum_i (n_i / n) w_i."""
+
+    schedule: ClassVar[Schedule] = synchronous(10)
+    takes: ClassVar[Sequence[str]] = TRAINED
+    linear_in: ClassVar[Sequence[str]] = ("delta",)
+
+    def public_weights(self) -> Weighting:
+        return Weighting(by_examples=True)
+
+    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+        weights = by_examples(updates)
+        self.report = {"weight": weights.tolist()}
+        return weighted_sum(weights, [model.local(update) for update in updates])
 
 
 @dataclass(kw_only=True)

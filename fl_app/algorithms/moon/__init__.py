@@ -22,22 +22,16 @@ the previous model are frozen completely: no dropout, batch normalisation by run
 With a single local step the term has no effect, because z is z_g.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
-
 from fl_app.core.hyper import POSITIVE, at_least, bounded
-from fl_app.core.types import TRAINED, Config, GlobalModel, Update, Vector
-from fl_app.core.vector import weighted_sum
-from fl_app.core.weighting import Weighting
-from fl_app.schedule import Schedule, synchronous
-from fl_app.strategy import AsyncStrategy
+from fl_app.core.types import Config, GlobalModel, Vector
+from fl_app.strategy.weighted import AveragedModels
 
 
 @dataclass(kw_only=True)
-class MOON(AsyncStrategy):
+class MOON(AveragedModels):
     """Average of the local models, weighted by the number of examples.
 
     Args:
@@ -54,9 +48,6 @@ class MOON(AsyncStrategy):
         {'contrast': 5.0, 'temperature': 0.5}
     """
 
-    schedule: ClassVar[Schedule] = synchronous(10)
-    takes: ClassVar[Sequence[str]] = TRAINED
-    linear_in: ClassVar[Sequence[str]] = ("delta",)
     needs: ClassVar[str] = "fl_app.algorithms.moon.trainer.MOONTrainer"
 
     contrast: float = bounded(5.0, at_least(0), "features would flee the global model's")
@@ -65,12 +56,3 @@ class MOON(AsyncStrategy):
     def dispatch(self, model: GlobalModel, client_id: int) -> tuple[Vector, Config]:
         del client_id
         return model.params, {"contrast": self.contrast, "temperature": self.temperature}
-
-    def public_weights(self) -> Weighting:
-        return Weighting(by_examples=True)
-
-    def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        weights = np.array([update.num_examples for update in updates], np.float64)
-        weights /= weights.sum()
-        self.report = {"weight": weights.tolist()}
-        return weighted_sum(weights, [model.local(update) for update in updates])

@@ -49,6 +49,7 @@ import numpy as np
 from fl_app.core.hyper import POSITIVE, at_least, bounded, count, one_of, within
 from fl_app.core.types import Config, GlobalModel, Update, Vector
 from fl_app.core.vector import weighted_sum
+from fl_app.core.weighting import by_examples
 from fl_app.schedule import Schedule, synchronous
 from fl_app.strategy import AsyncStrategy
 
@@ -108,8 +109,7 @@ class OverlapFedAvg(AsyncStrategy):
         return model.params, {"max_local_epochs": self.max_local_epochs}
 
     def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
-        weights = np.array([update.num_examples for update in updates], float)
-        weights /= weights.sum()
+        weights = by_examples(updates)
         deltas = [model.delta(update) for update in updates]
         previous: Vector = self.state.get("previous", model.params)
         mean = weighted_sum(weights, deltas)
