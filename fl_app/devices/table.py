@@ -21,12 +21,13 @@ readers.
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from fl_app.core.errors import is_number, require
+from fl_app.core.errors import require
+from fl_app.core.hyper import POSITIVE, Bound, at_least, bounded, check_bounds, or_none
 
 # Overlap-FedAvg gives the seconds of one iteration under FedAvg (five local epochs and the
 # communication) and under Overlap-FedAvg (five local epochs alone); the difference is the
@@ -45,6 +46,13 @@ TABLE_4 = {
 SERVER = ("dispatch", "receipt", "aggregation", "evaluation", "poll", "serial")
 
 
+BYTES = "nothing would ever arrive"
+MEANS = Bound(
+    "a number > 0, or one for each board",
+    lambda value: len(value) > 0 and all(map(POSITIVE.holds, value)),
+)
+
+
 @dataclass(frozen=True)
 class Link:
     """What joins a board to the server.
@@ -55,9 +63,12 @@ class Link:
         latency: seconds before the first byte of a transfer, >= 0.
     """
 
-    down: float
-    up: float
-    latency: float = 0.0
+    down: float = bounded(0.0, POSITIVE, BYTES)
+    up: float = bounded(0.0, POSITIVE, BYTES)
+    latency: float = bounded(0.0, at_least(0), "it would arrive before it was sent")
+
+    def __post_init__(self) -> None:
+        check_bounds("network", self)
 
 
 @dataclass(frozen=True)
@@ -74,11 +85,14 @@ class Kind:
         network: the board's link; None = transfers are part of `seconds`.
     """
 
-    seconds: tuple[float, ...]
-    spread: float = 0.0
-    first: float = 0.0
-    examples: float | None = None
+    seconds: tuple[float, ...] = bounded((), MEANS, "an order takes time")
+    spread: float = bounded(0.0, at_least(0), "a spread cannot be negative")
+    first: float = bounded(0.0, at_least(0), "an app cannot start before it begins")
+    examples: float | None = bounded(None, or_none(POSITIVE), "seconds are in proportion to them")
     network: Link | None = None
+
+    def __post_init__(self) -> None:
+        check_bounds("", self)
 
 
 @dataclass(frozen=True)
@@ -121,7 +135,7 @@ def read_table(name: str, key: str = "devices.table") -> Table:
         content = json.loads(text)
         kinds = content["kinds"].items()
         table = Table(
-            boards={str(kind): _count(count) for kind, count in content.get("boards", {}).items()},
+            boards=dict(content.get("boards", {})),
             kinds={str(kind): _kind(str(kind), values) for kind, values in kinds},
             server={k: v for k, v in content.get("server", {}).items() if k in SERVER},
         )
@@ -136,46 +150,16 @@ def read_table(name: str, key: str = "devices.table") -> Table:
 
 
 def _kind(name: str, values: Mapping[str, Any]) -> Kind:
+    """A kind of boards; further keys are for readers."""
+    own = {field.name: values[field.name] for field in fields(Kind) if field.name in values}
+    means = own.get("seconds", ())
+    own["seconds"] = tuple(means) if isinstance(means, list | tuple) else (means,)
     try:
-        return _read_kind(values)
-    except KeyError as error:
-        raise ValueError(f"kinds.{name} has no {error}") from error
-    except (ValueError, TypeError, AttributeError) as error:
+        if own.get("network") is not None:
+            own["network"] = Link(**own["network"])
+        return Kind(**own)
+    except (ValueError, TypeError) as error:
         raise ValueError(f"kinds.{name}: {error}") from error
-
-
-def _read_kind(values: Mapping[str, Any]) -> Kind:
-    link, examples, means = values.get("network"), values.get("examples"), values["seconds"]
-    if not isinstance(means, list):
-        means = [means]
-    if not means:
-        raise ValueError("seconds=[] must have a number for each board")
-    return Kind(
-        seconds=tuple(_number("seconds", each, above=0.0) for each in means),
-        spread=_number("spread", values.get("spread", 0.0)),
-        first=_number("first", values.get("first", 0.0)),
-        examples=None if examples is None else _number("examples", examples, above=0.0),
-        network=None
-        if link is None
-        else Link(
-            down=_number("network.down", link["down"], above=0.0),
-            up=_number("network.up", link["up"], above=0.0),
-            latency=_number("network.latency", link.get("latency", 0.0)),
-        ),
-    )
-
-
-def _number(key: str, value: Any, above: float | None = None) -> float:
-    good = is_number(value) and (value >= 0 if above is None else value > above)
-    if not good:
-        raise ValueError(f"{key}={value} must be a number {'>= 0' if above is None else '> 0'}")
-    return float(value)
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"boards: {value} must be an integer >= 1")
-    return value
 
 
 def boards_of(

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -19,17 +19,6 @@ from fl_app.tasks.schema import KINDS
 Values: TypeAlias = Any  # what numpy.asarray takes, or a tensor
 
 
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Tensors as `fl_app.tasks.task.Task` has them; those of the test set may be None."""
-
-    inputs: Tensor
-    targets: Tensor
-    test_inputs: Tensor | None
-    test_targets: Tensor | None
-    objective: Objective
-
-
 def examples_of(
     x_train: Values,
     y_train: Values,
@@ -39,8 +28,8 @@ def examples_of(
     loss: Loss | None,
     *,
     tokens: bool,
-) -> Examples:
-    """Inputs and targets as tensors, and the objective that is given or follows from the targets.
+) -> dict[str, Any]:
+    """Fields of a task: tensors, and the objective that is given or follows from the targets.
 
     The other arguments are those of `fl_app.tasks.task.Task.from_arrays`; `tokens` says whether the
     model takes integers for tokens.
@@ -75,7 +64,8 @@ def examples_of(
     if made.kind == "classification" and bool((targets == targets.flatten()[0]).all()):
         raise ValueError("y_train has only one class: there would be nothing to tell apart")
     test_targets = None if test_y is None else _targets(test_y, "y_test", made)
-    return Examples(inputs, targets, test_inputs, test_targets, made)
+    tests = {"test_inputs": test_inputs, "test_targets": test_targets}
+    return {"objective": made, "inputs": inputs, "targets": targets, **tests}
 
 
 def _pair(x: Values, y: Values, part: str, tokens: bool) -> tuple[Tensor, NDArray[Any]]:

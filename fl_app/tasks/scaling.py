@@ -73,16 +73,18 @@ def moments_of(inputs: NDArray[Any]) -> tuple[tuple[float, ...], tuple[float, ..
     return tuple(mean.tolist()), tuple(deviation.tolist())
 
 
-def make_scaling(scaling: str, maximum: float, train_moments: NDArray[np.float64]) -> Scaling:
+def make_scaling(
+    scaling: str, maximum: float, train_moments: NDArray[np.float64] | None = None
+) -> Scaling:
     """Look up a scaling; training set and test set have the same.
 
     Args:
         scaling: ``"raw255"`` leaves the original values, ``"unit"`` maps them to [0, 1],
             ``"standardised"`` gives every channel of the training set mean 0 and deviation 1.
         maximum: largest possible value of a pixel, 255 for most images.
-        train_moments: `moments` of the training set.
+        train_moments: `moments` of the training set, to standardise images.
     """
-    if scaling == "standardised":
+    if scaling == "standardised" and train_moments is not None:
         mean, deviation = train_moments.reshape(2, -1, 1, 1)
         deviation = np.where(deviation > 0, deviation, 1.0)
         factor, offset = 1.0 / deviation, -mean / deviation

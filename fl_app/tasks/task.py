@@ -1,6 +1,6 @@
 """A task: the data of all clients in one tensor, their partition, the model and the objective."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fl_app.core.errors import is_number, require, require_count
-from fl_app.tasks.examples import Examples, examples_of, given_partition, partitioner_of
+from fl_app.core.errors import require, require_count
+from fl_app.core.hyper import within
+from fl_app.tasks.examples import examples_of, given_partition, partitioner_of
 from fl_app.tasks.items import class_names, column_of, dealt, read_columns, read_pairs, splits_of
 from fl_app.tasks.kind import CHUNK, chunk_of
 from fl_app.tasks.models import MODELS, TEXT_MODELS, architecture
@@ -19,7 +20,7 @@ from fl_app.tasks.models.foreign import imported, maker_of
 from fl_app.tasks.models.probe import require_fit
 from fl_app.tasks.objective import Classification, Loss, Objective
 from fl_app.tasks.partition import Partitioner, make_partition
-from fl_app.tasks.scaling import Scaling
+from fl_app.tasks.scaling import Scaling, make_scaling
 from fl_app.tasks.schema import Schema
 
 SHOWN = 10  # classes in a line
@@ -127,28 +128,21 @@ class Task:
         Raises:
             ValueError: data, clients or model are refused, with what was needed.
         """
-        require(
-            is_number(holdout) and 0 <= holdout < 1,
-            "holdout",
-            holdout,
-            "a number >= 0 and below 1",
-            "it is the share of every client's examples that it does not train on",
-        )
+        share = within("[0, 1)")
+        told = "it is the share of every client's examples that it does not train on"
+        require(share.holds(holdout), "holdout", holdout, share.text, told)
         tokens = model not in MODELS or model in TEXT_MODELS
-        data = examples_of(x_train, y_train, x_test, y_test, objective, loss, tokens=tokens)
+        fields = examples_of(x_train, y_train, x_test, y_test, objective, loss, tokens=tokens)
+        inputs: Tensor = fields["inputs"]
         task = cls(
             name=name,
-            objective=data.objective,
-            architecture=_architecture(model, data),
-            inputs=data.inputs,
-            targets=data.targets,
-            test_inputs=data.test_inputs,
-            test_targets=data.test_targets,
+            architecture=_architecture(model, fields),
             holdout=holdout,
             source="own",
-            prepare=_to_unit() if data.inputs.dtype == torch.uint8 else None,
+            prepare=make_scaling("unit", 255.0) if inputs.dtype == torch.uint8 else None,
             augment=augment,
-            test_chunk=chunk_of(data.inputs.shape[1:]),
+            test_chunk=chunk_of(inputs.shape[1:]),
+            **fields,
         )
         task.check_model()
         return task._with_given(clients, num_clients, seed)
@@ -514,20 +508,16 @@ class Task:
         return objective.figures(summed, sum(losses) / total, total), summed
 
 
-def _architecture(model: Any, data: Examples) -> Callable[[], nn.Module]:
+def _architecture(model: Any, fields: Mapping[str, Any]) -> Callable[[], nn.Module]:
     """The model of `Task.from_arrays` as a callable without arguments."""
-    shape, num_outputs = tuple(data.inputs.shape[1:]), data.objective.num_outputs
+    inputs, test_inputs = fields["inputs"], fields["test_inputs"]
+    shape, num_outputs = tuple(inputs.shape[1:]), fields["objective"].num_outputs
     if not isinstance(model, str):
         return maker_of(model, shape, num_outputs)
-    tokens = data.inputs.dtype == torch.int64 and len(shape) == 1
+    tokens = inputs.dtype == torch.int64 and len(shape) == 1
     if tokens:
-        texts = [part for part in (data.inputs, data.test_inputs) if part is not None]
-        if least := min(0, *(int(part.min()) for part in texts)):
+        texts = inputs if test_inputs is None else torch.cat((inputs, test_inputs))
+        if (least := int(texts.min())) < 0:
             raise ValueError(f"x_train or x_test has the token {least} and must have tokens >= 0")
-        shape = (*shape, 1 + max(int(part.max()) for part in texts))
+        shape = (*shape, 1 + int(texts.max()))
     return architecture(model, shape, num_outputs, tokens=tokens)
-
-
-def _to_unit() -> Scaling:
-    """Pixels as numbers in [0, 1]."""
-    return Scaling(torch.tensor([1 / 255]), torch.zeros(1))

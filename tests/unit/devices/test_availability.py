@@ -1,6 +1,5 @@
 """Stays online and offline: lengths, shares, and what they depend on."""
 
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -33,19 +32,6 @@ def test_churn_has_exponential_stays_of_the_given_means() -> None:
         assert np.mean(lengths[online]) == pytest.approx(mean, rel=0.05)
         assert np.median(lengths[online]) == pytest.approx(mean * np.log(2), rel=0.05)
     assert np.mean([churn.starts_online(c) for c in range(2000)]) == pytest.approx(0.8, abs=0.03)
-
-
-def test_diurnal_clients_are_online_once_a_day_at_hours_of_their_own() -> None:
-    diurnal = Diurnal(day_seconds=100.0, online_share=0.25, spread=1.0, jitter=0.2, seed=3)
-    assert online_share(diurnal, 300, 500.0) == pytest.approx(0.25, abs=0.01)
-    starts = []
-    for client in range(300):
-        ends = list(accumulate(diurnal.stay(client, number) for number in range(9)))
-        comes = ends[1::2] if diurnal.starts_online(client) else ends[::2]
-        assert np.diff(comes) == pytest.approx(100.0)  # a day from one coming to the next
-        starts.append(comes[0] % 100.0)
-    share, _ = np.histogram(starts, bins=4, range=(0, 100))
-    assert share / 300 == pytest.approx(0.25, abs=0.08)
 
 
 @pytest.mark.parametrize("kind", [Churn, Diurnal])

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from fl_app.devices import (
+    Churn,
+    Diurnal,
     Energy,
     Exponential,
     Fleet,
@@ -39,34 +41,12 @@ def test_slowest_over_fastest_is_the_ratio(ratio: float, num_clients: int) -> No
         assert max(means) == 3.0 * ratio
 
 
-def test_jitter_is_uniform_around_the_mean() -> None:
-    devices = UniformRatio(ratio=5, num_clients=20, seed=3)
-    relative = np.array(
-        [
-            devices.seconds(c, s, 0.0) / devices.mean_seconds[c]
-            for c in range(20)
-            for s in range(500)
-        ]
-    )
-    assert relative.min() >= 0.8
-    assert relative.max() < 1.2
-    share, _ = np.histogram(relative, bins=8, range=(0.8, 1.2))
-    assert share / relative.size == pytest.approx(0.125, abs=0.015)
-
-
 def test_a_tenth_of_the_clients_has_half_the_speed() -> None:
     devices = TwoSpeed(num_clients=20, base_seconds=3.0, jitter=0.0)
     assert devices.mean_seconds == [3.0] * 18 + [6.0] * 2
     assert devices.seconds(19, 7, 0.0) == 2 * devices.seconds(0, 7, 0.0)
     given = TwoSpeed(num_clients=4, slow=[0, 2], slowdown=5.0)
     assert given.mean_seconds == [5.0, 1.0, 5.0, 1.0]
-
-
-def test_log_normal_means() -> None:
-    means = np.array(LogNormal(num_clients=20_000, sigma=0.5, base_seconds=4.0).mean_seconds)
-    assert np.median(means) == pytest.approx(4.0, rel=0.02)
-    assert np.log(means).std() == pytest.approx(0.5, rel=0.02)
-    assert (means > 4.0 * 1.65).mean() == pytest.approx(0.16, abs=0.01)
 
 
 def test_exponential_orders() -> None:
@@ -88,6 +68,38 @@ def test_durations_depend_on_seed_client_and_order_alone() -> None:
     assert one.mean_seconds != other.mean_seconds
     assert uniform(0, 1, 2) != uniform(1, 1, 2)
     assert uniform(0, 1, 2) != uniform(0, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("made", "total"),
+    [
+        (UniformRatio(ratio=5, num_clients=7, seed=3), 70.60966637664839),
+        (TwoSpeed(slow_share=0.3, num_clients=7, seed=3), 35.37833720666147),
+        (LogNormal(num_clients=7, seed=3), 26.344380680940898),
+        (Exponential(fixed=0.1, base_seconds=3.0, num_clients=7, seed=3), 66.00530294364027),
+        (
+            OverlapCompute(num_bytes=796_840, num_examples=[1, 5, 7, 3, 4, 5, 6], epochs=2),
+            204.42285714285717,
+        ),
+        (MeasuredPhones(num_clients=7, seed=3), 27.4544055420801),
+        (Relative(mean_seconds=[1.0, 2.0, 7.0], slowdown=50), 93.33333333333331),
+        (Link(num_bytes=12_345, seed=1, upload_share=0.3), 3.2330966310700324),
+        (MeasuredLinks(num_bytes=12_345, slowdown=3.0, num_clients=7, seed=3), 0.6169851020834717),
+        (Churn(seed=2), 1149.664314635567),
+        (Diurnal(seed=2), 1091433.1178505735),
+    ],
+    ids=lambda made: type(made).__name__,
+)
+def test_seconds_of_every_kind_are_as_ever(made: Any, total: float) -> None:
+    """Published runs name a seed: their devices stay what they were."""
+    orders = [(client_id, number) for client_id in range(7) for number in range(4)]
+    if hasattr(made, "seconds"):
+        seconds = [made.seconds(*order, 0.0) for order in orders]
+    elif hasattr(made, "stay"):
+        seconds = [made.stay(*order) for order in orders]
+    else:
+        seconds = [made.download(*order) + made.upload(*order) for order in orders]
+    assert sum(seconds) == pytest.approx(total, rel=1e-9)
 
 
 def test_known_values() -> None:
@@ -129,16 +141,6 @@ def test_a_links_transfers_follow_from_bytes_bandwidth_and_latency() -> None:
     link = Link(num_bytes=1_000_000, down=500_000, up=200_000, latency=0.1, jitter=0.0)
     assert link.download(0, 0) == pytest.approx(2.1)
     assert link.upload(0, 0) == pytest.approx(5.1)
-
-
-def test_a_links_jitter_is_its_own_for_either_way_and_for_every_order() -> None:
-    link = Link(num_bytes=1000, down=1000, up=1000, latency=0.0, jitter=0.2, seed=1)
-    down, up = (np.array([way(3, s) for s in range(2000)]) for way in (link.download, link.upload))
-    for way in (down, up):
-        assert way.min() >= 0.8
-        assert way.max() < 1.2
-        assert way.mean() == pytest.approx(1.0, abs=0.01)
-    assert abs(np.corrcoef(down, up)[0, 1]) < 0.06
 
 
 def test_overlaps_table_by_number_of_parameters() -> None:
@@ -214,17 +216,13 @@ def test_joules_of_the_first_seconds_of_an_order(elapsed: float, joules: float) 
     [
         (UniformRatio, {"ratio": 0.5}, "devices.ratio=0.5 must be a finite number >= 1"),
         (UniformRatio, {"jitter": 1.0}, "devices.jitter=1.0 must be in [0, 1)"),
-        (UniformRatio, {"base_seconds": 0.0}, "devices.base_seconds=0.0"),
         (TwoSpeed, {"slow_share": 0.0}, "slow_share=0.0 must be above 0 and at most 1"),
         (TwoSpeed, {"slow": [3, 10]}, "devices.slow=10 must be a client id in [0, num_clients=10"),
         (TwoSpeed, {"slowdown": 0.5}, "devices.slowdown=0.5 must be a finite number >= 1"),
         (LogNormal, {"sigma": -1.0}, "devices.sigma=-1.0"),
         (Exponential, {"fixed": 1.0}, "devices.fixed=1.0 must be in [0, 1)"),
         (Relative, {"share": -0.1}, "devices.network.share=-0.1"),
-        (Relative, {"slowdown": 0}, "devices.network.slowdown=0 "),
         (Link, {"down": 0.0}, "devices.network.down=0.0"),
-        (Link, {"up": 0.0}, "devices.network.up=0.0"),
-        (Link, {"latency": -1.0}, "devices.network.latency=-1.0"),
         (Link, {"jitter": 1.0}, "devices.network.jitter=1.0 must be in [0, 1)"),
         (MeasuredLinks, {"slowdown": 0}, "devices.network.slowdown=0 "),
         (Energy, {"radio_watts": -1.0}, "devices.energy.radio_watts=-1.0"),

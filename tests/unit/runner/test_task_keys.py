@@ -76,17 +76,6 @@ def test_bad_values_are_refused_before_the_data_are_read(override: str, told: st
         validate_config(composed(override))
 
 
-def test_holdout_holds_for_configured_tasks() -> None:
-    whole = build_task(composed("num_clients=10"))
-    task = build_task(composed("num_clients=10", "task.holdout=0.2"))
-    assert isinstance(whole, Task)
-    assert isinstance(task, Task)
-    assert len(whole.validation) == 0
-    for before, train, kept in zip(whole.partition, task.partition, task.validation, strict=True):
-        assert sorted([*train, *kept]) == before.tolist()
-        assert len(kept) == round(0.2 * len(before))
-
-
 def test_clients_of_a_task_from_python_follow_from_the_configuration() -> None:
     task = complete_task(composed(*SMALL, "task.holdout=0.1"), replace(line(), holdout=0.5))
     assert isinstance(task, Task)

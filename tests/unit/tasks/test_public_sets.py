@@ -4,7 +4,6 @@ import json
 import logging
 import pickle
 import stat
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,24 +136,6 @@ def test_a_copy_of_the_hub(
     assert task.inputs[0].tolist() == first.reshape(size, size, -1).transpose(2, 0, 1).tolist()
 
 
-@pytest.mark.parametrize("name", ["mnist", "cifar10"])
-def test_a_stand_in_has_the_shape_and_can_be_learnt(name: str) -> None:
-    task = make(name, sources=["synthetic"], scaling="standardised")
-    assert (task.source, task.inputs.shape[1:]) == ("stand-in", IMAGE_SETS[name].shape)
-    assert set(task.test_targets.tolist()) == set(range(10))
-    torch.manual_seed(0)
-    model = task.model()
-    params = list(model.parameters())
-    for step in range(8):
-        inputs, targets = task.batch(np.arange(100 * step, 100 * step + 100))
-        gradient = torch.autograd.grad(task.loss(model(inputs), targets), params)
-        with torch.no_grad():
-            for p, g in zip(params, gradient, strict=True):
-                p.sub_(g, alpha=0.01)
-    correct = model(task.prepare(task.test_inputs[:200])).argmax(1) == task.test_targets[:200]
-    assert correct.float().mean() > 0.9
-
-
 def test_damaged_files_are_told_with_the_command_that_fetches_them(tmp_path: Path) -> None:
     """torchvision finds the damage: a cut file, a checksum; a label that no class has is ours."""
     write_grey(tmp_path / "MNIST/raw")
@@ -182,27 +163,6 @@ def test_damaged_files_are_told_with_the_command_that_fetches_them(tmp_path: Pat
 def test_bad_values_are_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make(**{"data": "mnist", "sources": ["synthetic"], **values})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("data", "file", "means"),
-    [
-        ("mnist", "MNIST/raw/train-images-idx3-ubyte", [0.1307]),
-        ("fashion_mnist", "FashionMNIST/raw/train-images-idx3-ubyte", [0.2860]),
-        ("cifar10", "cifar-10-batches-py/data_batch_1", [0.4914, 0.4822, 0.4465]),
-    ],
-)
-def test_real_data_have_the_means_that_everybody_normalises_with(
-    data: str, file: str, means: list[float], real_data: Callable[..., None]
-) -> None:
-    real_data(file)
-    task = make(data)
-    assert (len(task.inputs), len(task.test_inputs)) == (
-        60_000 - 10_000 * (data == "cifar10"),
-        10_000,
-    )
-    assert task.inputs.numpy().mean((0, 2, 3)) / 255 == pytest.approx(means, abs=1e-4)
 
 
 # -- texts -----------------------------------------------------------------------------------------

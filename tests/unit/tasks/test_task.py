@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fl_app.tasks.objective import Classification, MultiLabel, Objective, Regression
 from fl_app.tasks.partition import PARTITIONS, Iid
-from fl_app.tasks.task import CHUNK, Task
+from fl_app.tasks.task import Task
 
 
 class Same(nn.Module):
@@ -89,15 +89,6 @@ def test_metrics_of_classes() -> None:
     assert task.losses(output, torch.tensor([1, 0])).mean().item() == pytest.approx(loss)
     assert task.test(Same(), recall=True)["recall_1"] == 0
     assert task.label_counts().tolist() == [2, 2]
-
-
-def test_metrics_weigh_examples_alike_over_uneven_chunks() -> None:
-    model = Same()
-    task = logits([0] * (CHUNK + 100), [0] * CHUNK + [1] * 100)  # the short chunk is all wrong
-    metrics = task.test(model)
-    assert metrics["accuracy"] == pytest.approx(CHUNK / (CHUNK + 100))
-    assert metrics["loss"] == pytest.approx(RIGHT + 100 / (CHUNK + 100))
-    assert sorted(model.calls) == [(100, False, True), (CHUNK, False, True)]
 
 
 def test_metrics_of_sequences_are_means_over_tokens() -> None:
