@@ -1,19 +1,21 @@
 """The adapter of an `Algorithm` to Flower's Strategy, written once."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
-from typing import TYPE_CHECKING, ClassVar, NoReturn
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fl_app.core.algorithm import Algorithm
+from fl_app.core.errors import RunError, require_at_least
 from fl_app.core.events import Sink
-from fl_app.core.layout import Layout
-from fl_app.core.types import KINDS, Scalar, Scores
+from fl_app.core.layout import Layout, check_returned, check_vector
+from fl_app.core.types import KINDS, RESIDUAL, GlobalModel, Scalar, Scores, Update
+from fl_app.flower import codec, names
 from fl_app.schedule import Buffered, Schedule
 
 if TYPE_CHECKING:
@@ -42,7 +44,6 @@ class AsyncStrategy(Algorithm, Strategy):
         >>> class Mean(AsyncStrategy):
         ...     def aggregate(self, model, updates):
         ...         return model.params + sum(model.delta(u) for u in updates) / len(updates)
-        >>> from fl_app.core.types import GlobalModel, Update
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)
         >>> delta = np.array([2.0, 4.0], np.float32)
         >>> Mean().aggregate(model, [Update(7, 3, delta, "delta", 10, 0.5)]).tolist()
@@ -174,22 +175,69 @@ class AsyncStrategy(Algorithm, Strategy):
         own = {k: v for k, v in vars(self).items() if k not in ("state", "report") and k[0] != "_"}
         return {name: described(value) for name, value in own.items()}
 
-    # What rounds of Flower and its wrappers would call.
+    # -- Flower's Strategy, in Flower's own synchronous loop --------------------------------------
+    # `start` does not call these; Flower's wrappers and users' own round loops do.
 
-    def configure_train(self, *_: object, **__: object) -> NoReturn:
-        """Refuse to take part in rounds.
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Send the model to every node.
 
         Raises:
-            RuntimeError: always.
+            ValueError: the algorithm exchanges more than models.
         """
-        raise RuntimeError(f"{type(self).__name__} knows no rounds: call its start")
+        if self.order_extra or self.upload_extra:
+            extra = dict.fromkeys([*self.order_extra, *self.upload_extra])
+            raise ValueError(
+                f"{type(self).__name__} exchanges more than models ({', '.join(extra)}), which "
+                "Flower's own round loop would drop: call start"
+            )
+        if RESIDUAL in self.takes:
+            raise ValueError(
+                f"{type(self).__name__} tells its clients which of their uploads arrived, which "
+                "Flower's own round loop would drop: call start"
+            )
+        self._round = arrays
+        config[names.SERVER_ROUND] = server_round
+        record = RecordDict({names.ARRAYS: arrays, names.CONFIG: config})
+        return [
+            Message(content=record, message_type=MessageType.TRAIN, dst_node_id=node)
+            for node in grid.get_node_ids()
+        ]
 
-    aggregate_train = configure_train
-    """Likewise."""
-    configure_evaluate = configure_train
-    """Likewise."""
-    aggregate_evaluate = configure_train
-    """Likewise."""
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Aggregate one round, in which every update has age 0."""
+        layout = Layout.of_arrays(codec.arrays_of(self._round))
+        params, version = codec.from_arrays(self._round, layout), server_round - 1
+        updates = []
+        for reply in replies:
+            node = reply.metadata.src_node_id
+            try:
+                updates.append(_update_of(reply, layout, node, version, self.needs))
+            except ValueError as error:
+                log.warning("node %d is left out of round %d: %s", node, server_round, error)
+        if not updates:
+            return None, None
+        model = GlobalModel(params, version, num_trainable=layout.num_trainable)
+        params = self.aggregate(model, updates)
+        if problem := check_returned(f"{type(self).__name__}.aggregate", params, layout.size):
+            raise RunError(problem)
+        arrays = codec.record_of(layout.named(params))
+        return arrays, MetricRecord({"loss": float(np.mean([u.loss for u in updates]))})
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Nothing: evaluation is central."""
+        return []
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Nothing: evaluation is central."""
+        return None
 
 
 def described(value: object) -> Scalar | None:
@@ -205,3 +253,15 @@ def described(value: object) -> Scalar | None:
     attributes = getattr(value, "__dict__", {})
     own = [f"{k}={described(v)}" for k, v in attributes.items() if k[0] != "_"]
     return f"{type(value).__name__}({', '.join(own)})"
+
+
+def _update_of(reply: Message, layout: Layout, node: int, version: int, needs: str) -> Update:
+    """A node's update in a round of Flower; ValueError if it cannot be aggregated."""
+    if reply.has_error():
+        raise ValueError(reply.error.reason)
+    upload = codec.read_upload(reply, layout, needs)
+    require_at_least("num-examples", upload.num_examples, 1, "it would have no weight")
+    problem = check_vector(upload.vector, layout.size)
+    if problem:
+        raise ValueError(problem)
+    return Update.of(upload, node, version)

@@ -10,10 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import foreign_app
+import numpy as np
 import pytest
 import torch
 from fake_grid import FakeGrid
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.client import NumPyClient
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, Result
@@ -150,6 +151,23 @@ def test_evaluations_on_clients_that_nobody_would_do_are_refused() -> None:
     told = {"client_eval_fraction": 0.5, "evaluate_config": ConfigRecord({"tolerance": 0.5})}
     assert start(client_eval_every=2, **told).evaluate_metrics_clientapp
     assert not start().evaluate_metrics_clientapp
+
+
+def test_clients_that_cannot_evaluate_train_on() -> None:
+    def trains_only(message: Message, context: Context) -> Message:
+        if message.metadata.message_type != "train":
+            raise ValueError("no `evaluate` function registered")
+        return foreign_app.app(message, context)
+
+    result = FedBuff().start(
+        FakeGrid(trains_only, 3),
+        initial(),
+        num_rounds=NUM_ROUNDS,
+        train_config=ConfigRecord({"lr": 0.1}),
+        client_eval_every=1,
+    )
+    assert len(result.train_metrics_clientapp) == NUM_ROUNDS
+    assert result.evaluate_metrics_clientapp == {}
 
 
 class Hinting(FedBuff):
@@ -292,3 +310,35 @@ def test_a_refused_argument_leaves_nobody_watching_the_nodes() -> None:
     for thread in set(threading.enumerate()) - before:
         thread.join(2.0)
         assert not thread.is_alive()
+
+
+def test_in_flowers_own_round_a_bad_reply_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """w = 0, the one good client sends 3: FedBuff's mean displacement at age 0 leads to 3."""
+
+    def app(message: Message, context: Context) -> Message:
+        sent = {
+            0: np.array([math.nan], np.float32),
+            1: np.zeros(2, np.float32),
+            2: np.array([9.0], np.float32),
+            3: np.array([3.0], np.float32),
+        }
+        node = context.node_config["partition-id"]
+        if node == 4:
+            raise RuntimeError("out of memory")
+        arrays = ArrayRecord({"w": Array(sent[node])})
+        metrics = MetricRecord({"num-examples": 0 if node == 2 else 5, "loss": 0.5})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    grid = FakeGrid(app, 5)
+    strategy = FedBuff()
+    arrays = ArrayRecord({"w": Array(np.zeros(1, np.float32))})
+    messages = strategy.configure_train(1, arrays, ConfigRecord(), grid)
+    replies = grid.pull_messages(grid.push_messages(messages))
+    aggregated, metrics = strategy.aggregate_train(1, replies)
+    assert aggregated is not None
+    assert aggregated["w"].numpy().tolist() == [3.0]
+    assert metrics is not None
+    assert metrics["loss"] == 0.5
+    left_out = [r.getMessage() for r in caplog.records if "left out of round 1" in r.getMessage()]
+    assert len(left_out) == 4
+    assert "out of memory" in left_out[-1]

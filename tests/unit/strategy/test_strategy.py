@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord
+from fake_grid import FakeGrid
+from flwr.app import ArrayRecord, ConfigRecord
 
 from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.core.hyper import bounded, within
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.strategy import AsyncStrategy, strategy
@@ -103,6 +105,6 @@ def test_start_refuses_what_cannot_run_before_it_touches_the_grid(
         Mean().start(None, ArrayRecord(), **settings)  # type: ignore[arg-type]
 
 
-def test_rounds_of_flower_are_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"^FedBuff knows no rounds: call its start"):
-        FedBuff().configure_train(1, ArrayRecord(), None, None)
+def test_flowers_own_rounds_would_drop_what_travels_beside_models() -> None:
+    with pytest.raises(ValueError, match=r"^SCAFFOLD exchanges more than models \(control\)"):
+        SCAFFOLD().configure_train(1, ArrayRecord(), ConfigRecord(), FakeGrid(lambda m, c: m, 1))
