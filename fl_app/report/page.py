@@ -127,8 +127,10 @@ pre { background: #f6f7f8; padding: 10px 12px; overflow: auto; max-height: 460px
 _DRAW = """\
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const actions = { export: true, source: false, compiled: false, editor: false };
-for (const name in figures)
-  vegaEmbed(`#figure-${name}`, figures[name], { actions, renderer: "canvas" });
+for (const name in figures) {
+  const place = document.getElementById(`figure-${name}`);
+  vegaEmbed(place, figures[name], { actions, renderer: "canvas" });
+}
 """
 
 

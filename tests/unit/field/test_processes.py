@@ -55,25 +55,6 @@ def test_a_process_is_ended_with_its_children(first, ended_by):
     assert process.returncode == -ended_by
 
 
-class Interrupted(subprocess.Popen):
-    """Ctrl-C is pressed while somebody looks whether it has ended."""
-
-    pressed = False
-
-    def poll(self) -> int | None:
-        if not self.pressed:
-            self.pressed = True
-            raise KeyboardInterrupt
-        return super().poll()
-
-
-def test_an_interrupted_supervisor_ends_its_process():
-    process = Interrupted(["sleep", "1000"], start_new_session=True)
-    with pytest.raises(KeyboardInterrupt):
-        attend(process)
-    assert process.returncode == -signal.SIGTERM
-
-
 def test_a_keeper_has_the_time_to_end_what_does_not_want_to_end():
     keeper = subprocess.Popen(
         [

@@ -14,7 +14,6 @@ from fl_app.field.project import (
     app_folder,
     build_wheel,
     own_modules,
-    write_sources,
 )
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,12 +36,6 @@ def test_an_app_carries_the_modules_that_a_run_names(tmp_path):
     assert {"my_model.py", "losses/focal.py", "fl_app/server_app.py"} <= {*names}
     with pytest.raises(ValueError, match=f"absent.py must lie in {here} or {there}"):
         own_modules(["task.model=absent:make"], [here, there])
-
-
-@pytest.mark.slow  # Flower reads every file of a clone, those of .venv among them
-def test_sources_make_the_same_flower_app(tmp_path):
-    write_sources(tmp_path / "sources")
-    assert build_fab_from_disk(tmp_path / "sources") == build_fab_from_disk(ROOT)
 
 
 @pytest.mark.slow
