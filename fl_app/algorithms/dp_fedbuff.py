@@ -84,9 +84,7 @@ class DPFedBuff(AsyncStrategy):
 
     def validate_run(self, num_versions: float, schedule: Schedule) -> None:
         del schedule
-        privacy.refuse_overspending(
-            "algorithm.strategy", self.noise_multiplier, self.delta, self.max_epsilon, num_versions
-        )
+        self._account.validate_run(num_versions)
 
     def public_weights(self) -> Weighting:
         return Weighting("polynomial", exponent=0.5, capped=True)
@@ -106,8 +104,7 @@ class DPFedBuff(AsyncStrategy):
         noise = self.state["noise"].standard_normal(model.params.size, np.float32)
         noise *= np.float32(self.noise_multiplier * self.clip_norm)
         total = weighted_sum([*weights, 1.0], [*deltas, noise])
-        self.state["versions"] += 1
-        self.state["participation"].update(share.keys())
+        self._account.spend(share)
         self.report["weight"] = [weight / len(updates) for weight in weights]
         return self.step(model, -total / np.float32(len(updates)), self.server_lr)
 
@@ -116,5 +113,10 @@ class DPFedBuff(AsyncStrategy):
         return privacy.epsilon(self.noise_multiplier, versions, self.delta)
 
     def totals(self) -> dict[str, float]:
-        """See `fl_app.strategy.privacy.totals`."""
-        return privacy.totals(self.noise_multiplier, self.delta, self.state)
+        """See `fl_app.strategy.privacy.Account.totals`."""
+        return self._account.totals()
+
+    @property
+    def _account(self) -> privacy.Account:
+        values = self.noise_multiplier, self.delta, self.max_epsilon
+        return privacy.Account("algorithm.strategy", *values, state=self.state)

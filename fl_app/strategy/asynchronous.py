@@ -60,7 +60,7 @@ class Asynchronous(AsyncStrategy):
 
     The inner strategy sees K replies of one round: the current model plus each client's
     displacement, ``w_t + (w_i - w_o)``. Flower's strategies replace the global model by their
-    aggregate. If they saw the clients' stale models (``rebase=False``), a version would undo what
+    aggregate. If they saw the clients' stale models, a version would undo what
     was published since those clients started. Both agree if no update is stale.
 
     Its `configure_train` and `aggregate_train` are called once a version, as in Flower's loop. Its
@@ -71,7 +71,6 @@ class Asynchronous(AsyncStrategy):
 
     Args:
         inner: the strategy of Flower; its sampling of nodes is not used.
-        rebase: whether displacements are applied to the current model.
         schedule: None = fully asynchronous, K = 1.
 
     Raises:
@@ -84,9 +83,7 @@ class Asynchronous(AsyncStrategy):
 
     looks_at: ClassVar[str] = "every client's arrays, as Flower's strategies do"
 
-    def __init__(
-        self, inner: FedAvg, *, rebase: bool = True, schedule: Schedule | None = None
-    ) -> None:
+    def __init__(self, inner: FedAvg, *, schedule: Schedule | None = None) -> None:
         super().__init__()
         name = type(inner).__name__
         bases = " ".join(base.__name__ for base in type(inner).__mro__)
@@ -110,7 +107,6 @@ class Asynchronous(AsyncStrategy):
         selected = getattr(inner, "num_nodes_to_select", 1)
         require_count(f"{where}num_nodes_to_select", selected, "no upload would be left")
         self.inner = inner
-        self.rebase = rebase
         if schedule is not None:
             self.schedule = schedule  # type: ignore[misc]
         self._layout: Layout | None = None
@@ -150,8 +146,8 @@ class Asynchronous(AsyncStrategy):
             why = f"{self._label} changes the arrays that it sends, from which clients start"
             require(kinds == "model", "algorithm.client.upload", kinds, "model", why)
         server_round = model.version + 1
-        local = (lambda u: model.params + model.delta(u)) if self.rebase else model.local
-        replies = [_reply(u, server_round, self._arrays(local(u))) for u in updates]
+        rebased = [self._arrays(model.params + model.delta(update)) for update in updates]
+        replies = [_reply(u, server_round, a) for u, a in zip(updates, rebased, strict=True)]
         try:
             with _warnings_only():
                 arrays, self._metrics = self.inner.aggregate_train(server_round, replies)

@@ -8,7 +8,8 @@ a random sample. Discrete Gaussian noise has the Renyi divergences of Gaussian n
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from flwr.serverapp import (
@@ -45,100 +46,59 @@ def epsilon(noise_multiplier: float, versions: int, delta: float) -> float:
     return accountant.get_epsilon(delta)
 
 
-def totals(noise_multiplier: float, delta: float, state: Mapping[str, Any]) -> dict[str, float]:
-    """Epsilon of all versions, and of the client that moved most, at `delta`.
-
-    The second holds if the data have no influence on which clients take part when.
-
-    Args:
-        noise_multiplier: z.
-        delta: in (0, 1).
-        state: ``versions``, and ``participation``: client -> versions that it moved.
-    """
-    most = max(state["participation"].values(), default=0)
-    return {
-        "epsilon": epsilon(noise_multiplier, state["versions"], delta),
-        "epsilon_of_most_frequent_client": epsilon(noise_multiplier, most, delta),
-        "delta": delta,
-    }
-
-
-def refuse_overspending(
-    keys: str, noise_multiplier: float, delta: float, max_epsilon: float | None, versions: float
-) -> None:
-    """Refuse a run that would spend more than it may.
-
-    Args:
-        keys: where the values are configured, such as ``"strategy"``.
-        noise_multiplier: z.
-        delta: in (0, 1).
-        max_epsilon: that the run may spend; None = any.
-        versions: of the run; inf = unknown.
-
-    Raises:
-        ValueError: the run would spend more, or what it will spend is unknown.
-    """
-    if max_epsilon is None:
-        return
-    require(
-        math.isfinite(versions),
-        f"{keys}.max_epsilon",
-        max_epsilon,
-        "null with num_versions=null and max_updates=null",
-        "what the run will spend would be unknown",
-    )
-    spent = epsilon(noise_multiplier, int(versions), delta)
-    require(
-        spent <= max_epsilon,
-        f"{keys}.max_epsilon",
-        max_epsilon,
-        f"at least {spent:.4g} for num_versions={versions} with "
-        f"noise_multiplier={noise_multiplier:g} and delta={delta:g}",
-        "the run would spend more",
-    )
-
-
+@dataclass
 class Account:
     """Counts versions with noise, and the clients that moved them.
 
-    Args:
-        keys: where the values are configured.
+    Attributes:
+        keys: where the values are configured, such as ``"strategy"``.
         noise_multiplier: z, > 0.
         delta: in (0, 1).
         max_epsilon: that a run may spend; None = any.
-
-    Attributes:
-        state: counts, for checkpoints.
+        state: ``versions``, and ``participation``: client -> versions that it moved.
 
     Raises:
         ValueError: a value is out of its bounds, or dp-accounting is not installed.
     """
 
-    def __init__(
-        self, keys: str, noise_multiplier: float, delta: float, max_epsilon: float | None
-    ) -> None:
-        require_positive(f"{keys}.noise_multiplier", noise_multiplier, "nothing would be private")
-        require(
-            is_number(delta) and 0 < delta < 1,
-            f"{keys}.delta",
-            delta,
-            "in (0, 1)",
-            "it is a probability",
-        )
-        if max_epsilon is not None:
-            require_positive(f"{keys}.max_epsilon", max_epsilon, "no version would be paid for")
+    keys: str
+    noise_multiplier: float
+    delta: float
+    max_epsilon: float | None
+    state: dict[str, Any] = field(
+        default_factory=lambda: {"versions": 0, "participation": Counter()}
+    )
+
+    def __post_init__(self) -> None:
+        z, delta, most = self.noise_multiplier, self.delta, self.max_epsilon
+        require_positive(f"{self.keys}.noise_multiplier", z, "nothing would be private")
+        fits = is_number(delta) and 0 < delta < 1
+        require(fits, f"{self.keys}.delta", delta, "in (0, 1)", "it is a probability")
+        if most is not None:
+            require_positive(f"{self.keys}.max_epsilon", most, "no version would be paid for")
         require_installed("dp_accounting")
-        self._keys = keys
-        self._noise_multiplier = noise_multiplier
-        self._delta = delta
-        self._max_epsilon = max_epsilon
-        self.state: dict[str, Any] = {"versions": 0, "participation": Counter()}
 
     def validate_run(self, versions: float) -> None:
-        """See `refuse_overspending`."""
-        refuse_overspending(
-            self._keys, self._noise_multiplier, self._delta, self._max_epsilon, versions
+        """Refuse a run that would spend more than it may.
+
+        Args:
+            versions: of the run; inf = unknown.
+
+        Raises:
+            ValueError: the run would spend more, or what it will spend is unknown.
+        """
+        if self.max_epsilon is None:
+            return
+        key, why = f"{self.keys}.max_epsilon", "what the run will spend would be unknown"
+        bound = "null with num_versions=null and max_updates=null"
+        require(math.isfinite(versions), key, self.max_epsilon, bound, why)
+        spent = epsilon(self.noise_multiplier, int(versions), self.delta)
+        bound = (
+            f"at least {spent:.4g} for num_versions={versions} with "
+            f"noise_multiplier={self.noise_multiplier:g} and delta={self.delta:g}"
         )
+        fits = spent <= self.max_epsilon
+        require(fits, key, self.max_epsilon, bound, "the run would spend more")
 
     def spend(self, clients: Iterable[int]) -> None:
         """Count a version that these clients moved."""
@@ -146,5 +106,13 @@ class Account:
         self.state["participation"].update(set(clients))
 
     def totals(self) -> dict[str, float]:
-        """Numbers for the run's summary, see `totals`."""
-        return totals(self._noise_multiplier, self._delta, self.state)
+        """Epsilon of all versions, and of the client that moved most, at `delta`.
+
+        The second holds if the data have no influence on which clients take part when.
+        """
+        most = max(self.state["participation"].values(), default=0)
+        return {
+            "epsilon": epsilon(self.noise_multiplier, self.state["versions"], self.delta),
+            "epsilon_of_most_frequent_client": epsilon(self.noise_multiplier, most, self.delta),
+            "delta": self.delta,
+        }

@@ -66,12 +66,6 @@ def test_who_is_given_the_state_goes_on_where_the_other_was(inner):
     assert restored.aggregate(MODEL, UPDATES[:2]).tobytes() == expected.tobytes()
 
 
-def test_without_rebase_the_stale_models_themselves_are_averaged():
-    """(10 [3, 0] + 10 [0, 3] + 20 [9, 9]) / 40 = [5.25, 5.25]."""
-    strategy = Asynchronous(flower.FedAvg(), rebase=False)
-    np.testing.assert_allclose(strategy.aggregate(MODEL, UPDATES), [5.25, 5.25])
-
-
 def test_inner_must_be_a_flower_strategy():
     with pytest.raises(ValueError, match="must be based on flwr"):
         Asynchronous(object())  # type: ignore[arg-type]
