@@ -3,7 +3,9 @@
 import argparse
 from pathlib import Path
 
-from fl_app.report import PAGE, TARGET_ACCURACY, Table, no_pictures, write_report
+from fl_app.report import PAGE, TARGET_ACCURACY, Table, no_pictures, require_target, write_report
+from fl_app.report.cells import read_run
+from fl_app.report.table import make_table
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -32,6 +34,12 @@ def main(arguments: list[str] | None = None) -> None:
         metavar="CELL",
         help="report only these cells (default: all)",
     )
+    parser.add_argument(
+        "--last",
+        type=lambda text: 1 if text == "final" else int(text),
+        metavar="N",
+        help="only print the table, with the mean score of the last N evaluations; final = 1",
+    )
     for suffix in ("pdf", "svg"):
         parser.add_argument(
             f"--{suffix}",
@@ -43,9 +51,14 @@ def main(arguments: list[str] | None = None) -> None:
         )
     options = parser.parse_args(arguments)
     folder = options.run_folder
-    if told := no_pictures():
+    if options.last is None and (told := no_pictures()):
         parser.exit(2, f"error: {told}\n")
     try:
+        if options.last is not None:
+            require_target(options.target_accuracy)
+            cells = read_run(folder, options.only)
+            make_table(cells, options.target_accuracy, options.last).print()
+            return
         write_report(
             folder,
             options.target_accuracy,

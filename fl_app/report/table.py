@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
+from fl_app.core.errors import require
 from fl_app.record.measures import mean_age
 from fl_app.record.score import ACCURACY, Score
 from fl_app.record.targets import first_at, stays_at
@@ -25,7 +26,7 @@ UNBOUNDED = 100_000
 # What is shown of a row, the most important first: its field, two lines of a title, its format, and
 # which of several values is the best. The scores' title, format and best value are their own.
 _COLUMNS: tuple[tuple[str, str, str, str, Callable[[list[float]], float] | None], ...] = (
-    ("final_{score}", "{title}", "final", "", None),
+    ("final_{score}", "{title}", "{last}", "", None),
     ("best_{score}", "{title}", "best", "", None),
     ("seconds_to_target", "at {target}", "first s", "{:,.1f}", min),
     ("updates_to_target", "at {target}", "first upd.", "{:,.0f}", min),
@@ -75,13 +76,14 @@ class Table:
             ``final_accuracy``. If there are several, these are ``final_score`` and so on.
         target_accuracy: in (0, 1], to which times are measured.
         work: sentences if the cells did unequal work; else empty.
+        last: evaluations at a run's end over which its first score is a mean.
 
     The columns are
 
     - ``cell``: name of the cell; of several seeds, their label; ``algorithm``: its name
     - ``data``: origin of the data; "stand-in" = synthetic data in place of the real data
-    - ``final_...``, ``best_...``: score of the last evaluation and of any; ``last10_...``: mean of
-      the last ten
+    - ``final_...``, ``best_...``: mean score of the `last` evaluations, and best of any;
+      ``last10_...``: mean of the last ten
     - ``seconds_to_target``, ``updates_to_target``: on the run's clock, until the target accuracy
       was first evaluated, and client updates that had arrived by then
     - ``seconds_to_stay_at_target``, ``updates_to_stay_at_target``: until the evaluation from which
@@ -102,6 +104,7 @@ class Table:
     scores: list[Score]
     target_accuracy: float
     work: str = ""
+    last: int = 1
 
     @property
     def deviation(self) -> str:
@@ -158,6 +161,7 @@ class Table:
                     winners.append(number)
                 texts.append(text)
             over = over.format(title=title, target=f"{self.target_accuracy:.0%}")
+            below = below.format(last="final" if self.last == 1 else f"last {self.last}")
             columns.append(Column(field, over, below, texts, winners))
         return columns
 
@@ -234,12 +238,19 @@ class Table:
         return drawn
 
 
-def make_table(cells: Sequence[Cell], target_accuracy: float) -> Table:
-    """Collect the rows from the cells' histories and summaries."""
+def make_table(cells: Sequence[Cell], target_accuracy: float, last: int = 1) -> Table:
+    """Collect the rows from the cells' histories and summaries.
+
+    Raises:
+        ValueError: `last` is below 1.
+    """
+    require(
+        last >= 1, "last", last, "an integer >= 1, or final", "there would be nothing to average"
+    )
     scores = scores_of(cells)
     rows: list[Row] = []
     for label, members in group(cells):
-        seeds = [_row(cell, scores, target_accuracy) for cell in members]
+        seeds = [_row(cell, scores, target_accuracy, last) for cell in members]
         rows += seeds
         if len(seeds) > 1:
             for statistic, of in (("mean", fmean), ("std", stdev)):
@@ -248,7 +259,7 @@ def make_table(cells: Sequence[Cell], target_accuracy: float) -> Table:
                 rows.append({**row, "seed": None, "folder": None})
     if ACCURACY in scores:
         rows = [{**row, "target_accuracy": target_accuracy} for row in rows]
-    return Table(rows, scores, target_accuracy, work_of(cells))
+    return Table(rows, scores, target_accuracy, work_of(cells), last)
 
 
 def _over(values: list[Any], of: Callable[[list[float]], float]) -> Any:
@@ -258,13 +269,13 @@ def _over(values: list[Any], of: Callable[[list[float]], float]) -> Any:
     return of(values)
 
 
-def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float) -> Row:
+def _row(cell: Cell, scores: Sequence[Score], target_accuracy: float, last: int) -> Row:
     summary, history, score = cell.summary, cell.history, cell.score
     row: Row = {"cell": cell.name, "algorithm": cell.algorithm, "data": summary.get("data")}
     if scores:
         values = [e.value(score.name) for e in cell.evaluations] if score else []
         row |= {
-            "final_{score}": values[-1] if values else None,
+            "final_{score}": fmean(values[-last:]) if values else None,
             "best_{score}": score.best(values) if score else None,
             "last10_{score}": fmean(values[-10:]) if values else None,
         }

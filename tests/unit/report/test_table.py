@@ -22,6 +22,7 @@ from run_folders import (
 
 from fl_app import report
 from fl_app.record.score import Score
+from fl_app.report.__main__ import main
 from fl_app.report.cells import Cell, read_run
 from fl_app.report.table import at_work, make_table, work_of
 
@@ -73,6 +74,18 @@ def test_rows_tell_what_the_cells_came_to_as_far_as_it_is_known(tmp_path):
         **dict.fromkeys(("mb_down", "mb_up", "updates_per_second", "work_per_update", "stopped")),
     }
     assert asynchronous == expected
+
+
+def test_the_first_score_is_the_mean_of_as_many_evaluations_as_asked_for(tmp_path, capsys):
+    write_pair(tmp_path)
+    main([str(tmp_path), "--last", "2"])
+    lines = capsys.readouterr().out.splitlines()
+    fedavg, fedasync = (line.split() for line in lines[2:4])
+        line.split() for line in capsys.readouterr().out.splitlines()
+    )
+    assert (fedavg[:2], fedasync[:2]) == (["fedavg", "72.5%"], ["fedasync", "88.5%"])
+    with pytest.raises(ValueError, match="^last=0 must be an integer >= 1"):
+        make_table(read_run(tmp_path), 0.9, last=0)
 
 
 def test_csv_has_dashes_for_the_unknown(tmp_path):
