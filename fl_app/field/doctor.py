@@ -220,8 +220,8 @@ def _deadline(deadline: float | None, earlier: Path) -> Finding:
     rows = csv.DictReader(earlier.read_text("utf-8").splitlines() if earlier.exists() else [])
     order = max((float(row["seconds"]) for row in rows), default=0.0)
     least = max(2 * order if deadline < order else 0.0, OFFLINE_AFTER)
-    text = f"{deadline:g} s; an order takes {order or '?'} s on the slowest device, and a dead "
-    text += f"node counts as online for {OFFLINE_AFTER:g} s"
+    takes = f"takes {order:.0f} s on the slowest device" if order else "takes an unknown time"
+    text = f"{deadline:g} s; an order {takes}, and a dead node is online for {OFFLINE_AFTER:g} s"
     mend = f"deadline={least:.0f} or more: else updates are discarded, or dead nodes get orders"
     return _judged("deadline", deadline >= least, text, mend)
 
