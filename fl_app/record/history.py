@@ -53,7 +53,6 @@ class OrderRecord:
         end: when it ended, seconds; None while it is under way.
         ended: kind of the event that ended it: ``"arrival"``, ``"failure"`` or ``"reject"``;
             ``""`` while it is under way.
-        base_version: that its update started from; None if there is no update.
         age: of its update at arrival, versions; None if there is no update.
         loss: mean training loss that the client reported; None if it is unknown.
         reason: why there is no update.
@@ -74,7 +73,6 @@ class OrderRecord:
     bytes_up: int = 0
     end: float | None = None
     ended: str = ""
-    base_version: int | None = None
     age: int | None = None
     loss: float | None = None
     reason: str = ""
@@ -215,8 +213,6 @@ class History:
         seconds_wasted: of orders whose work was wasted.
         orders_wasted: how many.
         sequences: client -> how many orders it was given.
-        server_seconds: kind of the server's own work -> seconds up to the last version; empty where
-            it takes none.
         reported: name -> mean of a number that the strategy reports of its aggregations.
         current: client -> its last order, until its update arrives.
         waiting: number -> order whose update is in the buffer.
@@ -246,7 +242,6 @@ class History:
         self.seconds_wasted = 0.0
         self.orders_wasted = 0
         self.sequences: Counter[int] = Counter()
-        self.server_seconds: dict[str, float] = {}
         self.reported: dict[str, Mean] = defaultdict(Mean)
         self.current: dict[int, OrderRecord] = {}
         self.waiting: dict[int, OrderRecord] = {}
@@ -354,7 +349,7 @@ class History:
             order = self._dispatch(given)
         del self.current[event.client]
         order.end, order.ended = event.t, event.kind
-        order.base_version, order.age, order.loss = event.base_version, event.age, event.loss
+        order.age, order.loss = event.age, event.loss
         order.bytes_up = event.bytes
         self._spend(order, event.t)
         self.waiting[event.order] = order
@@ -394,8 +389,6 @@ class History:
 
     def _aggregate(self, event: Aggregated) -> None:
         self.version = event.version
-        if event.busy is not None:
-            self.server_seconds = dict(event.busy)
         self.ages.update(event.age)
         weights = event.report.get("weight") or [1.0] * len(event.order)
         orders = [self.waiting.pop(number, None) for number in event.order]

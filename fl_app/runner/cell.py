@@ -60,7 +60,8 @@ def run_cell(
 
     Raises:
         ValueError: the configuration is refused, or the checkpoint that the run was to resume
-            from. No file has changed.
+            from. No file has changed. Whether it is of another configuration, the caller has asked
+            (`fl_app.runner.earlier.enter`).
     """
     real = config.runtime.name == "deployment"
     if not real:
@@ -69,7 +70,7 @@ def run_cell(
     score = score_of_task(task)
     components = build_components(config, task, given)
     fixed = components.trainer.model.fixed_digest
-    checkpoints = Checkpoints(folder, earlier.settings(config))
+    checkpoints = Checkpoints(folder)
     saved = checkpoints.load() if config.resume == "auto" else None
     if saved is not None:
         check_complete(saved["engine"])

@@ -25,16 +25,14 @@ class Checkpoints:
     """The checkpoints of one run, of which the last two are kept.
 
     A file holds arrays (safetensors), among them the JSON of the structure that the others belong
-    to, and as metadata the run's configuration and a checksum over all. Nothing is ever unpickled.
+    to, and as metadata a checksum over all. Nothing is ever unpickled.
 
     Args:
         folder: of the run; the files lie in ``checkpoints`` below it.
-        configuration: of the run; a checkpoint of another one is refused.
     """
 
-    def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder / "checkpoints"
-        self._configuration = json.dumps(configuration, sort_keys=True)
 
     def save(self, version: int, state: Any) -> Path:
         """Write a checkpoint; where that fails, those before stay as they are.
@@ -55,11 +53,7 @@ class Checkpoints:
         arrays = {str(i): np.asarray(array, order="C") for i, array in enumerate(encoder.arrays)}
         # Not as metadata, of which safetensors reads 100 MB: 80,000 orders under way are more.
         arrays[STRUCTURE] = np.frombuffer(structure, np.uint8)
-        metadata = {
-            "format": FORMAT,
-            "configuration": self._configuration,
-            "sha256": _checksum(arrays),
-        }
+        metadata = {"format": FORMAT, "sha256": _checksum(arrays)}
         path = self._folder / f"version-{version:09d}.safetensors"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -118,28 +112,8 @@ class Checkpoints:
             )
         if _checksum(arrays) != metadata["sha256"]:
             raise _Torn("its checksum does not fit")
-        before, now = json.loads(metadata["configuration"]), json.loads(self._configuration)
-        differences = different(before, now)
-        if differences:
-            raise ValueError(
-                f"{path} is of another configuration ({', '.join(differences[:5])}): "
-                "the run that goes on would be neither; give another folder, or overwrite=true to "
-                "replace it"
-            )
         structure = json.loads(arrays.pop(STRUCTURE).tobytes())
         return decode(structure, [arrays[str(place)] for place in range(len(arrays))])
-
-
-def different(there: Any, here: Any, key: str = "") -> list[str]:
-    """Keys with different values, as ``key=there instead of here``."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        keys = [*there, *(name for name in here if name not in there)]
-        return [
-            text
-            for name in keys
-            for text in different(there.get(name), here.get(name), f"{key}.{name}".strip("."))
-        ]
-    return [] if there == here else [f"{key}={there} instead of {here}"]
 
 
 class _Torn(Exception):

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from fl_app.core.files import open_log
 from fl_app.record.folder import EVENTS
 from fl_app.report.cells import ENDS
-from fl_app.runner.checkpoint import PATTERN, different
+from fl_app.runner.checkpoint import PATTERN
 
 FILES = (EVENTS, "summary.json", "config.yaml", "metrics.csv", "model.npz", "checkpoints")
 # Files of a run but for its event log, which is emptied by the process that locks it.
@@ -148,6 +148,18 @@ def finished(config: DictConfig, folder: Path) -> dict[str, Any] | None:
             "replace it"
         )
     return None
+
+
+def different(there: Any, here: Any, key: str = "") -> list[str]:
+    """Keys with different values, as ``key=there instead of here``."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        keys = [*there, *(name for name in here if name not in there)]
+        return [
+            text
+            for name in keys
+            for text in different(there.get(name), here.get(name), f"{key}.{name}".strip("."))
+        ]
+    return [] if there == here else [f"{key}={there} instead of {here}"]
 
 
 def refuse_lower(

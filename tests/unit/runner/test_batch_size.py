@@ -7,8 +7,7 @@ import pytest
 from configs import composed
 
 from fl_app.runner.cell import run_cell
-from fl_app.runner.checkpoint import Checkpoints
-from fl_app.runner.earlier import settings
+from fl_app.runner.earlier import finished
 
 SMALL = ["num_clients=10", "runtime.workers=0", "algorithm.schedule.concurrency=6", "eval_every=99"]
 
@@ -42,6 +41,8 @@ def test_a_resumed_run_has_the_batches_of_the_whole(tmp_path: Path) -> None:
 
 def test_a_run_of_another_batch_is_not_resumed(tmp_path: Path) -> None:
     carry_out(tmp_path, "fedasync", "num_versions=4", "runtime.batch=3")
-    config = composed("algorithm=fedasync", *SMALL, "num_versions=9", "runtime.batch=2")
+    config = composed(
+        "algorithm=fedasync", *SMALL, "num_versions=9", "runtime.batch=2", "resume=auto"
+    )
     with pytest.raises(ValueError, match=r"runtime\.batch=3 instead of 2"):
-        Checkpoints(tmp_path, settings(config)).load()
+        finished(config, tmp_path)

@@ -1,7 +1,6 @@
 """Files that are all there or not there at all."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,12 +11,8 @@ from fl_app.runner import checkpoint
 from fl_app.runner.checkpoint import Checkpoints
 
 
-def checkpoints(folder: Path, **settings: Any) -> Checkpoints:
-    return Checkpoints(folder, {"seed": 0, "algorithm": {"name": "wkafl"}, **settings})
-
-
 def test_the_last_two_are_kept_and_the_newest_is_loaded(tmp_path: Path) -> None:
-    store = checkpoints(tmp_path)
+    store = Checkpoints(tmp_path)
     assert store.load() is None
     for version in (2, 9, 10):
         path = store.save(version, {"version": version, "params": np.arange(3.0) * version})
@@ -29,7 +24,7 @@ def test_the_last_two_are_kept_and_the_newest_is_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [0, 4, 200, -1])
 def test_a_torn_file_is_passed_over(tmp_path: Path, keep: int) -> None:
-    store = checkpoints(tmp_path)
+    store = Checkpoints(tmp_path)
     store.save(1, {"params": np.arange(100.0)})
     path = store.save(2, {"params": np.arange(100.0) + 1})
     path.write_bytes(path.read_bytes()[:keep])
@@ -41,7 +36,7 @@ def test_a_torn_file_is_passed_over(tmp_path: Path, keep: int) -> None:
 
 
 def test_one_that_cannot_be_read_is_not_begun_anew_without_a_word(tmp_path: Path) -> None:
-    store = checkpoints(tmp_path)
+    store = Checkpoints(tmp_path)
     store.save(1, {}).write_bytes(b"nothing of the kind")
     for _ in range(2):
         with pytest.raises(ValueError, match=r"can be read: version-000000001.*: torn"):
@@ -50,16 +45,16 @@ def test_one_that_cannot_be_read_is_not_begun_anew_without_a_word(tmp_path: Path
 
 def test_the_structure_may_be_of_any_size(tmp_path: Path) -> None:
     """A header of safetensors may not: reading refuses more than 100 MB."""
-    path = checkpoints(tmp_path).save(1, {"orders": list(range(100_000))})
+    path = Checkpoints(tmp_path).save(1, {"orders": list(range(100_000))})
     assert int.from_bytes(path.read_bytes()[:8], "little") < 10_000
-    assert checkpoints(tmp_path).load()["orders"][-1] == 99_999
+    assert Checkpoints(tmp_path).load()["orders"][-1] == 99_999
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left"), SafetensorError("too large")])
 def test_where_it_cannot_be_written_the_one_before_stands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    store = checkpoints(tmp_path)
+    store = Checkpoints(tmp_path)
 
     def full(*_: object) -> bytes:
         raise error
@@ -77,16 +72,10 @@ def test_where_it_cannot_be_written_the_one_before_stands(
 
 
 def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
-    store = checkpoints(tmp_path)
+    store = Checkpoints(tmp_path)
     path = store.save(2, {"params": np.arange(100.0)})
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(bytes(data))
     with pytest.raises(ValueError, match="its checksum does not fit"):
         store.load()
-
-
-def test_one_of_another_configuration_is_refused(tmp_path: Path) -> None:
-    checkpoints(tmp_path).save(2, {})
-    with pytest.raises(ValueError, match=r"another configuration \(seed=0 instead of 1\)"):
-        checkpoints(tmp_path, seed=1).load()

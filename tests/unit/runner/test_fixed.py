@@ -12,7 +12,7 @@ from fl_app.client.build import build_task
 from fl_app.client.initial import build_model
 from fl_app.runner.cell import run_cell
 from fl_app.runner.checkpoint import Checkpoints
-from fl_app.runner.earlier import refuse_other_fixed, settings
+from fl_app.runner.earlier import refuse_other_fixed
 from fl_app.runner.validate import validate_config
 
 SMALL = ["num_clients=6", "num_versions=4", "eval_every=2", "partition=iid", "runtime.workers=0"]
@@ -58,8 +58,7 @@ def test_private_parameters_stay_in_the_clients_states(tmp_path: Path) -> None:
     found, first = arrays(tmp_path), seeded()
     for name, array in found.items():
         assert (array == first[name]).all() == (name[0] == "3")
-    config = composed("algorithm=fedbuff", *SMALL, OWN)
-    states = Checkpoints(tmp_path, settings(config)).load()["engine"]["_states"]
+    states = Checkpoints(tmp_path).load()["engine"]["_states"]
     assert len(states) > 2
     for state in states.values():
         assert list(state) == ["private.3.weight", "private.3.bias"]
@@ -83,8 +82,7 @@ def test_a_run_does_not_go_on_with_other_frozen_parameters(tmp_path: Path) -> No
     fixed = build_model(
         build_task(composed("algorithm=fedbuff", *SMALL, HEAD)), seed=0
     ).fixed_digest
-    config = composed("algorithm=fedbuff", *SMALL, HEAD)
-    saved = Checkpoints(tmp_path, settings(config)).load()
+    saved = Checkpoints(tmp_path).load()
     assert saved["fixed"] == fixed
     refuse_other_fixed(fixed, saved["fixed"], tmp_path)
     message = re.escape(f"{tmp_path} holds a run of another model: its frozen parameters")

@@ -77,7 +77,7 @@ def test_a_checkpoint_is_written_to_its_end(
         return save(*args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(checkpoint, "save", slowly)
-    store = Checkpoints(tmp_path, {})
+    store = Checkpoints(tmp_path)
     with interruptible(asked) as undisturbed:
         if asked_before:
             os.kill(os.getpid(), signal.SIGTERM)
