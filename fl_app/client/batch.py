@@ -29,7 +29,7 @@ from fl_app.client.stacked import stacked_forward
 from fl_app.client.trainer import LocalTrainer
 from fl_app.client.transform import Trainer, Transformed
 from fl_app.core.layout import Layout
-from fl_app.core.types import Order, Scores, Upload, Vector
+from fl_app.core.types import Order, Upload, Vector
 
 # Maps stacked parameters, inputs ``(B, m, ...)`` and targets ``(B * m, ...)`` to the loss of every
 # example, ``(B, m)``.
@@ -51,23 +51,17 @@ class BatchTrainer:
 
     Attributes:
         batch: as given.
+        train: of the trainer, for an order alone.
+        score: of the trainer.
     """
 
     def __init__(self, trainer: LocalTrainer, batch: int) -> None:
-        self.batch = batch
+        self.batch, self.train, self.score = batch, trainer.train, trainer.score
         self._trainer = trainer
         self._model = trainer.model
         self._losses = stacked_losses(trainer)
         self._rows = torch.empty(0, trainer.model.layout.size, device=trainer.processor.device)
         self._models: list[_OfRow] = []
-
-    def train(self, order: Order) -> Upload:
-        """See `LocalTrainer.train`."""
-        return self._trainer.train(order)
-
-    def score(self, order: Order) -> Scores:
-        """See `LocalTrainer.score`."""
-        return self._trainer.score(order)
 
     def train_together(self, orders: Sequence[Order]) -> list[Upload | None]:
         """The uploads of training orders of different clients.

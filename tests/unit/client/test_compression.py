@@ -140,6 +140,8 @@ def test_the_residual_is_kept_beside_what_the_trainer_keeps() -> None:
     second = compressed.train(order_for(0, 1, vec(0, 0, 0, 0), {}, first.state))
     assert second.vector.tolist() == [4, 0, 4, 0]  # of (4, 3, 4, 2)
     assert second.state["residual"].tolist() == [0, 3, 0, 2]
+    own = Compressed(HALF, LINE).receive(order_for(0, 1, vec(), {}, first.state)).state
+    assert own.keys() == {"orders"}
 
 
 def test_a_pause_leaves_the_residual_alone() -> None:
