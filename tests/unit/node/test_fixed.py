@@ -125,7 +125,3 @@ def test_a_file_with_another_part_is_asked_for_again(state: Path) -> None:
     assert codec.asks_for_fixed(ask(MessageHandler(), model))
     np.savez(file, **{n: np.zeros_like(a) for n, a in model.fixed_bytes().items()})
     assert codec.asks_for_fixed(ask(MessageHandler(), model))
-
-
-def test_a_node_of_a_run_without_digest_uses_its_own(state: Path) -> None:
-    assert not codec.asks_for_fixed(ask(MessageHandler(), server(1), digest=""))
