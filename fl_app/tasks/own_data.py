@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fl_app.core.errors import require
-from fl_app.core.hyper import Bound, bounded, within
+from fl_app.core.hyper import Bound, bounded, count, within
 from fl_app.tasks.cache import Arrays, cached, file_facts
 from fl_app.tasks.kind import USUAL_CLIENTS, TaskKind, chunk_of, scaling
 from fl_app.tasks.models import FLAT_MODELS, architecture
@@ -29,14 +29,12 @@ READER = 5  # of what the cache holds of a user's data; a new number makes old e
 # What pandas calls columns without a name: numbers of rows, from which classes could be told.
 NAMELESS = r"Unnamed: \d+|__index_level_\d+__"
 STREAM = 0x7465_7374_2073_6574  # keeps the test set's random numbers apart from all others
+SIDE = count()  # of an image, in pixels
 PIXELS = Bound(
     "a number of pixels >= 1, or [height, width]",
     lambda value: (
-        all(
-            isinstance(side, int) and side >= 1
-            for side in ([value] if isinstance(value, int) else value)
-        )
-        and (isinstance(value, int) or len(value) in (1, 2))
+        SIDE.holds(value)
+        or (isinstance(value, Sequence) and len(value) in (1, 2) and all(map(SIDE.holds, value)))
     ),
 )
 
@@ -66,10 +64,11 @@ class OwnData(TaskKind):
     """A task on a user's data.
 
     Args:
-        path: of the data; None = no data, only a schema.
+        path: where the data are; None = no data, only a schema.
         test_share: share of the examples that is the test set if the data have none, in [0, 1); 0 =
             no test set.
-        model: see `TaskKind`; None = cnn for images, mlp for other inputs.
+        model: a name, a classification model of torchvision, or package.module:callable; None = cnn
+            for images, mlp for other inputs.
         schema: file that states inputs and outputs (python -m fl_app.tasks.schema), or its
             contents; None = they are those of the training examples.
 
