@@ -156,7 +156,7 @@ class Lookahead:
         ):
             batch = heapq.heappop(self._pending)[3]
             self._under_way += len(batch)
-            if isinstance(self._mailbox, BatchMailbox) and len(batch) > 1:
+            if len(batch) > 1 and isinstance(self._mailbox, BatchMailbox):
                 self._mailbox.push_together(batch)
             else:
                 self._mailbox.push(*batch)
