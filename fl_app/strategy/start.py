@@ -153,15 +153,20 @@ def _count_nodes(grid: Grid, schedule: Schedule) -> int:
     """How many nodes are there; refuses a buffer that those of a simulation cannot fill."""
     num_nodes, fixed = count_nodes(grid)
     size = getattr(schedule, "buffer_size", 1)
-    if 0 < num_nodes < size:
-        # If places are refilled at once, a node's second update may fill the buffer.
-        waits = getattr(schedule, "refill", "at_once") == "after_aggregation"
+    if size == 1 or not 0 < num_nodes <= size:
+        return num_nodes
+    # If places are refilled at once, a node's second update may fill the buffer.
+    waits = getattr(schedule, "refill", "at_once") == "after_aggregation"
+    fit = f"schedule=Buffered(concurrency={num_nodes}, buffer_size={max(1, num_nodes // 2)})"
+    if size > num_nodes:
         effect = "it waits until there are so many" if waits else "it counts some nodes twice"
-        fit = f"schedule=Buffered(concurrency={num_nodes}, buffer_size={max(1, num_nodes // 2)})"
         bound = f"at most the number of nodes, {num_nodes}"
         why = f"{effect}; give start {fit}, or have more nodes"
         require(not fixed, "schedule.buffer_size", size, bound, why)
         log.warning("schedule.buffer_size=%d should be %s: %s", size, bound, why)
+    elif waits:
+        told = "schedule.buffer_size=%d is the number of nodes: this is synchronous; give start %s"
+        log.warning(told, size, fit)
     return num_nodes
 
 

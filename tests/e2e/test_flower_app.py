@@ -248,6 +248,7 @@ def test_a_simulation_with_fewer_nodes_than_a_version_takes_is_refused() -> None
     [
         (FedHist(), k_async(3), r"schedule.buffer_size=3 should be at most .* 2: it waits"),
         (FedBuff(), Buffered(3, 3), r"schedule.buffer_size=3 should be at most .* 2: .* twice"),
+        (FedHist(), k_async(2), r"schedule.buffer_size=2 is the number of nodes.* synchronous"),
         (FedBuff(), Buffered(2, 2), ""),  # the fast node may fill the buffer
         (FedHist(), k_async(1), ""),
     ],
