@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
@@ -94,4 +102,6 @@ def misbehave(fault: str, arrays: Arrays, metrics: dict[str, Any]) -> RecordDict
             parts = range(GARBAGE // PART)
             arrays = {str(i): rng.integers(0, 256, PART, np.uint8) for i in parts}
     record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
-    return RecordDict({"arrays": record, "metrics": MetricRecord(metrics)})
+    # The order's arrays are one vector, as between this project's own server and clients.
+    ours = ConfigRecord({"kind": "model"})
+    return RecordDict({"arrays": record, "metrics": MetricRecord(metrics), "upload": ours})
