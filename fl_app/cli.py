@@ -85,6 +85,13 @@ def _hydra_unused() -> Iterator[None]:
             GlobalHydra.instance().hydra = before
 
 
+# Keys of earlier versions, and what to give in their place.
+REPLACED = {
+    "algorithm.strategy.squares": "give algorithm.strategy.compensation_form=gradient, scaled or "
+    "code, three readings of the compensation"
+}
+
+
 def nearest(key: str, known: Sequence[str]) -> str:
     """Suggest up to three known keys for a mistyped one, as the end of an error message."""
     close = difflib.get_close_matches(key, known, n=3, cutoff=0.5)
@@ -123,6 +130,8 @@ def explain(error: HydraException, overrides: Sequence[str]) -> str:
 def _unknown(key: str, overrides: Sequence[str]) -> str:
     typed = [override.lstrip("+~").partition("=")[0] for override in overrides]
     key = next((each for each in typed if each.startswith(f"{key}.")), key)  # Hydra's may be a part
+    if key in REPLACED:
+        return f"{key} is no key any more: {REPLACED[key]}"
     known = known_keys(overrides)
     if key in known:
         return f"unknown key {key!r} with one of the options that are swept: sweep that one apart"

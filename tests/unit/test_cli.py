@@ -81,3 +81,8 @@ def test_a_dot_where_a_slash_chooses(choice: str) -> None:
 
 def test_dots_that_mean_keys() -> None:
     refuse_dots(["algorithm.schedule.buffer_size=5", "algorithm.schedule={buffer_size: 5}"])
+
+
+def test_a_key_of_an_earlier_version_is_answered_with_the_one_in_its_place() -> None:
+    with pytest.raises(ValueError, match="give algorithm[.]strategy[.]compensation_form=gradient"):
+        compose(["algorithm=overlap_fedavg", "algorithm.strategy.squares=code"])
