@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 Array = NDArray[Any]
 
@@ -128,7 +127,7 @@ def label_names(data: Any, name: str) -> list[str] | None:
 
 def _array(value: Any) -> Any:
     """A value as an array, images with their channels first."""
-    if isinstance(value, Tensor):
+    if hasattr(value, "detach"):  # a tensor of torch, which the keys of tasks do not load
         return value.detach().cpu().numpy()
     if hasattr(value, "getbands"):  # an image of PIL
         from fl_app.tasks.pictures import pixels_of  # loads PIL

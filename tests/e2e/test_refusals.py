@@ -10,6 +10,7 @@ import pytest
 HEAVY = ("torch", "torchvision", "sklearn", "scipy", "pandas", "altair", "vl_convert", "ray")
 REFUSED = [
     "algorith=fedbuff",
+    "fusion=0.2",
     "algorithm=fedbuf",
     "num_versions=-1",
     "deadline=0",
