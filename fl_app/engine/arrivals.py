@@ -25,7 +25,7 @@ MOST = 20  # errors in clients' code whose tracebacks are logged
 
 @dataclass(kw_only=True, eq=False)
 class Arrivals:
-    """The half of the `Engine` that handles the ends of orders; the other one makes these."""
+    """The part of the `Engine` that handles the ends of orders."""
 
     strategy: Algorithm
     schedule: Schedule

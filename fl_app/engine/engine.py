@@ -3,45 +3,26 @@
     Schedule.start -> Strategy.dispatch -> Clock.dispatch ====> client
     publish <- Strategy.aggregate <- Schedule.take <- buffer <- Clock.next <==== client
 
+Aggregation is in `fl_app.engine.versions`, what becomes of an order in `fl_app.engine.arrivals`.
 Nothing here knows whether time is virtual, how orders travel or what the equations are.
 """
 
-import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import InitVar, dataclass
 from typing import Any
 
 from fl_app.core.errors import RunError, Stalled, require_at_least
-from fl_app.core.events import (
-    Aggregated,
-    Checkpointed,
-    Clustered,
-    Dispatched,
-    Evaluated,
-    Recalled,
-    Rejected,
-    Sink,
-    Supplied,
-)
+from fl_app.core.events import Checkpointed, Dispatched, Rejected, Sink, Supplied
 from fl_app.core.layout import check_vector
-from fl_app.core.types import Order, Update, Vector
+from fl_app.core.types import Order, Vector
 from fl_app.engine import checks
-from fl_app.engine.arrivals import Arrivals
-from fl_app.engine.clock import (
-    Alarm,
-    ClockEvent,
-    Expired,
-    Joined,
-    Left,
-    Replied,
-    Returned,
-    Stray,
-)
+from fl_app.engine.clock import Alarm, ClockEvent, Expired, Joined, Left, Replied, Returned, Stray
 from fl_app.engine.evaluation import Background, Evaluate, Outbox
 from fl_app.engine.federation import Federation
 from fl_app.engine.limits import Outcome, Stop
 from fl_app.engine.unkept import FORMAT, UnkeptAttributes, check_complete
+from fl_app.engine.versions import Versions
 
 __all__ = ["Engine", "Evaluate", "Outcome", "Stop", "check_complete"]
 
@@ -52,7 +33,7 @@ LEAST_PATIENCE = 600.0  # seconds that the last evaluation on clients may take w
 
 
 @dataclass(kw_only=True, eq=False)
-class Engine(Arrivals):
+class Engine(Versions):
     """Runs one federation.
 
     Args:
@@ -88,10 +69,7 @@ class Engine(Arrivals):
     """
 
     initial: InitVar[Vector]
-    stop: Stop
     num_trainable: InitVar[int | None] = None
-    evaluate: Evaluate | None = None
-    eval_every: int = 1
     fixed_bytes: int = 0
     checkpoint: Callable[[int], None] | None = None
     checkpoint_every: int | None = None
@@ -296,10 +274,6 @@ class Engine(Arrivals):
                     self._lose(order, reason, traceback)
                 self.client_evaluation.tell()
 
-    def _end(self, limit: str) -> None:
-        """End the run, unless another limit has ended it."""
-        self.outcome.stopped = self.outcome.stopped or limit
-
     def _count_updates(self) -> None:
         """End the run if enough updates arrived; called after the aggregations they allowed."""
         if self._fed.updates >= self.stop.updates:
@@ -308,124 +282,6 @@ class Engine(Arrivals):
     def _supply(self, order: Order, num_bytes: int) -> None:
         if num_bytes:
             self._emit(Supplied(self.clock.now, order.client_id, order.number, num_bytes))
-
-    # -- versions ---------------------------------------------------------------------------------
-
-    def _settle(self) -> bool:
-        """Aggregate what the schedule takes, or form clusters; returns whether it did anything."""
-        fed, acted = self._fed, False
-        while not self.outcome.stopped:
-            if self.schedule.survey(fed.version, fed.buffer):
-                self._cluster()
-            elif taken := self.schedule.take(self.intake.eligible(fed.buffer)):
-                self._aggregate(taken)
-            else:
-                break
-            acted = True
-        return acted
-
-    def _cluster(self) -> None:
-        """Let the strategy put the present clients into clusters; this makes no version."""
-        fed = self._fed
-        present = sorted(fed.latest.keys() & fed.online)
-        fed.latest = {client_id: fed.latest[client_id] for client_id in present}
-        clusters = self.strategy.cluster(fed.model, list(fed.latest.values()))
-        if clusters.keys() != fed.latest.keys():
-            raise ValueError(
-                f"cluster() must put each of the {len(present)} clients that it is shown into one "
-                f"cluster, and no others: {sorted(clusters.keys() ^ fed.latest.keys())}"
-            )
-        dropped = self.schedule.regroup(clusters, fed.buffer)
-        if not self.schedule.surveys:
-            fed.latest = {}
-        fed.take_out(dropped)
-        self._emit(
-            Clustered(
-                self.clock.now,
-                fed.version,
-                client=list(clusters),
-                cluster=list(clusters.values()),
-                dropped=[update.client_id for update in dropped],
-                order=[update.order for update in dropped],
-            )
-        )
-
-    def _aggregate(self, updates: Sequence[Update]) -> None:
-        """Make the next version of these updates."""
-        fed, strategy, clock = self._fed, self.strategy, self.clock
-        model = fed.model
-        opened = self.intake.open(model, updates)
-        if opened.faults:
-            fed.take_out([updates[place] for place in opened.faults])
-            for place, why in sorted(opened.faults.items()):
-                lost = updates[place]
-                about = (lost.client_id, lost.order, lost.base_version)
-                self._emit(Rejected(clock.now, *about, why))
-            return
-        strategy.report = {}
-        params = strategy.aggregate(model, opened.updates)
-        self.intake.complete(strategy.report, opened)
-        checks.require_version(strategy, params, model, len(updates))
-        ages = [model.age(update) for update in updates]
-        # The order of these steps matters: Ctrl-C between any two must leave an existing version.
-        fed.take_out(updates)
-        fed.publish(clock.share(params))
-        clock.work("aggregation")
-        now = clock.now
-        self._emit(
-            Aggregated(
-                now,
-                fed.version,
-                client=[update.client_id for update in updates],
-                order=[update.order for update in updates],
-                age=ages,
-                busy=clock.busy,
-                report=strategy.report,
-            )
-        )
-        for client_id in self.schedule.recall(fed.busy, fed.version):
-            order = fed.busy[client_id]
-            if clock.recall(order):
-                self._emit(Recalled(now, client_id, order.number, fed.version))
-        if fed.version % self.eval_every == 0:
-            self._evaluate_on_server()
-        if self.client_evaluation.is_due(fed.version):
-            self._evaluate_on_clients()
-        if fed.version >= self.stop.num_versions:
-            self._end("num_versions")
-
-    def _evaluate_on_server(self, *, final: bool = False) -> None:
-        fed, clock = self._fed, self.clock
-        if self.evaluate is None:
-            return
-        self._outbox.settle()  # the process that measures begins one version at a time
-        metrics = self.evaluate(fed.version, self.strategy.to_evaluate(fed.model))
-        fed.evaluated = fed.version
-        if not final:  # the last one comes after the run's end
-            clock.work("evaluation")
-        if not isinstance(metrics, Mapping):
-            if self.stop.target_accuracy == math.inf:
-                self._outbox.emit_later(clock.now, fed.version, metrics)
-                return
-            metrics = metrics.result()  # which may end the run
-        self._emit(Evaluated(clock.now, fed.version, metrics))
-        self._look_at(metrics.get("accuracy"))
-
-    def _evaluate_on_clients(self) -> None:
-        """Choose the clients that measure the current version; they do so when they are free."""
-        fed = self._fed
-        vector = self.strategy.to_evaluate(fed.model)
-        checks.require_vector(self.strategy, "to_evaluate", vector, fed.model.params.size)
-        self.client_evaluation.plan(vector)
-
-    def _told_by_clients(self, metrics: Mapping[str, float]) -> None:
-        """End the run at the accuracy on clients, if the server measures none."""
-        if self.evaluate is None:
-            self._look_at(metrics.get("accuracy_mean"))
-
-    def _look_at(self, accuracy: float | None) -> None:
-        if accuracy is not None and accuracy >= self.stop.target_accuracy:
-            self._end("target_accuracy")
 
     # -- begin and end ----------------------------------------------------------------------------
 
