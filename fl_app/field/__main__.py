@@ -179,9 +179,12 @@ def _keep(arguments: argparse.Namespace) -> NoReturn:
 
 def _run(arguments: argparse.Namespace) -> int:
     from fl_app.field.control import SuperLink
+    from fl_app.field.doctor import composed
     from fl_app.field.runs import Supervisor
 
     kit = Kit.read(arguments.server)
+    words = arguments.overrides or kit.overrides
+    composed(words)  # refuses a key or an option that does not exist before Flower starts anything
     output = (arguments.output or kit.folder / "run").resolve()
     link = SuperLink(kit)
     supervisor = Supervisor(link, tell=lambda text: print(text, flush=True))
@@ -190,7 +193,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
         serve(RunCollector(output / "events.jsonl", link.statuses), *arguments.metrics)
     try:
-        supervisor.complete(arguments.overrides or kit.overrides, output)
+        supervisor.complete(words, output)
     except KeyboardInterrupt:
         print("The run goes on: the same command supervises it again, `flwr stop` ends it.")
         raise

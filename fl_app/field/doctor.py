@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, cast
 
 import httpx
+import psutil
 from hydra import compose, initialize_config_dir
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
@@ -240,6 +241,12 @@ def of_node(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
         good = mine.isdecimal() and all_.isdecimal() and int(mine) < int(all_)
         mend = 'NODE_CONFIG="partition-id=0 num-partitions=3": another number on every device, '
         yield _judged("partition", good, f"NODE_CONFIG={words}", f"{mend}from 0")
+    yield from _of_port(kit)
+    if folder := pairs.get("state-dir", "").strip("'\""):
+        good = os.access(folder, os.W_OK | os.X_OK)
+        text = folder if good else f"{folder} does not exist, or may not be written"
+        mend = "make it for the user of the SuperNode: state would be lost, or orders fail"
+        yield _judged("state-dir", good, text, mend)
     run = None
     if overrides:
         try:
@@ -248,6 +255,24 @@ def of_node(kit: Kit, overrides: Sequence[str]) -> Iterator[Finding]:
             yield _refused(error)
     if kit.data is not None:
         yield from of_data(kit.data, run)
+
+
+def _of_port(kit: Kit) -> Iterator[Finding]:
+    """Whether another program holds the port of a device's SuperNode."""
+    port, home = int(kit.settings["PORT"]), str(kit.folder.resolve() / "flower")
+    try:
+        holders = [
+            c.pid
+            for c in psutil.net_connections("tcp")
+            if c.status == psutil.CONN_LISTEN and c.laddr.port == port
+        ]
+        homes = [psutil.Process(pid).environ().get("FLWR_HOME") for pid in holders if pid]
+    except psutil.Error:  # another user's, or gone meanwhile
+        holders, homes = [], []
+    others = len(homes) < len(holders) or any(each != home for each in homes)
+    mend = f"another PORT in node.env; `ss -ltnp 'sport = :{port}'` names the program"
+    text = "another program holds it: the SuperNode cannot start" if others else "nobody else's"
+    yield _judged(f"port {port}", not others, text, mend)
 
 
 def of_data(path: str, run: DictConfig | None) -> Iterator[Finding]:

@@ -153,6 +153,11 @@ def test_files_that_got_lost_or_public_or_old(out, tmp_path):
 @pytest.mark.parametrize("words", ["partition-id=9 num-partitions=2", "partition-id=0", "", "x"])
 def test_a_partition_that_does_not_exist(out, words):
     assert not faults(doctor.of_node(read(out / "node-0"), ()))
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        node = read(out / "node-0", PORT=other.getsockname()[1])
+        assert [*faults(doctor.of_node(node, ()))] == [f"port {other.getsockname()[1]}"]
+    state = "partition-id=0 num-partitions=2 state-dir='/nowhere'"
+    assert [*faults(doctor.of_node(read(out / "node-0", NODE_CONFIG=state), ()))] == ["state-dir"]
     assert faults(doctor.of_node(read(out / "node-0", NODE_CONFIG=words), ())).keys() == {
         "partition"
     }
@@ -275,6 +280,7 @@ def test_the_doctor_looks_into_the_data_of_a_device(tmp_path, monkeypatch):
     kit = read(tmp_path / "out" / "node-0", DATA=data, NODE_CONFIG="")
     words = ["task=csv", f"task.schema={tmp_path}/schema.json"]
     verdicts = {each.subject: each.verdict for each in doctor.of_node(kit, words)}
+    verdicts.pop("port 9094")
     assert verdicts.keys() == {"partition", "data", "examples"}
     assert verdicts["partition"] == verdicts["examples"] == GOOD
     (wrong,) = [each for each in doctor.of_node(kit, ["task=cvs"]) if each.subject == "run"]
