@@ -1,5 +1,6 @@
 """One run, from configuration to files."""
 
+import logging
 import math
 import secrets
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ from fl_app.runner.signals import interruptible
 
 if TYPE_CHECKING:
     from flwr.serverapp import Grid
+
+log = logging.getLogger(__name__)
 
 SMOKE_TESTS = 20  # test examples
 
@@ -151,7 +154,11 @@ def run_cell(
             sinks.append(board)
             print(f"To watch: tensorboard --logdir {folder}")
         with interruptible(engine.ask_to_stop) as uninterrupted:
-            outcome = engine.run()
+            try:
+                outcome = engine.run()
+            except ValueError:  # no refusal, which comes before the run
+                log.exception("an error in the code of the strategy, the schedule or the task")
+                raise
     about = {
         "algorithm": config.algorithm.name,
         "task": task.name,

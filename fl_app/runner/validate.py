@@ -76,7 +76,8 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     """
     real = config.runtime.name == "deployment"
     if config.num_clients is not None or not real:
-        require_count("num_clients", config.num_clients, "there would be nothing to run")
+        told = "there would be nothing to run; with runtime=deployment real nodes are the clients"
+        require_count("num_clients", config.num_clients, told)
     _check(RunSettings, config)
     if config.experiment.report_accuracy is not None:
         require_target(config.experiment.report_accuracy, "experiment.report_accuracy")
@@ -97,6 +98,11 @@ def validate_config(config: DictConfig, given: Given = NOTHING) -> None:
     if given.task is None:
         instantiate(config.task, leave_out=COMMON_KEYS)
         _require_data(config)
+    if other := set(config.algorithm) ^ {"name", "strategy", "client", "schedule"}:
+        raise ValueError(
+            f"algorithm={config.algorithm.get('name')} must have name, strategy, client and "
+            f"schedule: of its YAML, {', '.join(sorted(other))} is missing or unknown"
+        )
     _check(TrainingSettings, config.algorithm.client)
     strategy, schedule = build_strategy(config, given), build_schedule(config, given)
     # Every version takes at least one update, so there are at most as many versions as updates.

@@ -227,6 +227,7 @@ class _Results:
         self.result = Result()
         self._losses: dict[int, float] = {}  # of orders whose updates wait in the buffer
         self._scores: dict[int, dict[int, Scores]] = {}  # version -> client -> what it measured
+        self._told = False  # whether an order has failed
 
     def evaluate(self, version: int, vector: Vector) -> Mapping[str, float]:
         """Metrics of a version by the user's function."""
@@ -274,7 +275,10 @@ class _Results:
                 self.result.evaluate_metrics_clientapp[event.version] = record
                 log.info("Version %d on %d clients: %s", event.version, event.clients, record)
             case Failed() | Rejected():
-                log.warning("%s of client %s: %s", event.kind, event.client, event.reason)
+                # The first one whole, with its traceback; the others are likely of the same cause.
+                reason = event.reason.strip().splitlines()[-1] if self._told else event.reason
+                self._told = True
+                log.warning("%s of client %s: %s", event.kind, event.client, reason)
 
     def close(self) -> None:
         """Nothing to do."""

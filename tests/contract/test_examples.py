@@ -17,5 +17,8 @@ def test_the_example_does_what_it_says(name: str) -> None:
     names = vars(sys.modules[algorithm.__module__])
     given = {**names, "np": np, "GlobalModel": GlobalModel, "Update": Update}
     (found,) = doctest.DocTestFinder(recurse=False).find(algorithm, globs=given)
-    assert any(".aggregate(model, " in example.source for example in found.examples)
+    shown = any(".aggregate(model, " in example.source for example in found.examples)
+    assert shown, (
+        f"the docstring of {algorithm.__name__} needs Examples: with .aggregate(model, ...)"
+    )
     assert doctest.DocTestRunner().run(found).failed == 0

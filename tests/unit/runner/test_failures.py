@@ -17,6 +17,7 @@ from fl_app.core.errors import ClientError
 from fl_app.engine.engine import Outcome
 from fl_app.runner.cell import run_cell
 from fl_app.runner.given import Given
+from fl_app.runner.validate import validate_config
 
 SMALL = (
     *("num_clients=5", "partition=iid", "num_versions=3", "eval_every=10"),
@@ -27,8 +28,6 @@ ERROR = "AttributeError: 'NoneType' object has no attribute 'vector'"
 
 class Mistaken(LocalTrainer):
     """Client 2 has a bug in its second order, and training diverges on client 4."""
-
-    backends = ("torch", "numpy")
 
     @property
     def batches(self) -> bool:
@@ -109,3 +108,21 @@ def test_a_run_that_an_error_ended_goes_on_with_failures_tolerated(tmp_path: Pat
     _, again = run_alone(tmp_path / "again", *settings, "failures=tolerate", "resume=auto")
     for key in ("model_sha256", "orders", "failures", "first_failure"):
         assert again[key] == once[key]
+
+
+def test_an_error_in_a_strategy_is_told_with_its_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mistaken(*_: object) -> None:
+        np.ones(2) @ np.ones(3)
+
+    monkeypatch.setattr("fl_app.algorithms.fedbuff.FedBuff.aggregate", mistaken)
+    with pytest.raises(ValueError, match="mismatch"):
+        run_cell(composed(*SMALL), tmp_path, label="run", show=False)
+    assert "in mistaken" in caplog.text
+
+
+def test_an_algorithms_file_has_its_four_parts_and_no_other() -> None:
+    config = composed("+algorithm.clients.upload=delta", "algorithm=fedbuff")
+    with pytest.raises(ValueError, match=r"^algorithm=fedbuff must have .*: of its YAML, clients"):
+        validate_config(config)
