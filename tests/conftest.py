@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import sys
 from collections.abc import Generator
 
@@ -14,6 +15,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
 os.environ["FLWR_DISABLE_UPDATE_CHECK"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
+
+# A shell ignores Ctrl-C for what it starts in the background, and subprocesses would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # TensorBoard imports absl. When Hydra configures logging anew, absl's handler closes the stream
 # that was stderr at its import, which may be pytest's, unless it is the process's own.
