@@ -46,7 +46,7 @@ class Zeno(AsyncStrategy):
         tolerance: epsilon, how far the score may be below 0.
         validate_every: k, versions between two gradients of the server.
         held_examples: examples that the server holds, drawn from those of all clients.
-        batch_size: examples of one gradient of the server, at most `held_examples`.
+        batch_size: examples of one gradient of the server; all of them if it holds fewer.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 
