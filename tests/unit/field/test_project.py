@@ -18,7 +18,6 @@ from fl_app.field.project import (
 
 ROOT = Path(__file__).resolve().parents[3]
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's
-AT_ROOT = {"pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
 
 
 def test_an_app_carries_the_modules_that_a_run_names(tmp_path):

@@ -263,7 +263,6 @@ def squares(output: Tensor, target: Tensor) -> Tensor:
     return (output - target) ** 2
 
 
-SEQUENCES = Classification(3, sequences=True)
 BYTES = PLANES.astype(np.uint8)
 
 
