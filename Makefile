@@ -47,7 +47,7 @@ TEST_BUDGET ?= 240
 pytest := $(python) -m pytest -n logical --maxprocesses 8 --durations 10
 
 .PHONY: test
-test: setup ## Run the tests, but not the slow ones: four minutes on two cores
+test: setup ## Run the tests, but not the slow ones: three minutes on two cores
 	$(pytest) -m "not slow" --dist worksteal --budget $(TEST_BUDGET)
 
 .PHONY: test-slow
