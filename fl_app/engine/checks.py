@@ -1,5 +1,6 @@
 """Checks of what clients upload and of what a strategy returns. None of them changes any state."""
 
+import math
 from numbers import Real
 
 import numpy as np
@@ -125,9 +126,11 @@ def require_version(
     """
     require_vector(strategy, "aggregate", params, model.params.size)
     version = model.version + 1
-    if not all_finite([params]):
-        raise Diverged(f"version {version} is not finite{LIKELY_CAUSE}")
     weights = strategy.report.get("weight")
+    if not all_finite([params]):
+        bad = weights is not None and not all(map(math.isfinite, weights))
+        cause = f": its updates have the weights {weights}" if bad else LIKELY_CAUSE
+        raise Diverged(f"version {version} is not finite{cause}")
     if weights is not None and len(weights) != num_updates:
         raise RunError(
             f"aggregation of version {version}: report['weight'] has {len(weights)} "

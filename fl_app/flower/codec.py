@@ -212,8 +212,9 @@ class OrderPacker:
             names.CLIENT_ID: order.client_id,
             names.SEQUENCE: order.sequence,
         }
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in config.items()}
         arrays = self._record(order.vector, whole=names.APP_CONFIG in config)
-        content = RecordDict({names.ARRAYS: arrays, names.CONFIG: ConfigRecord(config)})  # type: ignore[arg-type]
+        content = RecordDict({names.ARRAYS: arrays, names.CONFIG: ConfigRecord(plain)})  # type: ignore[arg-type]
         for name, vector in order.extra.items():
             content[names.EXTRA + name] = self._record(vector, whole=True)
         if order.state:

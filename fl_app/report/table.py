@@ -242,10 +242,16 @@ def make_table(cells: Sequence[Cell], target_accuracy: float, last: int = 1) -> 
     """Collect the rows from the cells' histories and summaries.
 
     Raises:
-        ValueError: `last` is below 1.
+        ValueError: `last` is below 1, or a cell has fewer evaluations.
     """
+    least = min(cells, key=lambda cell: len(cell.evaluations))
+    most = max(1, len(least.evaluations))
     require(
-        last >= 1, "last", last, "an integer >= 1, or final", "there would be nothing to average"
+        1 <= last <= most,
+        "last",
+        last,
+        f"an integer >= 1, or final, and at most {most}, the evaluations of {least.name}",
+        "a mean is over so many evaluations",
     )
     scores = scores_of(cells)
     rows: list[Row] = []

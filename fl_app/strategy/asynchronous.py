@@ -101,6 +101,9 @@ class Asynchronous(AsyncStrategy):
             require(found == value, where + key, found, repr(value), why)
         share = inner.fraction_train
         require(share > 0, f"{where}fraction_train", share, "above 0", "no client would train")
+        if share < 1:
+            told = "the schedule decides how many clients train (concurrency)"
+            log.warning("%sfraction_train=%s has no effect: %s", where, share, told)
         for key in ("server_learning_rate", "server_momentum", "num_malicious_nodes"):
             number = getattr(inner, key, 0)  # Flower's classes check none of them
             require_at_least(where + key, number, 0, "its equations would change their sign")

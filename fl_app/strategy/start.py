@@ -75,7 +75,9 @@ def run(
             stack.callback(sink.close)
         require_at_least("num_rounds", num_versions, 1, "nothing would be trained")
         require_positive("timeout", timeout, "every order would be late")
-        schedule = schedule or deepcopy(strategy.schedule)
+        schedule = deepcopy(strategy.schedule) if schedule is None else schedule
+        bound, why = "a fl_app.schedule.Schedule, such as k_async(2)", "it says who trains when"
+        require(hasattr(schedule, "take"), "schedule", schedule, bound, why)
         strategy.validate_run(num_versions, schedule)
         if guard is not None:
             guard.validate_kinds(strategy.takes)

@@ -34,7 +34,6 @@ MEANT = {("strategy.similarity_threshold", -1), ("strategy.min_similarity", -1)}
 # Another key goes by them, or Flower refuses them.
 TOLD_AS = {
     "strategy.max_local_epochs": "algorithm.client.local_epochs",
-    "strategy.proximal": "algorithm.client.proximal",
     "strategy.inner.beta": "beta",
 }
 

@@ -1,11 +1,13 @@
 """FedProx by hand: the server averages, the order carries mu, the client is pulled back."""
 
+from configs import composed
 from helpers import Quadratic, order_for, vec
 
 from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.fedprox import FedProx
 from fl_app.client import LocalTrainer
 from fl_app.core.types import GlobalModel, Update
+from fl_app.runner.validate import build_strategy
 
 UPDATES = [Update(0, 3, vec(2, 8), "model", 10, 0.0), Update(1, 3, vec(6, 0), "model", 30, 0.0)]
 
@@ -33,3 +35,8 @@ def test_client_takes_mu_from_the_order() -> None:
     held = LocalTrainer(Quadratic([[[3.0]]]), local_lr=0.5, local_steps=2, proximal=0.5)
     assert held.train(order_for(0, 0, vector, {})).vector.tolist() == [2.25]
     assert held.train(order_for(0, 0, vector, {"proximal-mu": 0.0})).vector.tolist() == [2.5]
+
+
+def test_mu_of_the_client_reaches_its_orders() -> None:
+    strategy = build_strategy(composed("algorithm=fedprox", "algorithm.client.proximal=1"))
+    assert strategy.dispatch(GlobalModel(vec(1), 0), client_id=0)[1] == {"proximal-mu": 1}

@@ -564,6 +564,16 @@ def test_divergence_keeps_the_last_finite_model() -> None:
     assert result.final == run(SCHEDULE, num_versions=3).final
 
 
+def test_weights_that_are_not_finite_are_told() -> None:
+    class Undefined(MeanDelta):
+        def aggregate(self, model: GlobalModel, updates: Sequence[Update]) -> Vector:
+            self.report["weight"] = [math.nan] * len(updates)
+            return model.params * np.float32(math.nan)
+
+    error = str(run(SCHEDULE, strategy=Undefined()).outcome.error)
+    assert error.startswith("version 1 is not finite: its updates have the weights [nan, ")
+
+
 @pytest.mark.parametrize(
     ("returned", "told"),
     [

@@ -61,7 +61,7 @@ def foreign(arrays: Mapping[str, np.ndarray] = INITIAL, **metrics: Any) -> Messa
 
 
 def test_order_follows_flowers_convention() -> None:
-    content = sent(an_order(lr=0.5), {"lr": 0.1, "epochs": 2, "version": 99}).content
+    content = sent(an_order(lr=np.float32(0.5)), {"lr": 0.1, "epochs": 2, "version": 99}).content
     assert dict(content["config"]) == {
         "lr": 0.5,  # the strategy wins over the user
         "epochs": 2,

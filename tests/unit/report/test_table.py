@@ -82,8 +82,9 @@ def test_the_first_score_is_the_mean_of_as_many_evaluations_as_asked_for(tmp_pat
     lines = capsys.readouterr().out.splitlines()
     fedavg, fedasync = (line.split() for line in lines[2:4])
     assert (fedavg[:2], fedasync[:2]) == (["fedavg", "72.5%"], ["fedasync", "88.5%"])
-    with pytest.raises(ValueError, match="last=0 must be an integer"):
-        make_table(read_run(tmp_path), 0.9, last=0)
+    for last in (0, 4):
+        with pytest.raises(ValueError, match=f"last={last} must be an integer .* at most 3, the"):
+            make_table(read_run(tmp_path), 0.9, last=last)
 
 
 def test_csv_has_dashes_for_the_unknown(tmp_path):

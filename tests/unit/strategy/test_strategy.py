@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fake_grid import FakeGrid
 from flwr.app import ArrayRecord, ConfigRecord
+from flwr.serverapp import strategy as flower
 
 from fl_app.algorithms.fedavg import FedAvg
 from fl_app.algorithms.fedbuff import FedBuff
@@ -18,6 +19,7 @@ from fl_app.algorithms.scaffold import SCAFFOLD
 from fl_app.core.hyper import bounded, within
 from fl_app.core.types import GlobalModel, Update, Vector
 from fl_app.strategy import AsyncStrategy, strategy
+from fl_app.strategy.asynchronous import Asynchronous
 
 
 class Mean(AsyncStrategy):
@@ -78,8 +80,10 @@ def test_the_summary_tells_the_settings(caplog: pytest.LogCaptureFixture) -> Non
     try:
         with caplog.at_level(logging.INFO, "flwr"):
             FedBuff(server_lr=0.25).summary()
+            Asynchronous(flower.FedAvg(fraction_train=0.5))
     finally:
         logging.getLogger("flwr").removeHandler(caplog.handler)
+    assert "fraction_train=0.5 has no effect: the schedule" in caplog.text
     assert "FedBuff, asynchronous" in caplog.text
     assert "'server_lr': 0.25" in caplog.text
     assert "state" not in caplog.text
@@ -95,6 +99,10 @@ def test_the_summary_tells_the_settings(caplog: pytest.LogCaptureFixture) -> Non
         (
             {"timeout": 0.0},
             "timeout=0.0 must be a finite number above 0: every order would be late",
+        ),
+        (
+            {"schedule": 2},
+            "schedule=2 must be a fl_app.schedule.Schedule, such as k_async(2): it says",
         ),
     ],
 )
