@@ -226,7 +226,8 @@ def instantiate(
     try:
         signature.bind(**keywords, **more)
     except TypeError as error:
-        raise ValueError(f"{target}: {error}, got {', '.join(keywords) or 'none'}") from error
+        takes = ", ".join(signature.parameters) or "none"
+        raise ValueError(f"{target}: {error}; its arguments are {takes}") from error
     return make(**keywords, **more)
 
 

@@ -96,7 +96,10 @@ def test_jobs_of_a_sweep_are_reported_together(monkeypatch, tmp_path, capsys):
     [
         ("algorith=fedbuff", "unknown key 'algorith'; did you mean algorithm"),
         ("+surplus=1", "unknown keys: surplus"),
-        ("+algorithm.client.surplus=1", "unexpected keyword argument 'surplus'"),
+        (
+            "+algorithm.client.surplus=1",
+            "unexpected keyword argument 'surplus'; its arguments are task, ",
+        ),
         ("num_versions=many", "num_versions=many must be an integer >= 1"),
         ("target_accuracy=90", "target_accuracy=90 must be in [0, 1] or null"),
         ("algorithm.client.upload=weights", "client.upload=weights must be gradient, "),
