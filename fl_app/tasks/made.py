@@ -16,8 +16,7 @@ from fl_app.core.hyper import Bound, at_least, bounded, count
 from fl_app.tasks.cache import Arrays
 from fl_app.tasks.kind import Classes, Content, scaling
 
-# The README.md of this folder says where the digits come from.
-TABLES = resources.files("fl_app.tasks") / "tables"
+NUM_TRAIN = 1437  # digits for training; the others are for testing
 STREAM = 0x7379_6E74_6865_7469  # keeps synthetic data's random numbers apart from all others
 IMAGE_SHAPE = Bound(
     "three numbers >= 1: channels, height, width",
@@ -42,16 +41,22 @@ class Digits(Classes):
 
         from fl_app.tasks.scaling import make_scaling, moments
 
-        table, split = _table("digits.json"), _table("digits_split.json")
+        file = (
+            resources.files("fl_app.tasks") / "tables" / "digits.json"
+        )  # says where they are from
+        table = json.loads(file.read_text(encoding="utf-8"))
         pixels = np.frombuffer(zlib.decompress(b64decode(table["images"])), np.uint8)
         images = pixels.reshape(-1, 1, 8, 8)
-        labels = np.array([int(label) for label in table["labels"]])
+        targets = torch.tensor([int(label) for label in table["labels"]])
         # So few images are scaled once, in advance, which saves a tenth of every step.
-        scale = make_scaling(self.scaling, 16.0, moments(images[np.array(split["train"])]))
-        arrays: dict[str, Any] = {}
-        for part, rows in split.items():
-            arrays[f"{part}_inputs"] = scale(torch.from_numpy(images[np.array(rows)]))
-            arrays[f"{part}_targets"] = torch.from_numpy(labels[np.array(rows)])
+        scale = make_scaling(self.scaling, 16.0, moments(images[:NUM_TRAIN]))
+        inputs = scale(torch.tensor(images))
+        arrays: dict[str, Any] = {
+            "train_inputs": inputs[:NUM_TRAIN],
+            "train_targets": targets[:NUM_TRAIN],
+            "test_inputs": inputs[NUM_TRAIN:],
+            "test_targets": targets[NUM_TRAIN:],
+        }
         return Content(name="digits", arrays=arrays, shape=(1, 8, 8), num_classes=10)
 
 
@@ -107,8 +112,3 @@ def _images(
     for label, template in enumerate(templates):
         images[label :: len(templates)] += template
     return images, labels
-
-
-def _table(name: str) -> dict[str, Any]:
-    table: dict[str, Any] = json.loads((TABLES / name).read_text(encoding="utf-8"))
-    return table
