@@ -11,7 +11,7 @@ from typing import Any
 
 import hydra
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException, MissingConfigException
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
@@ -116,6 +116,9 @@ def explain(error: HydraException, overrides: Sequence[str]) -> str:
                 f"{group}={name} does not exist{nearest(name, options)}\n"
                 f"{group} is one of: {', '.join(options)}"
             )
+    if isinstance(error, OverrideParseException) and not re.search(r"[][{}()]", error.override):
+        word = re.sub("=[\"']*(.*?)[\"']*$", r"='\1'", error.override)
+        return f'{error.override} cannot be read: quote it for Hydra and for the shell, "{word}"'
     cause, text = error.__cause__, str(error)
     if isinstance(cause, ConfigAttributeError | ConfigKeyError) and cause.full_key:
         return _unknown(cause.full_key, overrides)

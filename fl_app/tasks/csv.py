@@ -6,11 +6,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from fl_app.core.hyper import Bound, bounded
 from fl_app.tasks.own_data import Part, TableData, existing
 from fl_app.tasks.sources import reading
 
 if TYPE_CHECKING:
     import pandas as pd
+
+SIGN = Bound(r"one character, or \t for a tab", lambda v: len(v) == 1 or v == r"\t")
 
 
 @dataclass(kw_only=True)
@@ -21,11 +24,12 @@ class Csv(TableData):
 
     Args:
         test_path: file with the test set; None = the test set is a share of the rows of path.
-        separator: between the values of a line.
+        separator: between the values of a line, one character; a shell needs quotes around all of
+            "task.separator=';'".
     """
 
     test_path: str | None = None
-    separator: str = ","
+    separator: str = bounded(",", SIGN, "a line could not be cut into values")
     model: str | None = "mlp"
 
     name: ClassVar[str] = "csv"
@@ -54,7 +58,7 @@ class Csv(TableData):
             warnings.simplefilter("error", pd.errors.ParserWarning)
             table = pd.read_csv(
                 file,
-                sep=self.separator,
+                sep=self.separator.replace("\\t", "\t"),
                 dtype=dict.fromkeys(self.texts(), "str"),
                 skipinitialspace=True,
                 index_col=False,

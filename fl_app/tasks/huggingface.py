@@ -83,6 +83,13 @@ class Huggingface(ImageKeys, TableData):
                 f"task.inputs={inputs} must be one column of images, or columns of numbers and "
                 "texts: the model takes one kind"
             )
+        there = f"a column of {where}, which has {', '.join(data.column_names)}"
+        for key in (
+            ("inputs", "target", "client") if inputs else ()
+        ):  # else entries are columns, too
+            for name in names_of(getattr(self, key)):
+                known = name in data.column_names
+                require(known, f"task.{key}", name, there, "it cannot be read")
         targets, ignored = names_of(self.target), names_of(self.ignore)
         used = {*targets, *inputs, self.client, *(self.known.targets if self.known else ())}
         if not inputs:  # all columns may be some

@@ -41,11 +41,12 @@ def completed(
         table = table[~gaps.any(axis=1)]
     elif gaps.any(axis=None):
         name = gaps.columns[gaps.any()][0]
+        remedy = "fill them in, or leave these rows out with task.missing=drop"
+        if name in inputs:
+            remedy += f" (or task.missing=median, which fills; or task.ignore=[{name}])"
         raise ValueError(
             f"{where}: column {name!r} has no value (an empty cell, NA or NaN) in row "
-            f"{gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: fill them in (for "
-            "inputs task.missing=median does it), remove these rows (task.missing=drop), or leave "
-            f"the column out with task.ignore=[{name}]"
+            f"{gaps[name].idxmax() + 1} and {gaps[name].sum()} rows in all: {remedy}"
         )
     if len(table) == 0:
         raise ValueError(f"{where} has no rows without a gap: there is nothing to learn from")

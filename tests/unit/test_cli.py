@@ -79,6 +79,12 @@ def test_a_dot_where_a_slash_chooses(choice: str) -> None:
         refuse_dots(["algorithm=fedbuff", choice])
 
 
+def test_signs_that_need_quotes() -> None:
+    quoted = "task.separator=; cannot be read: quote it for Hydra and for the shell, "
+    assert complaint("task=csv", "task.separator=;") == f"{quoted}\"task.separator=';'\""
+    assert compose(["task=csv", "task.separator=';'"]).task.separator == ";"
+
+
 def test_dots_that_mean_keys() -> None:
     refuse_dots(["algorithm.schedule.buffer_size=5", "algorithm.schedule={buffer_size: 5}"])
 

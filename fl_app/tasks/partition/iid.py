@@ -1,5 +1,6 @@
 """Random distribution: of all examples, of a part with the rest by label, and by owner."""
 
+import logging
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,6 +9,8 @@ import numpy as np
 from fl_app.core.errors import require
 from fl_app.core.hyper import bounded, count, or_none, within
 from fl_app.tasks.partition.base import Bounded, Indices, by_class, by_owner, capped
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -106,4 +109,9 @@ class Natural(Bounded):
             "examples, or left out",
             "a client is one of them",
         )
+        if num_clients < fit.size:
+            told = (
+                "num_clients=%d is below the %d owners of the data: the others' examples are unused"
+            )
+            log.warning(told, num_clients, fit.size)
         return [owned[owner] for owner in np.sort(rng.choice(fit, num_clients, replace=False))]

@@ -147,18 +147,22 @@ def test_mean_and_deviation_are_those_of_the_training_rows() -> None:
     ("overrides", "expected"),
     [([], 3), (["partition=natural", "partition.min_size=2"], 2), (["num_clients=2"], 2)],
 )
-def test_owners_decide_how_many_clients_there_are(overrides: list[str], expected: int) -> None:
+def test_owners_decide_how_many_clients_there_are(
+    overrides: list[str], expected: int, caplog: pytest.LogCaptureFixture
+) -> None:
     table(ROWS + "60,Bern,c,no\n")
     words = ["task=csv", "task.path=table.csv", "task.target=bought", "task.test_share=0"]
     words += ["task.client=owner", *overrides]
     (cell,) = checked_cells(compose(words), words).values()
     assert (cell.num_clients, cell.algorithm.schedule.concurrency) == (expected, expected)
     assert plan_of(words).config.num_clients == build_task(cell).num_clients == expected
+    told = "num_clients=2 is below the 3 owners of the data" in caplog.text
+    assert told == ("num_clients=2" in overrides)
     assert compose([*words[:4], "num_clients=null"]).num_clients is None
     many = "x,owner,bought\n" + "".join(f"{i},{i // 30},{i % 2}\n" for i in range(100))
     kept = table(many, client="owner", num_clients=4, test_share=0.1)  # the share holds for each
     assert [own.size for own in kept.partition] == [27, 27, 27, 9]
-    owned = table(ROWS, client="owner", num_clients=2)
+    owned = table(ROWS.replace(",", "\t"), client="owner", num_clients=2, separator=r"\t")
     assert [own.tolist() for own in owned.partition] == [[2, 3], [0, 1]]
 
 
@@ -210,8 +214,8 @@ def test_missing_values_become_those_of_training_rows_and_nodes_use_the_same() -
     text = GAPS.replace("bought", "bought,empty").replace("\n", ",\n")
     for refused, told in (
         ({"schema": schema, "missing": "drop"}, "missing=drop must be .*median"),
-        ({**keys, "client": "owner", "ignore": []}, "'owner' has no value .* row 5"),
-        ({**keys, "target": "empty"}, "column 'empty' has no value"),
+        ({**keys, "client": "owner", "ignore": []}, r"'owner' .* row 5 .*task.missing=drop$"),
+        ({**keys, "target": "empty"}, r"column 'empty' has no value .*task.missing=drop$"),
     ):
         with pytest.raises(ValueError, match=told):
             table(text, **refused)
@@ -474,6 +478,7 @@ TEST = {"ignore": ["owner"], "test_path": "test.csv"}
         (ROWS, TEST | {"age,city,bought\n1,Bern,no\n2,Oslo,no\n": 0}, "'city' has 'Oslo' in row 2"),
         (ROWS, TEST | {"age,bought\n1,no\n": 0}, "task.test_path=.*, which has age, bought"),
         ("x,x ,bought\n1,1,no\n", {}, "has two columns 'x'"),
+        (ROWS, {"separator": ";;"}, r"task.separator=;; must be one character, or \\t for a tab"),
     ],
 )  # fmt: skip
 def test_a_table_that_does_not_fit_is_refused(
@@ -537,7 +542,10 @@ ONE = {"label": (KINDS["label"][0], [0, 1])}
     ("data", "keys", "message"),
     [
         (rows(), {"target": "labl"}, r"task.target=labl must be a column .* has age, city, vector"),
-        (rows(), {"inputs": "age", "num_clients": 9}, "num_clients=9 must be at most 4"),
+        (
+            rows({"picture": (datasets.Image(), [None] * 2), **ONE}), {"inputs": "pictures"},
+            "task.inputs=pictures must be a column .* which has picture, label: it",
+        ),
         (
             rows({"x": (Value("float64"), [1.0, None]), **ONE}), {},
             "column 'x' has no value .* in row 2",
