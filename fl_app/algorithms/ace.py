@@ -45,9 +45,9 @@ class ACE(RemembersClients):
     `max_age` it also keeps their sums by version: 8 d bytes for each of at most N versions.
 
     Args:
-        server_lr: eta, the server's rate.
-        max_age: ACED's bound, versions; None = any age, which is ACE. 2 N is a start, or 2 N / K
-            in a schedule of K updates a version.
+        server_lr: the server's rate.
+        max_age: ACED's bound, versions; None = any age (ACE). Begin with 2 N, or 2 N / K with K
+            updates a version.
         over: N' counts the clients ``"heard"`` that count, or ``"all"`` N.
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.

@@ -36,7 +36,7 @@ class AFL(WeightedGradientsOrModels):
     """One step along the mean of K gradients, weighted by numbers of examples.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
         mixing: alpha of the model form.
         clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.

@@ -44,10 +44,10 @@ class AsyncFedED(AsyncStrategy):
     """Adds each arrival's displacement, weighted by its length over the model's since then.
 
     Args:
-        server_lr: lambda.
+        server_lr: the server's rate.
         offset: eps.
-        adapt_epochs: whether the clients' numbers of local epochs follow gamma. Clients with
-            `local_steps` train as many steps whatever it says.
+        adapt_epochs: whether the clients' numbers of local epochs follow gamma; `local_steps` stay
+            as they are.
         local_epochs: E_i before a client's first upload.
         target_distance: gamma_bar, at which a client keeps its number of epochs.
         epoch_rate: kappa.

@@ -43,8 +43,8 @@ class CA2FL(RemembersClients, AveragesVersions):
     The server keeps the last gradient of every client: 4 N d bytes, or 2 N d.
 
     Args:
-        server_lr: eta, the server's rate.
-        calibration: beta; 1 = CA2FL, between 0 and 1 FedStale, 0 = nothing is corrected.
+        server_lr: the server's rate.
+        calibration: beta; 1 = CA2FL, between 0 and 1 FedStale, 0 = no correction.
         over: ``"all"`` (the mean of the memories is over N) or ``"heard"``.
         num_clients: N; None = the clients whose uploads were aggregated so far.
         memory_dtype: type of the kept numbers, ``"float32"`` or ``"float16"``.

@@ -81,13 +81,13 @@ class CANA(RemembersClients, AveragesVersions):
     version: 8 d bytes for each of at most N versions.
 
     Args:
-        server_lr: eta, the server's rate.
-        exponent: p, how fast weights fall with age; 0 = they do not.
+        server_lr: the server's rate.
+        exponent: how fast weights fall with age; 0 = not at all.
         memory_span: A K / N, where A is the greatest age of a memory that counts; None = any age.
         calibration: beta; None = it is measured.
         calibration_rate: rho, of the running mean of the measured coefficients.
-        age_from: a memory's age in A counts from the version that it was computed on,
-            ``"computed"``, or from the version at which it was aggregated, ``"arrived"``.
+        age_from: where a memory's age in A begins: the version that it was ``"computed"`` on, or
+            the one at which it ``"arrived"``.
         fusion: alpha; 0 = past steps are not added.
         fusion_length: L, number of past steps.
         fusion_falls: whether alpha is multiplied by min(1, L K / N).

@@ -43,7 +43,7 @@ class DPFedBuff(AsyncStrategy):
     """FedBuff's step along clipped displacements and noise; reports the epsilon that was spent.
 
     Args:
-        server_lr: eta_g, the server's rate.
+        server_lr: the server's rate.
         clip_norm: C, the longest displacement that counts in full.
         noise_multiplier: z, standard deviation of the noise over C.
         delta: of (epsilon, delta); well below 1 / number of clients.

@@ -40,8 +40,8 @@ class DynSGD(WeightedGradients, AveragesVersions):
     """One step along the mean of K gradients, weighted by a power of 1 / staleness.
 
     Args:
-        server_lr: eta, the server's rate.
-        exponent: a, how fast weights fall with the staleness; 0 = they do not.
+        server_lr: the server's rate.
+        exponent: how fast weights fall with age; 0 = not at all.
         normalise: whether the weights are divided by their sum.
         averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.

@@ -64,7 +64,7 @@ class EAFL(AsyncStrategy):
     of 0 to 255; 1.5 is for inputs of 0 to 1 [A]. The server keeps every client's latest gradient.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         num_clusters: N.
         recluster_every: R, iterations.
         participation: phi, the share of a cluster that the server waits for.
@@ -74,8 +74,7 @@ class EAFL(AsyncStrategy):
         recluster: False forms clusters only once.
         staleness: False sets tau_i = 1.
         synchronous: False aggregates each cluster when its own quorum has reported.
-        by_data: False leaves out |D_n| / |D|: clusters count alike, 1 / N each, or 1 for a cluster
-            that makes a version of its own.
+        by_data: False = clusters count alike, without |D_n| / |D|.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -44,7 +44,7 @@ class FADAS(AsyncStrategy):
     The server keeps three vectors beside the model: 12 d bytes.
 
     Args:
-        server_lr: eta.
+        server_lr: the server's rate.
         momentum: b1.
         second_momentum: b2.
         epsilon: eps, added to the root of the second moment.

@@ -41,7 +41,7 @@ class FedAsync(AsyncStrategy):
         exponent: a of the polynomial.
         hinge_slope: a of the hinge.
         hinge_age: b of the hinge, versions.
-        max_staleness: largest age + 1 that is accepted (1 = only fresh updates); None = any.
+        max_staleness: largest accepted age + 1 (1 = only fresh updates); None = any.
 
     Examples:
         >>> start = np.zeros(2, np.float32)

@@ -35,7 +35,7 @@ class FedAvgK(WeightedGradients, AveragesVersions):
     """One step along the mean of K possibly stale gradients.
 
     Args:
-        server_lr: eta, the server's rate. The default moves the model by the clients' mean
+        server_lr: the server's rate. The default moves the model by the clients' mean
             displacement if they upload models. With ``"pseudo"`` uploads, which are mean gradients,
             eta = local_lr x local steps does so.
         weighting: ``"uniform"`` (1/K) or ``"examples"`` (n_i/n).

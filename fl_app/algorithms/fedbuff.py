@@ -34,7 +34,7 @@ class FedBuff(AveragesVersions):
     """A server step along the mean of K displacements, each discounted by its age.
 
     Args:
-        server_lr: eta_g, the server's rate.
+        server_lr: the server's rate.
         staleness_function: ``"polynomial"`` or ``"constant"``.
         averaging: how much more later versions count in their mean; None = the last one is tested.
         clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.

@@ -69,7 +69,7 @@ class FedHist(AveragesVersions):
     The server keeps the last ``h K`` uploads and the last h steps: 4 h (K + 1) d bytes.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         buffer_length: h, rounds.
         fusion: alpha, how much of the most opposite past step is added.
         utility_weight: lambda; a utility lies between -(1 + |c_0|) |S| and (1 + |c_0|) |S|.

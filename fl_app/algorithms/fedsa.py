@@ -49,7 +49,7 @@ class FedSA(AsyncStrategy):
     Args:
         mixing: alpha, the weight of a fresh update.
         exponent: a.
-        local_epochs: E. Clients with `local_steps` take the same number of steps in both stages.
+        local_epochs: E; with `local_steps`, both stages have as many steps.
         num_versions: of the run.
 
     Examples:

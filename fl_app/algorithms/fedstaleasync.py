@@ -52,7 +52,7 @@ class FedStaleAsync(RemembersClients):
     version: 8 d bytes for each version that a memory was computed on, at most N.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         upload_exponent: a, how fast an upload's weight falls with its age.
         memory_exponent: b, how fast a memory's weight falls with its age.
         participation_rate: rho, of the running means p_c; 0 = p_c stays K / N.

@@ -37,7 +37,7 @@ class FedStaleWeight(WeightedGradients, AveragesVersions):
     """One step along the mean of K gradients, weighted by their clients' mean ages.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         rate: rho, the share of an upload in its client's mean age.
         scale_by_buffer: whether a mean age is multiplied by K.
         averaging: how much more later versions count in their mean; None = the last one is tested.

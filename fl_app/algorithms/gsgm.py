@@ -40,10 +40,10 @@ class GSGM(AsyncStrategy):
     """One step along the mean of K gradients and the mean step of the round before.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         momentum: alpha, the weight of the mean step of the round before.
         accumulate: ``"mean"`` (acc is the mean step of a round) or ``"code"`` (1 / K of it).
-        apply_momentum: False = the model moves by gm, and the momentum is computed in vain.
+        apply_momentum: False = the model moves by gm, without the momentum.
         clip_norm: largest norm of an upload's trainable part, > 0; None = any length.
         lr_schedule: how eta falls; None = constant.
 

@@ -45,8 +45,8 @@ class PORT(AsyncStrategy):
         staleness_weight: a; a + b > 0.
         similarity_weight: b.
         staleness_bound: Omega, versions.
-        reference: what an update's direction is compared with, the global displacement since its
-            ``"base"`` or over the last two versions (``"two_back"``).
+        reference: what an update's direction is compared with: the global displacement since its
+            ``"base"`` version, or over the last two (``"two_back"``).
         clip_norm: largest norm of a displacement's trainable part, > 0; None = any length.
         lr_schedule: how `server_lr` falls; None = constant.
 

@@ -41,7 +41,7 @@ class REFL(AveragesVersions):
     """One step along the mean of K gradients, weighted by age and deviation from the fresh ones.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         boost: b, share of the deviation in a stale update's weight.
         scale: divides the exponential of the deviation.
         averaging: how much more later versions count in their mean; None = the last one is tested.

@@ -42,7 +42,7 @@ class Ringmaster(WeightedGradients):
     """A step along each gradient that is young enough; older ones are refused.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         delay_threshold: R, versions; None = by `noise` and `target`.
         noise: sigma^2, with `delay_threshold` None.
         target: epsilon, > 0, with `delay_threshold` None.

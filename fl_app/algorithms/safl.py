@@ -40,7 +40,7 @@ class SAFL(WeightedGradientsOrModels):
     """One step along the sum of K gradients, weighted by examples over staleness.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         form: ``"gradient"``, or ``"model"``: models are mixed, and `server_lr` is not used.
         mixing: alpha of the model form.
         clip_norm: largest norm of an upload's trainable part in the gradient form; None = any.

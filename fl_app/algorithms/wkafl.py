@@ -58,7 +58,7 @@ class WKAFL(AsyncStrategy):
     and clip_norm 100 for inputs of 0 to 255; the values here are for inputs of 0 to 1 [A].
 
     Args:
-        server_lr: eta_0, the server's rate.
+        server_lr: the server's rate.
         momentum: alpha.
         similarity_sharpness: beta.
         lr_decay: gamma, the fall of the rate with the smallest age.

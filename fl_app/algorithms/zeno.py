@@ -41,7 +41,7 @@ class Zeno(AsyncStrategy):
     """A step of the server's length along each gradient that agrees with the server's.
 
     Args:
-        server_lr: eta, the server's rate.
+        server_lr: the server's rate.
         penalty: rho, what the square of the step's length costs.
         tolerance: epsilon, how far the score may be below 0.
         validate_every: k, versions between two gradients of the server.

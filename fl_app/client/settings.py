@@ -25,24 +25,23 @@ class TrainingSettings:
     """Settings of mini-batch SGD on one client.
 
     Attributes:
-        upload: ``"gradient"`` (gradient of one mini-batch, no step), ``"pseudo"`` ((w_o - w_end) /
-            sum of learning rates), ``"delta"`` (w_end - w_o) or ``"model"`` (w_end).
+        upload: ``"gradient"`` (of one mini-batch, no step), ``"pseudo"`` ((w_o - w_end) / sum of
+            rates), ``"delta"`` (w_end - w_o) or ``"model"`` (w_end).
         local_lr: eta_l > 0.
         batch_size: m >= 1; a client with fewer examples uses all of them.
         local_epochs: passes over the data, >= 1, unless `local_steps` is given.
         local_steps: number of mini-batches, >= 1.
-        momentum: in [0, 1); the velocity is zero at the start of every order.
+        momentum: in [0, 1); the velocity is zero when an order starts.
         weight_decay: >= 0.
-        proximal: mu >= 0, pulls towards the received model (Li et al. 2020, FedProx).
-        lr_decay: in (0, 1]; every version of the global model multiplies eta_l by it.
-        max_grad_norm: largest norm of a batch's gradient with penalty and correction, > 0; a longer
-            gradient is scaled down; None = no bound.
+        proximal: mu >= 0, the pull towards the received model (FedProx).
+        lr_decay: in (0, 1]; each version of the global model multiplies eta_l by it.
+        max_grad_norm: largest norm of a batch's gradient with penalty and correction, > 0, to which
+            it is scaled down; None = no bound.
         upload_dtype: type of an upload's entries, ``"float32"`` or ``"float16"``.
         top_k: share of an upload's entries that is sent, in (0, 1]; the others are added to the
             client's next upload (`fl_app.client.compression`); None = all.
-        private: patterns of the names of parameters and buffers that stay on the client
-            (`fl_app.client.private`); None = there are none. Penalty, correction and proximal term
-            leave them out.
+        private: patterns of the names of parameters and buffers that stay on the client; None =
+            none. Penalty, correction and proximal term leave them out.
 
     Raises:
         ValueError: a value is out of its bounds.

@@ -53,10 +53,10 @@ class Diurnal:
     Args:
         day_seconds: length of a day, > 0.
         online_share: mean part of a day that a client is online, in (0, 1).
-        spread: part of a day over which the clients' days begin, in [0, 1]. With 1 about as many
-            clients are online at any hour; with 0 all come and go together.
-        jitter: relative half-width of the daily deviation of the time online, >= 0, with
-            ``online_share * (1 + jitter) < 1``.
+        spread: part of a day over which the clients' days begin, in [0, 1]; with 0 all come and go
+            together.
+        jitter: relative half-width of the daily deviation, >= 0, with ``online_share * (1 + jitter)
+            < 1``.
         seed: seed of the run.
 
     Raises:

@@ -131,8 +131,7 @@ class LogNormal(MeanSeconds):
 
     Args:
         num_clients: N >= 1.
-        sigma: standard deviation of log(e_i), >= 0; with 0.5 one client in six takes more than 1.65
-            times as long as the median client.
+        sigma: standard deviation of log(e_i), >= 0.
         base_seconds: mean duration on the median client, > 0.
     """
 
@@ -154,8 +153,7 @@ class MeasuredPhones(MeanSeconds):
 
     Args:
         num_clients: N >= 1.
-        base_seconds: mean duration on the median phone, > 0; other phones take 0.38 to 5.1 times as
-            long.
+        base_seconds: mean duration on the median phone, > 0.
     """
 
     num_clients: int

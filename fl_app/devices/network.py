@@ -55,7 +55,7 @@ class Relative(Links):
 
     Args:
         mean_seconds: training time of every client, all > 0.
-        share: duration of a transfer at normal bandwidth as a share of the mean, >= 0.
+        share: duration of a transfer over the mean training time, >= 0.
         slowdown: divisor of the bandwidth, > 0.
     """
 

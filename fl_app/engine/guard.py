@@ -38,16 +38,14 @@ class Guard:
 
     Args:
         max_norm: longest upload, > 0.
-        max_norm_ratio: longest upload as a multiple of the running median, > 1; compares nothing
-            before ten uploads have come. Holds for each of the extra vectors, too.
+        max_norm_ratio: longest upload over the running median, > 1, once ten uploads have come;
+            also of each extra vector.
         max_age: most versions published since the client's model was, >= 0.
-        min_interval: least time between two uploads of one client that are let in, on the run's
-            clock, seconds, > 0. Otherwise a client that answers faster than any could train would
-            outweigh the others.
-        max_examples: largest number of examples a client may claim, >= 1: it may be its weight.
-        bench_after: uploads in a row that were refused or malformed, after which a client gets no
-            order any more in this run, >= 1. An update that is only too old does not count: its
-            client is slow, and an accepted one ends the row.
+        min_interval: least seconds between two accepted uploads of one client, > 0, so that very
+            fast answers do not outweigh the others.
+        max_examples: most examples that a client may claim, >= 1; they may be its weight.
+        bench_after: refused or malformed uploads in a row after which a client gets no more orders,
+            >= 1; one that is only too old does not count.
 
     Attributes:
         benched: the clients that get no order any more.

@@ -61,11 +61,10 @@ class RunSettings:
         checkpoint_every: versions between checkpoints; None = one when the run is interrupted.
         checkpoint_final: whether there is one more at the end, so that resume=auto can extend the
             run.
-        resume: auto = resume the run in the run's folder, if there is one (name it:
-            hydra.run.dir=...).
+        resume: auto = resume the run in the folder hydra.run.dir, if there is one.
         overwrite: whether the run in the run's folder is replaced.
         failures: raise = an error in a client's code ends a run in virtual time; tolerate = its
-            order has failed, as always on real nodes.
+            order fails, as always on real nodes.
         deadline: seconds after which an order expires and its place is refilled; None = never.
 
     Raises:
@@ -143,11 +142,11 @@ class TaskSettings:
 
     Attributes:
         holdout: share of every client's examples kept for validation, in [0, 1).
-        loss: package.module:callable that maps outputs and targets of a batch to their mean loss;
+        loss: package.module:callable of a batch's outputs and targets that returns their mean loss;
             None = the usual one.
         weights: file of the first model's weights: .safetensors, .npz (a run's model), or of
             torch.save; None = random.
-        trainable: patterns of the names of the parameters to train; None = those of the model with
+        trainable: patterns of the names of the parameters to train; None = those with
             requires_grad.
 
     Raises:
@@ -174,8 +173,8 @@ class Runtime:
     """What all runtimes have.
 
     Attributes:
-        device: of torch: cpu; cuda = all visible GPUs (CUDA_VISIBLE_DEVICES); cuda:1 = the second
-            of them; auto = the GPUs, if there are any.
+        device: of torch: cpu; cuda = all visible GPUs; cuda:1 = the second of them; auto = the
+            GPUs, if any.
     """
 
     device: str = "cpu"
@@ -192,8 +191,7 @@ class InProcess(Runtime):
         workers: processes; auto = one per core, or workers_per_gpu for each GPU; 0 = inline, in the
             main process.
         batch: clients at work that are trained in one operation; see docs/speed.md.
-        train: False = nothing is trained or tested: a run predicts seconds, shares and staleness
-            alone.
+        train: False = nothing is trained or tested: a run predicts seconds, shares and staleness.
         patience: real seconds one order may take before its worker is replaced.
         workers_per_gpu: worker processes on each GPU.
     """
@@ -212,7 +210,7 @@ class InFlower(Runtime):
     """Training in Flower's simulation engine.
 
     Attributes:
-        num_nodes: simulated SuperNodes; each does one order at a time for whichever client is next.
+        num_nodes: simulated SuperNodes; each does one order at a time, for any client.
         cpus_per_node: processors of each.
     """
 
@@ -226,9 +224,8 @@ class OnRay(Runtime):
 
     Attributes:
         address: HOST:PORT of a cluster's head; auto = the cluster of this machine; None = one is
-            started here for the run.
-        workers: on all machines together; auto = as many as there is room for, also on machines
-            that join later.
+            started for the run.
+        workers: on all machines together; auto = as many as there is room for.
         cpus_per_worker: processors that a worker reserves; training uses one.
         gpus_per_worker: GPUs that a worker reserves; 0.25 lets four workers share one.
         patience: real seconds one order may take before its worker is replaced.
@@ -263,8 +260,7 @@ class Deployment(Runtime):
     """Real nodes.
 
     Attributes:
-        warm: whether the server asks sooner for replies that are still being uploaded; see
-            docs/edge-operations.md.
+        warm: whether the server asks sooner for replies that are still being uploaded.
     """
 
     device: str = "auto"

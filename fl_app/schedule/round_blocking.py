@@ -24,9 +24,8 @@ class RoundBlocking(Schedule):
 
     Args:
         buffer_size: K.
-        restart: when a client whose update was taken starts again: ``"at_once"``, so that its
-            second update is computed on a model of the same round, or with the ``"next_round"``,
-            on the model that it begins with.
+        restart: when a client whose update was taken starts again: ``"at_once"``, on a model of the
+            same round, or with the ``"next_round"``.
 
     Raises:
         ValueError: a value is out of its bounds.

@@ -24,12 +24,12 @@ class Arrays(OwnData):
     Nothing in the file is unpickled.
 
     Args:
-        client: whether each value of the array ``client`` is a client; if not, partition=
+        client: whether each value of the array ``client`` is a client; False = partition=
             distributes all examples.
         kind: classification, multi_label, regression, or auto: as of task=csv, but integers are
-            classes, however many.
-        scaling: raw255 (original values), unit (bytes to [0, 1]) or standardised (mean 0 and
-            deviation 1 of every entry, or of every channel).
+            always classes.
+        scaling: raw255 (original values), unit (bytes to [0, 1]) or standardised (of every entry,
+            or of every channel).
     """
 
     client: bool | None = True

@@ -23,7 +23,7 @@ class Csv(TableData):
     The first line of a file names its columns. A file may be compressed (``.gz``, ``.zip``, ...).
 
     Args:
-        test_path: file with the test set; None = the test set is a share of the rows of path.
+        test_path: file with the test set; None = a share of path.
         separator: between the values of a line, one character; a shell needs quotes around all of
             "task.separator=';'".
     """

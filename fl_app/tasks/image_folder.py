@@ -20,7 +20,7 @@ class ImageFolder(ImageKeys):
     with these instead. Images are decoded and resized once and held as bytes.
 
     Args:
-        client: whether each folder of ``client/class/image`` is a client; if not, partition=
+        client: whether each folder of ``client/class/image`` is a client; False = partition=
             distributes their images.
         augment: crop_flip: training images are cropped and mirrored at random.
     """

@@ -71,7 +71,7 @@ class Synthetic(Classes):
         num_classes: C >= 2.
         num_examples: training images of all clients together, >= num_classes.
         num_test: test images, >= num_classes.
-        noise: standard deviation of the noise, >= 0; with 1 the task is easy.
+        noise: standard deviation of the noise, >= 0; 1 is easy.
     """
 
     model: str | None = "lenet"

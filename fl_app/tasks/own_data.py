@@ -65,12 +65,12 @@ class OwnData(TaskKind):
 
     Args:
         path: where the data are; None = no data, only a schema.
-        test_share: share of the examples that is the test set if the data have none, in [0, 1); 0 =
-            no test set.
+        test_share: share of the examples for the test set if the data have none, in [0, 1); 0 = no
+            test set.
         model: a name, a classification model of torchvision, or package.module:callable; None = cnn
-            for images, mlp for other inputs.
-        schema: file that states inputs and outputs (python -m fl_app.tasks.schema), or its
-            contents; None = they are those of the training examples.
+            for images, else mlp.
+        schema: file of `python -m fl_app.tasks.schema`, or its contents; None = as the training
+            examples say.
 
     Attributes:
         known: the schema, once it is read.
@@ -205,7 +205,7 @@ class ImageKeys(OwnData):
     """Images of one shape.
 
     Args:
-        size: height and width of the model's images in pixels, or both as [height, width].
+        size: height and width of the images in pixels, or [height, width].
         channels: 3 (colours) or 1 (grey).
         scaling: raw255 (original values), unit ([0, 1]) or standardised (mean 0, deviation 1).
     """
@@ -232,14 +232,14 @@ class TableData(OwnData):
         inputs: columns to predict from; None = all that have no other role.
         ignore: columns that are no inputs.
         categories: input columns whose numbers are names, such as postcodes; texts are anyway.
-        client: column that says whose a row is; each of its values is a client, or num_clients of
-            them, and partition= has no effect.
+        client: column that says whose a row is; each value is a client (or num_clients of them),
+            and partition= has no effect.
         kind: classification, multi_label (columns of 0 and 1), regression, or auto: texts and up to
-            20 different whole numbers are classes, several columns of 0 and 1 are labels, other
-            numbers are predicted.
-        missing: rows without a value: refuse, drop (they are left out), median (of the training
-            rows; of texts the commonest one); None = as the schema says, else refuse. A row without
-            target or client is never filled.
+            20 different whole numbers are classes, columns of 0 and 1 are labels, other numbers are
+            predicted.
+        missing: rows without a value: refuse, drop, or median (of the training rows; of texts the
+            commonest one); None = as the schema says, else refuse. A row without target or client
+            is never filled.
     """
 
     target: Names | None = None

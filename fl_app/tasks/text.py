@@ -87,8 +87,8 @@ class Wikitext2(PublicTask):
     examples have one class and the order of the text.
 
     Args:
-        train_split: train, or validation, which has a tenth of the text and a smaller vocabulary;
-            perplexities of the two cannot be compared.
+        train_split: train, or validation: a tenth of the text, with a smaller vocabulary and other
+            perplexities.
     """
 
     model: str | None = "transformer"

@@ -58,9 +58,9 @@ class ASOFed(AsyncStrategy):
     Args:
         regularisation: lambda, the pull towards the received model.
         decay: b, the share of h that a step keeps.
-        num_clients: number of clients whose examples n counts; None = those that have reported.
-        feature_layer: outputs and inputs of the first layer, whose weights lead the model's vector;
-            None = features are not weighed.
+        num_clients: clients whose examples n counts; None = those that have reported.
+        feature_layer: outputs and inputs of the first layer, whose weights lead the vector; None =
+            features are not weighed.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

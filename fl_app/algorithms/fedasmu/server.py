@@ -70,20 +70,19 @@ class FedASMU(AsyncStrategy):
         rl_lr: eta_RL, of the meta-model.
         reward_rate: rho, of the rewards' running mean.
         dynamic: False = FedAsync's polynomial weight 0.6 s^-0.5 (ablation FedASMU-DA).
-        refresh: False = devices never ask for a fresh model (ablation FedASMU-FA; without both,
+        refresh: False = devices never ask for a fresh model (ablation FedASMU-FA; with DA:
             FedASMU-0).
-        version_after_merge: whether the staleness of an upload counts from the fresh model that its
-            device merged, s = t - g + 1, instead of from the order's model, s = t - o + 1.
-        clock_from_one: whether the version under the root counts from 1, sqrt(t + 1), instead of
-            sqrt(max(t, 1)).
+        version_after_merge: whether an upload's staleness counts from the fresh model that was
+            merged (t - g + 1) instead of the order's (t - o + 1).
+        clock_from_one: whether the root is sqrt(t + 1) instead of sqrt(max(t, 1)).
         chain: whether the control gradients follow the versions between a device's last upload and
             its received model: they are multiplied by prod_s (1 - alpha_s).
         mean_by_epochs: whether the device's mean gradient is its displacement over its rate times
-            its number of local epochs, as printed, instead of over the sum of its rates.
-        exclude_merge: whether the device's mean gradient leaves its merge out. Then every upload
-            carries it as a further vector.
-        signs: ``"printed"`` gives the control gradients the printed sign, with which they climb the
-            loss, instead of that of the ``"derivative"``.
+            its local epochs, as printed, instead of over the sum of its rates.
+        exclude_merge: whether the device's mean gradient leaves its merge out; uploads then carry
+            it as a further vector.
+        signs: of the control gradients: ``"derivative"``, or ``"printed"``, with which they climb
+            the loss.
         seed: of the meta-model.
 
     Examples:

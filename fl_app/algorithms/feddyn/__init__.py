@@ -45,7 +45,7 @@ class FedDyn(AsyncStrategy):
 
     Args:
         regularisation: alpha, the weight of the shift.
-        num_clients: m; None = the clients that have reported so far.
+        num_clients: number of clients; None = those that have reported so far.
 
     Examples:
         >>> model = GlobalModel(np.zeros(2, np.float32), version=3)

@@ -56,8 +56,8 @@ class SCAFFOLD(AsyncStrategy):
     """A server step along the mean displacement; sends and collects control variates.
 
     Args:
-        server_lr: eta_g, the server's rate.
-        num_clients: N; None = the clients that have reported so far.
+        server_lr: the server's rate.
+        num_clients: number of clients; None = those that have reported so far.
 
     Examples:
         >>> vector = np.array([1, 2], np.float32)

@@ -36,12 +36,11 @@ class Dirichlet(Bounded):
     `alpha` is `Iid`.
 
     Args:
-        alpha: concentration > 0; the smaller it is, the fewer classes a client holds.
+        alpha: concentration > 0; the smaller, the fewer classes a client holds.
         min_size: least number of examples of a client, >= 1.
-        balance: whether full clients get no more examples; without it sizes are skewed as well.
+        balance: whether full clients get no more examples; False skews sizes as well.
         mode: ``"by_class"`` or ``"by_client"``; the latter does not use `balance`.
-        max_size: most examples of a client, >= `min_size`; it keeps so many of its examples at
-            random. None = no limit.
+        max_size: most examples of a client, >= `min_size`, kept at random; None = no limit.
 
     Raises:
         ValueError: a value is out of its bounds, or there are too few examples for `min_size`.

@@ -18,7 +18,7 @@ class Iid(Bounded):
     """All examples are distributed at random; sizes are equal up to one.
 
     Args:
-        max_size: most examples of a client, >= 1, beyond which they are left out; None = no limit.
+        max_size: most examples of a client, >= 1; None = no limit.
 
     Raises:
         ValueError: `max_size` is out of its bounds.

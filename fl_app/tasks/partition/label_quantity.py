@@ -27,7 +27,7 @@ class LabelQuantity(Bounded):
     client has an example, both at most 100 times.
 
     Args:
-        num_labels: L_num, classes of a client, >= 1; the count of a class may round to 0.
+        num_labels: L_num, classes of a client, >= 1.
         min_size: D_min >= 1; the paper gives no value, its code has 10.
         max_size: D_max >= min_size; the code has 49.
         disjoint: whether no two clients share an example.

@@ -22,8 +22,7 @@ class Shards(Bounded):
 
     Args:
         shard_size: examples per shard, >= 1.
-        contiguous: whether a client's shards are neighbours, as for pieces of one text; examples of
-            a class keep their order in either case.
+        contiguous: whether a client's shards are neighbours, as for pieces of one text.
 
     Raises:
         ValueError: a value is out of its bounds, or there are fewer shards than clients.
