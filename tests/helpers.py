@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -58,6 +59,38 @@ def order_for(
     """An order as its client sees it."""
     version = int(config.get("version", 0))
     return Order(0, client_id, sequence, version, vector, config, 0.0, state or {}, extra)
+
+
+def sent(
+    client_id: int,
+    base_version: int,
+    *vector: float,
+    kind: str = "pseudo",
+    examples: int = 10,
+    loss: float = 0.1,
+    **more: Any,
+) -> Update:
+    """What arrives from a client that began with a version."""
+    return Update(client_id, base_version, vec(*vector), kind, examples, loss, **more)
+
+
+def steps(strategy: Any, script: Iterable[Any], kind: str = "pseudo") -> list[Any]:
+    """Of each version of a script the step -w from w_t = 0, or None where an upload is refused.
+
+    A version is its number, then uploads: client, vector, base version.
+    """
+    moved: list[Any] = []
+    for version, *uploads in script:
+        updates = [sent(client, base, *vector, kind=kind) for client, vector, base in uploads]
+        model = GlobalModel(np.zeros_like(updates[0].vector), version)
+        refused = any(strategy.admit(model, each) for each in updates)
+        moved.append(None if refused else (-strategy.aggregate(model, updates)).tolist())
+    return moved
+
+
+def same_steps(found: list[Any], expected: Sequence[Any], rel: float = 1e-6) -> None:
+    for one, other in zip(found, expected, strict=True):
+        assert one == (None if other is None else pytest.approx(other, rel=rel))
 
 
 # -- a task ---------------------------------------------------------------------------------------

@@ -15,6 +15,12 @@ FedAvg     models [2, 0], [6, 4]: 10/40 [2, 0] + 30/40 [6, 4] = [5, 3]; and as d
 FedBuff    eta_g = 2, displacements [2, 0], [0, 4] of ages 0 and 3: s = 1 and 4^(-1/2):
            [1, 1] + 2 1/2 ([2, 0] + 1/2 [0, 4]) = [3, 3]; constant [3, 5]. One alone of age 3:
            [1, 1] + 1/2 [0, 4]. Clipped to length 1, half of the rate left: 1 + 1/2 1/2
+FedProx, MOON   the server's part: 10/40 [2, 8] + 30/40 [6, 0] = [5, 2], wherever w_t is
+FedAvgK    eta = 1/2, gradients [2, 0], [0, 4]: [1, 1] - 1/2 [1, 2] = [0.5, 0]; by examples
+           [1, 1] - 1/2 [1/4 2, 3/4 4] = [0.75, -0.5]; clipped to length 1 each [0.75, 0.75];
+           from 1 to 0.2 over 10 versions the rate is 0.6 at version 5: 1 - 0.3 [1, 2] = [0.7, 0.4];
+           a model w_i = [2, 5] from w_3: g = 2 (w_3 - w_i) = [4, -2], [1, 1] - 1/2 g
+Ringmaster eta = 1/2: [1, 1] - 1/2 [2, 4]; several at once along their sum
 FedAsync   alpha = 0.8, w_i = [3, -1] of age 3: s = 1, 4^(-1/2) = 1/2, 1 / (10 (3 - 1) + 1) = 1/21;
            (1 - alpha s) [1, 1] + alpha s [3, -1]
 """
@@ -23,18 +29,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import vec
+from helpers import Scripted, Times, run, sent, vec
 
 from fl_app.algorithms.afl import AFL
 from fl_app.algorithms.dynsgd import DynSGD
 from fl_app.algorithms.fedasync import FedAsync
 from fl_app.algorithms.fedavg import FedAvg
+from fl_app.algorithms.fedavg_k import FedAvgK
 from fl_app.algorithms.fedbuff import FedBuff
+from fl_app.algorithms.fedprox import FedProx
+from fl_app.algorithms.moon import MOON
+from fl_app.algorithms.ringmaster import Ringmaster
 from fl_app.algorithms.safl import SAFL
 from fl_app.algorithms.sasgd import SASGD
 from fl_app.algorithms.twafl import TWAFL
 from fl_app.core.rates import LinearDecay
-from fl_app.core.types import GlobalModel, Update
+from fl_app.core.types import GlobalModel, Update, Upload
+from fl_app.schedule import fully_async
 
 MODEL = GlobalModel(vec(1, 1), 5, {2: vec(7, 7), 3: vec(4, 4)})
 
@@ -71,6 +82,17 @@ HINGE = {"exponent": 0.5, "hinge_slope": 10, "hinge_age": 1}
         (DynSGD(server_lr=2, exponent=0.5), TWO_STEPS, [-1.3431458, -2.3137085]),
         (DynSGD(server_lr=2, normalise=False), TWO_STEPS, [0, 0]),
         (FedAvg(), uploads((5, "model", (2, 0)), (5, "model", (6, 4))), [5, 3]),
+        *(
+            (strategy, uploads((5, "model", (2, 8)), (2, "model", (6, 0))), [5, 2])
+            for strategy in (FedProx(proximal=0.5), MOON(), FedAvg())
+        ),
+        (FedAvgK(server_lr=0.5), gradients(3, 5), [0.5, 0]),
+        (FedAvgK(server_lr=0.5, weighting="examples"), gradients(3, 5), [0.75, -0.5]),
+        (FedAvgK(server_lr=0.5, clip_norm=1), gradients(3, 5), [0.75, 0.75]),
+        (FedAvgK(server_lr=0.5, lr_schedule=LinearDecay(0.2, 10)), gradients(3, 5), [0.7, 0.4]),
+        (FedAvgK(server_lr=0.5), uploads((3, "model", (2, 5))), [-1, 2]),
+        (Ringmaster(server_lr=0.5), uploads((3, "gradient", (2, 4))), [0, -1]),
+        (Ringmaster(server_lr=0.5), uploads(*[(4, "gradient", (2, 4))] * 2), [-1, -3]),
         (FedAvg(), uploads((2, "delta", (-5, -7)), (3, "delta", (2, 0))), [5, 3]),
         *(
             (FedBuff(server_lr=2, staleness_function=function), updates, expected)
@@ -145,3 +167,74 @@ def test_several_updates_are_mixed_one_after_the_other() -> None:
     updates = uploads((5, "model", [4]), (5, "model", [8]))
     assert strategy.aggregate(GlobalModel(vec(0), 5), updates).tolist() == [5]
     assert strategy.report["weight"] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "clients"),
+    [
+        ((2, 0), (0, 2), 2),  # length 2 against sqrt(2)
+        ((2, 0), (2, 0), 1),
+        ((3, 0), (0, 1), 1.6),  # (2 / sqrt(2.5))^2
+        ((2, 0), (-2, 0), None),
+    ],
+)
+def test_effective_clients(first: Any, second: Any, clients: float | None) -> None:
+    """(mean length / length of the mean)^2, of what is trained."""
+    strategy = FedAvgK()
+    strategy.aggregate(MODEL, uploads((5, "gradient", first), (5, "gradient", second)))
+    assert strategy.report["effective_clients"] == (clients and pytest.approx(clients))
+    model = GlobalModel(vec(1, 1, 1), 5, num_trainable=2)
+    rows = [(5, "gradient", (*first, 9)), (5, "gradient", (*second, 0))]
+    strategy.aggregate(model, uploads(*rows))
+    assert strategy.report["effective_clients"] == (clients and pytest.approx(clients))
+
+
+# -- Ringmaster -----------------------------------------------------------------------------------
+
+
+def test_young_gradients_are_taken_and_old_ones_refused() -> None:
+    strategy = Ringmaster(server_lr=0.5, delay_threshold=3)
+    assert strategy.admit(MODEL, sent(0, 3, 2, 4)) is None
+    for age in (3, 4):
+        told = f"age={age} is not below strategy.delay_threshold=3"
+        assert strategy.admit(MODEL, sent(0, 5 - age, 2, 4)) == told
+
+
+@pytest.mark.parametrize(
+    ("noise", "target", "threshold"), [(10.0, 4.0, 3), (8.0, 4.0, 2), (0.0, 1.0, 1)]
+)
+def test_the_threshold_follows_from_noise_and_target(
+    noise: float, target: float, threshold: int
+) -> None:
+    strategy = Ringmaster(delay_threshold=None, noise=noise, target=target)
+    assert strategy.threshold == threshold
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"delay_threshold": None}, "None must be an integer"),
+        ({"delay_threshold": None, "noise": 1.0}, "None must be an integer"),
+        ({"delay_threshold": None, "target": 1.0}, "None must be an integer"),
+        ({"noise": 1.0}, "50 must be null with"),
+        ({"target": 1.0}, "50 must be null with"),
+    ],
+)
+def test_a_threshold_is_given_or_follows(settings: Any, told: str) -> None:
+    with pytest.raises(ValueError, match=rf"^algorithm\.strategy\.delay_threshold={told}"):
+        Ringmaster(**settings)
+
+
+def test_a_slow_client_starts_anew_and_its_gradients_are_never_used() -> None:
+    """Client 3 takes ten times as long as three others: its gradients are 27 versions old."""
+    result = run(
+        fully_async(4),
+        Scripted(lambda client, number, received: Upload(vec(1, 1), "gradient", 1, loss=0.0)),
+        num_clients=4,
+        num_versions=100,
+        devices=Times(lambda client, number: 10.0 if client == 3 else 1.0 + 0.01 * client),
+        strategy=Ringmaster(delay_threshold=20),
+    )
+    assert {event["client"] for event in result.kind("reject")} == {3}
+    assert all(client != 3 for event in result.kind("aggregate") for client in event["client"])
+    assert len([e for e in result.kind("dispatch") if e["client"] == 3]) > 2

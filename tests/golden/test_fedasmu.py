@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import Quadratic, order_for, run, vec
+from helpers import Quadratic, order_for, run, sent, vec
 
 from fl_app.algorithms.fedasmu import FedASMU
 from fl_app.algorithms.fedasmu.server import Control
@@ -21,7 +21,23 @@ DOUBLE = torch.float64
 
 
 def upload(client_id: int, base_version: int, *model: float, **metrics: float) -> Update:
-    return Update(client_id, base_version, vec(*model), "model", 10, 0.0, 0.5, metrics)
+    return sent(client_id, base_version, *model, kind="model", rate_sum=0.5, metrics=metrics)
+
+
+def taught(*models: tuple[int, float], **settings: Any) -> FedASMU:
+    """After 9 of client 0 at w_4 = 3, from version 1, and uploads from the newest version."""
+    strategy = FedASMU(**{"mixing_scale": 2.0, **settings})
+    params = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
+    for version, (client_id, model) in enumerate(models, start=5):
+        params = strategy.aggregate(
+            GlobalModel(params, version), [upload(client_id, version, model)]
+        )
+    return strategy
+
+
+def control_of(strategy: FedASMU) -> Control:
+    control: Control = strategy.state["controls"][0]
+    return control
 
 
 # -- server ---------------------------------------------------------------------------------------
@@ -42,10 +58,7 @@ def test_the_second_upload_teaches_the_controls() -> None:
     The device received w_5 = 5 and ends at 4 with rates summing to 0.5: gradient (5 - 4) / 0.5 = 2.
     q = 2 * 6 * 8/9 = 32/3; lambda: q / (2 * 2) = 8/3; sigma: -q ln 4 / 4; iota: q.
     """
-    strategy = FedASMU(mixing_scale=2.0, lambda_lr=0.01, sigma_lr=0.02, iota_lr=0.001)
-    w_5 = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
-    strategy.aggregate(GlobalModel(w_5, 5), [upload(0, 5, 4)])
-    control: Control = strategy.state["controls"][0]
+    control = control_of(taught((0, 4), lambda_lr=0.01, sigma_lr=0.02, iota_lr=0.001))
     assert control.lam == pytest.approx(1 - 0.01 * 8 / 3)
     assert control.sigma == pytest.approx(0.5 + 0.02 * 32 / 3 * math.log(4) / 4)
     assert control.iota == 0.0  # 0 - 0.001 * 32/3, clipped
@@ -55,12 +68,8 @@ def test_with_the_printed_signs_the_controls_climb() -> None:
     """The changes of the test above, the other way round; iota is not clipped. The log has means
     over both clients, of which client 1 has its first values.
     """
-    strategy = FedASMU(
-        mixing_scale=2.0, lambda_lr=0.01, sigma_lr=0.02, iota_lr=0.001, signs="printed"
-    )
-    w_5 = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
-    w_6 = strategy.aggregate(GlobalModel(w_5, 5), [upload(0, 5, 4)])
-    strategy.aggregate(GlobalModel(w_6, 6), [upload(1, 6, 0)])
+    rates = {"lambda_lr": 0.01, "sigma_lr": 0.02, "iota_lr": 0.001}
+    strategy = taught((0, 4), (1, 0), **rates, signs="printed")
     assert strategy.report["lambda"] == pytest.approx(1 + 0.01 * 8 / 3 / 2)
     assert strategy.report["sigma"] == pytest.approx(0.5 - 0.02 * 32 / 3 * math.log(4) / 4 / 2)
     assert strategy.report["iota"] == pytest.approx(0.001 * 32 / 3 / 2)
@@ -68,9 +77,7 @@ def test_with_the_printed_signs_the_controls_climb() -> None:
 
 def test_the_clock_may_count_from_one() -> None:
     """xi = 1 / (sqrt(5) 4^0.5) = 0.2236068, alpha = 2 xi / (1 + 2 xi) = 0.3090170."""
-    strategy = FedASMU(mixing_scale=2.0, clock_from_one=True)
-    strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
-    assert strategy.report["weight"] == pytest.approx([0.3090170])
+    assert taught(clock_from_one=True).report["weight"] == pytest.approx([0.3090170])
 
 
 def change_of_lambda(received: int = 5, told: Any = None, **settings: bool) -> tuple[float, float]:
@@ -120,10 +127,7 @@ def test_controls_stay_within_their_bounds(
 
     lambda and iota have no upper bound, sigma has 5.
     """
-    strategy = FedASMU(mixing_scale=2.0, lambda_lr=1e3, sigma_lr=1e3, iota_lr=1e3)
-    w_5 = strategy.aggregate(GlobalModel(vec(3), 4, {1: vec(0)}), [upload(0, 1, 9)])
-    strategy.aggregate(GlobalModel(w_5, 5), [upload(0, 5, ends)])
-    control: Control = strategy.state["controls"][0]
+    control = control_of(taught((0, ends), lambda_lr=1e3, sigma_lr=1e3, iota_lr=1e3))
     lam, sigma, iota = bounds
     assert control.lam == (1 + 1e3 * 8 / 3 if lam is None else lam)
     assert control.sigma == sigma

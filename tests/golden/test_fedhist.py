@@ -211,18 +211,6 @@ def test_s_is_all_that_is_kept_of_one_model_and_the_oldest_round_is_judged():
     np.testing.assert_allclose(fedhist.state["global_length"], lengths, rtol=1e-6)
 
 
-# -- buffers, refusals ----------------------------------------------------------------------------
-
-
-def test_buffers_are_averaged_and_not_amplified():
-    """Trainable [3], [1]: 2, as long as the mean; buffers 4, 0 move by 2 though g is doubled."""
-    fedhist = strategy(egs=True, ina=True, buffer_length=1, fusion=1.0, norm_decay=0)
-    model = GlobalModel(vec(0, 0), 0, num_trainable=1)
-    for _ in range(2):
-        params = fedhist.aggregate(model, [update(3, 4), update(1, 0)])
-        np.testing.assert_allclose(params, [-2, -2])
-
-
 def test_a_run_in_which_steps_would_vanish_needs_a_floor():
     FedHist(norm_decay=0.001).validate_run(999, FedHist.schedule)
     FedHist(norm_decay=0.001, norm_floor=0.1).validate_run(1000, FedHist.schedule)

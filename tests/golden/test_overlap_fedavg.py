@@ -1,10 +1,11 @@
 """Overlap-FedAvg by hand, and against delayed gradient descent on a quadratic."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
-from helpers import Quadratic, Times, order_for, run, vec
+from helpers import Quadratic, Times, order_for, run, sent, vec
 
 from fl_app.algorithms.overlap_fedavg import OverlapFedAvg
 from fl_app.algorithms.overlap_fedavg.trainer import OverlapTrainer
@@ -13,11 +14,24 @@ from fl_app.devices import Energy, Fleet, OverlapCompute, OverlapNetwork, Overla
 from fl_app.schedule import synchronous
 
 
-def update(client_id: int, version: int, delta: tuple[float, ...], examples: int = 10) -> Update:
-    return Update(client_id, version, vec(*delta), "delta", examples, 0.0)
+def update(client_id: int, version: int, *delta: float, examples: int = 10) -> Update:
+    return sent(client_id, version, *delta, kind="delta", examples=examples)
 
 
-def test_two_versions() -> None:
+SETTINGS = {"server_lr": 0.5, "compensation": 0.25, "momentum": 0.5}
+FIRST = [update(0, 0, -1), update(1, 0, -2, examples=30)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "deltas", "expected"),
+    [
+        (SETTINGS, (-2, -2), 4.625),
+        ({**SETTINGS, "nesterov": "algorithm"}, (-1, -3), 6.375),
+        ({**SETTINGS, "compensation_form": "scaled"}, (-1, -3), 2.0),
+        ({**SETTINGS, "compensation_form": "code"}, (-1, -3), 15.78125),
+    ],
+)
+def test_two_versions(settings: Any, deltas: tuple[float, float], expected: float) -> None:
     """eta = 0.5, lambda = 0.25, beta = 0.5; lambda / eta = 0.5.
 
     t = 0: deltas -1 (n 10) and -2 (n 30): d = 1.75; nothing was missed: d_ah = d; V = 1.75;
@@ -25,43 +39,32 @@ def test_two_versions() -> None:
     t = 1: uploads from w_0 = 4, both -2: d = 2; w_1 - w_0 = -1.75;
            d_ah = 2 + 0.5 * 4 * (-1.75) = -1.5; V = 0.875 - 1.5 + 0.5 (-1.5 - 2) = -2.375;
            w_2 = 2.25 + 2.375 = 4.625.
-    """
-    strategy = OverlapFedAvg(server_lr=0.5, compensation=0.25, momentum=0.5)
-    first = strategy.aggregate(
-        GlobalModel(vec(4), 0), [update(0, 0, (-1,)), update(1, 0, (-2,), examples=30)]
-    )
-    assert first.tolist() == [2.25]
-    assert strategy.report["weight"] == [0.25, 0.75]
-    second = strategy.aggregate(
-        GlobalModel(vec(2.25), 1), [update(0, 0, (-2,)), update(1, 0, (-2,))]
-    )
-    assert second.tolist() == pytest.approx([4.625])
 
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"nesterov": "algorithm"}, 6.375),
-        ({"compensation_form": "scaled"}, 2.0),
-        ({"compensation_form": "code"}, 15.78125),
-    ],
-)
-def test_other_readings(settings: dict[str, str], expected: float) -> None:
-    """After t = 0 of the test above, uploads -1 and -3: d = 2, the mean of squares is 5.
+    Other readings with uploads -1 and -3: d = 2, the mean of squares is 5.
 
     algorithm:  d_ah = 2 - 0.875 4 = -1.5, V = 0.875 - 1.5 + (-1.5 - 2) = -4.125
     scaled:     d_ah = 2 - 0.25 4 1.75 = 0.25, V = 0.875 + 0.25 - 0.5 1.75 = 0.25
     code:       d_ah = 2 - 0.25 25 1.75 = -8.9375, V = 0.875 - 8.9375 - 0.5 10.9375 = -13.53125
     """
-    strategy = OverlapFedAvg(server_lr=0.5, compensation=0.25, momentum=0.5, **settings)
-    uploads = [update(0, 0, (-1,)), update(1, 0, (-2,), examples=30)]
-    strategy.aggregate(GlobalModel(vec(4), 0), uploads)
-    uploads = [update(0, 0, (-1,)), update(1, 0, (-3,))]
-    second = strategy.aggregate(GlobalModel(vec(2.25), 1), uploads)
+    strategy = OverlapFedAvg(**settings)
+    first = strategy.aggregate(GlobalModel(vec(4), 0), FIRST)
+    assert first.tolist() == [2.25]
+    assert strategy.report["weight"] == [0.25, 0.75]
+    updates = [update(client, 0, delta) for client, delta in enumerate(deltas)]
+    second = strategy.aggregate(GlobalModel(first, 1), updates)
     assert second.tolist() == pytest.approx([expected])
 
 
-def test_the_velocity_lasts_over_many_versions() -> None:
+@pytest.mark.parametrize(
+    ("settings", "deltas", "expected"),
+    [
+        ({"momentum": 0.5}, (-4, -2, -2, 0), (0, -4, -8, -10)),
+        (SETTINGS, (-1, -2, -2, 0), (3, 3.5, 0.25, -1.375)),
+        # The rate falls by half: eta_1 = 0.25 and lambda / eta_1 = 1, d_ah = 2 + 1 * 4 * (-1).
+        ({"server_lr": 0.5, "lr_decay": 0.5, "compensation": 0.25}, (-1, -2), (3, 5)),
+    ],
+)
+def test_the_velocity_lasts_over_many_versions(settings: Any, deltas: Any, expected: Any) -> None:
     """Without compensation, beta = 0.5: V = 4, 0.5 4 + 2 = 4, 0.5 4 + 2 = 4, 0.5 4 = 2.
 
     With eta = 0.5, lambda = 0.25 from w_0 = 4, where lambda / eta = 0.5:
@@ -70,57 +73,32 @@ def test_the_velocity_lasts_over_many_versions() -> None:
     t = 2: d = 2, w_2 - w_1 = 0.5: d_ah = 2 + 1 = 3; V = -0.25 + 3 + 0.5 = 3.25; w_3 = 0.25.
     t = 3: d = 0: V = 1.625, w_4 = -1.375.
     """
-    plain, compensated = (
-        OverlapFedAvg(momentum=0.5),
-        OverlapFedAvg(server_lr=0.5, compensation=0.25, momentum=0.5),
-    )
-    for strategy, deltas, expected in (
-        (plain, (-4, -2, -2, 0), (0, -4, -8, -10)),
-        (compensated, (-1, -2, -2, 0), (3, 3.5, 0.25, -1.375)),
-    ):
-        params, models = vec(4), []
-        for version, delta in enumerate(deltas):
-            params = strategy.aggregate(GlobalModel(params, version), [update(0, 0, (delta,))])
-            models.append(float(params[0]))
-        assert models == pytest.approx(list(expected))
-
-
-def test_the_compensation_goes_by_the_rate_of_the_current_exchange() -> None:
-    """eta = 0.5, lambda = 0.25, falling by half: at t = 1 eta_1 = 0.25 and lambda / eta_1 = 1.
-
-    t = 0: w_0 = 4, delta -1: d = 1, nothing was missed; w_1 = 3.
-    t = 1: delta -2: d = 2; w_1 - w_0 = -1; d_ah = 2 + 1 * 4 * (-1) = -2; w_2 = 3 + 2 = 5.
-    """
-    strategy = OverlapFedAvg(server_lr=0.5, lr_decay=0.5, compensation=0.25)
-    first = strategy.aggregate(GlobalModel(vec(4), 0), [update(0, 0, (-1,))])
-    assert first.tolist() == [3.0]
-    second = strategy.aggregate(GlobalModel(first, 1), [update(0, 0, (-2,))])
-    assert second.tolist() == [5.0]
-    last = strategy.aggregate(GlobalModel(second, 10_000), [update(0, 0, (0,))])
-    assert last.tolist() == [5.0]  # the rate is 0 by then, and nobody moves
+    strategy, params, models = OverlapFedAvg(**settings), vec(4), []
+    for version, delta in enumerate(deltas):
+        params = strategy.aggregate(GlobalModel(params, version), [update(0, 0, delta)])
+        models.append(float(params[0]))
+    assert models == pytest.approx(list(expected))
+    if "lr_decay" in settings:  # the rate is 0 by then, and nobody moves
+        last = strategy.aggregate(GlobalModel(params, 10_000), [update(0, 0, 0)])
+        assert last.tolist() == params.tolist()
 
 
 def test_buffers_are_the_uploads() -> None:
     """They follow the clients' statistics: no momentum, no compensation, nothing counted twice."""
     strategy = OverlapFedAvg(momentum=0.9)
-    first = strategy.aggregate(GlobalModel(vec(4, 10), 0, num_trainable=1), [update(0, 0, (-1, 2))])
+    first = strategy.aggregate(GlobalModel(vec(4, 10), 0, num_trainable=1), [update(0, 0, -1, 2)])
     assert first.tolist() == [3.0, 12.0]
-    second = strategy.aggregate(GlobalModel(first, 1, num_trainable=1), [update(0, 0, (-1, 5))])
+    second = strategy.aggregate(GlobalModel(first, 1, num_trainable=1), [update(0, 0, -1, 5)])
     assert second[1] == 15.0  # w_0's buffer 10, moved by 5
 
 
-def test_delayed_gradient_descent_on_a_quadratic() -> None:
-    """One client, f = (w - 8)^2 / 2, one full-batch step of rate eta a cycle: an upload trained
-    from w_{t-1} is w_{t-1} - eta (w_{t-1} - 8), so
-
-        w_{t+1} = w_t - (w_{t-1} - u) = w_t - eta (w_{t-1} - 8),    w_1 = w_0 - eta (w_0 - 8).
-
-    FedAvg takes the gradient at w_t. The staleness of 1 remains however short transfers are.
-    """
-    eta, versions = 0.3, 12
+def one_client(eta: float, versions: int, **settings: Any) -> Any:
+    """f = (w - 8)^2 / 2, one full-batch step of rate eta a cycle."""
     task = Quadratic([[[8.0]] * 4])
-    trainer = OverlapTrainer(task, upload="delta", local_lr=eta, batch_size=4, local_epochs=1)
-    made = run(
+    trainer = OverlapTrainer(
+        task, **{"upload": "delta", "local_lr": eta, "batch_size": 4, **settings}
+    )
+    return run(
         synchronous(1),
         trainer,
         num_clients=1,
@@ -128,6 +106,17 @@ def test_delayed_gradient_descent_on_a_quadratic() -> None:
         strategy=OverlapFedAvg(server_lr=eta),
         devices=Times(lambda client, sequence: 1.0),
     )
+
+
+def test_delayed_gradient_descent_on_a_quadratic() -> None:
+    """An upload trained from w_{t-1} is w_{t-1} - eta (w_{t-1} - 8), so
+
+        w_{t+1} = w_t - (w_{t-1} - u) = w_t - eta (w_{t-1} - 8),    w_1 = w_0 - eta (w_0 - 8).
+
+    FedAvg takes the gradient at w_t. The staleness of 1 remains however short transfers are.
+    """
+    eta, versions = 0.3, 12
+    made = one_client(eta, versions)
     expected = [0.0, eta * 8.0]
     while len(expected) <= versions:
         expected.append(expected[-1] - eta * (expected[-2] - 8.0))
@@ -144,17 +133,7 @@ def test_the_second_cycle_may_go_on_from_the_own_model(upload: str) -> None:
     The second upload goes on from u_0 = 2: u_1 = 2 + 6 / 4 = 3.5, 3.5 from w_0: w_2 = 2 + 3.5.
     From then on as ever: w_3 = w_2 + (8 - w_1) / 4 = 7, w_4 = w_3 + (8 - w_2) / 4 = 7.625.
     """
-    trainer = OverlapTrainer(
-        Quadratic([[[8.0]] * 4]), upload=upload, local_lr=0.25, batch_size=4, bootstrap="continue"
-    )
-    made = run(
-        synchronous(1),
-        trainer,
-        num_clients=1,
-        num_versions=4,
-        strategy=OverlapFedAvg(server_lr=0.25),
-        devices=Times(lambda client, sequence: 1.0),
-    )
+    made = one_client(0.25, 4, upload=upload, bootstrap="continue")
     assert made.outcome.params[0] == pytest.approx(7.625)
     assert made.history.ages == {0: 1, 1: 3}
 
@@ -174,6 +153,16 @@ def test_working_ahead_goes_on_from_the_own_model() -> None:
     assert second.base_version == 0
 
 
+class Travel:
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    def download(self, client_id: int, sequence: int) -> float:
+        return self.seconds
+
+    upload = download
+
+
 @pytest.mark.parametrize(
     ("transfer", "epochs", "cycle"),
     [
@@ -185,13 +174,7 @@ def test_working_ahead_goes_on_from_the_own_model() -> None:
 def test_a_cycle_takes_the_longer_of_training_and_transfers(
     transfer: float, epochs: int, cycle: float
 ) -> None:
-    class Travel:
-        def download(self, client_id: int, sequence: int) -> float:
-            return transfer
-
-        upload = download
-
-    fleet = Fleet(TwoSpeed(num_clients=2, slow=[0], base_seconds=5.0, jitter=0.0), Travel())
+    fleet = Fleet(TwoSpeed(num_clients=2, slow=[0], base_seconds=5.0, jitter=0.0), Travel(transfer))
     devices = Overlapping(fleet, num_clients=2, max_epochs=5)
     assert devices.local_epochs == epochs
     assert devices.parts(0, 3, 0.0).seconds == pytest.approx(cycle)
@@ -206,15 +189,9 @@ def test_a_cycle_takes_the_longer_of_training_and_transfers(
 )
 def test_joules_of_a_part_of_a_cycle(elapsed: float, joules: float) -> None:
     """Training of 10 s at 5 W lies within transfers of 18 s at 1 W."""
-
-    class Travel:
-        def download(self, client_id: int, sequence: int) -> float:
-            return 9.0
-
-        upload = download
-
     energy = Energy(compute_watts=5.0, radio_watts=1.0)
-    fleet = Fleet(TwoSpeed(num_clients=1, slow=[0], base_seconds=5.0, jitter=0.0), Travel(), energy)
+    compute = TwoSpeed(num_clients=1, slow=[0], base_seconds=5.0, jitter=0.0)
+    fleet = Fleet(compute, Travel(9.0), energy)
     devices = Overlapping(fleet, num_clients=1, max_epochs=5)
     assert devices.parts(0, 3, 0.0).seconds == 18.0
     assert devices.joules(0, 3, 0.0, elapsed) == pytest.approx(joules)

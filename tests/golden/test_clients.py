@@ -1,0 +1,421 @@
+"""Equations of clients, and their servers' parts: FedProx, FedDyn, ASO-Fed, SCAFFOLD, MOON.
+
+Most clients have one example x, so f(w) = (w - x)^2 / 2 and the gradient is w - x.
+"""
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from configs import composed
+from helpers import Quadratic, order_for, run, sent, vec
+from torch import Tensor, nn
+
+from fl_app.algorithms.aso_fed import ASOFed
+from fl_app.algorithms.aso_fed.trainer import ASOFedTrainer
+from fl_app.algorithms.feddyn import FedDyn
+from fl_app.algorithms.feddyn.trainer import FedDynTrainer
+from fl_app.algorithms.fedprox import FedProx
+from fl_app.algorithms.moon import MOON
+from fl_app.algorithms.moon.trainer import MOONTrainer
+from fl_app.algorithms.scaffold import SCAFFOLD
+from fl_app.algorithms.scaffold.trainer import SCAFFOLDTrainer
+from fl_app.client import LocalTrainer
+from fl_app.core.types import Config, GlobalModel, Update
+from fl_app.runner.validate import build_strategy
+from fl_app.schedule import fully_async, synchronous
+from fl_app.tasks.models import architecture
+
+THREE = Quadratic([[[3.0]]])
+HALF: dict[str, Any] = {"local_lr": 0.5, "local_steps": 2}
+
+# -- FedProx --------------------------------------------------------------------------------------
+
+
+def test_a_client_takes_fedproxs_mu_from_the_order() -> None:
+    """From w_t = 1 with rate 1/2, mu = 1/2: g = -2 + 0, w = 2;  g = -1 + 1/2 (2 - 1), w = 2.25.
+
+    Without mu: g = -2, w = 2; g = -1, w = 2.5.
+    """
+    vector, config = FedProx(proximal=0.5).dispatch(GlobalModel(vec(1), 0), client_id=0)
+    trainer = LocalTrainer(THREE, **HALF)
+    assert trainer.train(order_for(0, 0, vector, config)).vector.tolist() == [2.25]
+    assert trainer.train(order_for(0, 1, vector, {})).vector.tolist() == [2.5]
+    # The order goes before the trainer's own.
+    held = LocalTrainer(THREE, **HALF, proximal=0.5)
+    assert held.train(order_for(0, 0, vector, {})).vector.tolist() == [2.25]
+    assert held.train(order_for(0, 0, vector, {"proximal-mu": 0.0})).vector.tolist() == [2.5]
+    # The client's own key reaches its orders.
+    strategy = build_strategy(composed("algorithm=fedprox", "algorithm.client.proximal=1"))
+    assert strategy.dispatch(GlobalModel(vec(1), 0), client_id=0)[1] == {"proximal-mu": 1}
+
+
+# -- FedDyn ---------------------------------------------------------------------------------------
+
+
+def test_feddyns_client_over_two_orders() -> None:
+    """n = 1, rate 1/2, alpha = 1/2; g = (w - 3) + alpha_i (h + w - c).
+
+    c = 1, h = 0, alpha_i = 1/2:         g = -2,              w = 2
+                                         g = -1 + 1/2,        w = 2.25;     h = 1.25
+    c = 2, mean n = 2: alpha_i = 1:      g = -1 + 1.25,       w = 1.875
+                                         g = -1.125 + 1.125,  w = 1.875;    h = 1.25 - 0.125
+
+    With gradients cut to 1: g = -2 becomes -1, w = 1.5; g = -1.5 + 0.25 becomes -1, w = 2.
+    """
+    trainer = FedDynTrainer(THREE, **HALF)
+    first = trainer.train(order_for(0, 0, vec(1), {"regularisation": 0.5}))
+    assert first.vector.tolist() == [2.25]
+    assert first.state["memory"].tolist() == [1.25]
+    config: Config = {"regularisation": 0.5, "mean_examples": 2.0}
+    second = trainer.train(order_for(0, 1, vec(2), config, state=first.state))
+    assert second.vector.tolist() == [1.875]
+    assert second.state["memory"].tolist() == [1.125]
+    assert first.state["memory"].tolist() == [1.25]
+    cut = FedDynTrainer(THREE, **HALF, max_grad_norm=1.0)
+    assert cut.train(order_for(0, 0, vec(1), {"regularisation": 0.5})).vector.tolist() == [2.0]
+
+
+def test_feddyns_server_over_two_rounds() -> None:
+    """m = 4, c = 1.
+
+    Uploads 2.25 (n 1) and 3.25 (n 3): mean 2.75, sum of memories 1.25 + 2.25 = 3.5,
+    c = 2.75 + 3.5 / 4 = 3.625. Then client 0 sends 2.625: mean 2.625, sum 3.5 - 1 = 2.5,
+    c = 2.625 + 2.5 / 4 = 3.25.
+    """
+    strategy = FedDyn(regularisation=0.5, num_clients=4)
+    start = GlobalModel(vec(1), 0)
+    assert strategy.to_evaluate(start) is start.params
+    assert strategy.dispatch(start, 0) == (start.params, {"regularisation": 0.5})
+    two = [sent(0, 0, 2.25, kind="model", examples=1), sent(1, 0, 3.25, kind="model", examples=3)]
+    c = strategy.aggregate(start, two)
+    assert c.tolist() == [3.625]
+    assert strategy.report["weight"] == [0.5, 0.5]
+    later = GlobalModel(c, 1)
+    assert strategy.to_evaluate(later).tolist() == [2.75]
+    assert strategy.dispatch(later, 0)[1] == {"regularisation": 0.5, "mean_examples": 2.0}
+    third = sent(0, 1, 2.625, kind="model", examples=1)
+    assert strategy.aggregate(later, [third]).tolist() == [3.25]
+    assert strategy.to_evaluate(later).tolist() == [2.625]
+    # Without a number all clients are those heard: c = 2.75 + 3.5 / 2; then (3.5 + 1.5) / 3.
+    heard = FedDyn()
+    assert heard.aggregate(start, two).tolist() == [4.5]
+    other = sent(2, 1, 6.0, kind="model", examples=1)
+    c = heard.aggregate(GlobalModel(vec(4.5), 1), [other])
+    assert c.tolist() == pytest.approx([6 + 5 / 3])
+
+
+def test_feddyns_server_knows_the_sum_of_what_clients_remember() -> None:
+    trainer = FedDynTrainer(Quadratic.scattered(4), local_lr=0.1, local_steps=3, batch_size=3)
+    strategy, params, memories = FedDyn(num_clients=4), vec(0, 0, 0), {}
+    for version, cohort in enumerate([(0, 1), (1, 2), (0, 1)]):
+        updates, model = [], GlobalModel(params, version)
+        for client_id in cohort:
+            vector, config = strategy.dispatch(model, client_id)
+            order = order_for(client_id, version, vector, config, memories.get(client_id))
+            upload = trainer.train(order)
+            memories[client_id] = upload.state
+            updates.append(Update.of(upload, client_id, version))
+        params = strategy.aggregate(model, updates)
+    total = sum(memory["memory"] for memory in memories.values())
+    assert np.linalg.norm(total) > 1
+    np.testing.assert_allclose(strategy.state["memory"], total, rtol=1e-5)
+
+
+# -- ASO-Fed --------------------------------------------------------------------------------------
+
+
+def displaced(client_id: int, version: int, examples: int) -> Update:
+    return sent(client_id, version, 8, -8, kind="delta", examples=examples)
+
+
+def test_aso_feds_client_over_two_orders() -> None:
+    """lambda = 1/2, b = 1/4, eta = 1/2.
+
+    w_o = 1, r = 1:    g = -2,            z = -2 - 0 + 0,         w = 2;      h = 0,      v = -2
+                       g = -1 + 1/2,      z = -0.5 + 2 + 0,       w = 1.25;   h = -1.5,   v = -0.5
+    w_o = 2, r = 2:    g = -1,            z = -1 + 0.5 - 1.5,     w = 4;      h = -0.75,  v = -1
+
+    where the last h is 1/4 (-1.5) + 3/4 (-0.5).
+    """
+    config: Config = {"regularisation": 0.5, "decay": 0.25}
+    trainer = ASOFedTrainer(THREE, **HALF)
+    first = trainer.train(order_for(0, 0, vec(1), {**config, "local_lr_factor": 1.0}))
+    assert first.vector.tolist() == [1.25]
+    assert {k: v.tolist() for k, v in first.state.items()} == {"h": [-1.5], "v": [-0.5]}
+    trainer.local_steps = 1
+    order = order_for(0, 1, vec(2), {**config, "local_lr_factor": 2.0}, state=first.state)
+    second = trainer.train(order)
+    assert second.vector.tolist() == [4.0]
+    assert second.rate_sum == 1.0
+    assert {k: v.tolist() for k, v in second.state.items()} == {"h": [-0.75], "v": [-1.0]}
+    assert first.state["h"].tolist() == [-1.5]
+
+
+def test_aso_feds_arrival_counts_by_its_share_of_all_examples() -> None:
+    """m = 10. n_0 = 20, n = 200: weight 0.1. Then n_1 = 60, n = 10 * 40: weight 0.15.
+
+    Without a number all clients are those heard: weights 1 and 60 / 80.
+    """
+    model = GlobalModel(vec(1, 1), 4)
+    for strategy, weights in ((ASOFed(num_clients=10), (0.1, 0.15)), (ASOFed(), (1, 0.75))):
+        for update, weight in zip((displaced(0, 4, 20), displaced(1, 2, 60)), weights, strict=True):
+            moved = strategy.aggregate(model, [update])
+            assert moved.tolist() == pytest.approx([1 + 8 * weight, 1 - 8 * weight])
+            assert strategy.report["weight"] == pytest.approx([weight])
+
+
+def test_aso_feds_slow_clients_take_longer_steps() -> None:
+    """Delays 5 and 1, mean 3: r = ln 3; a mean of 1 or 2, or nothing known, leaves r = 1."""
+    strategy, model = ASOFed(regularisation=0.5, decay=0.25), GlobalModel(vec(1, 1), 4)
+
+    def factor(client_id: int) -> float:
+        vector, config = strategy.dispatch(model, client_id)
+        assert vector is model.params
+        assert (config["regularisation"], config["decay"]) == (0.5, 0.25)
+        return float(config["local_lr_factor"])
+
+    assert factor(0) == 1.0
+    strategy.aggregate(model, [displaced(0, 0, 20)])
+    assert factor(0) == pytest.approx(math.log(5))
+    strategy.aggregate(model, [displaced(0, 4, 20), displaced(1, 3, 20)])
+    assert factor(0) == pytest.approx(math.log(3))
+    assert factor(1) == 1.0
+
+
+def test_aso_fed_weighs_features_by_their_size_if_asked() -> None:
+    """W = [[2, 0], [1, 1]], no displacement: softmax [0.8807971, 0.1192029] and [1/2, 1/2]."""
+    model = GlobalModel(vec(2, 0, 1, 1, 5), 0)
+    still = sent(0, 0, 0, 0, 0, 0, 0, kind="delta")
+    moved = ASOFed(feature_layer=[2, 2]).aggregate(model, [still])
+    np.testing.assert_allclose(moved, [1.7615942, 0, 0.5, 0.5, 5], rtol=1e-6)
+    assert ASOFed().aggregate(model, [still]).tolist() == [2, 0, 1, 1, 5]
+    told = r"^algorithm\.strategy\.feature_layer=\[3, 2\] must be a layer of at"
+    with pytest.raises(ValueError, match=told):
+        ASOFed(feature_layer=[3, 2]).aggregate(model, [still])
+    told = r"^algorithm\.strategy\.feature_layer=\[3\] must be two integers >= 1"
+    with pytest.raises(ValueError, match=told):
+        ASOFed(feature_layer=[3])
+
+
+# -- SCAFFOLD -------------------------------------------------------------------------------------
+
+# Gradients w - 4 and w + 2, optimum 1.
+PAIR = Quadratic([[[4.0]], [[-2.0]]])
+
+
+def test_scaffold_over_two_rounds() -> None:
+    """eta_l = 1/2, K = 2, so K eta_l = 1; eta_g = 1, N = 2; x = 0, c = c_0 = c_1 = 0.
+
+    Round 1, nothing to correct:
+        client 0: 0 -> 2 -> 3         y - x = 3,     c_0+ = 0 - 0 - 3 = -3,      change -3
+        client 1: 0 -> -1 -> -1.5     y - x = -1.5,  c_1+ = 1.5,                 change 1.5
+        x = 0 + 1.5 / 2 = 0.75,       c = 0 + (-3 + 1.5) / 2 = -0.75
+
+    Round 2, g_i - c_i + c:
+        client 0 adds 3 - 0.75 = 2.25:     g = -3.25 + 2.25 = -1,      y = 1.25
+                                           g = -2.75 + 2.25 = -0.5,    y = 1.5
+            y - x = 0.75,   c_0+ = -3 + 0.75 - 0.75 = -3,              change 0
+        client 1 adds -1.5 - 0.75 = -2.25: g = 2.75 - 2.25 = 0.5,      y = 0.5
+                                           g = 2.5 - 2.25 = 0.25,      y = 0.375
+            y - x = -0.375, c_1+ = 1.5 + 0.75 + 0.375 = 2.625,         change 1.125
+        x = 0.75 + (0.75 - 0.375) / 2 = 0.9375,   c = -0.75 + 1.125 / 2 = -0.1875
+    """
+    strategy = SCAFFOLD(num_clients=2)
+    trainer = SCAFFOLDTrainer(PAIR, upload="delta", **HALF)
+    params, states, seen = vec(0), {}, []
+    for version in range(2):
+        model, updates = GlobalModel(params, version), []
+        for client_id in range(2):
+            vector, config = strategy.dispatch(model, client_id)
+            extra = strategy.dispatch_extra(model, client_id)
+            order = order_for(client_id, version, vector, config, states.get(client_id), extra)
+            upload = trainer.train(order)
+            states[client_id] = upload.state
+            seen.append((*upload.vector, *upload.extra["control"], *upload.state["control"]))
+            updates.append(Update.of(upload, client_id, version))
+        params = strategy.aggregate(model, updates)
+    assert seen == [(3, -3, -3), (-1.5, 1.5, 1.5), (0.75, 0, -3), (-0.375, 1.125, 2.625)]
+    assert params.tolist() == [0.9375]
+    assert strategy.state["control"].tolist() == [-0.1875]
+    assert strategy.report["weight"] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("kind", ["model", "delta", "pseudo"])
+def test_scaffolds_control_variate_is_the_same_whatever_is_uploaded(kind: str) -> None:
+    """As client 1 above in round 2."""
+    trainer = SCAFFOLDTrainer(PAIR, upload=kind, **HALF)
+    state, extra = {"control": vec(1.5)}, {"control": vec(-0.75)}
+    upload = trainer.train(order_for(1, 1, vec(0.75), {}, state, extra))
+    assert upload.extra["control"].tolist() == [1.125]
+    assert state["control"].tolist() == [1.5]
+    with pytest.raises(ValueError, match=r"client\.upload=gradient must be model, delta or pseudo"):
+        SCAFFOLDTrainer(PAIR, upload="gradient")
+
+
+def change(client_id: int, version: int, *delta: float, control: float) -> Update:
+    extra = {"control": vec(control, *delta[1:])}
+    return sent(client_id, version, *delta, kind="delta", extra=extra)
+
+
+def test_scaffolds_late_update_counts_as_it_is() -> None:
+    """N = 4, eta_g = 1/2: x = 8 + (4 - 2) / 2 / 2 = 8.5, c = 0 + (6 + 2) / 4, whatever the ages."""
+    strategy = SCAFFOLD(server_lr=0.5, num_clients=4)
+    model = GlobalModel(vec(8), 3, {1: vec(0), 3: vec(8)})
+    params = strategy.aggregate(model, [change(0, 1, 4, control=6), change(1, 3, -2, control=2)])
+    assert params.tolist() == [8.5]
+    assert strategy.state["control"].tolist() == [2.0]
+
+
+@pytest.mark.parametrize("announced", [None, 1])
+def test_scaffolds_clients_are_at_least_those_heard(announced: int | None) -> None:
+    """c = 6 / 1; then a second one is heard: c = (6 + 3) / 2, the mean of their c_i."""
+    strategy = SCAFFOLD(num_clients=announced)
+    for client, control, mean in ((5, 6, 6.0), (6, 3, 4.5)):
+        strategy.aggregate(GlobalModel(vec(0), 0), [change(client, 0, 0, control=control)])
+        assert strategy.state["control"].tolist() == [mean]
+
+
+@pytest.mark.parametrize("schedule", [synchronous(4), fully_async(5)])
+def test_c_is_the_mean_of_what_clients_keep_however_old_updates_are(schedule: Any) -> None:
+    kept: dict[int, Any] = {}
+
+    class Keeping(SCAFFOLDTrainer):
+        def train(self, order: Any) -> Any:
+            upload = super().train(order)
+            kept[order.number] = order.client_id, upload.state["control"]
+            return upload
+
+    settings: Any = {"local_lr": 0.1, "batch_size": 3, "local_steps": 5}
+    trainer = Keeping(Quadratic.scattered(10), upload="delta", **settings)
+    made = run(schedule, trainer, strategy=SCAFFOLD(num_clients=10), num_versions=12)
+    latest = {made_by: control for _, (made_by, control) in sorted(kept.items())}
+    assert made.history.client_updates == len(kept)  # nobody trained ahead of an end
+    total = sum(latest.values())
+    np.testing.assert_allclose(made.strategy.state["control"], total / 10, atol=1e-5)
+    assert np.linalg.norm(total) > 0.1
+
+
+# -- MOON -----------------------------------------------------------------------------------------
+
+
+class Plane(nn.Module):
+    """Features v, whatever the input, and a head of zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.v = nn.Parameter(torch.zeros(2))
+        self.head = nn.Linear(2, 1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Tensor = self.head(self.v.expand(len(x), 2))
+        return output
+
+
+class Nothing(Quadratic):
+    """A task whose loss is the square of the output."""
+
+    def __init__(self, module: nn.Module | None = None) -> None:
+        super().__init__([[[0.0]] * 4])
+        self._module = module or Plane()
+
+    def model(self) -> nn.Module:
+        return self._module
+
+    def losses(self, output: Tensor, target: Tensor) -> Tensor:
+        return output.square().sum(-1)
+
+
+class Noting(MOONTrainer):
+    """Notes the term of every batch."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(Nothing(), local_lr=0.1, **settings)
+        self.terms: list[float] = []
+
+    def penalty(self, params: list[Tensor], received: list[Tensor]) -> Tensor:
+        term = super().penalty(params, received)
+        self.terms.append(term.item())
+        return term
+
+
+ORDER = MOON(contrast=5.0, temperature=0.5).dispatch(GlobalModel(vec(1, 0, 0, 0), 1), client_id=0)
+PREVIOUS = {"previous": vec(0, 1, 0, 0)}
+
+
+def test_moons_first_order_compares_the_received_model_with_itself() -> None:
+    trainer = Noting(local_steps=1)
+    upload = trainer.train(order_for(0, 0, *ORDER))
+    assert trainer.terms == pytest.approx([5 * math.log(2)])
+    assert upload.vector[:2].tolist() == [1.0, 0.0]
+    assert upload.loss == 0.0  # of the task alone
+    assert upload.state["previous"].tolist() == [1, 0, 0, 0]
+
+
+def test_moons_step_leads_away_from_the_previous_model() -> None:
+    """The head is zero, so that output, loss and their gradients are zero; what is left is v.
+
+    From v = z_g = (1, 0) with z_p = (0, 1), T = 1/2:
+
+        cos(z, z_g) = 1, cos(z, z_p) = 0:    term = mu log(1 + exp(-2)) = 0.1269280 mu
+        d cos(z, z_g) / dv = 0, d cos(z, z_p) / dv = (0, 1):
+        gradient = mu / (1 + exp(2)) 2 (0, 1) = 0.2384058 mu (0, 1)
+
+    With mu = 5 and rate 0.1 a step leads to z = (1, -s), s = 0.1192029, of length
+    l = sqrt(1 + s^2) = 1.0070798, which is compared with the received model, too:
+
+        cos(z, z_g) = 1 / l = 0.9929700, cos(z, z_p) = -s / l = -0.1183649,
+        term = 5 log(1 + exp(2 (-0.1183649 - 0.9929700))) = 5 * 0.1028449
+    """
+    trainer = Noting(local_steps=1)
+    upload = trainer.train(order_for(0, 1, *ORDER, state=PREVIOUS))
+    assert trainer.terms == pytest.approx([5 * 0.1269280])
+    assert upload.vector[:2].tolist() == pytest.approx([1.0, -0.1192029])
+    assert upload.state["previous"].tolist() == upload.vector.tolist()
+    assert PREVIOUS["previous"].tolist() == [0, 1, 0, 0]
+    assert ORDER[0].tolist() == [1, 0, 0, 0]
+    twice = Noting(local_steps=2)
+    twice.train(order_for(0, 1, *ORDER, state=PREVIOUS))
+    assert twice.terms == pytest.approx([5 * 0.1269280, 5 * 0.1028449], rel=1e-5)
+
+
+def test_moons_trainer_has_values_of_its_own_where_the_order_says_nothing() -> None:
+    trainer = Noting(local_steps=1, contrast=1.0, temperature=1.0)
+    trainer.train(order_for(0, 1, ORDER[0], {}, state=PREVIOUS))
+    assert trainer.terms == pytest.approx([math.log(1 + math.exp(-1))])
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "size"),
+    [
+        ("mlp", (1, 8, 8), 32),
+        ("lenet", (1, 28, 28), 84),
+        ("resnet20", (3, 8, 8), 64),
+        ("alexnet", (3, 32, 32), 256),
+        ("transformer", (6, 10), 200),
+    ],
+)
+def test_moons_features_are_what_the_last_linear_layer_is_given(
+    name: str, shape: tuple[int, ...], size: int
+) -> None:
+    torch.manual_seed(0)
+    trainer = MOONTrainer(Nothing(architecture(name, shape, 10)()))
+    inputs = torch.randint(10, (3, 6)) if len(shape) == 2 else torch.randn(3, *shape)
+    trainer.model.module(inputs)
+    assert trainer._features.of_head.shape[-1] == size
+    assert trainer._features.of_head.requires_grad
+    frozen = trainer._received.features(inputs)
+    assert frozen.shape == trainer._features.of_head.shape
+    assert not frozen.requires_grad
+    assert torch.equal(frozen, trainer._received.features(inputs))  # without dropout
+    assert torch.equal(frozen, trainer._previous.features(inputs))
+    trainer._previous.load(trainer.model.read() + 1)
+    assert not torch.equal(frozen, trainer._previous.features(inputs))
+
+
+def test_moon_refuses_a_model_without_a_linear_layer() -> None:
+    with pytest.raises(ValueError, match=re.escape("task.model=Position must have a linear layer")):
+        MOONTrainer(Quadratic.scattered(2))

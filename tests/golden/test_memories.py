@@ -1,0 +1,332 @@
+"""Gradients that the server remembers, against hand-derived values; eta = 1, w = 0 each time.
+
+ACE and ACED (Chang et al. 2025), N = 4:
+
+version t   client: gradient, base version    ACE: mean of all heard      ACED, max_age = 2
+0           0: [4, 0], 0                      [4, 0]                      [4, 0]
+1           1: [0, 8], 1                      [4, 8] / 2 = [2, 4]         [2, 4]
+2           0: [2, 0], 2                      [2, 8] / 2 = [1, 4]         [1, 4]
+4           2: [6, 6], 1 (age 3)              [8, 14] / 3                 only 0 counts: [2, 0]
+5           3: [1, 1], 2 (age 3)              [9, 15] / 4                 nobody: refused
+5           1: [0, 4], 5                      [9, 11] / 4                 only 1 counts: [0, 4]
+
+CA2FL and FedStale (Wang et al. 2024; Rodio, Neglia 2024), N = 3, K = 2:
+
+    1   0: [2, 0]   1: [0, 4]    nothing is remembered: v = [1, 2]
+    2   0: [4, 0]   0: [6, 2]    both with h_0 = [2, 0]; sum h = [2, 4], mean g = [5, 1]
+        all:    v = [2, 4] / 3 + [5, 1] - [2, 0] = [3.6666667, 2.3333333]
+        heard:  v = [2, 4] / 2 + [5, 1] - [2, 0] = [4, 3]
+        beta 1/2, all:  v = [5, 1] + 1/2 ([2, 4] / 3 - [2, 0]) = [4.3333333, 1.6666667]
+        then h_0 = [6, 2], the later one
+    3   0: [6, 2]   2: [3, 3]    h_2 = 0; sum h = [6, 6], mean g = [4.5, 2.5], mean h = [3, 1]
+        all:    v = [2, 2] + [1.5, 1.5] = [3.5, 3.5]
+        heard:  v = [3, 3] + [1.5, 1.5] = [4.5, 4.5]
+        beta 1/2, all:  v = [4.5, 2.5] + 1/2 ([2, 2] - [3, 1]) = [4, 3]
+
+CANA, p = 1, rho = 1/2, N = 3, K = 2:
+
+t   client: gradient, base    a             memories (s)
+0   0: [4, 0], 0              1/2           none
+    1: [0, 2], 0              1/2           v = [2, 1]
+1   0: [5, 2], 1              2/3           h_0 = [4, 0] (0), h_1 = [0, 2] (0): H = [2, 1]
+    1: [3, 3], 0              1/3
+        gbar = [4, 2.5], hbar = [2, 1]: <[1, -.5], [2, -1]> 2 / (|[2, -1]|^2 2) = 5 / 10, beta = 1/2
+        v = [13/3, 7/3] - 1/2 [8/3, 2/3] + 1/2 [2, 1] = [4, 2.5]
+3   0: [1, 1], 3              2/3           h_0 = [5, 2] (1), h_1 = [3, 3] (0)
+    2: [3, 0], 2              1/3           b = [1/3, 1/4] 12/7: H = [29/7, 17/7]; R = {0}, no b^
+        v = [5/3, 2/3] - 1/2 2/3 [5, 2] + 1/2 2/3 H = [29/21, 17/21]
+4   0: [0, 2], 4              1/2           h_0 = [1, 1] (3), h_1 = [3, 3] (0), h_2 = [3, 0] (2)
+    2: [2, 0], 4              1/2           b = [15, 6, 10] / 31: H = [63/31, 33/31]
+        hbar = [2, .5], gbar = [1, 1]: 3 / 2.5 is clipped to 1, beta = 3/4
+        v = [1, 1] - 3/4 [2, .5] + 3/4 H = [1.0241935, 1.4233871]
+
+memory_span = 1, A = 1.5, counted from the version that a memory was computed on:
+    t = 3: both memories are too old: v = [5/3, 2/3]
+    t = 4: only h_0 counts, beta = 1/2: v = [1, 1] - 1/4 [1, 1] + 1/4 [1, 1]
+counted from the arrival (h_0 and h_2 arrived at 3, h_1 at 1):
+    t = 4: beta = 3/4, b = [3/5, 2/5]: v = [1, 1] - 3/4 [2, .5] + 3/4 [1.8, .6] = [0.85, 1.075]
+A memory of exactly the age A counts: h_0 at t = 4 with A = 1; h_0 and h_1 at t = 3 with A = 2
+counted from the arrival. rho = 1/4: at t = 4 beta = 3/4 1/2 + 1/4 1 = 5/8.
+With a fixed beta = 1 at t = 1: [13/3, 7/3] - [8/3, 2/3] + [2, 1] = [11/3, 8/3].
+
+FedStaleAsync, N = 4, K = 2, a = b = 1, rho = 1/2:
+
+t   client: gradient, base    alpha   p
+1   0: [4, 0], 1              1       1/2       v = 1/4 ([4, 0] / p + 1/2 [0, 6] / p)
+    1: [0, 6], 0              1/2     1/2         = [2, 1.5]
+    then p = 3/4, 3/4, others 1/4
+3   0: [8, 0], 3              1       3/4       beta(2) h_0 = [4, 0] / 3, beta(3) h_1 = [0, 6] / 4
+    2: [0, 4], 3              1       1/4       mean beta_0 = 1/3
+        4 v = [4/3, 3/2] + [8, 0] / (3/4) - 1/3 [4, 0] / (3/4) + [0, 4] / (1/4)
+            = [4/3 + 32/3 - 16/9, 3/2 + 16] = [92/9, 35/2]
+    then p = 7/8, 3/8, 5/8
+4   1: [0, 2], 4              1       3/8       beta: 1/2 [8, 0], 1/5 [0, 6], 1/2 [0, 4]
+    0: [0, 0], 4              1       7/8       mean beta_1 = (1/4 + 1/5) / 2 = 0.225
+        4 v = [4 - 1/2 8 / (7/8), 1.2 + 2 + 2 / (3/8) - 0.225 6 / (3/8)]
+            = [4 - 32/7, 3.2 + 16/3 - 3.6] = [-4/7, 4.9333333]
+
+Clients that are late on average count more, K = 2; client 0: [6, 0], client 1: [0, 6]; ages
+
+    1   0: 0    1: 1
+    2   0: 2    1: 4
+    3   0: 3    0: 0, both of client 0
+
+FedStaleWeight (Ma et al. 2024), rho = 1/2: E = 0, 1; 1, 2.5; 2, then 1.
+    E K + 1 = 1, 3; 3, 6; 3, 3: p = [1/4, 3/4], [1/3, 2/3], [1/2, 1/2]
+    as printed, E + 1: p = [1/3, 2/3], [4/11, 7/11], [1/2, 1/2]
+CANA with fair=True, weights with p = 1, and with p = 0, which leaves the first factor:
+    T / n = 1/2   E = 1/4, 3/4   m = 1.5 (1/1.25)^-1, 2.5 (2/1.75)^-1 = 1.875, 2.1875
+            7/4   E = 5/4, 9/4   m = 3.5 (3/2.25)^-1, 5.5 (5/3.25)^-1 = 2.625, 3.575
+            5/3   E = 4/3: both of client 0; the older one has a quarter of the other's
+"""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import Scripted, Times, run, same_steps, sent, steps, vec
+
+from fl_app.algorithms.ace import ACE
+from fl_app.algorithms.ca2fl import CA2FL
+from fl_app.algorithms.cana import CANA
+from fl_app.algorithms.fedstaleasync import FedStaleAsync
+from fl_app.algorithms.fedstaleweight import FedStaleWeight
+from fl_app.core.types import GlobalModel, Upload
+from fl_app.schedule import fully_async
+
+HEARD = [
+    (0, (0, [4, 0], 0)),
+    (1, (1, [0, 8], 1)),
+    (2, (0, [2, 0], 2)),
+    (4, (2, [6, 6], 1)),
+    (5, (3, [1, 1], 2)),
+    (5, (1, [0, 4], 5)),
+]
+ALL = [[4, 0], [2, 4], [1, 4], [8 / 3, 14 / 3], [9 / 4, 15 / 4], [9 / 4, 11 / 4]]
+YOUNG = [[4, 0], [2, 4], [1, 4], [2, 0], None, [0, 4]]
+KEPT = [
+    (0, (0, [2, 0], 0), (1, [0, 4], 0)),
+    (1, (0, [4, 0], 0), (0, [6, 2], 0)),
+    (2, (0, [6, 2], 0), (2, [3, 3], 0)),
+]
+MEASURED = [
+    (0, (0, [4, 0], 0), (1, [0, 2], 0)),
+    (1, (0, [5, 2], 1), (1, [3, 3], 0)),
+    (3, (0, [1, 1], 3), (2, [3, 0], 2)),
+    (4, (0, [0, 2], 4), (2, [2, 0], 4)),
+]
+STALE = [
+    (1, (0, [4, 0], 1), (1, [0, 6], 0)),
+    (3, (0, [8, 0], 3), (2, [0, 4], 3)),
+    (4, (1, [0, 2], 4), (0, [0, 0], 4)),
+]
+LATE = [
+    (9, (0, [6, 0], 9), (1, [0, 6], 8)),
+    (9, (0, [6, 0], 7), (1, [0, 6], 5)),
+    (9, (0, [6, 0], 6), (0, [0, 6], 9)),
+]
+
+
+def cana(**settings: Any) -> CANA:
+    own = {"exponent": 1.0, "calibration_rate": 0.5, "memory_span": None, "num_clients": 3}
+    return CANA(**(own | settings))
+
+
+def shares(*firsts: float) -> list[list[float]]:
+    return [[6 * share, 6 * (1 - share)] for share in firsts]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "script", "expected"),
+    [
+        (ACE(num_clients=4), HEARD, ALL),
+        (ACE(num_clients=4, max_age=100), HEARD, ALL),
+        (ACE(num_clients=4, max_age=2), HEARD, YOUNG),
+        (ACE(num_clients=4, over="all"), HEARD[:2], [[1, 0], [1, 2]]),
+        (CA2FL(num_clients=3), KEPT, [[1, 2], [11 / 3, 7 / 3], [3.5, 3.5]]),
+        (CA2FL(num_clients=3, over="heard"), KEPT, [[1, 2], [4, 3], [4.5, 4.5]]),
+        (CA2FL(num_clients=3, calibration=0.5), KEPT, [[1, 2], [13 / 3, 5 / 3], [4, 3]]),
+        (CA2FL(num_clients=3, calibration=0.0), KEPT, [[1, 2], [5, 1], [4.5, 2.5]]),
+        (CA2FL(num_clients=3, memory_dtype="float16"), KEPT, [[1, 2], [11 / 3, 7 / 3], [3.5, 3.5]]),
+        (cana(calibration=1.0), MEASURED[:2], [[2, 1], [11 / 3, 8 / 3]]),
+        (
+            FedStaleAsync(
+                upload_exponent=1.0, memory_exponent=1.0, participation_rate=0.5, num_clients=4
+            ),
+            STALE,
+            [[2, 1.5], [23 / 9, 35 / 8], [-1 / 7, 3.7 / 3]],
+        ),
+        (FedStaleWeight(rate=0.5), LATE, shares(1 / 4, 1 / 3, 1 / 2)),
+        (FedStaleWeight(rate=0.5, scale_by_buffer=False), LATE, shares(1 / 3, 4 / 11, 1 / 2)),
+        (cana(calibration=0.0, fair=True), LATE, shares(6 / 13, 105 / 248, 1 / 5)),
+        (cana(exponent=0, calibration=0.0, fair=True), LATE, shares(3 / 8, 7 / 18, 1 / 2)),
+    ],
+)
+def test_the_steps_of_a_script(strategy: Any, script: Any, expected: Any) -> None:
+    same_steps(steps(strategy, script), expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "later", "beta", "matched"),
+    [
+        ({}, [[29 / 21, 17 / 21], [1.0241935, 1.4233871]], 0.75, 2),
+        ({"memory_dtype": "float16"}, [[29 / 21, 17 / 21], [1.0241935, 1.4233871]], 0.75, 2),
+        ({"memory_span": 1.0}, [[5 / 3, 2 / 3], [1, 1]], 0.5, 1),
+        ({"memory_span": 1.0, "age_from": "arrived"}, [[5 / 3, 2 / 3], [0.85, 1.075]], 0.75, 2),
+        ({"memory_span": 2 / 3}, [[5 / 3, 2 / 3], [1, 1]], 0.5, 1),
+        (
+            {"memory_span": 4 / 3, "age_from": "arrived"},
+            [[29 / 21, 17 / 21], [0.85, 1.075]],
+            0.75,
+            2,
+        ),
+        (
+            {"calibration_rate": 0.25},
+            [[29 / 21, 17 / 21], [1 + 0.625 / 31, 1 + 0.625 * 17.5 / 31]],
+            0.625,
+            2,
+        ),
+    ],
+)
+def test_memories_calibrate_as_far_as_they_help(
+    settings: Any, later: Any, beta: float, matched: int
+) -> None:
+    """The gradients here are exact in float16."""
+    strategy = cana(**settings)
+    same_steps(steps(strategy, MEASURED), [[2, 1], [4, 2.5], *later])
+    assert strategy.report["calibration"] == pytest.approx(beta)
+    assert strategy.report["matched"] == matched
+
+
+# -- ACE ------------------------------------------------------------------------------------------
+
+
+def test_an_arrival_of_the_greatest_age_is_accepted_and_an_older_one_has_no_weight() -> None:
+    strategy, model = ACE(max_age=1, over="all", num_clients=2), GlobalModel(vec(0), 3)
+    assert strategy.admit(model, sent(0, 2, 4)) is None
+    assert strategy.aggregate(model, [sent(0, 2, 4)]).tolist() == [-2]
+    assert strategy.report["weight"] == [1 / 2]
+    assert "effective_clients" not in strategy.report  # the mean is over memories
+    strategy.aggregate(model, [sent(1, 0, 9)])
+    assert strategy.report["weight"] == [0]
+    told = "age=3 is above strategy.max_age=1, and no client has a younger gradient"
+    assert strategy.admit(GlobalModel(vec(0), 6), sent(3, 3, 1)) == told
+    # A version that nobody counts for repeats its predecessor.
+    assert ACE(max_age=1).aggregate(GlobalModel(vec(5), 9), [sent(0, 0, 8)]).tolist() == [5]
+
+
+def test_of_two_updates_of_a_client_the_later_one_counts() -> None:
+    strategy = ACE()
+    same_steps(steps(strategy, [(0, (0, [8], 0), (0, [2], 0), (1, [4], 0))]), [[3]])
+    assert strategy.report["weight"] == [0, 0.5, 0.5]
+
+
+def test_no_version_is_made_while_nobody_counts() -> None:
+    """max_age = 0, two clients at work: after the first version the other client is too old."""
+    result = run(
+        fully_async(2),
+        Scripted(lambda client, number, received: Upload(vec(1, 1), "pseudo", 1, loss=0.0)),
+        num_clients=2,
+        num_versions=4,
+        devices=Times(lambda client, number: 1.0 + 0.1 * client),
+        strategy=ACE(max_age=0),
+    )
+    refused = result.kind("reject")
+    assert refused
+    assert all("no client has a younger gradient" in event["reason"] for event in refused)
+    assert all(event["age"] == [0] for event in result.kind("aggregate"))
+
+
+# -- CA2FL and FedStaleAsync ----------------------------------------------------------------------
+
+
+def test_what_is_remembered_is_clipped_as_it_was_used() -> None:
+    """[0, 10] to length 2: v = [0, 2]; then g = h, so v = (1/2) [0, 2] of two clients."""
+    script = [(0, (0, [0, 10], 0))] * 2
+    same_steps(steps(CA2FL(num_clients=2, clip_norm=2), script), [[0, 2], [0, 1]])
+
+
+def test_small_gradients_do_not_vanish_in_float16() -> None:
+    """1e-9 is 0 in float16 without a scale; N = 2: v = 1e-9 / 2 + 3e-9 - 1e-9."""
+    strategy = CA2FL(num_clients=2, memory_dtype="float16")
+    moved = steps(strategy, [(0, (0, [1e-9], 0)), (0, (0, [3e-9], 0))])
+    assert moved[1] == pytest.approx([2.5e-9], rel=1e-3)
+
+
+def test_a_participation_that_is_not_estimated_is_that_of_the_aggregation() -> None:
+    """K / N = 1/2: (1/2) 4 / (1/2). Then K / N = 1: (1/2) (4 + [4 - 4] + 4).
+
+    Estimated with rho = 1, client 0 has p = 1 and others 0, so client 1 has a tenth of the mean.
+    """
+    plain: Any = {"num_clients": 2, "upload_exponent": 0.0, "memory_exponent": 0.0}
+    script = [(0, (0, [4], 0)), (0, (0, [4], 0), (1, [4], 0))]
+    same_steps(steps(FedStaleAsync(participation_rate=0.0, **plain), script), [[4], [4]])
+    estimated = FedStaleAsync(upload_exponent=0.0, participation_rate=1.0, num_clients=2)
+    moved = steps(estimated, [(0, (0, [1, 0], 0)), (0, (1, [0, 1], 0))])
+    assert moved[1] == pytest.approx([1 / 2, 1 / 2 / 0.05], rel=1e-6)
+
+
+# -- CANA -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("same", [1.95, 1.51])
+def test_equal_memories_measure_nothing_where_their_mean_is_rounded(same: float) -> None:
+    """Three equal rows less their mean are not zero in float32."""
+    strategy = cana()
+    for rows in ([[same, 2.68]] * 3, [[2.6, -0.9], [0.4, -1.1], [0.6, -1.0]]):
+        steps(strategy, [(0, *((client, row, 0) for client, row in enumerate(rows)))])
+    assert strategy.state["measured"] is None
+    assert strategy.report["matched"] == 3
+
+
+def test_gradients_against_their_memories_are_not_calibrated() -> None:
+    """b^ = -1 is clipped to 0."""
+    strategy = cana()
+    script = [(0, (0, [sign], 0), (1, [2 * sign], 0)) for sign in (1, -1)]
+    same_steps(steps(strategy, script), [[1.5], [-1.5]])
+    assert strategy.report["calibration"] == 0
+
+
+def test_both_uploads_of_a_client_are_compared_with_what_was_remembered_before() -> None:
+    """p = 0, beta = 1, h_0 = [4]: v = 3 - 4 + 4 = 3; then the later one, [1], is remembered."""
+    strategy = cana(exponent=0.0, calibration=1.0)
+    script = [(0, (0, [4], 0)), (0, (0, [5], 0), (0, [1], 0))]
+    same_steps(steps(strategy, script), [[4], [3]])
+    assert strategy.memory.row(0).tolist() == [1]
+
+
+def test_past_steps_are_fused() -> None:
+    """L = 1, alpha = 1/2: [1, 0]; [0, 1] + [.5, 0]; [-1, 0] + 1/2 [.5, 1] = [-.75, .5].
+
+    What is fused is calibrated: v_0 = 3, h = 4 and 2, H = 3: 6 + 3/2 - 4 + 3, which is kept, too.
+    """
+    fused: Any = {"fusion": 0.5, "fusion_length": 1}
+    script = [(t, (0, g, t)) for t, g in enumerate(([1, 0], [0, 1], [-1, 0]))]
+    expected = [[1, 0], [0.5, 1], [-0.75, 0.5]]
+    same_steps(steps(cana(calibration=0.0, **fused), script), expected)
+    strategy = cana(calibration=1.0, exponent=0.0, num_clients=2, **fused)
+    same_steps(steps(strategy, [(0, (0, [4], 0), (1, [2], 0)), (1, (0, [6], 1))]), [[3], [6.5]])
+    assert strategy.state["past"].tolist() == [[6.5]]
+
+
+@pytest.mark.parametrize(("num_clients", "factor"), [(2, 1), (4, 0.5)])
+def test_fusion_falls_with_the_number_of_clients(num_clients: int, factor: float) -> None:
+    """L = 2, K = 1, alpha = 1/2: min(1, 2 / N). Steps [1, 0] and [0, 1], then [-2, 0]."""
+    falls: Any = {"fusion": 0.5, "fusion_length": 2, "fusion_falls": True}
+    strategy = cana(calibration=0.0, num_clients=num_clients, **falls)
+    moved = steps(strategy, [(0, (0, g, 0)) for g in ([1, 0], [0, 1], [-2, 0])])
+    assert moved[2] == pytest.approx([-2 + 0.5 * factor, 0])
+
+
+def test_steps_are_as_long_as_gradients() -> None:
+    """p = 0: v = [3/2, 2] of length 5/2, mean length 7/2: [2.1, 2.8]. Past steps keep theirs."""
+    strategy = cana(exponent=0.0, normalise=True, fusion=0.5, fusion_length=1)
+    same_steps(steps(strategy, [(0, (0, [3, 0], 0), (1, [0, 4], 0))]), [[2.1, 2.8]])
+    assert strategy.state["past"].tolist() == [[1.5, 2]]
+
+
+def test_buffers_take_the_weighted_mean() -> None:
+    """Ages 0 and 1, p = 1: weights 2/3 and 1/3 of the buffers 3 and 6."""
+    model = GlobalModel(vec(0, 0), 1, num_trainable=1)
+    moved = cana().aggregate(model, [sent(0, 1, 0, 3), sent(1, 0, 0, 6)])
+    np.testing.assert_allclose(moved, [0, -4])
