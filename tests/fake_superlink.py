@@ -1,5 +1,6 @@
 """A SuperLink that only answers what health checks and the doctor ask."""
 
+import json
 import ssl
 import threading
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from pathlib import Path
 from time import time
 
 from flwr.proto.control_pb2 import ListNodesResponse, ListRunsResponse
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run
+from flwr.supercore.error import ApiErrorCode, FlowerError
 
 
 @contextmanager
@@ -43,10 +46,18 @@ def superlink(
             self.answer(b"{}")
 
         def do_POST(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if "Transfer-Encoding" in self.headers:
                 while size := int(self.rfile.readline(), 16):
-                    self.rfile.read(size + 2)
+                    body += self.rfile.read(size + 2)[:-2]
+            if self.path.endswith("/activate-node"):
+                assert "flwr-public-key" in self.headers
+                asked = ActivateNodeRequest.FromString(body)
+                assert asked.heartbeat_interval == 0.0  # which Flower refuses: nothing changes
+                known = asked.public_key in registered
+                code = ApiErrorCode(2003 if known else 2004)
+                self.answer(json.dumps(FlowerError(code, "").to_json("")).encode(), 400)
+                return
             if self.path.endswith("/list-runs"):
                 answer = ListRunsResponse(run_dict={run.run_id: run for run in runs})
                 self.answer(answer.SerializeToString())

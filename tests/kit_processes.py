@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fl_app.field.kit import LINK_PORT, Kit
+from fl_app.field.kit import Kit
+from fl_app.field.make import LINK_PORT
 from fl_app.field.processes import free_ports
 
 

@@ -7,12 +7,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from fl_app.core.errors import RunError
-from fl_app.field.kit import PORT, Kit, new_kit
+from fl_app.field.kit import PORT, Kit
 
 FOLDERS = {
     "out": "new folder",
@@ -20,6 +22,8 @@ FOLDERS = {
     "server": "the server's folder",
     "folder": "folder of the server, a device or the helper",
 }
+RESTART = 10.0  # seconds; Flower refuses a SuperNode while the one that died counts as online
+STARTS_WITHIN = 60.0  # seconds, of a SuperLink
 INTERRUPTED = 130  # what a shell reports for a command ended by Ctrl-C
 
 
@@ -110,6 +114,7 @@ def _address(text: str) -> tuple[str, int]:
 
 
 def _init(arguments: argparse.Namespace) -> int:
+    from fl_app.field.make import new_kit
     from fl_app.field.project import build_wheel
 
     hosts = arguments.host or [socket.gethostname()]
@@ -135,7 +140,7 @@ def _init(arguments: argparse.Namespace) -> int:
 
 def _certificate(arguments: argparse.Namespace) -> int:
     from fl_app.field.certificates import new_certificate
-    from fl_app.field.kit import ALWAYS
+    from fl_app.field.make import ALWAYS
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     hosts = [*arguments.host, *ALWAYS]
@@ -148,18 +153,25 @@ def _certificate(arguments: argparse.Namespace) -> int:
 
 
 def _register(arguments: argparse.Namespace) -> int:
-    from fl_app.field.control import SuperLink
+    from fl_app.field.control import SuperLink, Unreachable
 
     kit = Kit.read(arguments.server)
-    link = SuperLink(kit)
-    link.wait()
+    link, until = SuperLink(kit), time.monotonic() + STARTS_WITHIN
+    while True:  # start.sh calls it while the SuperLink starts
+        try:
+            link.online()
+            break
+        except Unreachable:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.5)
     for key in arguments.keys or sorted((kit.folder / "keys").glob("*.pub")):
         print(f"{key.stem} {'may join' if link.register(key) else 'could join already'}")
     return 0
 
 
 def _keep(arguments: argparse.Namespace) -> NoReturn:
-    from fl_app.field.processes import attend, keep
+    from fl_app.field.processes import end
 
     kit = Kit.read(arguments.folder)
     commands = [["sh", str(kit.folder / "start.sh")]]
@@ -167,31 +179,36 @@ def _keep(arguments: argparse.Namespace) -> NoReturn:
         commands.append([*commands[0], "caddy"])
     elif kit.role == "server":
         print("caddy is not installed: devices on other machines cannot reach the server")
-
-    def start(words: list[str]) -> "subprocess.Popen[bytes]":
-        return subprocess.Popen(words, env=kit.environment, start_new_session=True)
-
-    name = {"server": "SuperLink", "node": "SuperNode", "helper": "helper"}[kit.role]
-    keep(
-        lambda: attend(*map(start, commands)), tell=lambda text: print(f"{name} {text}", flush=True)
-    )
+    while True:
+        processes = [
+            subprocess.Popen(command, env=kit.environment, start_new_session=True)
+            for command in commands
+        ]
+        try:
+            while all(process.poll() is None for process in processes):
+                time.sleep(0.2)
+            status = next(filter(None, (process.returncode for process in processes)), 0)
+        finally:
+            end(*processes)
+        print(f"ended with status {status}; starts again in {RESTART:g} s", flush=True)
+        time.sleep(RESTART)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from fl_app.cli import compose
     from fl_app.field.control import SuperLink
-    from fl_app.field.doctor import composed
     from fl_app.field.runs import Supervisor
 
     kit = Kit.read(arguments.server)
     words = arguments.overrides or kit.overrides
-    composed(words)  # refuses a key or an option that does not exist before Flower starts anything
+    compose(words)  # refuses a key or an option that does not exist before Flower starts anything
     output = (arguments.output or kit.folder / "run").resolve()
     link = SuperLink(kit)
-    supervisor = Supervisor(link, tell=lambda text: print(text, flush=True))
+    supervisor = Supervisor(link, tell=partial(print, flush=True))
     if arguments.metrics:
         from fl_app.field.metrics import RunCollector, serve
 
-        serve(RunCollector(output / "events.jsonl", link.statuses), *arguments.metrics)
+        serve(RunCollector(supervisor, link.statuses), *arguments.metrics)
     try:
         supervisor.complete(words, output)
     except KeyboardInterrupt:
@@ -217,7 +234,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
 def _helper(arguments: argparse.Namespace) -> int:
     if arguments.new:
-        from fl_app.field.helper import add_helper
+        from fl_app.field.make import add_helper
 
         hosts = arguments.host or [socket.gethostname()]
         folder = add_helper(
@@ -241,9 +258,7 @@ def _helper(arguments: argparse.Namespace) -> int:
 
 
 def _healthy(arguments: argparse.Namespace) -> int:
-    from fl_app.field.health import healthy
-
-    return 0 if healthy(Kit.read(arguments.folder)) else 1
+    return 0 if Kit.read(arguments.folder).healthy() else 1
 
 
 if __name__ == "__main__":

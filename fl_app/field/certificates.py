@@ -21,6 +21,10 @@ from fl_app.core.errors import require, require_count
 
 PRIVATE, PUBLIC = 0o600, 0o644  # file modes
 SERVER, CLIENT = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+USAGES = (
+    *("digital_signature", "content_commitment", "key_encipherment", "data_encipherment"),
+    *("key_agreement", "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"),
+)
 BACKDATED = timedelta(days=1)  # so that a device whose clock is slow accepts a new certificate
 HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9-]+)*")
 
@@ -32,17 +36,8 @@ def new_authority(folder: Path, days: int) -> None:
         ValueError: `days` is out of its bounds.
         FileExistsError: one of the files exists already.
     """
-    key = ec.generate_private_key(ec.SECP384R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fl-app authority")])
-    usage = _usage(digital_signature=False, key_cert_sign=True, crl_sign=True)
-    certificate = (
-        _builder(name, name, key.public_key(), key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .sign(key, hashes.SHA384())
-    )
-    write(folder / "ca.key", _pem(key), PRIVATE)
-    write(folder / "ca.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
+    basic = x509.BasicConstraints(ca=True, path_length=0)
+    _issue(folder, "ca", None, days, [basic, _usage("key_cert_sign", "crl_sign")])
 
 
 def new_certificate(
@@ -67,22 +62,11 @@ def new_certificate(
         ValueError: a host is neither a name nor an address, or `days` is out of its bounds.
         FileExistsError: one of the files exists already.
     """
-    issuer = load_certificate(authority / "ca.crt")
-    issuer_key = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
-    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
-    key = ec.generate_private_key(ec.SECP384R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fl-app {name}")])
-    builder = (
-        _builder(issuer.subject, subject, key.public_key(), issuer_key.public_key(), days)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(digital_signature=True), critical=True)
-        .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-    )
+    basic = x509.BasicConstraints(ca=False, path_length=None)
+    extensions = [basic, _usage("digital_signature"), x509.ExtendedKeyUsage(uses)]
     if names := [general_name(host) for host in dict.fromkeys(hosts)]:
-        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    certificate = builder.sign(issuer_key, hashes.SHA384())
-    write(folder / f"{name}.key", _pem(key), PRIVATE)
-    write(folder / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
+        extensions.append(x509.SubjectAlternativeName(names))
+    _issue(folder, name, authority, days, extensions)
 
 
 def new_node(folder: Path, comment: str) -> None:
@@ -143,49 +127,49 @@ def write(path: Path, content: bytes, mode: int) -> None:
         file.write(content)
 
 
-def _builder(
-    issuer: x509.Name,
-    subject: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    issuer_key: ec.EllipticCurvePublicKey,
+def _issue(
+    folder: Path,
+    name: str,
+    authority: Path | None,
     days: int,
-) -> x509.CertificateBuilder:
+    extensions: Sequence[x509.ExtensionType],
+) -> None:
+    """Write a key and its certificate; without an authority it is signed by itself."""
     require_count("--days", days, "the certificate would have expired before its first use")
+    key = ec.generate_private_key(ec.SECP384R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"fl-app {name}")])
+    issuer, signer = subject, key
+    if authority is not None:
+        issuer = load_certificate(authority / "ca.crt").subject
+        loaded = serialization.load_pem_private_key((authority / "ca.key").read_bytes(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        signer = loaded
     now = datetime.now(UTC)
-    return (
+    builder = (
         x509.CertificateBuilder()
         .issuer_name(issuer)
         .subject_name(subject)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key), critical=False
-        )
     )
-
-
-def _usage(
-    *, digital_signature: bool, key_cert_sign: bool = False, crl_sign: bool = False
-) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
+    for extension in (
+        *extensions,
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+    ):
+        critical = isinstance(extension, x509.BasicConstraints | x509.KeyUsage)
+        builder = builder.add_extension(extension, critical)
+    certificate = builder.sign(signer, hashes.SHA384())
+    private = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
+    write(folder / f"{name}.key", private, PRIVATE)
+    write(folder / f"{name}.crt", certificate.public_bytes(serialization.Encoding.PEM), PUBLIC)
+
+
+def _usage(*allowed: str) -> x509.KeyUsage:
+    return x509.KeyUsage(**{name: name in allowed for name in USAGES})

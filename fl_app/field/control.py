@@ -9,12 +9,11 @@ import os
 import shlex
 import subprocess
 import sys
-import tempfile
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 from cryptography.hazmat.primitives import serialization
@@ -30,11 +29,15 @@ from flwr.proto.control_pb2 import (
     ListRunsRequest,
     RegisterNodeRequest,
 )
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.proto.run_pb2 import Run
 from flwr.supercore.control import ControlHttpClient
 from flwr.supercore.error import ApiErrorCode, FlowerError
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.supercore.protobuf.client import ProtobufClient
+from flwr.supernode.fleet_http_client import FleetHttpClient
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from fl_app.core.errors import RunError
 from fl_app.field.kit import Kit
@@ -45,9 +48,15 @@ OFFLINE_AFTER = float(HEARTBEAT_PATIENCE * HEARTBEAT_DEFAULT_INTERVAL)
 AHEAD = float(SYSTEM_TIME_TOLERANCE)  # seconds that a node's clock may be ahead of the server's
 BEHIND = float(TIMESTAMP_TOLERANCE + SYSTEM_TIME_TOLERANCE)  # seconds that it may be behind
 LATEST = 100  # newest runs, among which `under_way` looks for a run
-STARTS_WITHIN = 60.0  # seconds
 SUBMISSION = 300.0  # seconds that `flwr run` may take, with a slow memory card
-COMMANDS = Path(sys.executable).parent
+COMMANDS = Path(sys.executable).parent  # of Flower
+NO_TLS = "WRONG_VERSION_NUMBER"  # how OpenSSL calls an answer without TLS
+OTHER = (
+    "another program than the kit's holds its port, or speaks no TLS: "
+    "`sudo ss -ltnp 'sport = :{port}'` there names it"
+)
+
+Client = TypeVar("Client", bound=ProtobufClient)
 
 
 class Unreachable(ConnectionError):
@@ -60,22 +69,10 @@ class SuperLink:
     Args:
         kit: the server's folder; a device's folder suffices for requests about nodes.
         app: folder of the Flower app that `submit` runs; None = this project.
-        commands: folder of Flower's commands.
-        limit: seconds that ``flwr run`` may take.
     """
 
-    def __init__(
-        self,
-        kit: Kit,
-        app: Path | None = None,
-        *,
-        commands: Path = COMMANDS,
-        limit: float = SUBMISSION,
-    ) -> None:
-        self._kit = kit
-        self._app = app
-        self._commands = commands
-        self._limit = limit
+    def __init__(self, kit: Kit, app: Path | None = None) -> None:
+        self._kit, self._app = kit, app
 
     def registered(self) -> dict[bytes, str]:
         """Return the status, such as "online", of each node by its public key (`public_bytes`).
@@ -95,25 +92,8 @@ class SuperLink:
         """Return the number of nodes that are online; raises as `registered`."""
         return self.statuses()["online"]
 
-    def wait(self) -> None:
-        """Wait until the SuperLink answers.
-
-        Raises:
-            Unreachable: it does not within `STARTS_WITHIN` seconds.
-            RunError: the SuperLink refuses the request.
-        """
-        until = time.monotonic() + STARTS_WITHIN
-        while True:
-            try:
-                self._nodes()
-                return
-            except Unreachable:
-                if time.monotonic() > until:
-                    raise
-            time.sleep(0.5)
-
     def _nodes(self) -> Sequence[NodeInfo]:
-        with self._client() as client:
+        with self._client(ControlHttpClient) as client:
             return list(client.ListNodes(ListNodesRequest()).nodes_info)
 
     def register(self, public_key: Path) -> bool:
@@ -128,13 +108,42 @@ class SuperLink:
             ValueError: the file holds no key on a NIST curve.
         """
         request = RegisterNodeRequest(public_key=public_bytes(public_key), name=public_key.stem)
-        with self._client() as client:
+        with self._client(ControlHttpClient) as client:
             try:
                 client.RegisterNode(request)
             except httpx.HTTPStatusError as error:
                 if _code(error) == ApiErrorCode.PUBLIC_KEY_ALREADY_IN_USE:
                     return False
                 raise
+        return True
+
+    def admits(self, private_key: Path) -> bool:
+        """Whether a node with this key may join: whether its public key is registered.
+
+        The SuperLink is asked to activate the node with an interval that it refuses, so that
+        nothing changes.
+
+        Args:
+            private_key: file in OpenSSH's format.
+
+        Raises:
+            Unreachable: the SuperLink does not answer.
+            RunError: the SuperLink refuses the signature, for example because of the clock.
+            ValueError: the file holds no key.
+        """
+        key = serialization.load_ssh_private_key(private_key.read_bytes(), None)
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        public = public_key_to_bytes(key.public_key())
+        request = ActivateNodeRequest(public_key=public, heartbeat_interval=0.0)
+        signed = NodeAuthHttpInterceptor(key, key.public_key())
+        with self._client(FleetHttpClient, signed) as client:
+            try:
+                client.ActivateNode(request)
+            except httpx.HTTPStatusError as error:
+                if _code(error) == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+                    return False
+                if _code(error) != ApiErrorCode.FLEET_INVALID_HEARTBEAT_INTERVAL:
+                    raise
         return True
 
     def under_way(self, output: Path) -> tuple[int, list[str]] | None:
@@ -168,7 +177,7 @@ class SuperLink:
 
     def runs(self) -> dict[int, Run]:
         """The newest runs by their ids; raises as `registered`."""
-        with self._client() as client:
+        with self._client(ControlHttpClient) as client:
             return dict(client.ListRuns(ListRunsRequest(limit=LATEST)).run_dict)
 
     def submit(self, overrides: Sequence[str], output: Path) -> int:
@@ -187,21 +196,20 @@ class SuperLink:
         # A service has no folder of its own, and finds the files in that of the server.
         modules = own_modules(overrides, [Path.cwd(), self._kit.folder])
         words, folder = json.dumps(shlex.join(overrides)), json.dumps(str(output))
-        path = f"{self._commands}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
-        source = nullcontext(self._app) if self._app else app_folder(modules)
-        with tempfile.TemporaryDirectory() as home, source as app:
-            Path(home, "config.toml").write_text(self._connection())
+        with nullcontext(self._app) if self._app else app_folder(modules) as app:
             command = [
-                *(str(self._commands / "flwr"), "run", str(app), "field", "--format", "json"),
+                *(str(COMMANDS / "flwr"), "run", str(app), "field", "--format", "json"),
                 *("--run-config", f"overrides={words} output={folder}"),
             ]
+            path = f"{COMMANDS}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+            home = str(self._kit.folder / "flower")  # its config.toml is written by start.sh
             env = {**os.environ, "PATH": path, "FLWR_HOME": home}
             try:
                 result = subprocess.run(
-                    command, env=env, capture_output=True, text=True, timeout=self._limit
+                    command, env=env, capture_output=True, text=True, timeout=SUBMISSION
                 )
             except subprocess.TimeoutExpired:
-                raise RunError(f"`flwr run` did not end within {self._limit:g} s") from None
+                raise RunError(f"`flwr run` did not end within {SUBMISSION:g} s") from None
         answer = json.loads(result.stdout or "{}")
         if not answer.get("success"):
             raise RunError(f"`flwr run`: {answer.get('error-message') or result.stderr.strip()}")
@@ -214,7 +222,7 @@ class SuperLink:
             Unreachable: the SuperLink does not answer.
             RunError: the SuperLink refuses the request.
         """
-        with self._client() as client:
+        with self._client(ControlHttpClient) as client:
             try:
                 status = client.ListRuns(ListRunsRequest(run_id=run_id)).run_dict[run_id].status
             except httpx.HTTPStatusError as error:
@@ -223,28 +231,26 @@ class SuperLink:
                 raise
         return ":".join(filter(None, (status.status, status.sub_status))), status.details
 
-    def _connection(self) -> str:
-        """Return a ``config.toml`` for Flower's commands."""
-        root = self._kit.root_certificate
-        trust = f"root-certificates = {json.dumps(str(root))}" if root else "insecure = true"
-        return f'[superlink.field]\naddress = "{self._kit.address}"\n{trust}\n'
-
     @contextmanager
-    def _client(self) -> Iterator[ControlHttpClient]:
-        root = self._kit.root_certificate
+    def _client(
+        self, kind: type[Client], *interceptors: NodeAuthHttpInterceptor
+    ) -> Iterator[Client]:
+        address, root = self._kit.address, self._kit.root_certificate
         try:
-            with ControlHttpClient.from_server_address(
-                self._kit.address, self._kit.insecure, root.read_bytes() if root else None, []
+            with kind.from_server_address(
+                address, root is None, root.read_bytes() if root else None, interceptors
             ) as client:
                 yield client
         except httpx.TransportError as error:
-            raise Unreachable(f"{self._kit.address} does not answer: {error}") from error
+            reason = (
+                OTHER.format(port=address.rpartition(":")[2]) if NO_TLS in str(error) else error
+            )
+            raise Unreachable(f"{address} does not answer: {reason}") from error
         except httpx.HTTPStatusError as error:
             if error.response.is_server_error:
-                raise Unreachable(f"{self._kit.address} answers with an error: {error}") from error
+                raise Unreachable(f"{address} answers with an error: {error}") from error
             known = FlowerError.from_json(error.response.text)
-            reason = error if known is None else known.message
-            raise RunError(f"{self._kit.address} refuses: {reason}") from error
+            raise RunError(f"{address} refuses: {known.message if known else error}") from error
 
 
 def public_bytes(path: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Writes and reads the edge kit: one folder for the server and one for every device.
+"""Reads a folder of the edge kit, and asks its process whether it answers.
 
 A folder holds settings (``server.env``, ``node.env`` or ``helper.env``), files that start its
 process (``start.sh``, systemd units, a compose file), what installs them (``install.sh``, a wheel
@@ -6,44 +6,20 @@ of this project), certificates and keys. Flower writes its files to the same fol
 """
 
 import os
-import re
 import shlex
-import shutil
+import ssl
 import sys
-import tempfile
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fl_app.core.errors import require, require_count
+import httpx
 
-HERE = Path(__file__).parent
-FILES = HERE / "files"
-WHEEL = "fl_app-*.whl"
-# What every folder gets beside the files of its role.
-SHARED = (
-    FILES / "both" / "install.sh",
-    *HERE.glob("packages.py"),
-    FILES / "project" / "constraints.txt",
-)
+from fl_app.core.errors import require
+
 ROLES = ("server", "node", "helper")
 PORT = 8100  # of Caddy, to which devices connect; as in the compose files
-LINK_PORT = 8099  # of the SuperLink behind it, on loopback; likewise
-NODE_PORT = 9094  # Flower's default for the first node; nodes of one kit can share a machine
-VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
-ALWAYS = ("localhost", "127.0.0.1", "::1", "superlink")  # the last is its service in compose files
-# Devices often have no network but the server's, and their dependencies are installed already.
-OFFLINE = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-}
-# The value of ``data`` in a node's configuration, in quotes or without.
-CONFIGURED = re.compile(r"""\bdata=(?:'([^']*)'|"([^"]*)"|(\S+))""")
-# What a Caddyfile has for certificates.
-OF_TLS = re.compile(r"\n\ttls [^\n]*| \{\n\t*transport http \{.*?\n\t\t\}", re.DOTALL)
-DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, for the run in server.env
+PATIENCE = 5.0  # seconds that a process has to answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +46,22 @@ class Kit:
         folder = folder.resolve()
         for role in ROLES:
             path = folder / f"{role}.env"
-            if path.is_file():
-                settings = _settings(path)
-                settings.setdefault("PORT" if role == "helper" else "SUPERLINK", "")
-                mine = {key: environment.get(key, value) for key, value in settings.items()}
-                kit = cls(folder, role, mine)
-                _, colon, port = kit.address.rpartition(":")
-                sound = colon == ":" and port.isdecimal() and 0 < int(port) < 65536
-                key, bound, lost = (
-                    ("PORT", "between 1 and 65535", "no server would find the helper")
-                    if role == "helper"
-                    else ("SUPERLINK", "host:port", "no device would find the server")
-                )
-                require(sound, f"{key} of {path}", mine[key], bound, lost)
-                return kit
+            if not path.is_file():
+                continue
+            try:
+                words = shlex.split(path.read_text(), comments=True)
+            except (ValueError, OSError) as error:
+                raise ValueError(f"{path} must hold lines KEY=VALUE: {error}") from None
+            key = "PORT" if role == "helper" else "SUPERLINK"
+            settings = {key: ""} | dict(word.partition("=")[::2] for word in words)
+            kit = cls(folder, role, {k: environment.get(k, v) for k, v in settings.items()})
+            _, colon, port = kit.address.rpartition(":")
+            sound = colon == ":" and port.isdecimal() and 0 < int(port) < 65536
+            bound, lost = "host:port", "no device would find the server"
+            if role == "helper":
+                bound, lost = "between 1 and 65535", "no server would find the helper"
+            require(sound, f"{key} of {path}", kit.settings[key], bound, lost)
+            return kit
         raise ValueError(
             f"{folder} must hold {' or '.join(f'{role}.env' for role in ROLES)}: it is no folder "
             "of the edge kit; `python -m fl_app.field init` writes some"
@@ -108,10 +86,8 @@ class Kit:
 
     @property
     def data(self) -> str | None:
-        """Path of a device's own data, from DATA or ``data=`` in NODE_CONFIG; None = none."""
-        found = CONFIGURED.search(self.settings.get("NODE_CONFIG", ""))
-        configured = next(filter(None, found.groups()), None) if found else None
-        return (self.settings.get("DATA") or configured) if self.role == "node" else None
+        """Path of a device's own data; None = none."""
+        return self.settings.get("DATA") or None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -123,134 +99,44 @@ class Kit:
         """Overrides of the server's run, as after ``python -m fl_app``."""
         return shlex.split(self.settings.get("OVERRIDES", ""))
 
+    def trusting(self) -> ssl.SSLContext | None:
+        """TLS that trusts the kit's authority alone; None if the kit is insecure.
 
-def new_kit(
-    out: Path,
-    *,
-    nodes: int,
-    hosts: Sequence[str],
-    port: int = PORT,
-    days: int = 3650,
-    insecure: bool = False,
-    wheel: Path | None = None,
-) -> None:
-    """Write the folders ``server``, ``node-0``, ..., and ``ca``, the authority.
+        Raises:
+            OSError: a certificate cannot be read.
+        """
+        if self.insecure:
+            return None
+        context = ssl.create_default_context(cafile=self.root_certificate)
+        if self.role == "helper":  # it answers nobody without a certificate: it shows its own
+            context.load_cert_chain(self.folder / "helper.crt", self.folder / "helper.key")
+        return context
+
+    def healthy(self) -> bool:
+        """Whether the SuperLink, the SuperNode or the helper of this folder answers."""
+        try:
+            if self.role == "node":
+                return request(f"127.0.0.1:{self.settings['PORT']}", "/health", None).is_success
+            return request(self.address, "/health", self.trusting()).is_success
+        except (OSError, httpx.HTTPError, httpx.InvalidURL):
+            return False
+
+
+def request(
+    address: str, path: str, context: ssl.SSLContext | None, method: str = "GET"
+) -> httpx.Response:
+    """Send a request without content and return the response, whatever its status.
 
     Args:
-        out: a new folder, because devices use the keys of an earlier kit.
-        nodes: number of devices, at least 1.
-        hosts: names and addresses of the server; devices use the first.
-        port: of the server, to which devices connect.
-        days: days until the certificates expire.
-        insecure: write neither certificates nor keys. Anybody who reaches the port can then read
-            all messages and join.
-        wheel: of this project, which the devices install; None leaves it out.
+        address: host:port.
+        path: such as ``/health``.
+        context: the certificates to trust; None sends the request without TLS.
+        method: of HTTP.
 
     Raises:
-        ValueError: an argument is out of its bounds; nothing was written.
+        httpx.HTTPError: there is no HTTP response.
+        httpx.InvalidURL: `address` is none.
     """
-    require_count("--nodes", nodes, "there would be nobody to learn from")
-    require(0 < port < 65536, "--port", port, "between 1 and 65535", "no server can listen there")
-    require(not out.exists(), "out", out, "a new folder", "keys that devices use would be lost")
-    out = out.resolve()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-    try:
-        for name in ["server", *(f"node-{i}" for i in range(nodes))]:
-            (draft / name).mkdir(mode=0o700)
-            write_program(draft / name, name.partition("-")[0], port, wheel)
-        trust = {"MADE": str(int(time.time()))} | ({"INSECURE": "1"} if insecure else {})
-        write_settings(draft / "server" / "server.env", _server(nodes, port) | trust)
-        if insecure:
-            _without_tls(draft / "server" / "Caddyfile")
-        for i in range(nodes):
-            write_settings(
-                draft / f"node-{i}" / "node.env", _node(i, nodes, hosts[0], port) | trust
-            )
-        if not insecure:
-            _certify(draft, nodes, hosts, days)
-        draft.chmod(0o755)
-        draft.rename(out)
-    except BaseException:
-        shutil.rmtree(draft)
-        raise
-
-
-def write_program(folder: Path, role: str, port: int, wheel: Path | None) -> None:
-    """Write the files that are the same in all folders of a role.
-
-    Args:
-        folder: of the kit.
-        role: its role.
-        port: of the server.
-        wheel: of this project; None leaves it out.
-    """
-    for file in [*(FILES / role).iterdir(), *SHARED, *filter(None, [wheel])]:
-        shutil.copy(file, folder)
-    if role == "server":
-        _set_port(folder / "compose.yaml", port)
-
-
-def _without_tls(caddyfile: Path) -> None:
-    caddyfile.write_text(OF_TLS.sub("", caddyfile.read_text()).replace("https://", "http://"))
-
-
-def _certify(draft: Path, nodes: int, hosts: Sequence[str], days: int) -> None:
-    # Imported here because it takes time: health checks read kits and need no certificates.
-    from fl_app.field.certificates import new_authority, new_certificate, new_node
-
-    (draft / "ca").mkdir(mode=0o700)
-    (draft / "server" / "keys").mkdir()
-    new_authority(draft / "ca", days)
-    new_certificate(draft / "ca", draft / "server", "server", [*hosts, *ALWAYS], days)
-    shutil.copy(draft / "ca" / "ca.crt", draft / "server")
-    for i in range(nodes):
-        new_node(draft / f"node-{i}", f"node-{i}")
-        shutil.copy(draft / "ca" / "ca.crt", draft / f"node-{i}")
-        shutil.copy(draft / f"node-{i}" / "node.key.pub", draft / f"server/keys/node-{i}.pub")
-
-
-def _server(nodes: int, port: int) -> dict[str, str]:
-    run = [
-        *("algorithm=fedbuff", "task=digits", "runtime=deployment", f"num_clients={nodes}"),
-        f"algorithm.schedule.concurrency={nodes}",
-        f"algorithm.schedule.buffer_size={max(1, nodes // 2)}",
-        f"deadline={DEADLINE}",
-        f"checkpoint_every={CHECKPOINT_EVERY}",
-    ]
-    return {
-        "SUPERLINK": f"127.0.0.1:{LINK_PORT}",
-        "PORT": str(port),  # of Caddy
-        "OVERRIDES": shlex.join(run),
-        "VENV": VENV,
-        **OFFLINE,
-    }
-
-
-def _node(i: int, nodes: int, host: str, port: int) -> dict[str, str]:
-    return {
-        "SUPERLINK": f"[{host}]:{port}" if ":" in host else f"{host}:{port}",
-        "NODE_CONFIG": f"partition-id={i} num-partitions={nodes}",
-        "DATA": "",  # path of the device's own data
-        "PORT": str(NODE_PORT + i),
-        "WARM": "1",  # or 0: whether a process stays between two orders
-        "VENV": VENV,
-        **OFFLINE,
-    }
-
-
-def _set_port(compose: Path, port: int) -> None:
-    compose.write_text(compose.read_text().replace(str(PORT), str(port)))
-
-
-def write_settings(path: Path, settings: Mapping[str, str]) -> None:
-    """Write settings in the spelling that the shell, systemd and Docker read alike."""
-    path.write_text("".join(f'{key}="{value}"\n' for key, value in settings.items()))
-
-
-def _settings(path: Path) -> dict[str, str]:
-    try:
-        words = shlex.split(path.read_text(), comments=True)
-        return dict((key, value) for key, _, value in (word.partition("=") for word in words))
-    except (ValueError, OSError) as error:
-        raise ValueError(f"{path} must hold lines KEY=VALUE: {error}") from None
+    # Devices connect directly, as SuperNodes do: proxies of the environment are not used.
+    url = f"{'http' if context is None else 'https'}://{address}{path}"
+    return httpx.request(method, url, verify=context or False, timeout=PATIENCE, trust_env=False)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -13,66 +14,32 @@ from omegaconf import OmegaConf
 
 from fl_app.core.errors import RunError, require
 from fl_app.field.control import SuperLink, Unreachable
-from fl_app.field.processes import delays
 from fl_app.record.history import History
 from fl_app.record.log import Log
 from fl_app.record.progress import Progress
 
 POLL = 5.0  # seconds between two questions to the SuperLink
 EVERY = 60.0  # seconds between two lines about a run
+AGAIN = 5.0  # seconds until a run is submitted again; doubled after an attempt without progress
 ATTEMPTS = 3  # attempts in a row without progress, after which the supervisor gives up
 RESUME = "resume=auto"
-OVERWRITE = "overwrite=true"
 EVENTS = "events.jsonl"
-CHECKPOINTS = "checkpoints/version-*.safetensors"
 
 Answer = TypeVar("Answer")
 
 
-class Watch:
-    """Shows how far a run is, by its event log: a bar on a terminal, or else a line a minute.
-
-    Args:
-        run_id: for the label.
-        output: the run's folder.
-        wall: seconds of the wall clock.
-    """
-
-    def __init__(
-        self, run_id: int, output: Path, wall: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._log, self._history = Log(output / EVENTS), History()
-        self._read()
-        versions = None
-        with suppress(OSError):
-            versions = OmegaConf.select(OmegaConf.load(output / "config.yaml"), "num_versions")
-        self._progress = Progress(
-            self._history, versions or math.inf, f"run {run_id}", every=EVERY, wall=wall
-        )
-
-    def look(self) -> None:
-        """Take in what has happened, and show it if it is time."""
-        self._read()
-        self._progress.look()
-
-    def close(self) -> None:
-        """Show the last state."""
-        self._read()
-        self._progress.close()
-
-    def _read(self) -> None:
-        for event in self._log.read():
-            self._history.emit(event)
-
-
 class Supervisor:
-    """Submits a run until it is complete.
+    """Submits a run until it is complete, and shows how far it is.
 
     Args:
         link: the SuperLink.
         pause: waits for a number of seconds.
-        tell: reports progress to the user.
-        watch: shows how far a run is, by its id and folder.
+        tell: reports to the user what happens to the run.
+        wall: seconds of the wall clock.
+
+    Attributes:
+        history: of the run, by its event log.
+        lock: is held while the history changes.
     """
 
     def __init__(
@@ -81,12 +48,13 @@ class Supervisor:
         *,
         pause: Callable[[float], None] = time.sleep,
         tell: Callable[[str], None] = print,
-        watch: Callable[[int, Path], Watch] = Watch,
+        wall: Callable[[], float] = time.monotonic,
     ) -> None:
         self._link = link
         self._pause = pause
         self._tell = tell
-        self._watch = watch
+        self._wall = wall
+        self.history, self.lock = History(), threading.Lock()
 
     def complete(self, overrides: Sequence[str], output: Path) -> None:
         """Submit a run until it is complete.
@@ -106,13 +74,8 @@ class Supervisor:
             OSError: nobody can write to `output`.
             RunError: the run was stopped, ended early, or makes no progress.
         """
-        require(
-            OVERWRITE not in overrides,
-            "overwrite",
-            "true",
-            "left out here",
-            "a run that died would start from the beginning",
-        )
+        anew = "a run that died would start from the beginning"
+        require("overwrite=true" not in overrides, "overwrite", "true", "left out here", anew)
         require(
             _reason_of_end(output) is None or RESUME in overrides,
             "--output",
@@ -121,9 +84,9 @@ class Supervisor:
             "its files would be lost",
         )
         output.mkdir(parents=True, exist_ok=True)
-        waits, fruitless, furthest = delays(), 0, _progress(output)
+        fruitless, furthest = 0, _log_of(output)[0]
         while True:
-            before = _changed(output)
+            _, before = _log_of(output)
             try:
                 run_id = self._run(overrides, output)
             except RunError as error:  # the SuperLink may die after it answered `under_way`
@@ -137,23 +100,26 @@ class Supervisor:
                     raise RunError(reason)
                 if ending := _reason_of_end(output):
                     raise RunError(f"{reason}; it ended with {ending}")
-            reached = _progress(output)
-            if any(now > before for now, before in zip(reached, furthest, strict=True)):
-                waits, fruitless = delays(), 0
-            else:
-                fruitless += 1
-            furthest = max(reached[0], furthest[0]), max(reached[1], furthest[1])
+            # A run that is resumed cuts its log back to the checkpoint.
+            reached, _ = _log_of(output)
+            fruitless = 0 if reached > furthest else fruitless + 1
+            furthest = max(reached, furthest)
             if fruitless == ATTEMPTS:
                 raise RunError(f"{reason}; {ATTEMPTS} attempts in a row have made no progress")
-            wait = next(waits)
+            wait = AGAIN * 2**fruitless
             self._tell(f"{reason}; again in {wait:.0f} s")
             self._pause(wait)
 
     def _run(self, overrides: Sequence[str], output: Path) -> int:
         """Return the id of the unfinished run in `output`, or submit a new run."""
-        self._wait_for_a_node()
+        waits = False
+        while not self._answer(self._link.online):
+            if not waits:  # a run gives up after a minute, and boards may boot for longer
+                self._tell("waiting for a node to come online")
+            waits = True
+            self._pause(POLL)
         words = [*overrides]
-        if (output / EVENTS).exists() and not any(map(_sets_resume, words)):
+        if (output / EVENTS).exists() and _but_resume(words) == words:
             words.append(RESUME)
         return self._answer(partial(self._seek_or_submit, words, output))
 
@@ -165,10 +131,7 @@ class Supervisor:
             self._tell(f"run {run_id} submitted: {' '.join(words)}")
             return run_id
         run_id, others = found
-        theirs, ours = (
-            [word for word in words_of_run if not _sets_resume(word)]
-            for words_of_run in (others, words)
-        )
+        theirs, ours = _but_resume(others), _but_resume(words)
         require(
             theirs == ours,
             "--output",
@@ -188,7 +151,7 @@ class Supervisor:
             output: its folder.
             before: when the event log was changed last before the run was submitted.
         """
-        last, watch = "", None
+        last, log, progress = "", Log(output / EVENTS), None
         with ExitStack() as stack:
             while True:
                 status, details = self._answer(partial(self._link.status, run_id))
@@ -196,22 +159,28 @@ class Supervisor:
                     self._tell(f"run {run_id} is {status}")
                     last = status
                 # A log that is resumed has been cut to its checkpoint once it has changed.
-                if watch is None and _changed(output) != before:
-                    watch = stack.enter_context(closing(self._watch(run_id, output)))
-                if watch is not None:
-                    watch.look()
+                if progress is not None:
+                    self._read(log)
+                    progress.look()
+                elif _log_of(output)[1] != before:
+                    self.history = History()
+                    self._read(log)
+                    progress = stack.enter_context(closing(self._progress(run_id, output)))
                 if status.startswith("finished"):
                     return status, details
                 self._pause(POLL)
 
-    def _wait_for_a_node(self) -> None:
-        """Wait for a node: a run gives up after a minute, and boards may boot for longer."""
-        reported = False
-        while not self._answer(self._link.online):
-            if not reported:
-                self._tell("waiting for a node to come online")
-                reported = True
-            self._pause(POLL)
+    def _read(self, log: Log) -> None:
+        with self.lock:
+            for event in log.read():
+                self.history.emit(event)
+
+    def _progress(self, run_id: int, output: Path) -> Progress:
+        versions = None
+        with suppress(OSError):
+            versions = OmegaConf.select(OmegaConf.load(output / "config.yaml"), "num_versions")
+        label, total = f"run {run_id}", versions or math.inf
+        return Progress(self.history, total, label, every=EVERY, wall=self._wall)
 
     def _answer(self, question: Callable[[], Answer]) -> Answer:
         """Repeat a question until the SuperLink answers; it may be restarting."""
@@ -222,29 +191,20 @@ class Supervisor:
             except Unreachable as error:
                 if not reported:
                     self._tell(f"waiting for the SuperLink: {error}")
-                    reported = True
+                reported = True
                 self._pause(POLL)
 
 
-def _changed(output: Path) -> int:
-    """When the event log was changed last; 0 = there is none."""
+def _but_resume(words: Sequence[str]) -> list[str]:
+    return [word for word in words if not word.startswith("resume=")]
+
+
+def _log_of(output: Path) -> tuple[int, int]:
+    """Bytes of the event log, and when it was changed last; -1 if there is none."""
     with suppress(FileNotFoundError):
-        return (output / EVENTS).stat().st_mtime_ns
-    return 0
-
-
-def _sets_resume(word: str) -> bool:
-    return word.startswith("resume=")
-
-
-def _progress(output: Path) -> tuple[int, int]:
-    """Return the newest checkpoint's version and the event log's bytes; -1 if there is none.
-
-    The log alone is not enough, because a resumed run truncates it to the checkpoint.
-    """
-    events = output / EVENTS
-    versions = (int(path.stem.split("-")[1]) for path in output.glob(CHECKPOINTS))
-    return max(versions, default=-1), events.stat().st_size if events.exists() else -1
+        found = (output / EVENTS).stat()
+        return found.st_size, found.st_mtime_ns
+    return -1, -1
 
 
 def _reason_of_end(output: Path) -> str | None:

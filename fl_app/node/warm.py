@@ -13,6 +13,10 @@ data. Here one process stays and carries out all orders of an app (`fl_app.node.
 SuperNode and SuperExec look again after a tenth of the time that they have waited already, and
 never later than Flower.
 
+``flower-supernode`` gives up at the first TLS handshake that fails, as one does while the server
+goes down. Its main thread then ends, but not its process, because another thread still listens for
+ClientApps, and no supervisor would start it again. So this ends the process with status 1.
+
 ``WARM=0`` of the environment starts Flower's SuperNode as it is. So does a Flower that was not
 tried (`fl_app.flower.patches`), which the log says.
 """
@@ -26,10 +30,11 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, NoReturn
 
 from flwr.supercore.address import resolve_bind_address
 from flwr.supercore.constant import (
@@ -41,6 +46,7 @@ from flwr.supercore.superexec.executor import ExecutionSpec, LaunchResult, Subpr
 from flwr.supercore.superexec.run_superexec import run_superexec
 from flwr.supernode.cli import flower_supernode
 
+from fl_app.core import json_log
 from fl_app.core.errors import require
 from fl_app.flower.patches import launch_with, pull_sooner, tried, wait_with
 
@@ -56,6 +62,13 @@ IDLE = 1.0  # seconds: a SuperNode that sleeps longer has no order
 # Seconds after the death of a worker. Within 60 s Flower replies for it with an error. A SuperNode
 # that waits still had the announcement of a reply, and waits for its content.
 LIMIT = 120.0
+
+
+# How Flower's lines about every message begin.
+OF_MESSAGES = (
+    *("[RUN %s", "Receiving: ", "Received successfully", "Sending: ", "Sent successfully"),
+    "Start `flwr-clientapp` process",
+)
 
 
 class Pace:
@@ -209,10 +222,8 @@ def runtime_of(arguments: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def supernode() -> None:
     """Run a SuperNode in this process, and its executor in another one.
-
-    Call it before this process has threads: it forks.
 
     Raises:
         ValueError: WARM of the environment has no meaning.
@@ -232,6 +243,34 @@ def main() -> None:
         wait_with(patience.sleep)
         sys.argv += ["--isolation", "process"]
     flower_supernode()
+
+
+def tells(record: logging.LogRecord) -> bool:
+    """Whether a record tells more than Flower's nine lines about each message.
+
+    An order has a line of its own (`fl_app.node.handler`), and an error names its message.
+    """
+    text = str(record.msg)
+    return record.levelno != logging.INFO or not (text == "" or text.startswith(OF_MESSAGES))
+
+
+def main(node: Callable[[], None] = supernode) -> NoReturn:
+    """Run a SuperNode, and end this process when the SuperNode returns or raises.
+
+    Call it before this process has threads: it forks.
+
+    Args:
+        node: runs the SuperNode. If it raises ``SystemExit``, the process ends with that status.
+    """
+    json_log.install()
+    log.addFilter(tells)
+    try:
+        node()
+    except Exception:
+        traceback.print_exc()
+    print("The SuperNode has given up", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ import psutil
 from fl_app.core.errors import RunError
 from fl_app.core.events import Arrived, Event
 from fl_app.field.control import SuperLink, Unreachable
-from fl_app.field.kit import Kit, new_kit
+from fl_app.field.kit import Kit
+from fl_app.field.make import new_kit
 from fl_app.field.processes import end, free_ports
 from fl_app.field.runs import Supervisor
 from fl_app.record.log import read_events

@@ -127,7 +127,7 @@ def node_killed(node: int, name: str) -> Injection:
     def inject(run: Run) -> str:
         _, sequence = _training(run, node)
         began = time.monotonic()
-        _kill(run, f"node-{node}", "fl_app.field.supernode")
+        _kill(run, f"node-{node}", "fl_app.node.warm")
         order = outcome(run, node, sequence)
         if order.ended != "failure":
             raise Disappointed(f"its order ended with {order.ended}")

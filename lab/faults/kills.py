@@ -23,7 +23,7 @@ from lab.faults.field import NODES, Disappointed, Field, Run, wait_for
 from lab.faults.story import never_arrived
 
 SERVER = ("flwr-serverapp", "flower-superlink")
-NODE = ("fl_app.field.supernode", "flwr-clientapp")
+NODE = ("fl_app.node.warm", "flwr-clientapp")
 PROCESSES = [("server", name) for name in SERVER]
 PROCESSES += [(f"node-{node}", name) for node in range(NODES) for name in NODE]
 BACK = 120.0  # seconds within which every client must answer

@@ -19,7 +19,6 @@ import argparse
 import json
 import math
 import random
-import shutil
 import signal
 import sys
 import time
@@ -31,10 +30,10 @@ from statistics import NormalDist, fmean
 from typing import Any
 
 from fl_app.cli import compose
+from fl_app.core.errors import RunError
 from fl_app.core.events import Aggregated, Arrived, Evaluated
 from fl_app.devices.fit import main as fit
-from fl_app.field.demo import Federation, FederationError, run_on
-from fl_app.field.processes import free_ports
+from fl_app.field.demo import Federation
 from fl_app.record.log import read_events
 from fl_app.runner.cell import run_cell
 from lab.faults.field import APP
@@ -101,38 +100,26 @@ def record(folder: Path, seconds: float) -> Path:
     """Run the federation for so many seconds; the log of its run.
 
     Raises:
-        FederationError: a process or the run failed.
+        RunError: a process or the run failed.
     """
-    federation = Federation(folder, limit=seconds + ONLINE)
+    federation = Federation(folder, len(NODES), limit=seconds + ONLINE, app=APP)
+    port = int(federation.kit.address.rpartition(":")[2])
     links: list[Link] = []
     try:
-        federation.start(0)
-        port = int(federation.address.rpartition(":")[2])
         for _, delay, speed in NODES:
             link = Link(port, speed)
             link.up.delay = link.down.delay = delay
             links.append(link)
-        own_ports = free_ports(len(NODES))  # after the links, which would take one of them
-        places = zip(NODES, links, own_ports, strict=True)
-        for node, ((wait, *_), link, own) in enumerate(places):
-            federation.spawn(
-                f"node-{node}",
-                sys.executable,
-                *("-m", "fl_app.node.warm", "--insecure", "--superlink", f"{HOST}:{link.port}"),
-                *("--host", HOST, "--port", str(own), "--node-config"),
-                f"partition-id={node} num-partitions={len(NODES)} real=true wait={wait}",
-            )
-        while (federation.online() or 0) < len(NODES):
-            federation.wait(3.0)
+        configs = [f"real=true wait={wait}" for wait, *_ in NODES]
+        federation.start(configs, [f"{HOST}:{link.port}" for link in links])
         words = [*RUN, "runtime=deployment", f"max_seconds={seconds}"]
-        run_on(federation, folder / "run", words, APP)
+        federation.run(folder / "run", words)
     finally:
         for disturbance in (signal.SIGINT, signal.SIGTERM):
             signal.signal(disturbance, signal.SIG_IGN)  # a second one would leave processes
         ended = federation.stop()
         for link in links:
             link.close()
-        shutil.rmtree(federation.home, ignore_errors=True)
         if not ended:
             print("error: a process did not end", file=sys.stderr)
     return folder / "run" / "events.jsonl"
@@ -219,9 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
     try:
         log = record(folder, seconds)
-    except FederationError as error:
-        text = error.log.read_text(errors="replace") if error.log.exists() else ""
-        print(f"--- the end of {error.log}", *text.splitlines()[-25:], sep="\n", file=sys.stderr)
+    except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     table = folder / "fitted.json"

@@ -114,7 +114,7 @@ def test_a_killed_node_comes_back(out: Path) -> None:
     keeper = start(out / "server.log", "keep", out / "server")
     try:
         wait_for(lambda: status() == "online", "the node has found the SuperLink")
-        node = min(processes(out / "node-1", "fl_app.field.supernode"))  # its executor is a fork
+        node = min(processes(out / "node-1", "fl_app.node.warm"))  # its executor is a fork
         os.kill(node, signal.SIGKILL)
         wait_for(lambda: status() == "offline", "the node is missed")
         assert wait_for(lambda: status() == "online", "the node is back") < 2 * OFFLINE_AFTER

@@ -1,5 +1,6 @@
 """The programs of docs/flower.md run as they stand there."""
 
+import os
 import re
 import subprocess
 import sys
@@ -65,13 +66,12 @@ def test_simulation(tmp_path: Path) -> None:
 def test_real_nodes(tmp_path: Path) -> None:
     folder = tmp_path / "app"
     folder.mkdir()
-    federation = Federation(tmp_path / "federation")
+    federation = Federation(tmp_path / "federation", 3)
+    home = {**os.environ, "FLWR_HOME": str(federation.kit.folder / "flower")}
     try:
-        federation.start(3, supernode=[sys.executable, "-m", "fl_app.node.warm"])
-        command = ["run", "flwr", "run", str(app(folder, SERVERS[0])), "demo", "--stream"]
-        run = federation.spawn(*command)
-        while run.poll() is None:
-            federation.wait(0.5)
-        assert found(federation.log("run").read_text()) == pytest.approx([2, 1], abs=0.1)
+        federation.start()
+        command = ["flwr", "run", str(app(folder, SERVERS[0])), "field", "--stream"]
+        done = subprocess.run(command, env=home, capture_output=True, text=True, timeout=300)
+        assert found(done.stdout + done.stderr) == pytest.approx([2, 1], abs=0.1)
     finally:
         assert federation.stop()

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from kit_processes import give_ports
 
-from fl_app.field.kit import VENV, Kit
+from fl_app.field.kit import Kit
+from fl_app.field.make import VENV
 from fl_app.field.processes import GRACE, end, free_ports
 from fl_app.strategy.privacy import epsilon
 

@@ -20,8 +20,7 @@ from secure_world import TERMS, masked, request, vectors
 from fl_app import client_app
 from fl_app.core.errors import RunError
 from fl_app.core.types import Update
-from fl_app.field.helper import add_helper
-from fl_app.field.kit import new_kit
+from fl_app.field.make import add_helper, new_kit
 from fl_app.field.processes import free_ports
 from fl_app.node.handler import MessageHandler
 from fl_app.runner.factory import build_components, build_engine

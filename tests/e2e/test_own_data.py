@@ -1,6 +1,7 @@
 """Nodes with data of their own, a server with none, and one node whose data cannot be read."""
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -14,8 +15,7 @@ from configs import composed
 from sklearn.datasets import load_iris
 
 from fl_app.client.build import build_task
-from fl_app.field.demo import Federation, run_on
-from fl_app.field.project import app_folder, own_modules
+from fl_app.field.demo import Federation
 from fl_app.tasks.task import Task
 
 pytestmark = pytest.mark.slow
@@ -109,14 +109,13 @@ def test_three_devices_with_a_table_each_and_a_fourth_that_cannot_be_read(
     (own / "my_model.py").write_text(MODEL)
     named = ["task.model=my_model:make", "task.loss=my_model:loss"]
 
-    federation = Federation(tmp_path / "federation")
+    federation = Federation(tmp_path / "federation", 4)
+    shutil.copy(own / "my_model.py", federation.kit.folder)
     folder = tmp_path / "run"
     try:
-        configs = [f"data='{path}'" for path in tables]
-        federation.start(4, configs, supernode=[sys.executable, "-m", "fl_app.node.warm"])
+        federation.start([f"data='{path}'" for path in tables])
         task = ["task=csv", f"task.schema={schema}", "num_versions=12", *named]
-        with app_folder(own_modules(named, [tmp_path, own])) as app:
-            run_on(federation, folder, [*RUN, *task], app)
+        federation.run(folder, [*RUN, *task])
     finally:
         assert federation.stop()
     check(folder, 3, "ValueError: this node's own data cannot be read as task=csv")

@@ -1,14 +1,13 @@
 """Warm nodes, each with one process that stays and carries out its orders."""
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fl_app.field.demo import Federation, run_on
+from fl_app.field.demo import Federation
 from fl_app.record.log import read_events
 
 pytestmark = [
@@ -17,7 +16,6 @@ pytestmark = [
     pytest.mark.federation,
 ]
 
-WARM = [sys.executable, "-m", "fl_app.node.warm"]
 COMMON = ["runtime=deployment", "partition=iid", "num_clients=2"]
 COMMON += ["algorithm.schedule.buffer_size=2"]
 
@@ -46,11 +44,11 @@ def processes(folder: Path, word: str = "") -> list[psutil.Process]:
 
 def test_one_process_of_a_node_carries_out_all_orders(folder: Path) -> None:
     """Overlap-FedAvg trains on while models travel: answers are from the version before."""
-    federation = Federation(folder / "federation")
+    federation = Federation(folder / "federation", 2)
     words = [*COMMON, "algorithm=overlap_fedavg", "num_versions=6"]
     try:
-        federation.start(2, supernode=WARM)
-        summary = run_on(federation, folder / "run", words)
+        federation.start()
+        summary = federation.run(folder / "run", words)
     finally:
         assert federation.stop()
     assert (summary["num_versions"], summary["failures"]) == (6, 0)
@@ -58,7 +56,7 @@ def test_one_process_of_a_node_carries_out_all_orders(folder: Path) -> None:
     ages = [event["age"] for event in events if event["kind"] == "aggregate"]
     assert ages == [[0, 0], *[[1, 1]] * 5]
     for i in range(2):
-        log = federation.log(f"node-{i}").read_text()
+        log = federation.log(f"node-{i}")
         assert log.count("carries out orders") == 1
         assert log.count("train order from version") >= 6
         assert "waits as it always does" not in log
@@ -67,27 +65,25 @@ def test_one_process_of_a_node_carries_out_all_orders(folder: Path) -> None:
 class Disturbed(Federation):
     """Kills the process that trains on a node, once, after the first aggregation."""
 
-    folder: Path
     killed: Sequence[psutil.Process] = ()
 
     def wait(self, seconds: float) -> None:
         super().wait(seconds)
-        events = self.folder / "run" / "events.jsonl"
+        events = self.folder.parent / "run" / "events.jsonl"
         if not self.killed and events.exists() and "aggregate" in events.read_text():
-            self.killed = processes(self.folder, "fl_app.node.worker")[:1]
+            self.killed = processes(self.folder.parent, "fl_app.node.worker")[:1]
             for process in self.killed:
                 process.kill()
 
 
 def test_a_killed_process_costs_its_order_and_no_more(folder: Path) -> None:
     """Flower misses the order after a minute; the node then trains again."""
-    federation = Disturbed(folder / "federation")
-    federation.folder = folder
+    federation = Disturbed(folder / "federation", 2)
     words = [*COMMON, "algorithm=fedbuff", "num_versions=null", "max_seconds=100"]
     words += ["algorithm.schedule.concurrency=2", "algorithm.client.local_epochs=20"]
     try:
-        federation.start(2, supernode=WARM)
-        summary = run_on(federation, folder / "run", words)
+        federation.start()
+        summary = federation.run(folder / "run", words)
     finally:
         assert federation.stop()
     assert len(federation.killed) == 1
@@ -95,5 +91,5 @@ def test_a_killed_process_costs_its_order_and_no_more(folder: Path) -> None:
     events = list(read_events(folder / "run" / "events.jsonl"))
     last = {event.client: event.t for event in events if event.kind == "arrival"}
     assert min(last.values()) > 80.0
-    logs = [federation.log(f"node-{i}").read_text() for i in range(2)]
+    logs = [federation.log(f"node-{i}") for i in range(2)]
     assert sorted(log.count("carries out orders") for log in logs) == [1, 2]

@@ -14,7 +14,7 @@ import pytest
 from fake_superlink import superlink
 from kit_processes import wait_for
 
-from fl_app.field.kit import new_kit
+from fl_app.field.make import new_kit
 from fl_app.field.processes import end, free_ports
 
 needs_caddy = pytest.mark.skipif(

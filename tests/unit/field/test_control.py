@@ -7,7 +7,8 @@ from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.errors import RunError
 from fl_app.field.control import SuperLink, Unreachable, public_bytes
-from fl_app.field.kit import Kit, new_kit
+from fl_app.field.kit import Kit
+from fl_app.field.make import new_kit
 
 
 @pytest.fixture
@@ -16,8 +17,8 @@ def server(tmp_path):
     return tmp_path / "out" / "server"
 
 
-def link(server, port: int, **arguments) -> SuperLink:
-    return SuperLink(Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"}), **arguments)
+def link(server, port: int) -> SuperLink:
+    return SuperLink(Kit.read(server, {"SUPERLINK": f"127.0.0.1:{port}"}))
 
 
 def test_nodes_are_known_by_their_keys(server):
@@ -81,12 +82,26 @@ def test_the_folder_of_the_run_to_look_at(server, runs, latest):
         assert link(server, port).latest_output() == server / latest
 
 
-def test_a_submission_has_a_time_limit(server, tmp_path):
+def test_a_submission_has_a_time_limit(server, tmp_path, monkeypatch):
     flwr = tmp_path / "flwr"
     flwr.write_text("#!/bin/sh\nexec sleep 1000\n")
     flwr.chmod(0o700)
+    monkeypatch.setattr("fl_app.field.control.COMMANDS", tmp_path)
+    monkeypatch.setattr("fl_app.field.control.SUBMISSION", 0.1)
     with superlink(server) as port, pytest.raises(RunError, match=r"`flwr run` did not end within"):
-        link(server, port, commands=tmp_path, limit=0.1).submit(["seed=1"], tmp_path / "run")
+        link(server, port).submit(["seed=1"], tmp_path / "run")
+
+
+def test_another_program_at_the_port_is_named_as_such(server):
+    with superlink() as port, pytest.raises(Unreachable, match=f"another program .* :{port}'"):
+        link(server, port).registered()
+
+
+def test_whether_a_node_may_join_is_asked_with_its_signature(server, tmp_path):
+    key = server.parent / "node-0" / "node.key"
+    for known in ((), (public_bytes(server / "keys" / "node-0.pub"),)):
+        with superlink(server, registered=known, proxied=True) as port:
+            assert link(server, port).admits(key) == bool(known)
 
 
 def test_a_key_that_flower_does_not_take(tmp_path):

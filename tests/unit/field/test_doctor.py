@@ -17,10 +17,9 @@ from fake_superlink import superlink
 from fl_app.field import doctor
 from fl_app.field.certificates import new_certificate
 from fl_app.field.control import AHEAD, BEHIND, OFFLINE_AFTER, public_bytes
-from fl_app.field.doctor import GOOD, UNKNOWN, WRONG, Finding, examine, show
-from fl_app.field.health import healthy
-from fl_app.field.helper import add_helper
-from fl_app.field.kit import Kit, new_kit
+from fl_app.field.doctor import Finding, examine, show
+from fl_app.field.kit import Kit
+from fl_app.field.make import add_helper, new_kit
 from fl_app.field.processes import free_ports
 from fl_app.secure.service import configured
 
@@ -36,7 +35,7 @@ def read(folder: Path, **environment: object) -> Kit:
 
 
 def faults(findings) -> dict[str, Finding]:
-    found = {finding.subject: finding for finding in findings if finding.verdict == WRONG}
+    found = {finding.subject: finding for finding in findings if finding.good is False}
     assert all(finding.mend for finding in found.values())
     return found
 
@@ -61,13 +60,11 @@ def certify(out: Path, host: str) -> None:
 def test_nothing_is_wrong_with_a_sound_server(out):
     with (
         superlink(out / "server", registered=keys(out)) as port,
-        superlink(out / "server", proxied=True) as outer,
+        superlink(out / "server", registered=keys(out), proxied=True) as outer,
     ):
         for name, reached in (("server", port), ("node-1", outer)):
-            kit = read(out / name, SUPERLINK=f"127.0.0.1:{reached}")
-            if name == "server":
-                kit.settings["PORT"] = str(outer)
-            assert {each.verdict for each in doctor.of_network(kit, ())} == {GOOD}, name
+            kit = read(out / name, SUPERLINK=f"127.0.0.1:{reached}", PORT=outer)
+            assert {each.good for each in doctor.of_network(kit, ())} == {True}, name
 
 
 def test_a_server_that_cannot_be_reached_or_believed(out, tmp_path):
@@ -82,7 +79,7 @@ def test_a_server_that_cannot_be_reached_or_believed(out, tmp_path):
         assert "copy ca.crt of the kit" in other["server"].mend
         assert seen_from(tmp_path / "plain" / "node-0", port).keys() == {"server"}
     with superlink(None, proxied=True) as port:
-        assert seen_from(out / "node-0", port).keys() == {"server"}
+        assert "another program" in seen_from(out / "node-0", port)["server"].mend
         assert not seen_from(tmp_path / "plain" / "node-0", port)
     with superlink(out / "server", status=502) as port:
         found = seen_from(out / "node-0", port)
@@ -107,7 +104,7 @@ def test_a_port_that_is_open_to_strangers(out, monkeypatch):
         ),
     )
     certify(out, "server.lan")
-    with superlink(out / "server") as port:
+    with superlink(out / "server", registered=keys(out)) as port:
         found = faults(doctor.of_network(read(out / "node-0", SUPERLINK=f"server.lan:{port}"), ()))
         assert found.keys() == {"strangers"}
         assert "can run code everywhere" in found["strangers"].text
@@ -117,20 +114,27 @@ def test_a_port_that_is_open_to_strangers(out, monkeypatch):
 def test_a_server_without_caddy_and_with_a_key_that_is_not_registered(out):
     with superlink(out / "server", registered=keys(out)[:1]) as port:
         found = seen_from(out / "server", port, PORT=free_ports(1)[0])
-    assert len(found) == 2
-    assert "fl-caddy" in found.pop("strangers").mend
-    assert "code 2004" in found.popitem()[1].text
+        assert len(found) == 2
+        assert "fl-caddy" in found.pop("strangers").mend
+        assert "code 2004" in found.popitem()[1].text
+        mine = seen_from(out / "node-0", port) | seen_from(out / "node-1", port)
+    assert "code 2004" in mine.pop("node.key.pub").text
+    assert not mine
 
 
 def test_a_clock_that_is_ahead(out):
     """The server's fraction of a second is cut off, so that half a second is the best guess."""
-    with superlink(out / "server", late=60.0, proxied=True) as port:
+    with superlink(out / "server", late=60.0, registered=keys(out), proxied=True) as port:
         assert seen_from(out / "node-0", port).keys() == {"clock"}
     date = datetime(2026, 1, 31, 12, 0, 0, tzinfo=UTC)
     before = date + timedelta(seconds=10.0)
-    assert doctor.seconds_ahead(before, before + timedelta(seconds=1.0), date) == 10.0
-    verdicts = [doctor.of_clock(s).verdict for s in (AHEAD - 1, AHEAD + 1, 1 - BEHIND, -1 - BEHIND)]
-    assert verdicts == [GOOD, WRONG] * 2
+    found = doctor.of_clock(before, before + timedelta(seconds=1.0), date)
+    assert found.text.startswith("10 s ahead of the server's")
+    verdicts = []
+    for ahead in (AHEAD - 1, AHEAD + 1, 1 - BEHIND, -1 - BEHIND):
+        here = date + timedelta(seconds=ahead + 0.5)
+        verdicts.append(doctor.of_clock(here, here, date).good)
+    assert verdicts == [True, False] * 2
 
 
 # -- folders --------------------------------------------------------------------------------------
@@ -151,16 +155,23 @@ def test_files_that_got_lost_or_public_or_old(out, tmp_path):
 
 
 @pytest.mark.parametrize("words", ["partition-id=9 num-partitions=2", "partition-id=0", "", "x"])
-def test_a_partition_that_does_not_exist(out, words):
+def test_a_partition_or_a_folder_that_does_not_exist(out, words):
     assert not faults(doctor.of_node(read(out / "node-0"), ()))
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        node = read(out / "node-0", PORT=other.getsockname()[1])
-        assert [*faults(doctor.of_node(node, ()))] == [f"port {other.getsockname()[1]}"]
     state = "partition-id=0 num-partitions=2 state-dir='/nowhere'"
     assert [*faults(doctor.of_node(read(out / "node-0", NODE_CONFIG=state), ()))] == ["state-dir"]
     assert faults(doctor.of_node(read(out / "node-0", NODE_CONFIG=words), ())).keys() == {
         "partition"
     }
+
+
+def test_a_port_that_another_program_holds(out):
+    (free,) = free_ports(1)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        found = [*faults(doctor.of_ports(read(out / "node-0", PORT=port), ()))]
+        link = read(out / "server", SUPERLINK=f"127.0.0.1:{port}", PORT=free)
+        assert found == [*faults(doctor.of_ports(link, ()))] == [f"port {port}"]
+    assert not faults(doctor.of_ports(read(out / "server", PORT=free), ()))
 
 
 @pytest.mark.parametrize(
@@ -192,14 +203,14 @@ def test_a_deadline_is_longer_than_the_orders_of_an_earlier_run(out):
 @pytest.mark.parametrize(
     ("probe", "verdict", "text"),
     [
-        ("import os; os.kill(os.getpid(), 4)", WRONG, "Illegal instruction: every order would"),
-        ("raise ImportError('no libcudart')", WRONG, "ImportError: no libcudart"),
-        ("print('2.13.0+cpu')", GOOD, "2.13.0+cpu"),
+        ("import os; os.kill(os.getpid(), 4)", False, "Illegal instruction: every order would"),
+        ("raise ImportError('no libcudart')", False, "ImportError: no libcudart"),
+        ("print('2.13.0+cpu')", True, "2.13.0+cpu"),
     ],
 )
 def test_a_torch_that_cannot_compute(out, probe, verdict, text):
     (found,) = doctor.of_torch(read(out / "node-0"), (), probe)
-    assert found.verdict == verdict
+    assert found.good == verdict
     assert text in found.text
 
 
@@ -213,7 +224,7 @@ def test_a_device_before_its_server_and_the_table_of_it(out, capsys):
     assert "WRONG" in told
     assert "fl-superlink" in told
     assert told.endswith("1 wrong\n")
-    assert show([each for each in findings if each.verdict == GOOD]) == 0
+    assert show([each for each in findings if each.good]) == 0
     assert capsys.readouterr().out.endswith("nothing wrong\n")
 
 
@@ -239,11 +250,11 @@ def table(folder: Path, *rows: str) -> Path:
 @pytest.mark.parametrize(
     ("rows", "verdict", "text"),
     [
-        (["30,yes", "40,no"] * 5, GOOD, "8 to train on, 2 kept for validation"),
-        ([], WRONG, "no rows"),
-        (["30,yes"], WRONG, "too few: there are 1, and a client needs at least 2"),
-        (["30,yes", "40,maybe"], WRONG, "maybe"),
-        (["30,yes", "forty,no"], WRONG, "forty"),
+        (["30,yes", "40,no"] * 5, True, "8 to train on, 2 kept for validation"),
+        ([], False, "no rows"),
+        (["30,yes"], False, "too few: there are 1, and a client needs at least 2"),
+        (["30,yes", "40,maybe"], False, "maybe"),
+        (["30,yes", "forty,no"], False, "forty"),
     ],
 )
 def test_what_a_run_finds_in_a_devices_data(tmp_path, monkeypatch, rows, verdict, text):
@@ -251,7 +262,7 @@ def test_what_a_run_finds_in_a_devices_data(tmp_path, monkeypatch, rows, verdict
     data = table(tmp_path, *rows)
     run = composed("task=csv", f"task.schema={tmp_path}/schema.json", "task.holdout=0.2")
     _, found = doctor.of_data(str(data), run)
-    assert (found.subject, found.verdict) == ("examples", verdict)
+    assert (found.subject, found.good) == ("examples", verdict)
     assert text in found.text
 
 
@@ -262,13 +273,13 @@ def test_data_that_nobody_can_read_or_that_are_hidden(tmp_path):
         ("/srv/it's", "has a quote in it"),
     ):
         (found,) = doctor.of_data(path, None)
-        assert found.verdict == WRONG
+        assert found.good is False
         assert text in found.text
     data, examples = doctor.of_data("/etc/hostname", None)
-    assert (data.verdict, examples.verdict) == (GOOD, UNKNOWN)
+    assert (data.good, examples.good) == (True, None)
     assert "doctor FOLDER task=csv task.schema=FILE" in examples.mend
     data, _ = doctor.of_data("/tmp", None)  # a service has one of its own
-    assert data.verdict == UNKNOWN
+    assert data.good is None
     _, examples = doctor.of_data(str(table(tmp_path, "30,yes")), composed("task=digits"))
     assert "fl_app.tasks.made.Digits reads no data of a node's own" in examples.text
 
@@ -279,10 +290,10 @@ def test_the_doctor_looks_into_the_data_of_a_device(tmp_path, monkeypatch):
     data = table(tmp_path, *["30,yes", "40,no"] * 5)
     kit = read(tmp_path / "out" / "node-0", DATA=data, NODE_CONFIG="")
     words = ["task=csv", f"task.schema={tmp_path}/schema.json"]
-    verdicts = {each.subject: each.verdict for each in doctor.of_node(kit, words)}
-    verdicts.pop("port 9094")
+    verdicts = {each.subject: each.good for each in doctor.of_node(kit, words)}
     assert verdicts.keys() == {"partition", "data", "examples"}
-    assert verdicts["partition"] == verdicts["examples"] == GOOD
+    assert verdicts["partition"]
+    assert verdicts["examples"]
     (wrong,) = [each for each in doctor.of_node(kit, ["task=cvs"]) if each.subject == "run"]
     assert "task=cvs does not exist; did you mean" in wrong.text
 
@@ -317,11 +328,11 @@ def changed(path: Path, content: bytes | None) -> Iterator[None]:
 def test_a_sound_helper_is_not_running_yet_and_nothing_is_wrong(sound):
     kit = read(sound / "helper")
     findings = examine(kit)
-    assert {each.verdict for each in findings} == {GOOD}
+    assert {each.good for each in findings} == {True}
     told = {each.subject: each.text for each in findings}
     assert told["record of seeds"] == "writable; 0 seeds were used"
     assert told["helper's devices"] == "it knows 4, and tells sums over 3 or more"
-    assert not healthy(kit)
+    assert not kit.healthy()
     device = read(sound / "node-1")
     assert not faults(doctor.of_files(device, ()))
     with changed(device.folder / "helper.pub", b"no key"):
@@ -374,7 +385,7 @@ def test_what_the_server_finds_of_its_helper(sound):
 
     assert "does not answer as a helper" in found()["helper"].text
     with serving(sound / "helper"):
-        assert healthy(read(sound / "helper"))
+        assert read(sound / "helper").healthy()
         assert not found()
         more = ["secure_aggregation.noise_multiplier=null", "algorithm.schedule.buffer_size=2"]
         assert found(*more).keys() == {"helper's devices", "helper's noise"}
@@ -386,10 +397,10 @@ def test_what_the_server_finds_of_its_helper(sound):
 
 @pytest.mark.parametrize(
     ("devices", "members", "verdict"),
-    [(3, 3, GOOD), (2, 3, WRONG), (9, 2, WRONG), (3, None, GOOD)],
+    [(3, 3, True), (2, 3, False), (9, 2, False), (3, None, True)],
 )
 def test_devices_of_a_sum(devices, members, verdict):
-    assert doctor.of_sums(devices, 3, members).verdict == verdict
+    assert doctor.of_sums(devices, 3, members).good == verdict
 
 
 # -- health ---------------------------------------------------------------------------------------
@@ -403,11 +414,11 @@ def test_a_process_is_healthy_if_it_answers_with_200_and_without_a_proxy(out, mo
         return Kit(Path("/nowhere"), "node", {"SUPERLINK": "server:8100", "PORT": str(port)})
 
     with superlink(out / "server") as port:
-        assert healthy(read(out / "server", SUPERLINK=f"127.0.0.1:{port}"))
-        assert not healthy(device(port))  # speaks TLS, which nodes do not here
+        assert read(out / "server", SUPERLINK=f"127.0.0.1:{port}").healthy()
+        assert not device(port).healthy()  # speaks TLS, which nodes do not here
     with superlink() as port:
-        assert healthy(device(port))
-    assert not healthy(device(port))
+        assert device(port).healthy()
+    assert not device(port).healthy()
     with superlink(status=404) as port:
-        assert not healthy(device(port))
-    assert not healthy(device("no port"))
+        assert not device(port).healthy()
+    assert not device("no port").healthy()

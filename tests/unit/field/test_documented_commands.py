@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fl_app.field.__main__ import _parser
-from fl_app.field.kit import FILES
+from fl_app.field.make import FILES
 
 ROOT = Path(__file__).resolve().parents[3]
 EDGE = [ROOT / "docs" / "edge.md", ROOT / "docs" / "edge-operations.md"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fl_app.field.kit import FILES, new_kit
+from fl_app.field.make import FILES, new_kit
 
 ROOT = Path(__file__).resolve().parents[3]
 TOOLS = Path(sys.executable).parent

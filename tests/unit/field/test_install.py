@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fl_app.field.helper import add_helper
-from fl_app.field.kit import new_kit
+from fl_app.field.make import add_helper, new_kit
 
 GIB = 2**20  # in KiB, as /proc/meminfo and df have it
 

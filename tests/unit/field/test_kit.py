@@ -4,8 +4,8 @@ import subprocess
 import pytest
 from flwr.common.config import parse_config_args
 
-from fl_app.field.helper import add_helper
-from fl_app.field.kit import FILES, SHARED, Kit, new_kit
+from fl_app.field.kit import Kit
+from fl_app.field.make import FILES, SHARED, add_helper, new_kit
 
 
 def files(folder) -> set[str]:
@@ -129,7 +129,7 @@ def test_start_scripts_give_flower_what_the_folder_says(tmp_path, commands, inse
         *(["--insecure"] if insecure else secure),
     ]
     assert said["node-0"][2:] == [
-        *("-m", "fl_app.field.supernode"),
+        *("-m", "fl_app.node.warm"),
         *("--superlink", "server.lan:9000", "--port", "9094"),
         *("--node-config", "partition-id=0 num-partitions=1"),
         *(

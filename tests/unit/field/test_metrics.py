@@ -2,9 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import cast
 
 import promql_parser
 from prometheus_client import CollectorRegistry, generate_latest
@@ -19,10 +17,11 @@ from fl_app.core.events import (
     Event,
     Failed,
     Rejected,
-    to_json,
 )
-from fl_app.field.kit import FILES
+from fl_app.field.control import SuperLink
+from fl_app.field.make import FILES
 from fl_app.field.metrics import RunCollector
+from fl_app.field.runs import Supervisor
 
 EVENTS = [
     Evaluated(0.0, 0, {"accuracy": 0.1, "loss": 2.3}),
@@ -40,13 +39,12 @@ EVENTS = [
 ]
 
 
-def write(path: Path, events: list[Event], end: str = "\n") -> None:
-    with path.open("a") as file:
-        file.write("".join(json.dumps(to_json(event)) + end for event in events))
-
-
-def collector(path: Path, nodes: Callable[[], Any] = lambda: {"online": 3}) -> RunCollector:
-    return RunCollector(path, nodes)
+def collector(events: list[Event]) -> RunCollector:
+    """Of a supervised run in which so much has happened."""
+    run = Supervisor(cast("SuperLink", None))
+    for event in events:
+        run.history.emit(event)
+    return RunCollector(run, lambda: {"online": 3})
 
 
 def scraped(source: RunCollector) -> dict[str, float]:
@@ -60,10 +58,8 @@ def scraped(source: RunCollector) -> dict[str, float]:
     }
 
 
-def test_a_run_in_figures(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    write(path, EVENTS)
-    found = scraped(collector(path))
+def test_a_run_in_figures() -> None:
+    found = scraped(collector(EVENTS))
     wanted = {
         "fl_app_version": 2,
         "fl_app_seconds": 46,
@@ -87,39 +83,12 @@ def test_a_run_in_figures(tmp_path: Path) -> None:
     assert {name: found.get(name) for name in wanted} == wanted
 
 
-def test_only_whole_lines_count_and_each_once(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    source = collector(path)
-    write(path, EVENTS[:6])
-    assert scraped(source)["fl_app_arrivals_total 0"] == 1
-    write(path, [EVENTS[10]], end="")  # is being written
-    assert scraped(source)["fl_app_arrivals_total 0"] == 1
-    with path.open("a") as file:
-        file.write("\n{damaged\n")
-    assert scraped(source)["fl_app_arrivals_total 0"] == 2
-
-
-def test_a_resumed_run_cuts_its_log_back(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    source = collector(path)
-    write(path, EVENTS)
-    assert scraped(source)["fl_app_arrivals_total 0"] == 3
-    path.write_text("")
-    write(path, EVENTS[:6])
-    assert scraped(source)["fl_app_arrivals_total 0"] == 1
-    path.write_text("")
-    write(path, EVENTS[:1] * 50)  # cut back, and longer than before
-    assert "fl_app_arrivals_total 0" not in scraped(source)
-
-
 DASHBOARD = json.loads((FILES / "server" / "grafana.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
 
 
-def test_the_dashboard_asks_for_figures_that_exist(tmp_path: Path) -> None:
-    path = tmp_path / "events.jsonl"
-    write(path, EVENTS)
-    known = {name.split()[0] for name in scraped(collector(path))}
+def test_the_dashboard_asks_for_figures_that_exist() -> None:
+    known = {name.split()[0] for name in scraped(collector(EVENTS))}
     assert len(QUERIES) > 8
     for query in QUERIES:
         promql_parser.parse(query)  # raises ValueError where Prometheus would

@@ -10,7 +10,8 @@ from flwr.proto.transport_pb2 import Scalar
 
 from fl_app.core.events import Aggregated, Arrived, Benched, Dispatched, Event, Failed, to_json
 from fl_app.field.control import SuperLink, public_bytes
-from fl_app.field.kit import Kit, new_kit
+from fl_app.field.kit import Kit
+from fl_app.field.make import new_kit
 from fl_app.field.status import clients, show
 
 EVENTS: tuple[Event, ...] = (

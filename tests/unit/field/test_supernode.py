@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fl_app.field.supernode import tells
+from fl_app.node.warm import tells
 
 THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobody would end
 
@@ -18,11 +18,11 @@ THREAD = "threading.Thread(target=threading.Event().wait).start()"  # that nobod
 def test_its_process_ends_though_a_thread_goes_on(ending: str, said: str) -> None:
     script = (
         "import threading\n"
-        "from fl_app.field.supernode import serve\n"
+        "from fl_app.node.warm import main\n"
         "def node():\n"
         f"    {THREAD}\n"
         f"    {ending}\n"
-        "serve(node)\n"
+        "main(node)\n"
     )
     result = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=30.0

@@ -19,4 +19,4 @@ if [ "${INSECURE-}" = 1 ]; then
 else
     set -- --root-certificates ca.crt --auth-supernode-private-key node.key
 fi
-exec python -m fl_app.field.supernode --superlink "$SUPERLINK" --port "$PORT" --node-config "$NODE_CONFIG" "$@"
+exec python -m fl_app.node.warm --superlink "$SUPERLINK" --port "$PORT" --node-config "$NODE_CONFIG" "$@"

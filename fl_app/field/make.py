@@ -1,0 +1,235 @@
+"""Writes the edge kit: one folder for the server, one for every device, and one for a helper."""
+
+import re
+import shlex
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fl_app.core.errors import require, require_at_least, require_count
+from fl_app.field.certificates import (
+    CLIENT,
+    PUBLIC,
+    SERVER,
+    general_name,
+    new_authority,
+    new_certificate,
+    new_node,
+    write,
+)
+from fl_app.field.kit import PORT, Kit
+from fl_app.secure.folder import CLIENT as SERVERS_OWN
+from fl_app.secure.folder import PUBLIC_KEY, RECORD, helper_key_pem
+from fl_app.secure.ledger import Ledger
+
+HERE = Path(__file__).parent
+FILES = HERE / "files"
+WHEEL = "fl_app-*.whl"
+# What every folder gets beside the files of its role.
+SHARED = (
+    FILES / "both" / "install.sh",
+    HERE / "packages.py",
+    FILES / "project" / "constraints.txt",
+)
+HELPER_PORT = 8101
+LINK_PORT = 8099  # of the SuperLink behind Caddy, on loopback; as in the compose files
+NODE_PORT = 9094  # Flower's default for the first node; nodes of one kit can share a machine
+VENV = "/opt/fl-app/.venv"  # as in the systemd units and the images
+DAYS = 3650  # until certificates expire
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+ALWAYS = (*LOOPBACK, "superlink")  # the last is its service in compose files
+# Devices often have no network but the server's, and their dependencies are installed already.
+OFFLINE = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+}
+# What a Caddyfile has for certificates.
+OF_TLS = re.compile(r"\n\ttls [^\n]*| \{\n\t*transport http \{.*?\n\t\t\}", re.DOTALL)
+DEADLINE, CHECKPOINT_EVERY = 600, 10  # seconds and versions, for the run in server.env
+
+
+def new_kit(
+    out: Path,
+    *,
+    nodes: int,
+    hosts: Sequence[str],
+    port: int = PORT,
+    days: int = DAYS,
+    insecure: bool = False,
+    wheel: Path | None = None,
+) -> None:
+    """Write the folders ``server``, ``node-0``, ..., and ``ca``, the authority.
+
+    Args:
+        out: a new folder, because devices use the keys of an earlier kit.
+        nodes: number of devices, at least 1.
+        hosts: names and addresses of the server; devices use the first.
+        port: of the server, to which devices connect.
+        days: days until the certificates expire.
+        insecure: write neither certificates nor keys. Anybody who reaches the port can then read
+            all messages and join.
+        wheel: of this project, which the devices install; None leaves it out.
+
+    Raises:
+        ValueError: an argument is out of its bounds; nothing was written.
+    """
+    require_count("--nodes", nodes, "there would be nobody to learn from")
+    require(0 < port < 65536, "--port", port, "between 1 and 65535", "no server can listen there")
+    require(not out.exists(), "out", out, "a new folder", "keys that devices use would be lost")
+    trust = {"MADE": str(int(time.time())), **({"INSECURE": "1"} if insecure else {})}
+    with _new_folder(out) as draft:
+        server = draft / "server"
+        _write_program(server, "server", port, wheel)
+        run = [
+            *("algorithm=fedbuff", "task=digits", "runtime=deployment", f"num_clients={nodes}"),
+            f"algorithm.schedule.concurrency={nodes}",
+            f"algorithm.schedule.buffer_size={max(1, nodes // 2)}",
+            f"deadline={DEADLINE}",
+            f"checkpoint_every={CHECKPOINT_EVERY}",
+        ]
+        _write_settings(
+            server / "server.env",
+            {
+                "SUPERLINK": f"127.0.0.1:{LINK_PORT}",
+                "PORT": str(port),  # of Caddy
+                "OVERRIDES": shlex.join(run),
+                "VENV": VENV,
+                **OFFLINE,
+                **trust,
+            },
+        )
+        if insecure:
+            caddyfile = server / "Caddyfile"
+            plain = OF_TLS.sub("", caddyfile.read_text()).replace("https://", "http://")
+            caddyfile.write_text(plain)
+        else:
+            (draft / "ca").mkdir(mode=0o700)
+            (server / "keys").mkdir()
+            new_authority(draft / "ca", days)
+            new_certificate(draft / "ca", server, "server", [*hosts, *ALWAYS], days)
+            shutil.copy(draft / "ca" / "ca.crt", server)
+        host = f"[{hosts[0]}]" if ":" in hosts[0] else hosts[0]
+        for i in range(nodes):
+            node = draft / f"node-{i}"
+            _write_program(node, "node", port, wheel)
+            _write_settings(
+                node / "node.env",
+                {
+                    "SUPERLINK": f"{host}:{port}",
+                    "NODE_CONFIG": f"partition-id={i} num-partitions={nodes}",
+                    "DATA": "",  # path of the device's own data
+                    "PORT": str(NODE_PORT + i),
+                    "WARM": "1",  # or 0: whether a process stays between two orders
+                    "VENV": VENV,
+                    **OFFLINE,
+                    **trust,
+                },
+            )
+            if not insecure:
+                new_node(node, node.name)
+                shutil.copy(draft / "ca" / "ca.crt", node)
+                shutil.copy(node / "node.key.pub", server / "keys" / f"{node.name}.pub")
+        draft.chmod(0o755)
+
+
+def add_helper(
+    kit: Path,
+    hosts: Sequence[str],
+    *,
+    port: int = HELPER_PORT,
+    least: int | None = None,
+    noise_multiplier: float = 0.0,
+) -> Path:
+    """Add the folder ``helper`` to a kit, and what server and devices need to use it.
+
+    Args:
+        kit: a kit with certificates, before its folders are copied to their machines.
+        hosts: names and addresses of the helper's machine.
+        port: that it listens on.
+        least: T, fewest different devices of a sum; None = half of the kit's devices, at least 2.
+        noise_multiplier: smallest noise multiplier of a sum, >= 0.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: an argument is out of its bounds, or the kit has no authority; nothing was
+            written.
+    """
+    folder, authority, server = kit / "helper", kit / "ca", kit / "server"
+    certified = (authority / "ca.key").is_file()
+    bound, lost = "a kit with certificates, and its folder ca", "machines could not know each other"
+    require(certified, "kit", kit, bound, lost)
+    lost = "the key of its helper would be lost"
+    require(not folder.exists(), "kit", kit, "one without helper", lost)
+    require(0 < port < 65536, "--port", port, "between 1 and 65535", "no helper can listen there")
+    nodes = sorted(kit.glob("node-*"))
+    least = max(2, len(nodes) // 2) if least is None else least
+    require(
+        2 <= least <= len(nodes),
+        "--min-clients",
+        least,
+        f"between 2 and the {len(nodes)} devices of the kit",
+        "a sum over one device is its upload, and one of more devices never comes",
+    )
+    require_at_least("--noise-multiplier", noise_multiplier, 0.0, "noise has no negative deviation")
+    for host in hosts:
+        general_name(host)
+    with _new_folder(folder) as draft:
+        _write_program(draft, "helper", port, next(server.glob(WHEEL), None))
+        settings = {
+            "BIND": "0.0.0.0",
+            "PORT": str(port),
+            "MIN_CLIENTS": str(least),
+            "NOISE_MULTIPLIER": f"{noise_multiplier:g}",
+            "VENV": VENV,
+            "MADE": Kit.read(server, {}).settings.get("MADE", ""),
+        }
+        _write_settings(draft / "helper.env", settings)
+        shutil.copy(authority / "ca.crt", draft)
+        shutil.copytree(server / "keys", draft / "keys")
+        # It may ask itself, too: `healthy` does.
+        new_certificate(authority, draft, "helper", [*hosts, *LOOPBACK], DAYS, [SERVER, CLIENT])
+        for path in server.glob(f"{SERVERS_OWN}.*"):  # of an attempt that was interrupted
+            path.unlink()
+        new_certificate(authority, server, SERVERS_OWN, [], DAYS, [CLIENT])
+        ledger = Ledger.create(draft / RECORD)
+        public = helper_key_pem(ledger.private_key.public_key())
+        ledger.close()
+        for where in (draft, server, *nodes):
+            (where / PUBLIC_KEY).unlink(missing_ok=True)
+            write(where / PUBLIC_KEY, public, PUBLIC)
+    return folder
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """A draft of a folder, which takes its place if nothing fails."""
+    path = path.resolve()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix=f".{path.name}-", dir=path.parent))
+    try:
+        yield draft
+        draft.rename(path)
+    except BaseException:
+        shutil.rmtree(draft)
+        raise
+
+
+def _write_program(folder: Path, role: str, port: int, wheel: Path | None) -> None:
+    """Write the files that are the same in all folders of a role."""
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for file in [*(FILES / role).iterdir(), *SHARED, *filter(None, [wheel])]:
+        shutil.copy(file, folder)
+    if role == "server":
+        compose = folder / "compose.yaml"
+        compose.write_text(compose.read_text().replace(str(PORT), str(port)))
+
+
+def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
+    """Write settings in the spelling that the shell, systemd and Docker read alike."""
+    path.write_text("".join(f'{key}="{value}"\n' for key, value in settings.items()))
